@@ -1,0 +1,115 @@
+"""Root of the errors that the project raises on purpose, and those of the pure core."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def _rebuild(cls: type[KeyGroupsError], args: tuple[Any, ...], state: dict[str, Any]) -> KeyGroupsError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class KeyGroupsError(Exception):
+    """Root of every error that the project raises on purpose.
+
+    Subclasses take typed arguments, keep them as attributes and build the message from them, so
+    that a caller can act on the attributes and a reader on the message. They survive pickling,
+    because Spark carries them from a worker to the driver.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class ConfigError(KeyGroupsError, ValueError):
+    """An argument has a value that can never work.
+
+    Attributes
+    ----------
+    name : str
+        The argument.
+    value : object
+        What was passed.
+    """
+
+    def __init__(self, name: str, value: object, reason: str) -> None:
+        self.name = name
+        self.value = value
+        super().__init__(f"{name}={value!r}: {reason}")
+
+
+class NullKey(KeyGroupsError, ValueError):
+    """An element has no key, so it belongs to no key group.
+
+    Attributes
+    ----------
+    where : str
+        The column or element that had it.
+    """
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        super().__init__(
+            f"null key in {where}: every element needs a key; fill it in (coalesce) or filter the element out before"
+        )
+
+
+class UnsupportedKey(KeyGroupsError, TypeError):
+    """The key's type has no stable hash.
+
+    Attributes
+    ----------
+    type_name : str
+        The type of the key.
+    hash_name : str
+        The hash that cannot take it.
+    """
+
+    def __init__(self, type_name: str, hash_name: str, supported: str) -> None:
+        self.type_name = type_name
+        self.hash_name = hash_name
+        super().__init__(f"keys of type {type_name} have no {hash_name} hash; use one of: {supported}")
+
+
+class KeyGroupOutOfRange(KeyGroupsError, LookupError):
+    """A key group was asked of a subtask that does not own it.
+
+    Attributes
+    ----------
+    key_group : int
+        The key group.
+    first, last : int
+        The range that the subtask owns, inclusive.
+    """
+
+    def __init__(self, key_group: int, first: int, last: int) -> None:
+        self.key_group = key_group
+        self.first = first
+        self.last = last
+        super().__init__(
+            f"key group {key_group} is not in the owned range [{first}, {last}]: "
+            "the element was routed to the wrong subtask; route by subtask_of(key_group, parallelism, max_parallelism)"
+        )
+
+
+class UnstorableValue(KeyGroupsError, TypeError):
+    """A value has a type that cannot be stored without executing code on restore.
+
+    Attributes
+    ----------
+    type_name : str
+        The type of the value.
+    where : str
+        The state or element that holds it.
+    """
+
+    def __init__(self, type_name: str, where: str) -> None:
+        self.type_name = type_name
+        self.where = where
+        super().__init__(
+            f"{where} holds a {type_name}, which cannot be stored; "
+            "use None, bool, int, float, str, bytes, list, tuple, dict, set, datetime, date, time, timedelta, Decimal or UUID"
+        )
