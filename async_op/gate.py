@@ -1,0 +1,42 @@
+"""At most one invocation per key at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+
+from async_op.elements import Entry
+
+
+class KeyGate:
+    """Lets one entry per key through, the others in the order in which they came.
+
+    Only the thread of the event loop may call it.
+    """
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: dict[Hashable, deque[Entry] | None] = {}
+
+    def enter(self, entry: Entry) -> bool:
+        """Return whether the entry may be invoked now; otherwise it waits for its key."""
+        waiting = self._waiting
+        key = entry.key
+        if key not in waiting:
+            waiting[key] = None
+            return True
+        queue = waiting[key]
+        if queue is None:
+            waiting[key] = deque([entry])
+        else:
+            queue.append(entry)
+        return False
+
+    def leave(self, entry: Entry) -> Entry | None:
+        """Tell that the entry's invocation has ended; returns the entry of that key that may be invoked next."""
+        queue = self._waiting[entry.key]
+        if not queue:
+            del self._waiting[entry.key]
+            return None
+        return queue.popleft()

@@ -1,0 +1,1 @@
+"""Real flights, enriched asynchronously on Spark, through a crash and a rescale: `python -m demo`."""

@@ -1,0 +1,81 @@
+"""The pipeline, as a user would write it; a process of its own, because the demo kills it.
+
+`python -m demo.pipeline FOLDER …` reads the stream from the folder, and continues where an earlier run stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from async_op.spark import AsyncPipeline
+from demo.enrichment import OUTPUT_SCHEMA, FlightEnrichment
+from demo.latency import Latency
+from demo.session import start_spark
+from demo.workspace import OPERATOR_ID, Workspace
+
+MAX_PARALLELISM = 128
+
+
+def flight_stream(spark: SparkSession, folder: Path) -> DataFrame:
+    """Read the flights as a stream, one file a micro-batch, with the key of their state.
+
+    A flight without a tail number has no known aircraft: carrier and flight number stand in for it.
+    """
+    schema = spark.read.parquet(str(folder)).schema
+    files = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
+    return files.withColumn("aircraft", F.coalesce("tailnum", F.concat("carrier", F.col("flight").cast("string"))))
+
+
+def run_pipeline(spark: SparkSession, workspace: Workspace, function: FlightEnrichment, parallelism: int) -> None:
+    """Enrich all flights that wait in the folder, and finish what is in flight."""
+    pipeline = AsyncPipeline(
+        function,
+        key_by="aircraft",
+        order_by=["scheduled_departure", "flight_id"],
+        output_schema=OUTPUT_SCHEMA,
+        snapshots=str(workspace.snapshots),
+        operator_id=OPERATOR_ID,
+        parallelism=parallelism,
+        max_parallelism=MAX_PARALLELISM,
+        mode="ordered",
+        capacity=2_000,
+        timeout=30.0,
+        barrier_timeout=0.3,
+    )
+
+    def deliver(rows: DataFrame, epoch: int) -> None:
+        # The epoch names the folder, so a second delivery of an epoch replaces the first.
+        rows.write.mode("overwrite").parquet(str(workspace.delivered / f"epoch={epoch}"))
+        print(f"delivered epoch {epoch}", flush=True)
+
+    query = pipeline.start(
+        flight_stream(spark, workspace.flights),
+        deliver,
+        checkpoint_location=str(workspace.checkpoint),
+        trigger={"availableNow": True},
+    )
+    query.awaitTermination()
+    pipeline.drain()
+
+
+def main() -> None:
+    """Run the pipeline once, to the end of the stream."""
+    parser = argparse.ArgumentParser(prog="python -m demo.pipeline", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--socket", required=True)
+    parser.add_argument("--parallelism", type=int, required=True)
+    parser.add_argument("--latency", type=float, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    arguments = parser.parse_args()
+    workspace = Workspace(arguments.folder)
+    latency = Latency(arguments.latency, arguments.seed)
+    function = FlightEnrichment(arguments.socket, latency, workspace.samples)
+    run_pipeline(start_spark("flight enrichment"), workspace, function, arguments.parallelism)
+
+
+if __name__ == "__main__":
+    main()

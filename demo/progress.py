@@ -1,0 +1,57 @@
+"""What the reader sees while the demo runs: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+
+class Display:
+    """Tells what happens, and how many flights came out.
+
+    Parameters
+    ----------
+    bar : Progress or None
+        None where there is no terminal.
+    flights : int
+        How many will come out.
+    """
+
+    def __init__(self, bar: Progress | None, flights: int) -> None:
+        self._bar = bar
+        self._flights = flights
+        self._begun = time.monotonic()
+        self._delivered = 0
+        self._task: TaskID | None = bar.add_task("starting", total=flights) if bar else None
+
+    def say(self, text: str) -> None:
+        """Tell one thing that happened."""
+        line = f"{time.monotonic() - self._begun:6.1f} s  {text}"
+        if self._bar:
+            self._bar.console.print(line, highlight=False, markup=False)
+        else:
+            print(line, flush=True)
+
+    def update(self, doing: str, delivered: int, calls: int) -> None:
+        """Show how far the pipeline is."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=delivered, description=f"{doing}, {calls:,} calls")
+        elif delivered != self._delivered:
+            self.say(f"{doing}: {delivered:,} of {self._flights:,} flights enriched, {calls:,} calls")
+        self._delivered = delivered
+
+
+@contextmanager
+def display(flights: int) -> Iterator[Display]:
+    """Show progress for as long as the context lasts."""
+    console = Console()
+    if not console.is_terminal:
+        yield Display(None, flights)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bar:
+        yield Display(bar, flights)

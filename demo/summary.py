@@ -1,0 +1,99 @@
+"""The figures of a run: a table for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The figures of a run.
+
+    Attributes
+    ----------
+    flights, rows_delivered, rows_different : int
+        Rows of the stream, of the sink, and those that differ from the batch job's.
+    micro_batches : int
+        Files of the stream.
+    calls_made : int
+        As the service counted them.
+    calls_saved : int
+        Elements whose result stood in a snapshot and was emitted again without a call.
+    reinvoked : int
+        Elements that were called again because a snapshot held them pending, in all epochs.
+    version_at_crash : int
+        The newest snapshot when the driver was killed.
+    in_flight_at_crash, reinvoked_after_crash, reemitted_after_crash : int
+        Elements in flight in that snapshot, and what became of them in the first epoch afterwards.
+    snapshots, snapshot_bytes : int
+        Commits, and the bytes of all files that they name.
+    old_parallelism, new_parallelism : int
+        Before and after the rescale.
+    rescale_milliseconds : float
+        The commit that changed the parallelism.
+    pipeline_seconds : float
+        Wall time of both runs of the pipeline and the rescale between them.
+    baseline_rows, baseline_sample_seconds, baseline_seconds : int, float, float
+        Flights that the blocking client was measured on, its time for them, and extrapolated to all.
+    """
+
+    flights: int
+    rows_delivered: int
+    rows_different: int
+    micro_batches: int
+    calls_made: int
+    calls_saved: int
+    reinvoked: int
+    version_at_crash: int
+    in_flight_at_crash: int
+    reinvoked_after_crash: int
+    reemitted_after_crash: int
+    snapshots: int
+    snapshot_bytes: int
+    old_parallelism: int
+    new_parallelism: int
+    rescale_milliseconds: float
+    pipeline_seconds: float
+    baseline_rows: int
+    baseline_sample_seconds: float
+    baseline_seconds: float
+
+    @property
+    def equal(self) -> bool:
+        """Whether every flight came out exactly once with every value right."""
+        return self.rows_delivered == self.flights and self.rows_different == 0
+
+    def save(self, path: Path) -> None:
+        """Write the figures as JSON."""
+        path.write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+    def show(self) -> None:
+        """Print the figures as a table."""
+        table = Table(title="flights, enriched through a crash and a rescale")
+        table.add_column("")
+        table.add_column("", justify="right")
+        for name, value in self._rows():
+            table.add_row(name, value)
+        Console().print(table)
+
+    def _rows(self) -> list[tuple[str, str]]:
+        speedup = self.baseline_seconds / self.pipeline_seconds
+        return [
+            ("flights in, in micro-batches", f"{self.flights:,} in {self.micro_batches}"),
+            ("rows out, different from the batch job's", f"{self.rows_delivered:,}, {self.rows_different:,}"),
+            ("calls made", f"{self.calls_made:,}"),
+            ("calls saved by stored results", f"{self.calls_saved:,}"),
+            ("in flight in the snapshot before the crash", f"{self.in_flight_at_crash:,}"),
+            ("  of them called again after the crash", f"{self.reinvoked_after_crash:,}"),
+            ("  of them emitted from their stored result", f"{self.reemitted_after_crash:,}"),
+            ("snapshots", f"{self.snapshots:,} of {self.snapshot_bytes / 2**20:.1f} MiB together"),
+            (f"rescale from {self.old_parallelism} to {self.new_parallelism}", f"{self.rescale_milliseconds:.1f} ms"),
+            ("pipeline, crash and restart included", f"{self.pipeline_seconds:,.0f} s"),
+            (f"one call at a time (measured on {self.baseline_rows})", f"{self.baseline_seconds:,.0f} s"),
+            ("faster by", f"{speedup:,.0f} times"),
+        ]

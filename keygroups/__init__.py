@@ -1,0 +1,45 @@
+"""Key groups: the atomic units by which keyed state is partitioned, stored and moved."""
+
+from __future__ import annotations
+
+from keygroups.descriptors import ValueState
+from keygroups.errors import (
+    ConfigError,
+    KeyGroupOutOfRange,
+    KeyGroupsError,
+    NullKey,
+    UnstorableValue,
+    UnsupportedKey,
+)
+from keygroups.hashing import key_group_of, key_groups_of, key_hasher
+from keygroups.ranges import (
+    MAX_KEY_GROUPS,
+    KeyGroup,
+    KeyGroupRange,
+    default_max_parallelism,
+    range_of,
+    subtask_of,
+)
+from keygroups.rescale import Move, RescalePlan, plan_rescale
+
+__all__ = [
+    "MAX_KEY_GROUPS",
+    "ConfigError",
+    "KeyGroup",
+    "KeyGroupOutOfRange",
+    "KeyGroupRange",
+    "KeyGroupsError",
+    "Move",
+    "NullKey",
+    "RescalePlan",
+    "UnstorableValue",
+    "UnsupportedKey",
+    "ValueState",
+    "default_max_parallelism",
+    "key_group_of",
+    "key_groups_of",
+    "key_hasher",
+    "plan_rescale",
+    "range_of",
+    "subtask_of",
+]

@@ -1,0 +1,31 @@
+"""How an error ends a command: which exit code, and which words."""
+
+from __future__ import annotations
+
+import sys
+
+from keygroups.errors import ConfigError
+from snapshots.errors import CommitConflict, SnapshotNotFound, WriterFenced
+
+CHECK_FAILED = 1
+USAGE = 2
+NOT_FOUND = 3
+CONFLICT = 4
+
+
+def exit_code_of(error: Exception) -> int:
+    """Return the exit code for an error that is shown without its traceback."""
+    match error:
+        case ConfigError():
+            return USAGE
+        case SnapshotNotFound():
+            return NOT_FOUND
+        case CommitConflict() | WriterFenced():
+            return CONFLICT
+        case _:
+            return CHECK_FAILED
+
+
+def show_error(error: Exception) -> None:
+    """Write the error's message, which says the next step, to stderr."""
+    sys.stderr.write(f"error: {error}\n")

@@ -1,0 +1,107 @@
+"""``keygroups plan``: what a rescale would move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from keygroups.rescale import Move, RescalePlan, plan_rescale
+from snapshots.cli.options import AsJson, Parallelism, StorageOptions, Uri, load, open_store
+from snapshots.cli.output import Table, output_for
+from snapshots.cli.sizes import size_of
+from snapshots.manifest import Manifest
+
+
+def plan(uri: Uri, parallelism: Parallelism, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
+    """Show which key groups a rescale would move, and change nothing."""
+    output = output_for(as_json=as_json)
+    output.show(Plan.of(load(open_store(uri, storage_option), None).manifest, parallelism))
+    output.note(f"nothing was changed; to commit it: keygroups repartition {uri} --parallelism {parallelism}")
+
+
+@dataclass(frozen=True, slots=True)
+class PricedMove:
+    """A move, with about how many bytes its key groups have."""
+
+    move: Move
+    bytes: int
+
+    @property
+    def stays(self) -> bool:
+        """Whether the key groups keep their owner."""
+        return self.move.source_subtask == self.move.target_subtask
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The report of ``keygroups plan``."""
+
+    version: int
+    rescale: RescalePlan
+    moves: tuple[PricedMove, ...]
+
+    @classmethod
+    def of(cls, manifest: Manifest, parallelism: int) -> Plan:
+        """Price the moves from a snapshot's parallelism to another."""
+        rescale = plan_rescale(manifest.parallelism, parallelism, manifest.max_parallelism)
+        files = [file for file in manifest.files if file.kind != "output"]
+        moves = tuple(PricedMove(move, size_of(files, move.key_groups).bytes) for move in rescale.moves)
+        return cls(manifest.version, rescale, moves)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stable form."""
+        return {
+            "version": self.version,
+            "old_parallelism": self.rescale.old_parallelism,
+            "new_parallelism": self.rescale.new_parallelism,
+            "max_parallelism": self.rescale.max_parallelism,
+            "moves": [
+                {
+                    "source_subtask": priced.move.source_subtask,
+                    "target_subtask": priced.move.target_subtask,
+                    "first": priced.move.key_groups.start,
+                    "last": priced.move.key_groups.end,
+                    "approximate_bytes": priced.bytes,
+                }
+                for priced in self.moves
+            ],
+            "staying": self._total(lambda priced: priced.stays),
+            "moving": self._total(lambda priced: not priced.stays),
+        }
+
+    def tables(self) -> Iterable[Table]:
+        """Return the form for people."""
+        yield Table(
+            f"from parallelism {self.rescale.old_parallelism} to {self.rescale.new_parallelism} "
+            f"(snapshot {self.version}, {self.rescale.max_parallelism} key groups)",
+            ("from subtask", "to subtask", "first", "last", "key groups", "~bytes", ""),
+            tuple(
+                (
+                    priced.move.source_subtask,
+                    priced.move.target_subtask,
+                    priced.move.key_groups.start,
+                    priced.move.key_groups.end,
+                    len(priced.move.key_groups),
+                    priced.bytes,
+                    "stays" if priced.stays else "moves",
+                )
+                for priced in self.moves
+            ),
+        )
+        totals = {
+            "stay": self._total(lambda priced: priced.stays),
+            "move": self._total(lambda priced: not priced.stays),
+        }
+        yield Table(
+            "in all",
+            ("", "key groups", "~bytes"),
+            tuple((word, total["key_groups"], total["approximate_bytes"]) for word, total in totals.items()),
+        )
+
+    def _total(self, is_counted: Callable[[PricedMove], bool]) -> dict[str, int]:
+        counted = [priced for priced in self.moves if is_counted(priced)]
+        return {
+            "key_groups": sum(len(priced.move.key_groups) for priced in counted),
+            "approximate_bytes": sum(priced.bytes for priced in counted),
+        }

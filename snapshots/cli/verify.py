@@ -1,0 +1,70 @@
+"""``keygroups verify``: whether every file of a snapshot is what its manifest says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from snapshots.cli.errors import CHECK_FAILED
+from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, open_store
+from snapshots.cli.output import Table, output_for
+from snapshots.verify import VerifyReport
+
+
+def verify(uri: Uri, version: Version = None, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
+    """Read every file of a snapshot and compare it with the manifest."""
+    report = open_store(uri, storage_option).verify(version)
+    output_for(as_json=as_json).show(Verification(report))
+    if not report.ok:
+        raise typer.Exit(CHECK_FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The report of ``keygroups verify``."""
+
+    report: VerifyReport
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stable form."""
+        report = self.report
+        return {
+            "version": report.version,
+            "ok": report.ok,
+            "files": report.files,
+            "bytes": report.bytes,
+            "problems": [
+                {
+                    "path": problem.path,
+                    "first": problem.key_groups.start if problem.key_groups else None,
+                    "last": problem.key_groups.end if problem.key_groups else None,
+                    "what": problem.what,
+                }
+                for problem in report.problems
+            ],
+        }
+
+    def tables(self) -> Iterable[Table]:
+        """Return the form for people."""
+        report = self.report
+        verdict = "every file is whole" if report.ok else f"{len(report.problems)} damaged"
+        yield Table(
+            f"snapshot {report.version}: {verdict}", (), (("files", report.files), ("bytes read", report.bytes))
+        )
+        if report.problems:
+            yield Table(
+                "damage",
+                ("file", "first", "last", "what"),
+                tuple(
+                    (
+                        problem.path,
+                        problem.key_groups.start if problem.key_groups else None,
+                        problem.key_groups.end if problem.key_groups else None,
+                        problem.what,
+                    )
+                    for problem in report.problems
+                ),
+            )

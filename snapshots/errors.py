@@ -1,0 +1,160 @@
+"""Errors of snapshots, named after the situation; each says what to do next."""
+
+from __future__ import annotations
+
+from keygroups.errors import KeyGroupsError
+from keygroups.ranges import KeyGroupRange
+
+
+class SnapshotNotFound(KeyGroupsError, FileNotFoundError):
+    """There is no such snapshot.
+
+    Attributes
+    ----------
+    uri : str
+        The operator's folder.
+    version : int or None
+        The version that was asked for; None for the newest.
+    """
+
+    def __init__(self, uri: str, version: int | None = None) -> None:
+        self.uri = uri
+        self.version = version
+        wanted = "no snapshot" if version is None else f"no snapshot of version {version}"
+        super().__init__(f"{wanted} in {uri}; check the URI (it names one operator's folder) and list its manifests")
+
+
+class SnapshotCorrupted(KeyGroupsError):
+    """A file of a snapshot is missing or is not what its manifest says.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    key_groups : KeyGroupRange or None
+        The key groups that it holds; None for a manifest.
+    damage : str
+        What was found.
+    """
+
+    def __init__(self, path: str, damage: str, key_groups: KeyGroupRange | None = None) -> None:
+        self.path = path
+        self.damage = damage
+        self.key_groups = key_groups
+        held = "" if key_groups is None else f", which holds key groups {key_groups.start} to {key_groups.end},"
+        super().__init__(
+            f"{path}{held} is damaged: {damage}; run `keygroups verify` for the whole extent, "
+            "then put the file back from a copy, or load an older version by its number"
+        )
+
+
+class IncompatibleSnapshot(KeyGroupsError, ValueError):
+    """A snapshot and what it should be used for do not fit.
+
+    Attributes
+    ----------
+    what : str
+        The property that differs, such as "max parallelism".
+    expected, found : object
+        What the reader needs and what the snapshot has.
+    """
+
+    def __init__(self, what: str, expected: object, found: object, next_step: str) -> None:
+        self.what = what
+        self.expected = expected
+        self.found = found
+        super().__init__(f"{what} of the snapshot is {found!r}, but {expected!r} is needed: {next_step}")
+
+
+class IncompleteSnapshot(KeyGroupsError, ValueError):
+    """The parts given to a commit do not make a whole snapshot.
+
+    Attributes
+    ----------
+    problem : str
+        What is missing, doubled or different.
+    """
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(f"{problem}; nothing was committed: commit exactly one part of every subtask of one run")
+
+
+class CommitConflict(KeyGroupsError):
+    """Another writer committed the version first.
+
+    Attributes
+    ----------
+    uri : str
+        The operator's folder.
+    version : int
+        The version that both wanted.
+    """
+
+    def __init__(self, uri: str, version: int) -> None:
+        self.uri = uri
+        self.version = version
+        super().__init__(
+            f"version {version} of {uri} was committed by another writer; "
+            "make sure that one coordinator runs per operator, then start again from the newest version"
+        )
+
+
+class CommitOutcomeUnknown(KeyGroupsError):
+    """A commit was sent, but whether it took place could not be read back.
+
+    Attributes
+    ----------
+    uri : str
+        The operator's folder.
+    version : int
+        The version whose outcome is unknown.
+    """
+
+    def __init__(self, uri: str, version: int) -> None:
+        self.uri = uri
+        self.version = version
+        super().__init__(
+            f"it is unknown whether version {version} of {uri} was committed; delete nothing, "
+            "and load the newest version once the storage answers again"
+        )
+
+
+class WriterFenced(KeyGroupsError):
+    """A newer owner took over, so this writer may not commit any more.
+
+    Attributes
+    ----------
+    uri : str
+        The operator's folder.
+    version : int
+        The version that this writer expected to write.
+    newest : int
+        The newest version found.
+    """
+
+    def __init__(self, uri: str, version: int, newest: int) -> None:
+        self.uri = uri
+        self.version = version
+        self.newest = newest
+        super().__init__(
+            f"{uri} is already at version {newest}, so this writer, which would write version {version}, is stale; "
+            "stop it: another coordinator owns the operator"
+        )
+
+
+class UnsupportedFilesystem(KeyGroupsError, ValueError):
+    """Snapshots cannot be committed safely on this kind of filesystem.
+
+    Attributes
+    ----------
+    protocol : str
+        The protocol of the URI.
+    """
+
+    def __init__(self, protocol: str) -> None:
+        self.protocol = protocol
+        super().__init__(
+            f"snapshots on {protocol}:// are not supported, because no atomic way to create a file there is known; "
+            "use a local or shared POSIX path (file://), or memory:// in tests"
+        )

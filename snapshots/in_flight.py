@@ -1,0 +1,156 @@
+"""In-flight elements as Arrow rows, and the queue that a restored subtask makes of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from keygroups.codec import pack, unpack
+from snapshots.parquet import KEY_GROUP
+from snapshots.subtask import NO_KEY_GROUP, InFlightElement
+
+_PACKED = {b"keygroups.encoding": b"msgpack"}
+
+IN_FLIGHT_SCHEMA = pa.schema(
+    [
+        pa.field(KEY_GROUP, pa.int32(), False),
+        pa.field("channel", pa.int32(), False),
+        pa.field("sequence", pa.int64(), False),
+        pa.field("kind", pa.string(), False),
+        pa.field("completed", pa.bool_(), False),
+        pa.field("element_id", pa.string(), False),
+        pa.field("attempt", pa.int32(), False),
+        pa.field("remaining", pa.float64()),
+        pa.field("timestamp", pa.int64()),
+        pa.field("key", pa.binary(), metadata=_PACKED),
+        pa.field("value", pa.binary(), metadata=_PACKED),
+        pa.field("outputs", pa.binary(), metadata=_PACKED),
+    ]
+)
+
+
+def in_flight_table(elements: Iterable[InFlightElement]) -> pa.Table:
+    """Encode elements as rows, by key group, in the order of the queue within one."""
+    ordered = sorted(elements, key=lambda element: (element.key_group, element.channel, element.sequence))
+    rows = [_to_row(element) for element in ordered]
+    return pa.Table.from_pylist(rows, schema=IN_FLIGHT_SCHEMA)
+
+
+def in_flight_elements(table: pa.Table) -> list[InFlightElement]:
+    """Decode rows."""
+    return [_from_row(row) for row in table.to_pylist()]
+
+
+def _to_row(element: InFlightElement) -> dict[str, Any]:
+    where = f"the in-flight element {element.element_id!r}"
+    return {
+        KEY_GROUP: element.key_group,
+        "channel": element.channel,
+        "sequence": element.sequence,
+        "kind": "watermark" if element.is_watermark else "record",
+        "completed": element.completed,
+        "element_id": element.element_id,
+        "attempt": element.attempt,
+        "remaining": element.remaining,
+        "timestamp": element.timestamp,
+        "key": pack(element.key, where),
+        "value": pack(element.value, where),
+        "outputs": None if element.outputs is None else pack(list(element.outputs), where),
+    }
+
+
+def _from_row(row: Mapping[str, Any]) -> InFlightElement:
+    return InFlightElement(
+        channel=row["channel"],
+        sequence=row["sequence"],
+        is_watermark=row["kind"] == "watermark",
+        completed=row["completed"],
+        value=unpack(row["value"]),
+        timestamp=row["timestamp"],
+        key=unpack(row["key"]),
+        key_group=row[KEY_GROUP],
+        element_id=row["element_id"],
+        attempt=row["attempt"],
+        remaining=row["remaining"],
+        outputs=None if row["outputs"] is None else tuple(unpack(row["outputs"])),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredQueue:
+    """The queue with which a restored subtask starts.
+
+    Attributes
+    ----------
+    elements : tuple of InFlightElement
+        In an order that keeps each channel's; the watermarks are those of the merged channels.
+    watermark : int or None
+        What the subtask has already emitted: the minimum over its channels.
+    """
+
+    elements: tuple[InFlightElement, ...]
+    watermark: int | None
+
+
+def merge_channels(elements: Iterable[InFlightElement], watermarks: Mapping[int, int | None]) -> RestoredQueue:
+    """Merge the queues of old subtasks into one, as if each were an input channel.
+
+    The channel with the lowest watermark goes on first, because only it can move the minimum.
+
+    Parameters
+    ----------
+    elements : iterable of InFlightElement
+        Of all channels, in any order.
+    watermarks : mapping of int to (int or None)
+        The newest emitted watermark by channel, for every channel that feeds this subtask.
+    """
+    queues = {channel: deque[InFlightElement]() for channel in watermarks}
+    for element in sorted(elements, key=lambda element: (element.channel, element.sequence)):
+        queues[element.channel].append(element)
+    current = dict(watermarks)
+    start = newest = _minimum(current.values())
+    merged: list[InFlightElement] = []
+    while open_channels := [channel for channel in sorted(queues) if queues[channel]]:
+        channel = min(open_channels, key=lambda channel: _order(current[channel]))
+        _move_to_watermark(channel, queues[channel], current, merged)
+        minimum = _minimum(current.values())
+        if _order(minimum) > _order(newest):
+            newest = minimum
+            merged.append(InFlightElement(channel=channel, sequence=0, is_watermark=True, timestamp=minimum))
+    return RestoredQueue(tuple(replace(element, sequence=n) for n, element in enumerate(merged)), start)
+
+
+def deal(elements: Sequence[InFlightElement], parallelism: int, subtask_index: int) -> list[InFlightElement]:
+    """Return a subtask's share of the elements without a key: contiguous runs, the first ones longer by one."""
+    ordered = sorted(elements, key=lambda element: (element.channel, element.sequence))
+    base, rest = divmod(len(ordered), parallelism)
+    start = subtask_index * base + min(subtask_index, rest)
+    return ordered[start : start + base + (subtask_index < rest)]
+
+
+def is_keyless(element: InFlightElement) -> bool:
+    """Tell whether a record belongs to no key group, and so to no subtask in particular."""
+    return element.key_group == NO_KEY_GROUP and not element.is_watermark
+
+
+def _move_to_watermark(
+    channel: int, queue: deque[InFlightElement], current: dict[int, int | None], merged: list[InFlightElement]
+) -> None:
+    while queue:
+        element = queue.popleft()
+        if element.is_watermark:
+            current[channel] = element.timestamp
+            return
+        merged.append(element)
+
+
+def _minimum(watermarks: Iterable[int | None]) -> int | None:
+    return min(watermarks, key=_order, default=None)
+
+
+def _order(watermark: int | None) -> float:
+    return float("-inf") if watermark is None else watermark

@@ -1,0 +1,167 @@
+"""A snapshot that is being written: parts on workers, one commit on the coordinator."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from keygroups.ranges import range_of
+from snapshots.columns import KEY_ENCODING
+from snapshots.errors import CommitConflict, CommitOutcomeUnknown, IncompatibleSnapshot, IncompleteSnapshot
+from snapshots.filesystem import Folder
+from snapshots.manifest import Manifest, manifest_name
+from snapshots.snapshot import Snapshot
+from snapshots.subtask import SubtaskSnapshot
+from snapshots.writer import SubtaskHandle, write_subtask
+
+
+@dataclass(frozen=True, slots=True)
+class PendingSnapshot:
+    """A snapshot that nobody can see yet. Picklable: workers get a copy.
+
+    Attributes
+    ----------
+    folder : Folder
+        The operator's folder.
+    operator_id : str
+        Whose snapshot it is.
+    parent : Manifest or None
+        The newest snapshot when this one began.
+    """
+
+    folder: Folder
+    operator_id: str
+    parent: Manifest | None
+
+    @property
+    def version(self) -> int:
+        """The version that a commit would create."""
+        return 1 if self.parent is None else self.parent.version + 1
+
+    def write_subtask(self, snapshot: SubtaskSnapshot, outputs: pa.Table | None = None) -> SubtaskHandle:
+        """Write one subtask's part; any process may call it, and call it again after a failure.
+
+        Parameters
+        ----------
+        snapshot : SubtaskSnapshot
+            What the operator's `snapshot()` returned.
+        outputs : pyarrow.Table, optional
+            Outputs that are to be delivered once the snapshot is committed.
+
+        Raises
+        ------
+        UnstorableValue
+            A value has a type that cannot be stored; nothing refers to what was written before it.
+        """
+        return write_subtask(self.folder, uuid.uuid4().hex, snapshot, outputs)
+
+    def commit(
+        self,
+        handles: Iterable[SubtaskHandle],
+        *,
+        source_position: dict[str, Any] | None = None,
+        metrics: dict[str, int] | None = None,
+    ) -> Snapshot:
+        """Make the snapshot exist, if nobody else took its version.
+
+        Raises
+        ------
+        IncompleteSnapshot
+            The handles do not cover every key group exactly once.
+        IncompatibleSnapshot
+            The parent has another max parallelism or hash.
+        CommitConflict
+            Another writer committed this version.
+        CommitOutcomeUnknown
+            The storage failed and could not be read back.
+        """
+        parts = _one_of_each_subtask(handles)
+        first = parts[0]
+        self._check_parent(first)
+        manifest = Manifest(
+            version=self.version,
+            snapshot_id=uuid.uuid4().hex,
+            parent_version=None if self.parent is None else self.parent.version,
+            parent_id=None if self.parent is None else self.parent.snapshot_id,
+            created_at=now_text(),
+            operator_id=self.operator_id,
+            max_parallelism=first.max_parallelism,
+            parallelism=first.parallelism,
+            hash=first.hash,
+            key_encoding=KEY_ENCODING,
+            states=first.states,
+            files=tuple(file for part in parts for file in part.files),
+            watermarks=tuple(part.watermark for part in parts),
+            in_flight_count=sum(part.in_flight_count for part in parts),
+            source_position=source_position,
+            metrics=metrics or {},
+        )
+        put_manifest(self.folder, manifest)
+        return Snapshot(self.folder, manifest)
+
+    def _check_parent(self, part: SubtaskHandle) -> None:
+        if self.parent is None:
+            return
+        for what, expected, found in (
+            ("max parallelism", part.max_parallelism, self.parent.max_parallelism),
+            ("hash", part.hash, self.parent.hash),
+        ):
+            if expected != found:
+                raise IncompatibleSnapshot(what, expected, found, "it is fixed once a snapshot exists")
+
+
+def put_manifest(folder: Folder, manifest: Manifest) -> None:
+    """Create the manifest, or say exactly why it could not be."""
+    name = manifest_name(manifest.version)
+    try:
+        folder.create(name, manifest.to_bytes())
+    except FileExistsError:
+        # The reply of an earlier try may have been lost, so the winner may be this very manifest.
+        if _read_back(folder, manifest) != manifest.snapshot_id:
+            raise CommitConflict(folder.uri, manifest.version) from None
+    except OSError as error:
+        written = _read_back(folder, manifest)
+        if written is None:
+            raise CommitOutcomeUnknown(folder.uri, manifest.version) from error
+        if written != manifest.snapshot_id:
+            raise CommitConflict(folder.uri, manifest.version) from error
+
+
+def now_text() -> str:
+    """Return the present in ISO 8601, for people."""
+    return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
+
+
+def _read_back(folder: Folder, manifest: Manifest) -> str | None:
+    name = manifest_name(manifest.version)
+    try:
+        return Manifest.from_bytes(folder.read(name), folder.path(name)).snapshot_id
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CommitOutcomeUnknown(folder.uri, manifest.version) from error
+
+
+def _one_of_each_subtask(handles: Iterable[SubtaskHandle]) -> list[SubtaskHandle]:
+    """Keep one attempt of each subtask and check that together they are the whole operator."""
+    parts: dict[int, SubtaskHandle] = {}
+    for handle in handles:
+        parts.setdefault(handle.subtask_index, handle)
+    if not parts:
+        raise IncompleteSnapshot("no subtask wrote its part")
+    first = next(iter(parts.values()))
+    for part in parts.values():
+        for what in ("parallelism", "max_parallelism", "hash", "states"):
+            if getattr(part, what) != getattr(first, what):
+                raise IncompleteSnapshot(f"subtasks {first.subtask_index} and {part.subtask_index} differ in {what}")
+        if part.key_groups != range_of(part.subtask_index, part.parallelism, part.max_parallelism):
+            raise IncompleteSnapshot(f"subtask {part.subtask_index} wrote the key groups of another")
+    missing = set(range(first.parallelism)) - parts.keys()
+    if missing:
+        raise IncompleteSnapshot(f"subtasks {sorted(missing)} wrote nothing")
+    return [parts[index] for index in range(first.parallelism)]

@@ -1,0 +1,117 @@
+"""A committed snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from keygroups.errors import ConfigError
+from keygroups.ranges import check_parallelism
+from snapshots.columns import unify
+from snapshots.filesystem import Folder
+from snapshots.in_flight import IN_FLIGHT_SCHEMA
+from snapshots.manifest import Manifest
+from snapshots.parquet import ParquetReader
+from snapshots.restore import SubtaskRestore
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A committed snapshot: immutable, picklable, and safe to use from any thread.
+
+    Attributes
+    ----------
+    folder : Folder
+        The operator's folder.
+    manifest : Manifest
+        The description of the snapshot.
+    """
+
+    folder: Folder
+    manifest: Manifest
+
+    @property
+    def version(self) -> int:
+        """1, 2, 3 …"""
+        return self.manifest.version
+
+    @property
+    def parallelism(self) -> int:
+        """The parallelism with which it is restored unless told otherwise."""
+        return self.manifest.parallelism
+
+    @property
+    def max_parallelism(self) -> int:
+        """The number of key groups."""
+        return self.manifest.max_parallelism
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """The names of the keyed states."""
+        return tuple(state.name for state in self.manifest.states)
+
+    @property
+    def in_flight_count(self) -> int:
+        """How many elements were in flight at the barrier, watermarks included."""
+        return self.manifest.in_flight_count
+
+    @property
+    def source_position(self) -> dict[str, Any] | None:
+        """Where the writer's source stood."""
+        return self.manifest.source_position
+
+    def restore(self, subtask_index: int, parallelism: int | None = None) -> SubtaskRestore:
+        """Return one subtask's share, for `AsyncWaitOperator.open(restore=…)`.
+
+        Parameters
+        ----------
+        subtask_index : int
+            The subtask to restore.
+        parallelism : int, optional
+            Of how many; any number up to the max parallelism. The snapshot's own if left out.
+
+        Raises
+        ------
+        ConfigError
+            There is no such subtask.
+        """
+        parallelism = self.parallelism if parallelism is None else parallelism
+        check_parallelism(parallelism, self.max_parallelism)
+        if not 0 <= subtask_index < parallelism:
+            raise ConfigError("subtask_index", subtask_index, f"there are subtasks 0 to {parallelism - 1}")
+        return SubtaskRestore(self.folder, self.manifest, subtask_index, parallelism)
+
+    def to_arrow(self, state_name: str) -> pa.Table:
+        """Read one state as a table with the columns key_group, key and value.
+
+        Parameters
+        ----------
+        state_name : str
+            One of `state_names`.
+
+        Returns
+        -------
+        pyarrow.Table
+            `key` is int64, float64, string or binary where all keys are of that kind, else msgpack in binary;
+            `value` has the declared type, else msgpack in binary.
+
+        Raises
+        ------
+        ConfigError
+            There is no such state.
+        """
+        if state_name not in self.state_names:
+            raise ConfigError("state_name", state_name, f"the snapshot has the states {list(self.state_names)}")
+        files = self.manifest.files_of("keyed", state_name)
+        tables = [ParquetReader(self.folder, file).read_all() for file in files]
+        if not tables:
+            return pa.table({"key_group": pa.array([], pa.int32()), "key": pa.array([], pa.binary()), "value": pa.array([], pa.binary())})
+        return unify(tables)
+
+    def in_flight(self) -> pa.Table:
+        """Read all in-flight elements as a table."""
+        files = self.manifest.files_of("in_flight")
+        tables = [ParquetReader(self.folder, file).read_all() for file in files]
+        return pa.concat_tables(tables) if tables else IN_FLIGHT_SCHEMA.empty_table()

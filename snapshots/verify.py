@@ -1,0 +1,88 @@
+"""Checks every byte of a snapshot against its manifest."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keygroups.ranges import KeyGroupRange
+from snapshots.errors import SnapshotCorrupted
+from snapshots.filesystem import Folder
+from snapshots.manifest import DataFile, Manifest
+from snapshots.parquet import KEY_GROUP, ParquetReader
+from snapshots.subtask import NO_KEY_GROUP
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One damaged file: its path, the key groups in it (None for a manifest) and what is wrong."""
+
+    path: str
+    key_groups: KeyGroupRange | None
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """The outcome of a verification.
+
+    Attributes
+    ----------
+    version : int
+        The snapshot's version.
+    files, bytes : int
+        How much was read.
+    problems : tuple of Problem
+        Empty for a sound snapshot.
+    """
+
+    version: int
+    files: int
+    bytes: int
+    problems: tuple[Problem, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+def verify(folder: Folder, manifest: Manifest) -> VerifyReport:
+    """Read every file of a snapshot and compare it with the manifest."""
+    problems = []
+    for file in manifest.files:
+        try:
+            _verify_file(folder, file)
+        except SnapshotCorrupted as error:
+            problems.append(Problem(error.path, error.key_groups, error.damage))
+    return VerifyReport(manifest.version, len(manifest.files), manifest.bytes, tuple(problems))
+
+
+def _verify_file(folder: Folder, file: DataFile) -> None:
+    path = folder.path(file.path)
+    try:
+        data = folder.read(file.path)
+    except FileNotFoundError:
+        raise SnapshotCorrupted(path, "the file is missing", file.key_groups) from None
+    if len(data) != file.bytes:
+        raise SnapshotCorrupted(path, f"{len(data)} bytes instead of {file.bytes}", file.key_groups)
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        raise SnapshotCorrupted(path, "its content is not what was written", file.key_groups)
+    table = ParquetReader(folder, file).read_all()
+    if table.num_rows != file.rows:
+        raise SnapshotCorrupted(path, f"{table.num_rows} rows instead of {file.rows}", file.key_groups)
+    if file.kind != "output":
+        _verify_key_groups(table, path, file)
+
+
+def _verify_key_groups(table: pa.Table, path: str, file: DataFile) -> None:
+    owned = file.key_groups
+    column = table.column(KEY_GROUP)
+    inside = pc.and_(pc.greater_equal(column, owned.start), pc.less_equal(column, owned.end))
+    if file.kind == "in_flight":
+        inside = pc.or_(inside, pc.equal(column, NO_KEY_GROUP))
+    if not pc.all(inside).as_py():
+        raise SnapshotCorrupted(path, "it has rows of key groups outside of its range", owned)

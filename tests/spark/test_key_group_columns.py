@@ -1,0 +1,155 @@
+"""Spark itself is the oracle: what the JVM computes must equal what Python computes."""
+
+from __future__ import annotations
+
+import datetime
+import random
+import string
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from keygroups import ConfigError, key_group_of, key_groups_of, subtask_of
+from keygroups.spark import key_group_column, subtask_column
+
+GROUPS = 1000
+ROWS = 300
+
+_random = random.Random(7)
+
+
+def _integer(bits: int) -> Callable[[], int]:
+    edges = [0, 1, -1, 2 ** (bits - 1) - 1, -(2 ** (bits - 1))]
+    return lambda: _random.choice([*edges, _random.randrange(-(2 ** (bits - 1)), 2 ** (bits - 1))])
+
+
+def _text() -> str:
+    alphabet = string.printable + "éß漢字🎉"
+    return "".join(_random.choices(alphabet, k=_random.randrange(90)))
+
+
+def _instant() -> datetime.datetime:
+    since = datetime.timedelta(microseconds=_random.randrange(-(10**15), 10**16))
+    return datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + since
+
+
+MAKERS: dict[str, Callable[[], object]] = {
+    "tinyint": _integer(8),
+    "smallint": _integer(16),
+    "int": _integer(32),
+    "bigint": _integer(64),
+    "float": lambda: float(np.float32(_random.choice([0.0, -0.0, float("nan"), _random.gauss(0, 1e6)]))),
+    "double": lambda: _random.choice([0.0, -0.0, float("nan"), float("-inf"), _random.gauss(0, 1e6)]),
+    "string": _text,
+    "binary": lambda: _random.randbytes(_random.randrange(90)),
+    "boolean": lambda: _random.random() < 0.5,
+    "date": lambda: _instant().date(),
+    "timestamp": _instant,
+    "timestamp_ntz": lambda: _instant().replace(tzinfo=None),
+}
+WIDENED = {"tinyint": "bigint", "smallint": "bigint", "int": "bigint", "float": "double"}
+
+
+def _frame(spark: SparkSession, *kinds: str) -> DataFrame:
+    schema = ", ".join(f"c{index} {kind}" for index, kind in enumerate(kinds))
+    return spark.createDataFrame([tuple(MAKERS[kind]() for kind in kinds) for _ in range(ROWS)], schema)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_key_has_the_same_group_in_python_and_in_spark(spark: SparkSession, kind: str) -> None:
+    widened = F.col("c0").cast(WIDENED.get(kind, kind))
+    oracle = F.pmod(F.xxhash64(widened), F.lit(GROUPS)).alias("oracle")
+    table = _frame(spark, kind).select("c0", key_group_column("c0", GROUPS).alias("group"), oracle).toArrow()
+
+    assert table["group"].to_pylist() == table["oracle"].to_pylist()
+    assert key_groups_of(table["c0"], GROUPS).tolist() == table["oracle"].to_pylist()
+    assert [key_group_of(key, GROUPS) for key in table["c0"].to_pylist()] == table["oracle"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    "kinds", [("int", "string"), ("string", "float", "date"), ("boolean", "binary"), tuple(MAKERS)], ids=",".join
+)
+def test_several_key_columns_have_the_same_group_in_python_and_in_spark(
+    spark: SparkSession, kinds: tuple[str, ...]
+) -> None:
+    names = [f"c{index}" for index in range(len(kinds))]
+    oracle = F.xxhash64(*[F.col(name).cast(WIDENED.get(kind, kind)) for name, kind in zip(names, kinds, strict=True)])
+    frame = _frame(spark, *kinds)
+    table = frame.select(
+        F.struct(*names).alias("key"),
+        key_group_column(names, GROUPS).alias("group"),
+        F.pmod(oracle, F.lit(GROUPS)).alias("oracle"),
+    ).toArrow()
+
+    assert table["group"].to_pylist() == table["oracle"].to_pylist()
+    assert key_groups_of(table["key"], GROUPS).tolist() == table["oracle"].to_pylist()
+    tuples = [tuple(key.values()) for key in table["key"].to_pylist()]
+    assert [key_group_of(key, GROUPS) for key in tuples] == table["oracle"].to_pylist()
+
+
+def test_both_columns_are_ints(spark: SparkSession) -> None:
+    frame = spark.range(1).select(key_group_column("id", 128), subtask_column(F.col("id"), 3, 128))
+    assert [kind for _, kind in frame.dtypes] == ["int", "int"]
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_null_key_fails_the_query(spark: SparkSession, kind: str) -> None:
+    frame = spark.createDataFrame([(1, MAKERS[kind]()), (2, None)], f"id int, user {kind}")
+    with pytest.raises(PySparkException, match="null key in .*user.*: every element needs a key"):
+        frame.select(key_group_column(["id", "user"], GROUPS)).collect()
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        ("CAST(id AS DECIMAL(10, 2))", r"decimal\(10,2\)"),
+        ("array(id)", "array<bigint>"),
+        ("'a' COLLATE UTF8_LCASE", "string collate UTF8_LCASE"),
+    ],
+)
+def test_a_key_of_another_type_fails_the_query(spark: SparkSession, key: str, kind: str) -> None:
+    with pytest.raises(PySparkException, match=f"keys of type {kind} have no xxhash64 hash"):
+        spark.range(1).select(key_group_column(F.expr(key), GROUPS)).collect()
+
+
+def test_a_struct_key_is_refused_before_the_query(spark: SparkSession) -> None:
+    with pytest.raises(AnalysisException, match="cannot cast"):
+        spark.range(1).select(key_group_column(F.struct("id"), GROUPS))
+
+
+@pytest.mark.parametrize("kind", ["bigint", "string"])
+def test_the_optimizer_removes_the_forms_for_other_types(spark: SparkSession, kind: str) -> None:
+    frame = spark.range(5).select(F.col("id").cast(kind).alias("key"))
+    explained = _optimized(frame.select(key_group_column("key", GROUPS).alias("group")))
+
+    assert "xxhash64" in explained
+    for leftover in ("typeof", "variant", "double", "IN (", "raise_error"):
+        assert leftover not in explained
+
+
+def _optimized(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().optimizedPlan().toString())  # noqa: SLF001 - explain() only prints
+
+
+@pytest.mark.parametrize("parallelism", [1, 3, 5])
+def test_rows_are_routed_to_the_partition_of_their_subtask(spark: SparkSession, parallelism: int) -> None:
+    frame = _frame(spark, "int", "string")
+    routed = frame.repartitionById(parallelism, subtask_column(["c0", F.col("c1")], parallelism, 128))
+    rows = routed.withColumn("partition", F.spark_partition_id()).collect()
+
+    assert len(rows) == ROWS
+    for row in rows:
+        assert row.partition == subtask_of(key_group_of((row.c0, row.c1), 128), parallelism, 128)
+
+
+def test_impossible_arguments_are_refused_before_the_query(spark: SparkSession) -> None:
+    with pytest.raises(ConfigError, match="parallelism=129"):
+        subtask_column("id", 129, 128)
+    with pytest.raises(ConfigError, match="max_parallelism=0"):
+        key_group_column("id", 0)
+    with pytest.raises(ConfigError, match="at least one key column"):
+        key_group_column([], 128)

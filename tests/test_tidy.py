@@ -1,0 +1,111 @@
+"""House rules that no linter knows: sizes, clocks, hashes and what is public.
+
+The direction of imports is import-linter's matter (`make lint`); here is only what it is for.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("keygroups", "snapshots", "async_op")
+MODULES = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+TREES = {name: ast.parse(text, name) for name, text in MODULES.items()}
+
+MODULE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 50
+
+# Modules that may look at the wall clock or sleep, and why. Everything else takes a clock, or uses a monotonic one.
+CLOCK_USERS: dict[str, str] = {}
+
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions(tree: ast.Module) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def body_lines(function: Function) -> int:
+    statements = function.body[1:] if ast.get_docstring(function) else function.body
+    return (function.end_lineno or 0) - statements[0].lineno + 1 if statements else 0
+
+
+def calls_of(tree: ast.Module, name: str) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
+            yield node
+
+
+def clock_uses(tree: ast.Module) -> Iterator[ast.AST]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="time"), attr="time" | "time_ns" | "sleep"):
+                yield node
+            case ast.ImportFrom(module="time", names=names) if {alias.name for alias in names} & {"time", "sleep"}:
+                yield node
+
+
+def test_modules_are_short() -> None:
+    sizes = {name: len(text.splitlines()) for name, text in MODULES.items()}
+
+    assert {name: size for name, size in sizes.items() if size > MODULE_LINES_MAX} == {}
+
+
+def test_functions_are_short() -> None:
+    sizes = {
+        f"{name}:{function.lineno} {function.name}": body_lines(function)
+        for name, tree in TREES.items()
+        for function in functions(tree)
+    }
+
+    assert {name: size for name, size in sizes.items() if size > FUNCTION_LINES_MAX} == {}
+
+
+def test_nothing_depends_on_the_salted_hash() -> None:
+    assert [f"{name}:{call.lineno}" for name, tree in TREES.items() for call in calls_of(tree, "hash")] == []
+
+
+def test_time_comes_from_a_clock_that_a_test_can_turn() -> None:
+    users = {name for name, tree in TREES.items() if any(clock_uses(tree))}
+
+    assert users == set(CLOCK_USERS)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_public_names_resolve_and_are_explained(package: str) -> None:
+    module = importlib.import_module(package)
+    public = {name: getattr(module, name) for name in module.__all__}
+
+    explained = {name: value for name, value in public.items() if inspect.isclass(value) or inspect.isroutine(value)}
+    assert [name for name, value in explained.items() if not inspect.getdoc(value)] == []
+
+
+def test_everything_but_spark_imports_without_spark() -> None:
+    names = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in MODULES]
+    pure = [name for name in names if "spark" not in name.split(".")]
+    program = f"import importlib, sys; sys.modules['pyspark'] = None; [importlib.import_module(n) for n in {pure}]"
+
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_the_wheel_holds_the_packages_and_their_types() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+    assert tuple(settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) == PACKAGES
+    assert [package for package in PACKAGES if not (ROOT / package / "py.typed").is_file()] == []
