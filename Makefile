@@ -25,7 +25,7 @@ lint: $(venv)/.dev
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
 	$(python) -m mypy
-	$(venv)/bin/lint-imports
+	$(venv)/bin/lint-imports --no-cache
 
 bench: $(venv)/.dev java
 	@set -e; for module in $$(find benchmarks -name '[!_]*.py'); do \

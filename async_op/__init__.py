@@ -9,8 +9,10 @@ from async_op.errors import AsyncTimeoutError, ElementFailed, InvalidFunctionRes
 from async_op.functions import AsyncFunction, Runtime
 from async_op.operator import AsyncWaitOperator
 from async_op.statistics import OperatorStatistics
+from async_op.stream import AsyncDataStream
 
 __all__ = [
+    "AsyncDataStream",
     "AsyncFunction",
     "AsyncTimeoutError",
     "AsyncWaitOperator",

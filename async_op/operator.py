@@ -144,12 +144,13 @@ class AsyncWaitOperator:
             raise OperatorClosed(self._lifecycle)
         self._prepare(restore)
         self._lifecycle = "open"
-        await self._function.open(self._runtime)
-        if restore is not None:
-            queue = await asyncio.to_thread(restore.queue)
-            self._watermark = queue.watermark
-            entries = [self._take_over(element) for element in queue.elements]
-            self._watch(sorted((entry for entry in entries if entry is not None), key=_deadline))
+        try:
+            await self._function.open(self._runtime)
+            if restore is not None:
+                await self._continue(restore)
+        except BaseException:
+            await self.close()
+            raise
 
     async def process(self, value: Any, timestamp: int | None = None, element_id: str | None = None) -> None:
         """Accept a record; waits while the operator is full.
@@ -258,6 +259,14 @@ class AsyncWaitOperator:
         self._deadlines = DeadlineQueue(clock, self._expire)
         self._workers = WorkerPool(self._run, self._fail, self._capacity)
 
+    async def _continue(self, restore: SubtaskRestore) -> None:
+        queue = await asyncio.to_thread(restore.queue)
+        self._watermark = queue.watermark
+        entries = [self._take_over(element) for element in queue.elements]
+        for entry in sorted((entry for entry in entries if entry is not None), key=_deadline):
+            if entry.deadline is not None:
+                self._deadlines.add(entry)
+
     def _make_runtime(self, restore: SubtaskRestore | None) -> Runtime:
         groups = self._max_parallelism
         if groups is None:
@@ -329,11 +338,6 @@ class AsyncWaitOperator:
         entry.outputs = element.outputs
         self._emit(entry)
         return None
-
-    def _watch(self, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            if entry.deadline is not None:
-                self._deadlines.add(entry)
 
     def _check_key(self, entry: Entry) -> None:
         if entry.key is None:

@@ -49,7 +49,7 @@ _HASHES = {
 }
 
 
-def key_hasher(hash: str = "xxhash64") -> Callable[[object], int]:  # noqa: A002 - the public name of the argument
+def key_hasher(hash: str = "xxhash64") -> Callable[[object], int]:
     """Return the function that hashes one key.
 
     It saves `key_group_of`'s checks where keys are hashed one by one: the key group is the
@@ -79,7 +79,7 @@ def key_hasher(hash: str = "xxhash64") -> Callable[[object], int]:  # noqa: A002
     return _hash_named(hash).hash_key
 
 
-def key_group_of(key: object, max_parallelism: int, hash: str = "xxhash64") -> int:  # noqa: A002
+def key_group_of(key: object, max_parallelism: int, hash: str = "xxhash64") -> int:
     """Return the key group of one key.
 
     Parameters
@@ -111,7 +111,7 @@ def key_group_of(key: object, max_parallelism: int, hash: str = "xxhash64") -> i
     return _hash_named(hash).hash_key(key) % max_parallelism
 
 
-def key_groups_of(keys: Any, max_parallelism: int, hash: str = "xxhash64") -> NDArray[np.int32]:  # noqa: A002
+def key_groups_of(keys: Any, max_parallelism: int, hash: str = "xxhash64") -> NDArray[np.int32]:
     """Return the key group of each of many keys; equal to `key_group_of`, but fast.
 
     Parameters

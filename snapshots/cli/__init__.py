@@ -6,6 +6,15 @@ import sys
 
 __all__ = ["main"]
 
+# The command is installed with the bare library as well, and then has to say what it lacks.
+_HELP_WITHOUT_EXTRA = """\
+Usage: keygroups COMMAND [ARGS]...
+
+Look at, check and rescale snapshots: inspect, plan, repartition, verify, doctor.
+
+The commands need packages that are not installed: pip install 'keygroups[cli]'
+"""
+
 
 def main() -> None:
     """Run the command line on the arguments of this process, and exit with its code.
@@ -21,10 +30,13 @@ def main() -> None:
         package = str(error.name).partition(".")[0]
         if package not in {"packaging", "rich", "typer"}:
             raise
-        sys.exit(_missing(package))
+        sys.exit(_run_without(package))
     sys.exit(run(sys.argv[1:]))
 
 
-def _missing(package: str) -> int:
+def _run_without(package: str) -> int:
+    if "--help" in sys.argv:
+        sys.stdout.write(_HELP_WITHOUT_EXTRA)
+        return 0
     sys.stderr.write(f"error: the command line needs {package}, which is not installed: pip install 'keygroups[cli]'\n")
     return 2

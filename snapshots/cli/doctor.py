@@ -108,15 +108,14 @@ def _check_java() -> Check:
     try:
         java = use_java()
     except JavaNotFound as error:
-        is_needed = importlib.util.find_spec("pyspark") is not None
-        return Check("java", "fault" if is_needed else "warning", "none for Spark", str(error))
+        return Check("java", "fault" if _is_importable("pyspark") else "warning", "none for Spark", str(error))
     return Check("java", "ok", f"{java.version} from {java.source}, at {java.home}")
 
 
 def _check_package(requirement: Requirement, extra: str) -> Check:
     """Check one package without importing it: pyspark would take seconds, a broken one would end the report."""
     name = requirement.name
-    is_importable = importlib.util.find_spec(_MODULES.get(name, name)) is not None
+    is_importable = _is_importable(_MODULES.get(name, name))
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -134,3 +133,11 @@ def _check_package(requirement: Requirement, extra: str) -> Check:
             name, "fault", f"{version}, not {requirement.specifier}", f"pip install '{name}{requirement.specifier}'"
         )
     return Check(name, "ok", version)
+
+
+def _is_importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        # The package around it (google of google.protobuf) is missing as well.
+        return False

@@ -7,9 +7,17 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from keygroups.java import JavaNotFound, use_java
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    try:
+        use_java()
+    except JavaNotFound as missing:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(missing))
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
         SparkSession.builder.master("local[2]")

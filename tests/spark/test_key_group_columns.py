@@ -16,6 +16,8 @@ from pyspark.sql import functions as F
 from keygroups import ConfigError, key_group_of, key_groups_of, subtask_of
 from keygroups.spark import key_group_column, subtask_column
 
+pytestmark = pytest.mark.spark
+
 GROUPS = 1000
 ROWS = 300
 
@@ -99,7 +101,7 @@ def test_both_columns_are_ints(spark: SparkSession) -> None:
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_null_key_fails_the_query(spark: SparkSession, kind: str) -> None:
     frame = spark.createDataFrame([(1, MAKERS[kind]()), (2, None)], f"id int, user {kind}")
-    with pytest.raises(PySparkException, match="null key in .*user.*: every element needs a key"):
+    with pytest.raises(PySparkException, match=r"null key in .*user.*: every element needs a key"):
         frame.select(key_group_column(["id", "user"], GROUPS)).collect()
 
 
@@ -132,7 +134,7 @@ def test_the_optimizer_removes_the_forms_for_other_types(spark: SparkSession, ki
 
 
 def _optimized(frame: DataFrame) -> str:
-    return str(frame._jdf.queryExecution().optimizedPlan().toString())  # noqa: SLF001 - explain() only prints
+    return str(frame._jdf.queryExecution().optimizedPlan().toString())
 
 
 @pytest.mark.parametrize("parallelism", [1, 3, 5])

@@ -439,6 +439,23 @@ def test_doctor_says_what_a_missing_package_is_for(
 
 
 @pytest.mark.usefixtures("healthy")
+def test_doctor_does_not_stumble_over_a_missing_parent_package(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_spec(name: str) -> object:
+        raise ModuleNotFoundError(name)
+
+    def version(name: str) -> str:
+        if name == "protobuf":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "0.1.0"
+
+    monkeypatch.setattr(importlib.metadata, "requires", lambda _: ["protobuf>=5; extra == 'spark'"])
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", find_spec)
+
+    assert verdicts(cli("doctor", "--json"))["protobuf"] == "warning"
+
+
+@pytest.mark.usefixtures("healthy")
 def test_doctor_finds_an_installation_without_its_files(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None if name == "pyarrow" else object())
 
@@ -481,16 +498,27 @@ def test_doctor_notices_a_folder_that_is_not_installed(cli: Cli, monkeypatch: py
     assert verdicts(answer) == {"python": "ok", "java": "ok", "keygroups": "warning"}
 
 
+def run_without(package: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    program = f"import sys; sys.modules[{package!r}] = None; from snapshots.cli import main; main()"
+    return subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
+
+
 @pytest.mark.parametrize("package", ["packaging", "rich", "typer"])
 def test_the_command_line_says_which_extra_is_missing(package: str) -> None:
-    program = f"import sys; sys.modules[{package!r}] = None; from snapshots.cli import main; main()"
-
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    ended = run_without(package, "doctor")
 
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.count("\n") == 1
     assert f"needs {package}" in ended.stderr
     assert "pip install 'keygroups[cli]'" in ended.stderr
+
+
+def test_help_works_without_the_extra() -> None:
+    ended = run_without("typer", "--help")
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert all(command.callback.__name__ in ended.stdout for command in app.app.registered_commands)
+    assert "pip install 'keygroups[cli]'" in ended.stdout
 
 
 def test_main_reads_the_arguments_of_the_process(

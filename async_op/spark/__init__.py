@@ -1,0 +1,9 @@
+"""The async operator on Spark: a stateless transform of DataFrames, and a streaming pipeline with keyed state."""
+
+from __future__ import annotations
+
+from async_op.spark.epoch import EpochProgress
+from async_op.spark.errors import OutputMismatch
+from async_op.spark.pipeline import AsyncPipeline, PipelineQuery
+
+__all__ = ["AsyncPipeline", "EpochProgress", "OutputMismatch", "PipelineQuery"]

@@ -1,0 +1,222 @@
+"""The driver's side of an epoch: run the subtasks, commit the manifest, deliver the outputs."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from async_op.spark.transform import check_columns
+from async_op.spark.worker import REPORT_SCHEMA, EpochTask, OperatorSettings, SubtaskReport
+from keygroups.spark import subtask_column
+from snapshots import IncompatibleSnapshot, PendingSnapshot, Snapshot, SnapshotStore, WriterFenced
+from snapshots.spark import outputs_frame
+
+_log = logging.getLogger(__name__)
+
+Sink = Callable[[DataFrame, int], None]
+Kind = Literal["batch", "drain"]
+
+_SUBTASK = "__keygroups_subtask"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochProgress:
+    """What one epoch did.
+
+    Attributes
+    ----------
+    epoch : int
+        The version of its snapshot.
+    kind : {"batch", "drain"}
+        A micro-batch, or the completion of what was in flight without input.
+    batch_id : int or None
+        Spark's number of the micro-batch.
+    parallelism : int
+        The number of subtasks.
+    rows, outputs, calls, reinvoked, reemitted, in_flight : int
+        Input rows, output rows, calls made, calls made again after a restore, stored results taken over, and
+        elements carried over to the next epoch.
+    seconds : float
+        From the start of the epoch to the return of the sink.
+    """
+
+    epoch: int
+    kind: Kind
+    batch_id: int | None
+    parallelism: int
+    rows: int
+    outputs: int
+    calls: int
+    reinvoked: int
+    reemitted: int
+    in_flight: int
+    seconds: float
+
+
+class EpochRunner:
+    """Runs one epoch after the other. Any thread may call it; a lock keeps epochs apart.
+
+    Parameters
+    ----------
+    store : SnapshotStore
+        Where the snapshots are.
+    settings : OperatorSettings
+        Of the operator.
+    parallelism : int
+        Of the next epoch; may be set at any time.
+    max_parallelism : int
+        The number of key groups.
+    order_by : list of str
+        The columns by which a subtask's rows are sorted.
+    sink : callable
+        Called with the outputs and the epoch; must be idempotent by epoch.
+    """
+
+    def __init__(
+        self,
+        store: SnapshotStore,
+        settings: OperatorSettings,
+        *,
+        parallelism: int,
+        max_parallelism: int,
+        order_by: list[str],
+        sink: Sink,
+    ) -> None:
+        self.parallelism = parallelism
+        self.progress: list[EpochProgress] = []
+        self._store = store
+        self._settings = settings
+        self._max_parallelism = max_parallelism
+        self._order_by = order_by
+        self._sink = sink
+        self._lock = threading.RLock()
+        self._latest = store.latest()
+        self._check_fits()
+
+    @property
+    def in_flight(self) -> int:
+        """Elements in flight in the newest snapshot."""
+        return 0 if self._latest is None else self._latest.in_flight_count
+
+    def deliver_latest(self, spark: SparkSession) -> None:
+        """Deliver the newest epoch again, in case the last run ended between its commit and its delivery."""
+        with self._lock:
+            if self._latest is not None and self._latest.source_position is not None:
+                self._deliver(spark, self._latest, self._latest.source_position["epoch"])
+
+    def run_batch(self, frame: DataFrame, query_id: str, batch_id: int) -> None:
+        """Run a micro-batch, or deliver it again if its snapshot exists."""
+        with self._lock:
+            self._check_owned()
+            spark = frame.sparkSession
+            position = {} if self._latest is None else self._latest.source_position or {}
+            if position.get("query_id") == query_id and batch_id <= position["batch_id"]:
+                self._deliver_batch(spark, position, batch_id)
+                return
+            check_columns(frame, "key_by", self._settings.key_by)
+            check_columns(frame, "order_by", self._order_by)
+            source = {"query_id": query_id, "batch_id": batch_id, "batch_epoch": self._next_version()}
+            self._run(spark, self._route(frame), source, "batch")
+
+    def drain(self, spark: SparkSession) -> None:
+        """Run an epoch without input until nothing is in flight."""
+        with self._lock:
+            self._check_owned()
+            if self._latest is None or self._latest.in_flight_count == 0:
+                return
+            frame = spark.range(0, self.parallelism, 1, self.parallelism)
+            position = self._latest.source_position or {}
+            source = {name: position.get(name) for name in ("query_id", "batch_id", "batch_epoch")}
+            self._run(spark, frame, source, "drain")
+
+    def _run(self, spark: SparkSession, frame: DataFrame, source: dict[str, Any], kind: Kind) -> None:
+        started = time.monotonic()
+        pending = self._store.begin()
+        task = EpochTask(
+            settings=self._settings,
+            pending=pending,
+            snapshot=self._latest,
+            parallelism=self.parallelism,
+            max_parallelism=self._max_parallelism,
+            epoch_id=f"{self._store.operator_id}/{source['query_id']}/{source['batch_id']}",
+            drain=kind == "drain",
+        )
+        snapshot = self._commit(pending, _run_subtasks(frame, task), {**source, "kind": kind, "epoch": pending.version})
+        self._latest = snapshot
+        self._deliver(spark, snapshot, snapshot.version)
+        self._report(snapshot, kind, source["batch_id"], time.monotonic() - started)
+
+    def _commit(self, pending: PendingSnapshot, reports: list[SubtaskReport], position: dict[str, Any]) -> Snapshot:
+        metrics = Counter[str]()
+        for report in reports:
+            metrics.update(report.metrics)
+        handles = [report.handle for report in reports if report.handle is not None]
+        return pending.commit(handles, source_position=position, metrics=dict(metrics))
+
+    def _route(self, frame: DataFrame) -> DataFrame:
+        """Send every row to its subtask, whose index is then Spark's partition id."""
+        keys = self._settings.key_by
+        columns = [keys] if isinstance(keys, str) else keys
+        no_key = F.greatest(*[F.col(name).isNull() for name in columns], F.lit(False))
+        # A row without a key goes to subtask 0, which refuses it with an error that names the row.
+        subtask = F.when(no_key, 0).otherwise(subtask_column(columns, self.parallelism, self._max_parallelism))
+        routed = frame.withColumn(_SUBTASK, subtask).repartitionById(self.parallelism, _SUBTASK).drop(_SUBTASK)
+        return routed.sortWithinPartitions(*self._order_by) if self._order_by else routed
+
+    def _deliver_batch(self, spark: SparkSession, position: dict[str, Any], batch_id: int) -> None:
+        """Deliver a micro-batch that Spark replays; one older than the newest has been delivered for certain."""
+        if batch_id == position["batch_id"]:
+            epoch = position["batch_epoch"]
+            self._deliver(spark, self._store.load(epoch), epoch)
+
+    def _deliver(self, spark: SparkSession, snapshot: Snapshot, epoch: int) -> None:
+        self._sink(outputs_frame(spark, snapshot, self._settings.output_schema), epoch)
+
+    def _next_version(self) -> int:
+        return 1 if self._latest is None else self._latest.version + 1
+
+    def _check_fits(self) -> None:
+        if self._latest is not None and self._latest.max_parallelism != self._max_parallelism:
+            raise IncompatibleSnapshot(
+                "max parallelism",
+                self._max_parallelism,
+                self._latest.max_parallelism,
+                "it is fixed once a snapshot exists: pass the snapshot's as max_parallelism",
+            )
+
+    def _check_owned(self) -> None:
+        """Stop if another coordinator has committed since this one did."""
+        versions = self._store.versions()
+        newest = versions[-1] if versions else 0
+        if newest >= self._next_version():
+            raise WriterFenced(self._store.uri, self._next_version(), newest)
+
+    def _report(self, snapshot: Snapshot, kind: Kind, batch_id: int | None, seconds: float) -> None:
+        progress = EpochProgress(
+            epoch=snapshot.version,
+            kind=kind,
+            batch_id=batch_id if kind == "batch" else None,
+            parallelism=snapshot.parallelism,
+            seconds=seconds,
+            **snapshot.manifest.metrics,
+        )
+        self.progress.append(progress)
+        _log.info("epoch %d committed: %s", progress.epoch, progress)
+
+
+def _run_subtasks(frame: DataFrame, task: EpochTask) -> list[SubtaskReport]:
+    rows = frame.mapInArrow(task, REPORT_SCHEMA).collect()
+    reports: list[SubtaskReport] = [pickle.loads(row["report"]) for row in rows]
+    for report in reports:
+        if report.error is not None:
+            raise report.error
+    return reports

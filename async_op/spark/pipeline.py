@@ -1,0 +1,257 @@
+"""The streaming pipeline: keyed state, and calls that may outlive a micro-batch."""
+
+from __future__ import annotations
+
+import threading
+from os import PathLike
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.types import StructType
+
+from async_op.functions import AsyncFunction
+from async_op.operator import Mode
+from async_op.spark.epoch import EpochProgress, EpochRunner, Sink
+from async_op.spark.transform import parse_schema
+from async_op.spark.worker import OperatorSettings
+from keygroups.errors import ConfigError, KeyGroupsError
+from keygroups.ranges import check_parallelism, default_max_parallelism
+from snapshots import SnapshotStore
+
+_DRAIN_AFTER_IDLE_SECONDS = 1.0
+"""How long a query must be idle before what is in flight is drained by an epoch of its own."""
+
+
+class AsyncPipeline:
+    """Applies an `AsyncFunction` with keyed state to a streaming DataFrame, exactly once.
+
+    Each micro-batch is an epoch: rows go to their subtasks, every subtask restores its key groups, runs, and waits at
+    most `barrier_timeout` for calls that are still under way; those continue in the next epoch. State, in-flight
+    elements and outputs are committed together, then the sink gets the outputs. A replayed epoch delivers the same
+    outputs again, without a call. Methods may be called from any thread.
+
+    Parameters
+    ----------
+    function : AsyncFunction
+        Gets each row as a dict; returns dicts or tuples that fit `output_schema`. Pickled to the workers.
+    key_by : str or list of str
+        The key columns.
+    output_schema : StructType or DDL string
+        The schema of the outputs.
+    snapshots : str or path
+        Where snapshots are kept: an fsspec URI that the driver and all workers can reach.
+    operator_id : str
+        Names the operator's folder there.
+    parallelism : int
+        The number of subtasks. May differ from that of earlier runs.
+    max_parallelism : int, optional
+        The number of key groups: fixed once the first snapshot exists.
+    order_by : str or list of str, optional
+        Columns by which each subtask sorts an epoch's rows; without it their order is Spark's.
+    mode : {"unordered", "ordered"}
+        As for `AsyncWaitOperator`.
+    capacity : int
+        Elements in flight per subtask.
+    timeout : float, optional
+        Seconds for all attempts at an element together.
+    barrier_timeout : float, optional
+        Seconds that an epoch waits, at the end of its input, for calls under way; without it, until all have returned.
+    storage_options : dict, optional
+        Passed to the fsspec filesystem of `snapshots`.
+
+    Raises
+    ------
+    ConfigError
+        An argument can never work.
+
+    Examples
+    --------
+    >>> pipeline = AsyncPipeline(  # doctest: +SKIP
+    ...     Enrich(), key_by="user", output_schema="user string, visits bigint",
+    ...     snapshots="/data/snapshots", operator_id="enrich", parallelism=4)
+    >>> query = pipeline.start(events, write_batch, checkpoint_location="/data/checkpoint")  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        function: AsyncFunction,
+        *,
+        key_by: str | list[str],
+        output_schema: StructType | str,
+        snapshots: str | PathLike[str],
+        operator_id: str,
+        parallelism: int,
+        max_parallelism: int | None = None,
+        order_by: str | list[str] | None = None,
+        mode: Mode = "unordered",
+        capacity: int = 100,
+        timeout: float | None = None,
+        barrier_timeout: float | None = None,
+        storage_options: dict[str, Any] | None = None,
+    ) -> None:
+        self._store = SnapshotStore(snapshots, operator_id, storage_options=storage_options)
+        self._parallelism = parallelism
+        self._max_parallelism = max_parallelism
+        check_parallelism(parallelism, self._key_groups())
+        self._order_by = [order_by] if isinstance(order_by, str) else list(order_by or [])
+        self._settings = OperatorSettings(
+            function=function,
+            key_by=key_by,
+            output_schema=to_arrow_schema(parse_schema(output_schema)),
+            mode=mode,
+            capacity=capacity,
+            timeout=timeout,
+            barrier_timeout=barrier_timeout,
+        )
+        self._query: PipelineQuery | None = None
+
+    def start(
+        self,
+        stream_df: DataFrame,
+        sink: Sink,
+        *,
+        checkpoint_location: str | PathLike[str],
+        trigger: dict[str, Any] | None = None,
+    ) -> PipelineQuery:
+        """Start, or continue where the newest snapshot and the checkpoint stand.
+
+        Parameters
+        ----------
+        stream_df : DataFrame
+            The streaming input.
+        sink : callable
+            `sink(batch_df, epoch)`; an epoch may come again, with the same rows, and must then replace itself.
+        checkpoint_location : str or path
+            Spark's checkpoint.
+        trigger : dict, optional
+            Keywords of `DataStreamWriter.trigger`, such as `{"availableNow": True}`.
+
+        Raises
+        ------
+        ConfigError
+            The pipeline runs already.
+        IncompatibleSnapshot
+            The newest snapshot has another max parallelism.
+        """
+        if self._query is not None and self._query.isActive:
+            raise ConfigError("pipeline", self._store.uri, "it runs already: stop its query first")
+        runner = EpochRunner(
+            self._store,
+            self._settings,
+            parallelism=self._parallelism,
+            max_parallelism=self._key_groups(),
+            order_by=self._order_by,
+            sink=sink,
+        )
+        spark = stream_df.sparkSession
+        runner.deliver_latest(spark)
+        self._query = PipelineQuery(runner, spark)
+        self._query.start(stream_df, str(checkpoint_location), trigger or {})
+        return self._query
+
+    def rescale(self, parallelism: int) -> None:
+        """Run with another parallelism from the next micro-batch on.
+
+        Raises
+        ------
+        ConfigError
+            It is not between 1 and the max parallelism.
+        """
+        check_parallelism(parallelism, self._key_groups())
+        self._parallelism = parallelism
+        if self._query is not None:
+            self._query.runner.parallelism = parallelism
+
+    def drain(self) -> None:
+        """Finish what is in flight, without input, and deliver it.
+
+        Raises
+        ------
+        ConfigError
+            The pipeline was never started, so it has no sink.
+        """
+        if self._query is None:
+            raise ConfigError("pipeline", self._store.uri, "start it before: draining needs its sink")
+        self._query.drain()
+
+    def progress(self) -> tuple[EpochProgress, ...]:
+        """Return what each epoch since `start` did, oldest first."""
+        return () if self._query is None else tuple(self._query.runner.progress)
+
+    def _key_groups(self) -> int:
+        """Return the number of key groups: as asked for, else the newest snapshot's, else a default."""
+        if self._max_parallelism is None:
+            latest = self._store.latest()
+            self._max_parallelism = (
+                default_max_parallelism(self._parallelism) if latest is None else latest.max_parallelism
+            )
+        return self._max_parallelism
+
+
+class PipelineQuery:
+    """The running query: a `StreamingQuery` whose end includes what is in flight. Any thread may call it.
+
+    Everything that it does not have itself is the `StreamingQuery`'s.
+    """
+
+    def __init__(self, runner: EpochRunner, spark: SparkSession) -> None:
+        self.runner = runner
+        self._spark = spark
+        self._started = threading.Event()
+        self._failure: KeyGroupsError | None = None
+        self._drainer = threading.Thread(target=self._drain_when_idle, name="keygroups drain", daemon=True)
+
+    def start(self, stream_df: DataFrame, checkpoint_location: str, trigger: dict[str, Any]) -> None:
+        """Start the streaming query and the thread that drains when no input comes."""
+        writer = stream_df.writeStream.foreachBatch(self._run_batch).option("checkpointLocation", checkpoint_location)
+        self.query: StreamingQuery = (writer.trigger(**trigger) if trigger else writer).start()
+        self._started.set()
+        if not ({"availableNow", "once"} & trigger.keys()):
+            self._drainer.start()
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802 - StreamingQuery's name
+        """Wait for the end of the query, then finish what is in flight.
+
+        Raises
+        ------
+        KeyGroupsError
+            What made an epoch fail.
+        """
+        try:
+            ended = self.query.awaitTermination(timeout)
+        except StreamingQueryException:
+            if self._failure is not None:
+                raise self._failure from None
+            raise
+        if ended is not False:
+            self.drain()
+        return ended
+
+    def drain(self) -> None:
+        """Finish what is in flight, without input."""
+        self.runner.drain(self._spark)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.query, name)
+
+    def _run_batch(self, frame: DataFrame, batch_id: int) -> None:
+        self._started.wait()
+        try:
+            self.runner.run_batch(frame, str(self.query.id), batch_id)
+        except KeyGroupsError as error:
+            self._failure = error
+            raise
+
+    def _drain_when_idle(self) -> None:
+        """Drain after an idle interval, since Spark starts no micro-batch without new input."""
+        idle_epoch = 0
+        while self.query.isActive:
+            progress = self.runner.progress
+            newest = progress[-1].epoch if progress else 0
+            if newest == idle_epoch and self.runner.in_flight and not self.query.status["isTriggerActive"]:
+                self.drain()
+            idle_epoch = newest
+            threading.Event().wait(_DRAIN_AFTER_IDLE_SECONDS)

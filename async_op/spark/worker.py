@@ -1,0 +1,150 @@
+"""The task's side of an epoch: restore one subtask, run it, write its part of the snapshot."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from async_op.elements import Record, Watermark
+from async_op.functions import AsyncFunction
+from async_op.operator import AsyncWaitOperator, Mode
+from async_op.spark.loop import OperatorThread
+from async_op.spark.rows import batch_of, key_getter, rows_of
+from async_op.statistics import OperatorStatistics
+from keygroups.codec import pack
+from keygroups.errors import KeyGroupsError
+from snapshots import PendingSnapshot, Snapshot, SubtaskHandle
+
+REPORT_SCHEMA = "subtask int, report binary"
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskReport:
+    """What a task tells the driver about its subtask: the handle of what it wrote, or why it could not."""
+
+    handle: SubtaskHandle | None
+    metrics: dict[str, int]
+    error: KeyGroupsError | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorSettings:
+    """The settings of the operator that all epochs share."""
+
+    function: AsyncFunction
+    key_by: str | list[str]
+    output_schema: pa.Schema
+    mode: Mode
+    capacity: int
+    timeout: float | None
+    barrier_timeout: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochTask:
+    """One epoch of one subtask, run by `mapInArrow` in a Python worker; its partition id is the subtask.
+
+    Attributes
+    ----------
+    settings : OperatorSettings
+        Of the operator.
+    pending : PendingSnapshot
+        What the epoch adds to.
+    snapshot : Snapshot or None
+        What the epoch continues; None for the first.
+    parallelism, max_parallelism : int
+        Of this epoch.
+    epoch_id : str
+        The same for every run of the epoch's input; part of every idempotency key.
+    drain : bool
+        Without input, until nothing is in flight.
+    """
+
+    settings: OperatorSettings
+    pending: PendingSnapshot
+    snapshot: Snapshot | None
+    parallelism: int
+    max_parallelism: int
+    epoch_id: str
+    drain: bool
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None, "runs inside of a Spark task"
+        subtask_index = context.partitionId()
+        try:
+            report = self._run(subtask_index, iter(()) if self.drain else iter(batches))
+        except KeyGroupsError as error:
+            # Reported, not raised: Spark would only run the task again, and pay for its calls again.
+            report = SubtaskReport(None, {}, error)
+        columns = [pa.array([subtask_index], pa.int32()), pa.array([pickle.dumps(report)], pa.binary())]
+        yield pa.RecordBatch.from_arrays(columns, names=["subtask", "report"])
+
+    def _run(self, subtask_index: int, batches: Iterator[pa.RecordBatch]) -> SubtaskReport:
+        settings = self.settings
+        restore = None if self.snapshot is None else self.snapshot.restore(subtask_index, self.parallelism)
+        outputs: list[pa.RecordBatch] = []
+        rows = 0
+        with OperatorThread(lambda output: self._make_operator(subtask_index, output), restore) as thread:
+            identify = _Identities(self.epoch_id)
+            for batch in batches:
+                rows += batch.num_rows
+                elements = ((row, identify(row)) for row in rows_of(batch))
+                outputs += [batch_of(part, settings.output_schema) for part in thread.feed(elements)]
+            rest = thread.finish() if self.drain else thread.settle(settings.barrier_timeout)
+            outputs += [batch_of(part, settings.output_schema) for part in rest]
+            cut, last = thread.cut()
+            outputs.append(batch_of(last, settings.output_schema))
+            statistics = thread.operator.statistics()
+        table = pa.Table.from_batches(outputs, settings.output_schema)
+        assert table.num_rows == cut.emitted, "an output is in the snapshot's or in the epoch's, never in both"
+        handle = self.pending.write_subtask(cut, table)
+        return SubtaskReport(handle, _metrics(rows, statistics, cut.emitted, len(cut.in_flight)))
+
+    def _make_operator(self, subtask_index: int, output: Callable[[Record | Watermark], object]) -> AsyncWaitOperator:
+        settings = self.settings
+        return AsyncWaitOperator(
+            settings.function,
+            output,
+            mode=settings.mode,
+            capacity=settings.capacity,
+            timeout=settings.timeout,
+            key_by=key_getter(settings.key_by),
+            parallelism=self.parallelism,
+            subtask_index=subtask_index,
+            max_parallelism=self.max_parallelism,
+        )
+
+
+class _Identities:
+    """Gives each row of an epoch an id that is the same whenever the epoch runs, in whatever order rows come."""
+
+    def __init__(self, epoch_id: str) -> None:
+        self._prefix = hashlib.blake2b(epoch_id.encode(), digest_size=16)
+        self._seen = Counter[bytes]()
+
+    def __call__(self, row: dict[str, Any]) -> str:
+        digest = self._prefix.copy()
+        digest.update(pack(list(row.values()), "a row"))
+        identity = digest.digest()
+        number = self._seen[identity]
+        self._seen[identity] = number + 1
+        return f"{identity.hex()}-{number}"
+
+
+def _metrics(rows: int, statistics: OperatorStatistics, outputs: int, in_flight: int) -> dict[str, int]:
+    return {
+        "rows": rows,
+        "outputs": outputs,
+        "calls": statistics.calls,
+        "reinvoked": statistics.reinvoked,
+        "reemitted": statistics.reemitted,
+        "in_flight": in_flight,
+    }

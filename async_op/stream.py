@@ -1,0 +1,184 @@
+"""The entry point for streams: an iterable in this process, or a Spark DataFrame."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
+
+from async_op.elements import Record, Watermark
+from async_op.functions import AsyncFunction
+from async_op.operator import AsyncWaitOperator, Mode
+from keygroups.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+Stream: TypeAlias = Iterable[Any] | AsyncIterable[Any]
+KeyBy: TypeAlias = Callable[[Any], Hashable] | str | list[str] | None
+
+
+class AsyncDataStream:
+    """Applies an `AsyncFunction` to a stream, many calls at once.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> class Double(AsyncFunction):
+    ...     async def async_invoke(self, value, ctx):
+    ...         return [2 * value]
+    >>> async def main():
+    ...     return [output async for output in AsyncDataStream.ordered_wait(range(3), Double())]
+    >>> asyncio.run(main())
+    [0, 2, 4]
+    """
+
+    @overload
+    @staticmethod
+    def ordered_wait(
+        stream: DataFrame,
+        function: AsyncFunction,
+        *,
+        output_schema: StructType | str,
+        timeout: float | None = None,
+        capacity: int = 100,
+        key_by: str | list[str] | None = None,
+    ) -> DataFrame: ...
+
+    @overload
+    @staticmethod
+    def ordered_wait(
+        stream: Stream,
+        function: AsyncFunction,
+        *,
+        timeout: float | None = None,
+        capacity: int = 100,
+        key_by: Callable[[Any], Hashable] | None = None,
+    ) -> AsyncIterator[Any]: ...
+
+    @staticmethod
+    def ordered_wait(stream: Any, function: AsyncFunction, **options: Any) -> Any:
+        """Apply a function; outputs keep the order of the inputs (on Spark: within a partition).
+
+        Parameters
+        ----------
+        stream : iterable, async iterable or pyspark.sql.DataFrame
+            The elements. A DataFrame's rows reach the function as dicts.
+        function : AsyncFunction
+            What to invoke for each element.
+        timeout : float, optional
+            Seconds for all attempts at an element together.
+        capacity : int
+            Elements in flight at once (on Spark: per partition).
+        key_by : callable, or on Spark a column name or a list of them
+            The element's key; needed by a function that declares states.
+        output_schema : StructType or DDL string
+            Only for a DataFrame: the schema of the outputs.
+
+        Returns
+        -------
+        async iterator or pyspark.sql.DataFrame
+            The outputs.
+
+        Raises
+        ------
+        ConfigError
+            An argument can never work.
+        """
+        return _apply(stream, function, "ordered", options)
+
+    @overload
+    @staticmethod
+    def unordered_wait(
+        stream: DataFrame,
+        function: AsyncFunction,
+        *,
+        output_schema: StructType | str,
+        timeout: float | None = None,
+        capacity: int = 100,
+        key_by: str | list[str] | None = None,
+    ) -> DataFrame: ...
+
+    @overload
+    @staticmethod
+    def unordered_wait(
+        stream: Stream,
+        function: AsyncFunction,
+        *,
+        timeout: float | None = None,
+        capacity: int = 100,
+        key_by: Callable[[Any], Hashable] | None = None,
+    ) -> AsyncIterator[Any]: ...
+
+    @staticmethod
+    def unordered_wait(stream: Any, function: AsyncFunction, **options: Any) -> Any:
+        """Apply a function; outputs come as their calls return. Parameters as for `ordered_wait`."""
+        return _apply(stream, function, "unordered", options)
+
+
+def _apply(stream: Any, function: AsyncFunction, mode: Mode, options: dict[str, Any]) -> Any:
+    if type(stream).__module__.startswith("pyspark."):
+        from async_op.spark.transform import transform  # noqa: PLC0415 - Spark is an extra
+
+        return transform(stream, function, mode=mode, **options)
+    if not isinstance(stream, Iterable | AsyncIterable):
+        raise ConfigError("stream", stream, "pass an iterable, an async iterable or a Spark DataFrame")
+    return _LocalRun(function, mode, **options).outputs(stream)
+
+
+class _LocalRun:
+    """Feeds an operator from a stream and hands out what leaves it, at the pace of whoever iterates."""
+
+    def __init__(self, function: AsyncFunction, mode: Mode, *, capacity: int = 100, **options: Any) -> None:
+        self._operator = AsyncWaitOperator(function, self._keep, mode=mode, capacity=capacity, **options)
+        self._capacity = capacity
+        self._kept = deque[Any]()
+        self._changed = asyncio.Event()
+        self._taken = asyncio.Event()
+
+    async def outputs(self, stream: Stream) -> AsyncIterator[Any]:
+        """Yield the outputs; closes the operator however the iteration ends."""
+        feeder = None
+        try:
+            await self._operator.open()
+            feeder = asyncio.create_task(self._feed(stream), name="keygroups feeder")
+            feeder.add_done_callback(lambda _: self._changed.set())
+            while True:
+                while self._kept:
+                    yield self._kept.popleft()
+                self._taken.set()
+                if feeder.done():
+                    await feeder
+                    if not self._kept:
+                        return
+                await self._changed.wait()
+                self._changed.clear()
+        finally:
+            if feeder is not None:
+                feeder.cancel()
+                await asyncio.gather(feeder, return_exceptions=True)
+            await self._operator.close()
+
+    def _keep(self, element: Record | Watermark) -> None:
+        assert isinstance(element, Record), "no watermark was put in"
+        self._kept.append(element.value)
+        self._changed.set()
+
+    async def _feed(self, stream: Stream) -> None:
+        process = self._operator.process
+        if isinstance(stream, AsyncIterable):
+            async for value in stream:
+                await process(value)
+                await self._wait_for_taker()
+        else:
+            for value in stream:
+                await process(value)
+                await self._wait_for_taker()
+        await self._operator.finish()
+
+    async def _wait_for_taker(self) -> None:
+        while len(self._kept) >= self._capacity:
+            self._taken.clear()
+            await self._taken.wait()
