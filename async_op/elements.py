@@ -52,7 +52,13 @@ class Entry:
     is_watermark = False
 
     def __init__(
-        self, sequence: int, value: Any, timestamp: int | None, key: Hashable, element_id: str | None, deadline: float | None
+        self,
+        sequence: int,
+        value: Any,
+        timestamp: int | None,
+        key: Hashable,
+        element_id: str | None,
+        deadline: float | None,
     ) -> None:
         self.sequence = sequence
         self.value = value

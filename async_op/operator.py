@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any, Literal
 
 from async_op.clock import Clock, LoopClock
-from async_op.context import InvocationContext, Scope
-from async_op.deadlines import DeadlineQueue
+from async_op.context import Scope
 from async_op.elements import Entry, Record, Watermark, WatermarkEntry
-from async_op.errors import AsyncTimeoutError, ElementFailed, InvalidFunctionResult, OperatorClosed
+from async_op.errors import OperatorClosed
 from async_op.functions import AsyncFunction, Runtime
-from async_op.gate import KeyGate
+from async_op.invoker import Invoker
 from async_op.queues import ElementQueue, OrderedQueue, UnorderedQueue
 from async_op.statistics import OperatorStatistics
-from async_op.workers import WorkerPool
 from keygroups.errors import ConfigError, KeyGroupOutOfRange, NullKey
 from keygroups.hashing import key_hasher
 from keygroups.ranges import KeyGroupRange, check_parallelism, default_max_parallelism, range_of
@@ -94,7 +92,7 @@ class AsyncWaitOperator:
         parallelism: int = 1,
         subtask_index: int = 0,
         max_parallelism: int | None = None,
-        hash: str = "xxhash64",  # noqa: A002 - the field's word for it
+        hash: str = "xxhash64",
         clock: Clock | None = None,
     ) -> None:
         _check_arguments(function, mode, capacity, timeout, key_by)
@@ -113,15 +111,13 @@ class AsyncWaitOperator:
         self._hash = key_hasher(hash)
         self._clock = clock
         self._queue: ElementQueue = _QUEUES[mode]()
-        self._gate = KeyGate() if function.states else None
         self._lifecycle: Literal["new", "open", "closed"] = "new"
         self._failure: BaseException | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._run_id = uuid.uuid4().hex
         self._watermark: int | None = None
         self._size = self._sequence = 0
-        self._accepted = self._calls = self._emitted = self._timeouts = self._late_results = 0
-        self._reinvoked = self._reemitted = 0
+        self._accepted = self._emitted = self._reinvoked = self._reemitted = 0
 
     async def open(self, restore: SubtaskRestore | None = None) -> None:
         """Open the function and take over what a snapshot holds for this subtask.
@@ -182,7 +178,7 @@ class AsyncWaitOperator:
             self._check_key(entry)
         self._accepted += 1
         if deadline is not None:
-            self._deadlines.add(entry)
+            self._invoker.watch(entry)
         self._admit(entry)
 
     async def process_watermark(self, timestamp: int) -> None:
@@ -231,8 +227,7 @@ class AsyncWaitOperator:
             return
         self._lifecycle = "closed"
         self._fail(OperatorClosed("closed"))
-        self._deadlines.close()
-        await self._workers.close()
+        await self._invoker.close()
         await self._function.close()
 
     def statistics(self) -> OperatorStatistics:
@@ -240,12 +235,12 @@ class AsyncWaitOperator:
         return OperatorStatistics(
             in_flight=self._size,
             accepted=self._accepted,
-            calls=self._calls,
+            calls=self._invoker.calls,
             reinvoked=self._reinvoked,
             reemitted=self._reemitted,
             emitted=self._emitted,
-            timeouts=self._timeouts,
-            late_results=self._late_results,
+            timeouts=self._invoker.timeouts,
+            late_results=self._invoker.late_results,
         )
 
     # -- life cycle
@@ -256,8 +251,9 @@ class AsyncWaitOperator:
         states = None if restore is None else restore.states(self._function.states)
         backend = MemoryBackend(self._function.states, self._runtime.key_groups, states)
         self._scope = Scope(backend, self._key_group_of, self._element_id_of, clock, self._timeout)
-        self._deadlines = DeadlineQueue(clock, self._expire)
-        self._workers = WorkerPool(self._run, self._fail, self._capacity)
+        self._invoker = Invoker(
+            self._function, self._scope, self._capacity, completed=self._on_completed, failed=self._fail
+        )
 
     async def _continue(self, restore: SubtaskRestore) -> None:
         queue = await asyncio.to_thread(restore.queue)
@@ -265,7 +261,7 @@ class AsyncWaitOperator:
         entries = [self._take_over(element) for element in queue.elements]
         for entry in sorted((entry for entry in entries if entry is not None), key=_deadline):
             if entry.deadline is not None:
-                self._deadlines.add(entry)
+                self._invoker.watch(entry)
 
     def _make_runtime(self, restore: SubtaskRestore | None) -> Runtime:
         groups = self._max_parallelism
@@ -307,8 +303,7 @@ class AsyncWaitOperator:
         self._sequence += 1
         self._size += 1
         self._queue.put(entry)
-        if self._gate is None or self._gate.enter(entry):
-            self._workers.add(entry)
+        self._invoker.start(entry)
 
     def _put_watermark(self, timestamp: int) -> None:
         entry = WatermarkEntry(self._sequence, timestamp)
@@ -358,59 +353,11 @@ class AsyncWaitOperator:
             entry.element_id = f"{self._run_id}-{self._subtask_index}-{entry.sequence}"
         return entry.element_id
 
-    # -- invocations
+    # -- elements out
 
-    async def _run(self, entry: Entry) -> None:
-        """Make one call; only the invocation that is still the entry's when it returns counts."""
-        invocation = entry.invocation = InvocationContext(entry, self._scope)
-        invoke = self._function.timeout if entry.expired else self._function.async_invoke
-        self._calls += not entry.expired
-        try:
-            outputs = _checked(await invoke(entry.value, invocation))
-        except asyncio.CancelledError as error:
-            task = entry.task
-            if entry.invocation is not invocation or task is None or task.cancelling():
-                raise
-            self._fail_element(entry, invocation, error)
-        except Exception as error:  # noqa: BLE001 - whatever the function raises is the element's failure
-            self._fail_element(entry, invocation, error)
-        else:
-            if entry.invocation is invocation:
-                invocation.commit()
-                self._complete(entry, outputs)
-            else:
-                self._late_results += 1
-
-    def _complete(self, entry: Entry, outputs: Sequence[Any]) -> None:
-        entry.outputs = outputs
-        if entry.deadline is not None:
-            self._deadlines.discard(entry)
-        if self._gate is not None:
-            following = self._gate.leave(entry)
-            if following is not None:
-                self._workers.add(following)
+    def _on_completed(self, entry: Entry) -> None:
         if self._failure is None:
             self._emit(entry)
-
-    def _fail_element(self, entry: Entry, invocation: InvocationContext, error: BaseException) -> None:
-        if entry.invocation is not invocation:
-            self._late_results += 1
-            return
-        invocation.abandon()
-        if not isinstance(error, AsyncTimeoutError):
-            cause, error = error, ElementFailed(entry.value, entry.key, invocation.attempt, error)
-            error.__cause__ = cause
-        self._fail(error)
-
-    def _expire(self, entry: Entry) -> None:
-        """Ask for a fallback in place of the call: at once if it runs, else when its turn comes."""
-        self._timeouts += 1
-        entry.expired = True
-        if entry.invocation is not None:
-            entry.invocation.abandon()
-            self._workers.interrupt(entry)
-
-    # -- elements out
 
     def _emit(self, completed: Entry | WatermarkEntry) -> None:
         for entry in self._queue.pop_completed(completed):
@@ -432,15 +379,6 @@ class AsyncWaitOperator:
 
 def _deadline(entry: Entry) -> float:
     return float("inf") if entry.deadline is None else entry.deadline
-
-
-def _checked(outputs: Iterable[Any]) -> Sequence[Any]:
-    """Return the outputs as a sequence; a lone record is a mistake even where Python can iterate over it."""
-    if type(outputs) is list or type(outputs) is tuple:
-        return outputs
-    if isinstance(outputs, str | bytes | dict) or not isinstance(outputs, Iterable):
-        raise InvalidFunctionResult(outputs)
-    return tuple(outputs)
 
 
 def _check_arguments(

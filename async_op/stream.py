@@ -120,7 +120,7 @@ class AsyncDataStream:
 
 def _apply(stream: Any, function: AsyncFunction, mode: Mode, options: dict[str, Any]) -> Any:
     if type(stream).__module__.startswith("pyspark."):
-        from async_op.spark.transform import transform  # noqa: PLC0415 - Spark is an extra
+        from async_op.spark.transform import transform
 
         return transform(stream, function, mode=mode, **options)
     if not isinstance(stream, Iterable | AsyncIterable):

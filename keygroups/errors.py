@@ -111,5 +111,6 @@ class UnstorableValue(KeyGroupsError, TypeError):
         self.where = where
         super().__init__(
             f"{where} holds a {type_name}, which cannot be stored; "
-            "use None, bool, int, float, str, bytes, list, tuple, dict, set, datetime, date, time, timedelta, Decimal or UUID"
+            "use None, bool, int, float, str, bytes, list, tuple, dict, set, "
+            "datetime, date, time, timedelta, Decimal or UUID"
         )

@@ -54,7 +54,7 @@ def plan_rescale(old_parallelism: int, new_parallelism: int, max_parallelism: in
     --------
     >>> plan = plan_rescale(2, 3, 128)
     >>> plan.moved_key_groups
-    64
+    63
     >>> for move in plan.moves:
     ...     print(move.source_subtask, "->", move.target_subtask, move.key_groups)
     0 -> 0 KeyGroupRange(start=0, end=42)

@@ -118,12 +118,12 @@ class Manifest:
     metrics: dict[str, int]
 
     @property
-    def rows(self) -> int:
+    def rows_total(self) -> int:
         """Rows of all files."""
         return sum(file.rows for file in self.files)
 
     @property
-    def bytes(self) -> int:
+    def bytes_total(self) -> int:
         """Bytes of all files."""
         return sum(file.bytes for file in self.files)
 

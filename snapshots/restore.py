@@ -44,7 +44,12 @@ class SubtaskRestore:
     def check_fits(self, subtask_index: int, parallelism: int, max_parallelism: int, hash_name: str) -> None:
         """Raise `IncompatibleSnapshot` unless this share is made for such an operator."""
         for what, expected, found, next_step in (
-            ("max parallelism", max_parallelism, self.manifest.max_parallelism, "open the operator with the snapshot's"),
+            (
+                "max parallelism",
+                max_parallelism,
+                self.manifest.max_parallelism,
+                "open the operator with the snapshot's",
+            ),
             ("hash", hash_name, self.manifest.hash, "open the operator with the snapshot's"),
             ("restored parallelism", parallelism, self.parallelism, "pass the operator's to Snapshot.restore"),
             ("restored subtask", subtask_index, self.subtask_index, "pass the operator's to Snapshot.restore"),
@@ -64,7 +69,9 @@ class SubtaskRestore:
         for info in self.manifest.states:
             descriptor = declared.get(info.name)
             if descriptor is None:
-                raise IncompatibleSnapshot("a state", sorted(declared), info.name, "declare it in the function's states")
+                raise IncompatibleSnapshot(
+                    "a state", sorted(declared), info.name, "declare it in the function's states"
+                )
             wanted = (descriptor.kind, None if descriptor.type is None else str(descriptor.type))
             if wanted != (info.kind, info.type):
                 found = (info.kind, info.type)

@@ -34,7 +34,7 @@ class Snapshot:
 
     @property
     def version(self) -> int:
-        """1, 2, 3 …"""
+        """The place in the sequence of snapshots: 1, 2, 3 and so on."""
         return self.manifest.version
 
     @property
@@ -107,7 +107,13 @@ class Snapshot:
         files = self.manifest.files_of("keyed", state_name)
         tables = [ParquetReader(self.folder, file).read_all() for file in files]
         if not tables:
-            return pa.table({"key_group": pa.array([], pa.int32()), "key": pa.array([], pa.binary()), "value": pa.array([], pa.binary())})
+            return pa.table(
+                {
+                    "key_group": pa.array([], pa.int32()),
+                    "key": pa.array([], pa.binary()),
+                    "value": pa.array([], pa.binary()),
+                }
+            )
         return unify(tables)
 
     def in_flight(self) -> pa.Table:

@@ -60,8 +60,8 @@ class SnapshotStore:
     @classmethod
     def at(cls, uri: str | PathLike[str], *, storage_options: dict[str, Any] | None = None) -> SnapshotStore:
         """Open the store whose operator's folder is `uri`."""
-        root, _, operator_id = str(uri).rstrip("/").rpartition("/")
-        return cls(root or ".", operator_id, storage_options=storage_options)
+        root, slash, operator_id = str(uri).rstrip("/").rpartition("/")
+        return cls(root or slash or ".", operator_id, storage_options=storage_options)
 
     @property
     def uri(self) -> str:

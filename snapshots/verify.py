@@ -58,7 +58,7 @@ def verify(folder: Folder, manifest: Manifest) -> VerifyReport:
             _verify_file(folder, file)
         except SnapshotCorrupted as error:
             problems.append(Problem(error.path, error.key_groups, error.damage))
-    return VerifyReport(manifest.version, len(manifest.files), manifest.bytes, tuple(problems))
+    return VerifyReport(manifest.version, len(manifest.files), manifest.bytes_total, tuple(problems))
 
 
 def _verify_file(folder: Folder, file: DataFile) -> None:

@@ -42,7 +42,9 @@ def write_subtask(
         max_parallelism=snapshot.max_parallelism,
         hash=snapshot.hash,
         key_groups=snapshot.key_groups,
-        states=tuple(_state_info(cut.descriptor.name, cut.descriptor.kind, cut.descriptor.type) for cut in snapshot.states),
+        states=tuple(
+            _state_info(cut.descriptor.name, cut.descriptor.kind, cut.descriptor.type) for cut in snapshot.states
+        ),
         files=tuple(writer.files(outputs)),
         watermark=snapshot.watermark,
         in_flight_count=len(snapshot.in_flight),

@@ -126,7 +126,7 @@ class OperatorThread:
 def _new_event_loop() -> asyncio.AbstractEventLoop:
     """Return a uvloop where it is installed: the operator runs about twice as fast on it."""
     try:
-        import uvloop  # noqa: PLC0415 - an extra
+        import uvloop
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from async_op.functions import AsyncFunction
@@ -212,7 +212,7 @@ class PipelineQuery:
         if not ({"availableNow", "once"} & trigger.keys()):
             self._drainer.start()
 
-    def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802 - StreamingQuery's name
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - StreamingQuery's name
         """Wait for the end of the query, then finish what is in flight.
 
         Raises

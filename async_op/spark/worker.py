@@ -76,6 +76,7 @@ class EpochTask:
     drain: bool
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the epoch; yields one row, the subtask's report."""
         context = TaskContext.get()
         assert context is not None, "runs inside of a Spark task"
         subtask_index = context.partitionId()

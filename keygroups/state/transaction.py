@@ -48,7 +48,10 @@ class StateAccessOutsideInvocation(KeyGroupsError, RuntimeError):
 
 
 class Transaction:
-    """Reads and writes of one invocation (an in-flight element has no visible effect). Only the thread that owns the operator may call it."""
+    """Reads and writes of one invocation: until it completes, nobody else sees them.
+
+    Only the thread that owns the operator may call it.
+    """
 
     __slots__ = ("backend", "closed", "key", "key_group", "writes")
 

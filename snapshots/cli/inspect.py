@@ -108,8 +108,8 @@ class Inspection:
             "hash": manifest.hash,
             "parallelism": manifest.parallelism,
             "max_parallelism": manifest.max_parallelism,
-            "rows": manifest.rows,
-            "bytes": manifest.bytes,
+            "rows": manifest.rows_total,
+            "bytes": manifest.bytes_total,
             "subtasks": [
                 {
                     "subtask": subtask.index,
@@ -165,8 +165,8 @@ class Inspection:
         yield "created", manifest.created_at
         yield "hash", manifest.hash
         yield "parallelism", f"{manifest.parallelism} of at most {manifest.max_parallelism}"
-        yield "rows", manifest.rows
-        yield "bytes", manifest.bytes
+        yield "rows", manifest.rows_total
+        yield "bytes", manifest.bytes_total
         yield "in flight", manifest.in_flight_count
         yield "  pending", self.in_flight.pending
         yield "  completed", self.in_flight.completed

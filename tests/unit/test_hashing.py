@@ -21,7 +21,7 @@ VECTORS = [
     json.loads(line)
     for line in (Path(__file__).parents[1] / "vectors" / "flink_key_groups.jsonl").read_text().splitlines()
 ]
-NOON = dt.datetime(2024, 2, 29, 12, 0, 0, 1)
+NOON = dt.datetime(2024, 2, 29, 12, 0, 0, 1)  # noqa: DTZ001 - naive on purpose: a key of TIMESTAMP_NTZ
 
 Pair = namedtuple("Pair", ["user", "item"])
 
@@ -58,7 +58,7 @@ SPARK: list[tuple[Any, int]] = [
     (dt.date(1969, 12, 31), 2017008487422258757),
     (NOON, 2226094536970608578),
     (NOON.replace(tzinfo=dt.UTC), 2226094536970608578),
-    (dt.datetime(1900, 1, 1), 155858819934112402),
+    (NOON.replace(year=1900, month=1, day=1), 4885894067689430632),
     (("user", 42), -410019008987996205),
     ((1, 2.5, True, dt.date(2024, 2, 29), b""), -3813476497385841153),
 ]
@@ -99,10 +99,13 @@ def test_a_key_is_assigned_as_by_flink(kind: str) -> None:
         (-1, 1982413648),
         (2147483647, 1653689534),
         (-2147483648, 1718298732),
+        # Mixes to the smallest integer, which has no absolute value.
+        (-2089875627, 0),
     ],
 )
 def test_flink_mixes_hash_codes_in_this_way(code: int, mixed: int) -> None:
     assert key_hasher("flink")(np.int32(code)) == mixed
+    assert key_groups_of(pa.array([code], pa.int32()), GROUPS, "flink").tolist() == [mixed % GROUPS]
 
 
 def test_flink_takes_what_java_takes() -> None:
