@@ -1,0 +1,257 @@
+"""The streaming pipeline: carried-over calls, replays, rescaling, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+
+from async_op import AsyncFunction, ElementFailed
+from async_op.spark import AsyncPipeline, OutputMismatch
+from keygroups import ConfigError, KeyGroupsError, NullKey, ValueState
+from snapshots import IncompatibleSnapshot, SnapshotStore, WriterFenced
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+COUNT = ValueState("count", pa.int64(), default=0)
+ROWS_PER_FILE = 200
+FILES = 3
+KEYS = 23
+
+
+class Count(AsyncFunction):
+    """Numbers the rows of each key; every 40th call outlasts the barrier. Calls are logged to a file."""
+
+    states = (COUNT,)
+
+    def __init__(self, log: Path, fail_at: int | None = None, wrong_at: int | None = None) -> None:
+        self.log = log
+        self.fail_at = fail_at
+        self.wrong_at = wrong_at
+
+    async def async_invoke(self, value: dict[str, Any], ctx: Any) -> list[Any]:
+        with self.log.open("a") as log:
+            log.write(json.dumps([value["id"], ctx.idempotency_key]) + "\n")
+        if value["id"] == self.fail_at:
+            raise ValueError("the service said no")
+        if value["id"] == self.wrong_at:
+            return [{"id": "not a number"}]
+        count = ctx.state(COUNT)
+        await asyncio.sleep(0 if value["id"] % 40 else 0.8)
+        count.update(count.value() + 1)
+        return [{"id": value["id"], "user": value["user"], "count": count.value()}]
+
+
+class Run:
+    """A pipeline over files in a folder, which may be started several times as if in several processes."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.log = folder / "calls"
+        self.delivered: dict[int, list[tuple[Any, ...]]] = {}
+        self.deliveries = Counter[int]()
+        self.fail_sink_at: int | None = None
+        self.function = Count(self.log)
+        self.log.touch()
+
+    def write_input(self, user: str = "concat('u', cast(id % 23 as string))") -> None:
+        for n in range(FILES):
+            frame = self.spark.range(n * ROWS_PER_FILE, (n + 1) * ROWS_PER_FILE).selectExpr("id", f"{user} as user")
+            frame.coalesce(1).write.mode("append").parquet(str(self.folder / "in"))
+
+    def sink(self, batch: DataFrame, epoch: int) -> None:
+        self.deliveries[epoch] += 1
+        self.delivered[epoch] = sorted(tuple(row) for row in batch.collect())
+        if epoch == self.fail_sink_at:
+            self.fail_sink_at = None
+            raise OSError("the sink is down")
+
+    def pipeline(self, **options: Any) -> AsyncPipeline:
+        settings: dict[str, Any] = {
+            "key_by": "user",
+            "output_schema": "id bigint, user string, count bigint",
+            "snapshots": self.folder / "snapshots",
+            "operator_id": "count",
+            "parallelism": 2,
+            "max_parallelism": 128,
+            "order_by": "id",
+            "barrier_timeout": 0.2,
+            "timeout": 30.0,
+        }
+        return AsyncPipeline(self.function, **(settings | options))
+
+    def start(self, pipeline: AsyncPipeline) -> Any:
+        stream = self.spark.readStream.schema("id bigint, user string").option("maxFilesPerTrigger", 1)
+        return pipeline.start(
+            stream.parquet(str(self.folder / "in")),
+            self.sink,
+            checkpoint_location=self.folder / "checkpoint",
+            trigger={"availableNow": True},
+        )
+
+    def run(self, **options: Any) -> AsyncPipeline:
+        pipeline = self.pipeline(**options)
+        self.start(pipeline).awaitTermination()
+        return pipeline
+
+    @property
+    def store(self) -> SnapshotStore:
+        return SnapshotStore(self.folder / "snapshots", "count")
+
+    def calls(self) -> list[tuple[int, str]]:
+        return [tuple(json.loads(line)) for line in self.log.read_text().splitlines()]
+
+    def assert_exact(self) -> None:
+        """Every row once, every count right."""
+        rows = sorted(row for epoch in self.delivered.values() for row in epoch)
+        assert rows == [(n, f"u{n % KEYS}", n // KEYS + 1) for n in range(FILES * ROWS_PER_FILE)]
+
+
+@pytest.fixture
+def run(spark: SparkSession, tmp_path: Path) -> Iterator[Run]:
+    run = Run(spark, tmp_path)
+    yield run
+    for query in spark.streams.active:
+        query.stop()
+
+
+def test_calls_are_carried_over_and_drained(run: Run) -> None:
+    run.write_input()
+    pipeline = run.run()
+    run.assert_exact()
+    epochs = pipeline.progress()
+    assert [epoch.kind for epoch in epochs] == ["batch"] * FILES + ["drain"]
+    assert any(epoch.in_flight for epoch in epochs[:-1])
+    assert epochs[-1].in_flight == 0
+    assert sum(epoch.reinvoked for epoch in epochs) == sum(epoch.in_flight for epoch in epochs)
+    assert sum(epoch.calls for epoch in epochs) == len(run.calls())
+    assert run.store.verify().ok
+    latest = run.store.latest()
+    assert latest is not None
+    assert sorted(set(latest.to_arrow("count").column("value").to_pylist())) == [26, 27]
+
+
+def test_a_call_that_is_repeated_has_its_old_idempotency_key(run: Run) -> None:
+    run.write_input()
+    run.run()
+    ids = dict[int, set[str]]()
+    for row, idempotency_key in run.calls():
+        ids.setdefault(row, set()).add(idempotency_key)
+    assert all(len(keys) == 1 for keys in ids.values())
+    assert len({key for keys in ids.values() for key in keys}) == FILES * ROWS_PER_FILE
+
+
+def test_a_failed_delivery_is_repeated_without_a_call(run: Run) -> None:
+    run.write_input()
+    run.fail_sink_at = 2
+    pipeline = run.pipeline()
+    with pytest.raises(Exception, match="the sink is down"):
+        run.start(pipeline).awaitTermination()
+    before = len(run.calls())
+    restarted = run.run(parallelism=3)
+    run.assert_exact()
+    assert run.deliveries[2] >= 2
+    assert restarted.progress()[0].epoch == 3
+    assert len(run.calls()) - before == sum(epoch.calls for epoch in restarted.progress())
+
+
+def test_a_failed_epoch_leaves_no_trace(run: Run) -> None:
+    run.write_input()
+    run.function = Count(run.log, fail_at=250)
+    with pytest.raises(ElementFailed, match="'id': 250"):
+        run.run()
+    assert run.store.versions() == [1]
+    run.function = Count(run.log)
+    run.run()
+    run.assert_exact()
+
+
+def test_the_parallelism_changes_between_epochs_and_over_a_restart(run: Run) -> None:
+    run.write_input()
+    pipeline = run.pipeline()
+    sink, run.sink = run.sink, lambda batch, epoch: (sink(batch, epoch), pipeline.rescale(4))  # type: ignore[method-assign]
+    run.start(pipeline).awaitTermination()
+    run.assert_exact()
+    assert [epoch.parallelism for epoch in pipeline.progress()] == [2, 4, 4, 4]
+    assert run.store.repartition(3).parallelism == 3
+
+
+def test_a_replay_after_a_repartition_keeps_the_epoch(run: Run) -> None:
+    run.write_input()
+    run.fail_sink_at = 2
+    with pytest.raises(Exception, match="the sink is down"):
+        run.run()
+    run.store.repartition(5)
+    run.run(parallelism=5)
+    run.assert_exact()
+
+
+def test_another_max_parallelism_is_refused(run: Run) -> None:
+    run.write_input()
+    run.run()
+    with pytest.raises(IncompatibleSnapshot, match="max parallelism"):
+        run.run(max_parallelism=256)
+
+
+def test_a_second_coordinator_stops_the_first(run: Run) -> None:
+    run.write_input()
+    pipeline = run.pipeline()
+
+    def sink(batch: DataFrame, epoch: int) -> None:
+        if epoch == 1:
+            run.store.repartition(3)
+
+    run.sink = sink  # type: ignore[method-assign]
+    with pytest.raises(WriterFenced):
+        run.start(pipeline).awaitTermination()
+
+
+def test_a_null_key_is_refused_and_the_row_named(run: Run) -> None:
+    run.write_input(user="if(id = 30, null, 'ann')")
+    with pytest.raises(NullKey, match="'id': 30"):
+        run.run()
+    assert run.store.versions() == []
+
+
+def test_an_output_that_does_not_fit_is_refused(run: Run) -> None:
+    run.write_input()
+    run.function = Count(run.log, wrong_at=30)
+    with pytest.raises(OutputMismatch, match="'id'"):
+        run.run()
+    assert run.store.versions() == []
+
+
+def test_an_unknown_column_is_refused(run: Run) -> None:
+    run.write_input()
+    with pytest.raises(ConfigError, match="order_by"):
+        run.run(order_by="when")
+
+
+def test_drain_needs_a_sink(run: Run) -> None:
+    with pytest.raises(KeyGroupsError, match="start it before"):
+        run.pipeline().drain()
+
+
+def test_what_is_in_flight_is_drained_when_no_input_comes(run: Run) -> None:
+    run.write_input()
+    pipeline = run.pipeline()
+    stream = run.spark.readStream.schema("id bigint, user string").parquet(str(run.folder / "in"))
+    query = pipeline.start(stream, run.sink, checkpoint_location=run.folder / "checkpoint")
+    try:
+        for _ in range(600):
+            if pipeline.progress() and pipeline.progress()[-1].in_flight == 0:
+                break
+            query.awaitTermination(1)
+    finally:
+        query.stop()
+    run.assert_exact()

@@ -1,0 +1,128 @@
+"""The stateless transform of batch and streaming DataFrames."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.errors import PythonException
+from pyspark.sql import SparkSession
+
+from async_op import AsyncDataStream, AsyncFunction
+from keygroups import ConfigError, ValueState
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+class Double(AsyncFunction):
+    """The later rows of every ten return first."""
+
+    async def async_invoke(self, value, ctx):
+        await asyncio.sleep(0.001 * (10 - value["id"] % 10))
+        return [(value["id"], 2 * value["id"])]
+
+
+class Return(AsyncFunction):
+    def __init__(self, output):
+        self.output = output
+
+    async def async_invoke(self, value, ctx):
+        return [self.output]
+
+
+class FailAt(AsyncFunction):
+    async def async_invoke(self, value, ctx):
+        if value["id"] == 7:
+            raise ValueError("the service said no")
+        return []
+
+
+class Hang(AsyncFunction):
+    async def async_invoke(self, value, ctx):
+        await asyncio.get_running_loop().create_future()
+
+    async def timeout(self, value, ctx):
+        return [(value["id"], -1)]
+
+
+SCHEMA = "id bigint, twice bigint"
+
+
+def test_ordered_keeps_the_order_of_a_partition(spark: SparkSession) -> None:
+    frame = spark.range(0, 1000, 1, 1)
+    outputs = AsyncDataStream.ordered_wait(frame, Double(), output_schema=SCHEMA, capacity=50)
+    assert [tuple(row) for row in outputs.collect()] == [(n, 2 * n) for n in range(1000)]
+
+
+def test_unordered_yields_every_row_of_every_partition(spark: SparkSession) -> None:
+    frame = spark.range(0, 1000, 1, 4)
+    outputs = AsyncDataStream.unordered_wait(frame, Double(), output_schema=SCHEMA, key_by="id")
+    rows = [tuple(row) for row in outputs.collect()]
+    assert sorted(rows) == [(n, 2 * n) for n in range(1000)]
+    assert rows != sorted(rows)
+
+
+def test_an_empty_partition_yields_nothing(spark: SparkSession) -> None:
+    frame = spark.range(0, 2, 1, 4)
+    assert AsyncDataStream.ordered_wait(frame, Double(), output_schema=SCHEMA).count() == 2
+
+
+def test_a_streaming_frame(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(100).write.parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema("id bigint").parquet(str(tmp_path / "in"))
+    outputs = AsyncDataStream.ordered_wait(stream, Double(), output_schema=SCHEMA)
+    query = (
+        outputs.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(tmp_path / "out"), format="parquet")
+    )
+    query.awaitTermination()
+    assert spark.read.parquet(str(tmp_path / "out")).count() == 100
+
+
+def test_a_timeout_can_give_a_fallback(spark: SparkSession) -> None:
+    outputs = AsyncDataStream.unordered_wait(spark.range(3), Hang(), output_schema=SCHEMA, timeout=0.05)
+    assert sorted(tuple(row) for row in outputs.collect()) == [(0, -1), (1, -1), (2, -1)]
+
+
+def test_a_failing_row_is_named(spark: SparkSession) -> None:
+    outputs = AsyncDataStream.ordered_wait(spark.range(10), FailAt(), output_schema=SCHEMA)
+    with pytest.raises(PythonException, match=r"ElementFailed.*\{'id': 7\}.*the service said no"):
+        outputs.collect()
+
+
+@pytest.mark.parametrize(
+    ("output", "schema", "message"),
+    [
+        ((1,), SCHEMA, "1 values for 2 columns"),
+        ({"id": 1, "thrice": 3}, SCHEMA, "'thrice': there is no such column"),
+        ({"id": "one", "twice": 2}, SCHEMA, "column 'id'"),
+        ({"twice": 2}, "id bigint not null, twice bigint", "column 'id': null"),
+        (5, SCHEMA, "it is a int"),
+        ((1, 2**40), "id bigint, twice int", "column 'twice'"),
+    ],
+)
+def test_an_output_that_does_not_fit_is_named(spark: SparkSession, output: object, schema: str, message: str) -> None:
+    outputs = AsyncDataStream.ordered_wait(spark.range(1), Return(output), output_schema=schema)
+    with pytest.raises(PythonException, match=f"OutputMismatch.*{message}"):
+        outputs.collect()
+
+
+def test_a_dict_may_leave_out_a_nullable_column(spark: SparkSession) -> None:
+    outputs = AsyncDataStream.ordered_wait(spark.range(1), Return({"id": 4}), output_schema=SCHEMA)
+    assert [tuple(row) for row in outputs.collect()] == [(4, None)]
+
+
+def test_what_can_never_work_is_refused_at_once(spark: SparkSession) -> None:
+    class Stateful(Double):
+        states = (ValueState("seen"),)
+
+    with pytest.raises(ConfigError, match="AsyncPipeline"):
+        AsyncDataStream.ordered_wait(spark.range(1), Stateful(), output_schema=SCHEMA)
+    with pytest.raises(ConfigError, match="the columns are"):
+        AsyncDataStream.ordered_wait(spark.range(1), Double(), output_schema=SCHEMA, key_by="user")
+    with pytest.raises(ConfigError, match="name the columns"):
+        AsyncDataStream.ordered_wait(spark.range(1), Double(), output_schema="bigint")
