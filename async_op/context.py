@@ -26,13 +26,17 @@ class Scope(NamedTuple):
 class InvocationContext:
     """One attempt at one element. Only the thread of the event loop may use it, until the invocation ends."""
 
-    __slots__ = ("_entry", "_scope", "attempt", "transaction")
+    __slots__ = ("_entry", "_scope", "transaction")
 
     def __init__(self, entry: Entry, scope: Scope) -> None:
         self._entry = entry
         self._scope = scope
-        self.attempt: int = entry.attempt
         self.transaction: Transaction | None = None
+
+    @property
+    def attempt(self) -> int:
+        """The number of the call for this element; 1 is the first."""
+        return self._entry.attempt
 
     @property
     def key(self) -> Hashable:
@@ -81,11 +85,10 @@ class InvocationContext:
             self.transaction = Transaction(self._scope.backend, self._entry.key, self.key_group)
         return self.transaction.state(descriptor)
 
-    def commit(self) -> None:
-        """End the invocation and apply its writes."""
-        self._entry.invocation = None
-        if self.transaction is not None:
-            self.transaction.commit()
+    def load_states(self) -> None:
+        """Bring the key's state into memory, so that another thread may read it."""
+        for table in self._scope.backend.tables.values():
+            table.get(self.key_group, self.key)
 
     def abandon(self) -> None:
         """End the invocation and forget its writes."""

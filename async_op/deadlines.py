@@ -2,61 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from async_op.clock import Clock, TimerHandle
 from async_op.elements import Entry
 
 
-class DeadlineQueue:
-    """Entries with a deadline, in the order of their deadlines. Only the thread of the event loop may call it.
+class Deadlines:
+    """Watches the oldest pending entry only, so an element costs nothing but its deadline's number.
 
-    All entries have the same timeout, so they come in order; restored ones, which have less left, come first
-    and sorted. The timer is not cancelled when the queue runs empty: arming costs more than one idle tick.
+    All entries have the same timeout, so the oldest pending one is due first. Restored entries have less left:
+    they are watched on their own until the last of them is due. Only the thread of the event loop may call it.
+
+    Parameters
+    ----------
+    clock : Clock
+        The source of time.
+    pending : callable
+        Returns the entries that have not completed, oldest first.
+    expire : callable
+        Called once with each entry whose deadline has passed.
     """
 
-    __slots__ = ("_clock", "_entries", "_expire", "_timer")
+    __slots__ = ("_clock", "_due", "_expire", "_pending", "_restored", "_timer")
 
-    def __init__(self, clock: Clock, expire: Callable[[Entry], None]) -> None:
+    def __init__(self, clock: Clock, pending: Callable[[], Iterator[Entry]], expire: Callable[[Entry], None]) -> None:
         self._clock = clock
+        self._pending = pending
         self._expire = expire
-        self._entries: dict[Entry, None] = {}
+        self._restored: list[Entry] = []
         self._timer: TimerHandle | None = None
+        self._due = float("inf")
 
-    def add(self, entry: Entry) -> None:
-        """Watch an entry whose `deadline` is not before that of any other."""
-        self._entries[entry] = None
-        if self._timer is None:
-            self._arm(entry)
+    @property
+    def armed(self) -> bool:
+        """Whether the timer runs."""
+        return self._timer is not None
 
-    def discard(self, entry: Entry) -> None:
-        """Stop watching an entry."""
-        self._entries.pop(entry, None)
+    def arm(self, due: float) -> None:
+        """Look at the pending entries at `due`, or before."""
+        if due < self._due:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._due = due
+            self._timer = self._clock.call_at(due, self._tick)
+
+    def restore(self, entries: list[Entry]) -> None:
+        """Watch entries whose deadlines are in no order."""
+        self._restored = [entry for entry in entries if entry.deadline is not None]
+        self._arm_next()
 
     def close(self) -> None:
-        """Forget all entries and the timer."""
-        self._entries.clear()
+        """Forget the timer."""
+        self._restored.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _arm(self, entry: Entry) -> None:
-        assert entry.deadline is not None, "only entries with a deadline are watched"
-        self._timer = self._clock.call_at(entry.deadline, self._tick)
-
     def _tick(self) -> None:
         self._timer = None
+        self._due = float("inf")
         now = self._clock.time()
-        for entry in self._due(now):
-            del self._entries[entry]
+        for entry in self._overdue(now):
             self._expire(entry)
-        if self._entries and self._timer is None:
-            self._arm(next(iter(self._entries)))
+        self._arm_next()
 
-    def _due(self, now: float) -> list[Entry]:
-        due = []
-        for entry in self._entries:
-            if entry.deadline is None or entry.deadline > now:
+    def _overdue(self, now: float) -> list[Entry]:
+        restored = [entry for entry in self._restored if entry.outputs is None and not entry.expired]
+        overdue = [entry for entry in restored if entry.deadline is not None and entry.deadline <= now]
+        found = dict.fromkeys(overdue)
+        self._restored = [entry for entry in restored if entry not in found]
+        for entry in self._watched():
+            assert entry.deadline is not None, "watched entries have a deadline"
+            if entry.deadline > now:
                 break
-            due.append(entry)
-        return due
+            found[entry] = None
+        return list(found)
+
+    def _arm_next(self) -> None:
+        oldest = next(self._watched(), None)
+        candidates = self._restored if oldest is None else [*self._restored, oldest]
+        deadlines = [entry.deadline for entry in candidates if entry.deadline is not None]
+        if deadlines:
+            self.arm(min(deadlines))
+
+    def _watched(self) -> Iterator[Entry]:
+        return (entry for entry in self._pending() if entry.deadline is not None and not entry.expired)

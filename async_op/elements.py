@@ -30,12 +30,14 @@ class Entry:
     """An in-flight element. It is pending while `outputs` is None.
 
     `key_group` is None until something asks for it, because hashing costs as much as queueing. `invocation` is
-    the one whose result counts, `task` the one that runs it; `expired` means that its timeout has passed.
+    the one whose result counts, `task` the one that runs it, `due` the time of the next attempt during a backoff;
+    `expired` means that the timeout has passed.
     """
 
     __slots__ = (
         "attempt",
         "deadline",
+        "due",
         "element_id",
         "expired",
         "invocation",
@@ -51,48 +53,38 @@ class Entry:
 
     is_watermark = False
 
-    def __init__(
-        self,
-        sequence: int,
-        value: Any,
-        timestamp: int | None,
-        key: Hashable,
-        element_id: str | None,
-        deadline: float | None,
-    ) -> None:
+    def __init__(self, sequence: int, value: Any, timestamp: int | None, element_id: str | None) -> None:
         self.sequence = sequence
         self.value = value
         self.timestamp = timestamp
-        self.key = key
-        self.key_group: int | None = None
         self.element_id = element_id
+        self.key: Hashable = None
+        self.key_group: int | None = None
         self.attempt = 1
-        self.deadline = deadline
-        self.outputs: Sequence[Any] | None = None
+        self.deadline: float | None = None
+        self.due: float | None = None
         self.expired = False
+        self.outputs: Sequence[Any] | None = None
         self.invocation: InvocationContext | None = None
         self.task: asyncio.Task[None] | None = None
         self.segment: Segment | None = None
 
-    def emissions(self) -> list[Record | Watermark]:
-        """Return what leaves the operator when the entry does."""
-        timestamp = self.timestamp
-        return [Record(output, timestamp) for output in self.outputs or ()]
-
-    def capture(self, channel: int, key_group: int, element_id: str, remaining: float | None) -> InFlightElement:
+    def capture(self, channel: int, key_group: int, element_id: str, now: float) -> InFlightElement:
         """Return the element as a snapshot holds it."""
+        deadline, due, outputs = self.deadline, self.due, self.outputs
         return InFlightElement(
             channel=channel,
             sequence=self.sequence,
-            completed=self.outputs is not None,
+            completed=outputs is not None,
             value=self.value,
             timestamp=self.timestamp,
             key=self.key,
             key_group=key_group,
             element_id=element_id,
             attempt=self.attempt,
-            remaining=remaining,
-            outputs=None if self.outputs is None else tuple(self.outputs),
+            remaining=None if deadline is None else max(0.0, deadline - now),
+            delay=None if due is None else max(0.0, due - now),
+            outputs=None if outputs is None else tuple(outputs),
         )
 
 
@@ -107,10 +99,6 @@ class WatermarkEntry:
     def __init__(self, sequence: int, timestamp: int) -> None:
         self.sequence = sequence
         self.timestamp = timestamp
-
-    def emissions(self) -> list[Record | Watermark]:
-        """Return the watermark."""
-        return [Watermark(self.timestamp)]
 
     def capture(self, channel: int) -> InFlightElement:
         """Return the watermark as a snapshot holds it."""

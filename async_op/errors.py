@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 
-from keygroups.errors import KeyGroupsError
+from keygroups.errors import ConfigError, KeyGroupsError
 
 
 def shorten(value: object) -> str:
@@ -58,6 +58,15 @@ class ElementFailed(KeyGroupsError):
         )
 
 
+def failure_of(element: object, key: object, attempt: int, error: BaseException) -> KeyGroupsError:
+    """Return the error with which an element's failure ends the operator."""
+    if isinstance(error, AsyncTimeoutError):
+        return error
+    failure = ElementFailed(element, key, attempt, error)
+    failure.__cause__ = error
+    return failure
+
+
 class InvalidFunctionResult(KeyGroupsError, TypeError):
     """A function returned something that is not an iterable of outputs.
 
@@ -88,3 +97,51 @@ class OperatorClosed(KeyGroupsError, RuntimeError):
         self.state = state
         step = "await open() first" if state == "new" else "make a new operator and open it with the last snapshot"
         super().__init__(f"the operator is {state}: {step}")
+
+
+class RetryAfter(KeyGroupsError):
+    """Raised by a function: the service asked to be called again after some time.
+
+    Parameters
+    ----------
+    seconds : float
+        The delay before the next attempt, in place of the retry policy's.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        if not 0 <= seconds < float("inf"):
+            raise ConfigError("seconds", seconds, "zero or more")
+        self.seconds = seconds
+        super().__init__(f"the service asks for a delay of {seconds} s; give the operator a retry policy to follow it")
+
+
+class IncompleteBatch(KeyGroupsError, ValueError):
+    """A batch function returned another number of results than it got values.
+
+    Attributes
+    ----------
+    values, results : int
+        How many of each.
+    """
+
+    def __init__(self, values: int, results: int) -> None:
+        self.values = values
+        self.results = results
+        super().__init__(
+            f"the function returned {results} results for {values} values; "
+            "return one iterable of outputs, or one exception, for each value and in their order"
+        )
+
+
+class MailboxClosed(KeyGroupsError, RuntimeError):
+    """Mail was put into, or taken from, a mailbox that does not accept it any more.
+
+    Attributes
+    ----------
+    state : str
+        "quiesced" or "closed".
+    """
+
+    def __init__(self, state: str) -> None:
+        self.state = state
+        super().__init__(f"the mailbox is {state}: what it served has ended, so drop the mail")

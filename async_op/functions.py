@@ -1,8 +1,9 @@
-"""What users write: functions that are invoked once per element."""
+"""What users write: functions that are invoked once per element, or once per batch of elements."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,36 +31,18 @@ class Runtime:
     key_groups: KeyGroupRange
 
 
-class AsyncFunction:
-    """A function whose calls wait for something slow; subclass it.
+class Function:
+    """What all kinds of functions share. Its methods run on the event loop of the operator, so they must not block.
 
-    All methods run on the event loop of the operator, so they must not block. Many invocations run at once;
-    with keyed state, at most one per key.
-
-    Examples
-    --------
-    >>> class Double(AsyncFunction):
-    ...     async def async_invoke(self, value, ctx):
-    ...         return [2 * value]
+    `open` and `close` are called once per subtask. To share one client among the subtasks of a process, keep it in a
+    module global that is made on first use, and count its users in `open` and `close`.
     """
 
     states: tuple[ValueState, ...] = ()
-    """The keyed states that the function uses."""
+    """The keyed states that the function uses; then at most one invocation per key runs at a time."""
 
     async def open(self, runtime: Runtime) -> None:
-        """Acquire clients and connections; called once per subtask, before the first element."""
-
-    async def async_invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
-        """Return the outputs for one element: none, one or several.
-
-        Parameters
-        ----------
-        value : object
-            The element.
-        ctx : InvocationContext
-            Its key, timestamp, attempt, idempotency key and state.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must define async_invoke")
+        """Acquire clients and connections; called once, before the first element."""
 
     async def timeout(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
         """Return the outputs for an element whose calls took too long; by default the element fails.
@@ -73,3 +56,126 @@ class AsyncFunction:
 
     async def close(self) -> None:
         """Release what `open` acquired; called once, also after a failure."""
+
+
+class AsyncFunction(Function):
+    """A coroutine per element; subclass it.
+
+    Examples
+    --------
+    >>> class Double(AsyncFunction):
+    ...     async def async_invoke(self, value, ctx):
+    ...         return [2 * value]
+    """
+
+    async def async_invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
+        """Return the outputs for one element: none, one or several.
+
+        Parameters
+        ----------
+        value : object
+            The element.
+        ctx : InvocationContext
+            Its key, timestamp, attempt, idempotency key and state.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define async_invoke")
+
+
+class AsyncBatchFunction(Function):
+    """A coroutine per batch of elements, for services that take many at once; subclass it.
+
+    A batch is invoked when it has `max_batch_size` elements, or `max_batch_delay` seconds after its first one.
+
+    Examples
+    --------
+    >>> class DoubleAll(AsyncBatchFunction):
+    ...     max_batch_size = 500
+    ...     async def async_invoke_batch(self, values, ctxs):
+    ...         return [[2 * value] for value in values]
+    """
+
+    max_batch_size: int = 100
+    max_batch_delay: float = 0.01
+
+    async def async_invoke_batch(
+        self, values: Sequence[Any], ctxs: Sequence[InvocationContext]
+    ) -> Sequence[Iterable[Any] | BaseException]:
+        """Return, for each value and in their order, its outputs, or the exception with which it failed.
+
+        Parameters
+        ----------
+        values : sequence
+            The elements.
+        ctxs : sequence of InvocationContext
+            One for each.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define async_invoke_batch")
+
+
+class BlockingFunction(Function):
+    """A blocking call per element, on a pool of threads; subclass it.
+
+    `invoke` runs on a thread of the pool: it may block, and must be safe to run in several threads at once. It may
+    read and write its state, which waits for the operator's own thread.
+
+    Examples
+    --------
+    >>> class Fetch(BlockingFunction):
+    ...     max_threads = 8
+    ...     def invoke(self, value, ctx):
+    ...         return [len(value)]
+    """
+
+    max_threads: int = 32
+
+    def invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
+        """Return the outputs for one element: none, one or several."""
+        raise NotImplementedError(f"{type(self).__name__} must define invoke")
+
+
+class CallbackFunction(Function):
+    """A call per element whose result comes through a callback, from any thread; subclass it.
+
+    Examples
+    --------
+    >>> class Fetch(CallbackFunction):
+    ...     def async_invoke(self, value, result_future):
+    ...         threading.Thread(target=lambda: result_future.complete([value])).start()
+    """
+
+    def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
+        """Start the call; complete the future when it ends. One that is never completed ends by the timeout."""
+        raise NotImplementedError(f"{type(self).__name__} must define async_invoke")
+
+
+class ResultFuture:
+    """The result of one call of a `CallbackFunction`. Any thread may complete it; the first completion counts.
+
+    Attributes
+    ----------
+    ctx : InvocationContext
+        The element's key, timestamp, attempt, idempotency key and state.
+    """
+
+    __slots__ = ("_deliver", "_lock", "ctx")
+
+    def __init__(
+        self, ctx: InvocationContext, deliver: Callable[[Iterable[Any] | None, BaseException | None], None]
+    ) -> None:
+        self.ctx = ctx
+        self._deliver: Callable[[Iterable[Any] | None, BaseException | None], None] | None = deliver
+        self._lock = threading.Lock()
+
+    def complete(self, outputs: Iterable[Any]) -> None:
+        """End the call with its outputs."""
+        self._end(outputs, None)
+
+    def complete_exceptionally(self, error: BaseException) -> None:
+        """End the call with an error."""
+        self._end(None, error)
+
+    def _end(self, outputs: Iterable[Any] | None, error: BaseException | None) -> None:
+        with self._lock:
+            deliver, self._deliver = self._deliver, None
+        if deliver is not None:
+            deliver(outputs, error)

@@ -14,10 +14,11 @@ class KeyGate:
     Only the thread of the event loop may call it.
     """
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("_waiting", "waiting_count")
 
     def __init__(self) -> None:
         self._waiting: dict[Hashable, deque[Entry] | None] = {}
+        self.waiting_count = 0
 
     def enter(self, entry: Entry) -> bool:
         """Return whether the entry may be invoked now; otherwise it waits for its key."""
@@ -26,6 +27,7 @@ class KeyGate:
         if key not in waiting:
             waiting[key] = None
             return True
+        self.waiting_count += 1
         queue = waiting[key]
         if queue is None:
             waiting[key] = deque([entry])
@@ -39,4 +41,5 @@ class KeyGate:
         if not queue:
             del self._waiting[entry.key]
             return None
+        self.waiting_count -= 1
         return queue.popleft()

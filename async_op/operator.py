@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal
 
+from async_op.calls import Calls, calls_of
 from async_op.clock import Clock, LoopClock
 from async_op.context import Scope
+from async_op.dead_letters import DeadLetter
 from async_op.elements import Entry, Record, Watermark, WatermarkEntry
-from async_op.errors import OperatorClosed
-from async_op.functions import AsyncFunction, Runtime
+from async_op.errors import OperatorClosed, failure_of
+from async_op.functions import Function, Runtime
+from async_op.gate import KeyGate
 from async_op.invoker import Invoker
-from async_op.queues import ElementQueue, OrderedQueue, UnorderedQueue
-from async_op.statistics import OperatorStatistics
-from keygroups.errors import ConfigError, KeyGroupOutOfRange, NullKey
+from async_op.queues import ElementQueue, OrderedQueue, QueueEntry, UnorderedQueue
+from async_op.retry import RetryPolicy
+from async_op.settings import Mode, OnError, OperatorSettings
+from async_op.statistics import OperatorStatistics, Stopwatch
+from keygroups.errors import KeyGroupOutOfRange, NullKey
 from keygroups.hashing import key_hasher
-from keygroups.ranges import KeyGroupRange, check_parallelism, default_max_parallelism, range_of
+from keygroups.ranges import default_max_parallelism, range_of
 from keygroups.state import MemoryBackend
 from snapshots import InFlightElement, SubtaskRestore, SubtaskSnapshot
 from snapshots.subtask import NO_KEY_GROUP
 
-Mode = Literal["ordered", "unordered"]
+_TURN_MASK = 1023
+"""After so many elements without a wait, `process` lets the calls begin."""
 
-_QUEUES: dict[str, Callable[[], ElementQueue]] = {"ordered": OrderedQueue, "unordered": UnorderedQueue}
+_new_tuple = tuple.__new__  # makes a Record in half the time of its own constructor
 
 
 class AsyncWaitOperator:
@@ -35,22 +41,30 @@ class AsyncWaitOperator:
 
     Parameters
     ----------
-    function : AsyncFunction
+    function : AsyncFunction, AsyncBatchFunction, BlockingFunction or CallbackFunction
         What to invoke.
     output : callable
         Called with each `Record` and `Watermark` that leaves; must not block.
-    mode : {"unordered", "ordered"}
+    mode : {"unordered", "ordered", "key_ordered"}
         "ordered": outputs leave in the order of the inputs. "unordered": as calls return, but never across a watermark.
+        "key_ordered": in the order of the inputs of the same key, one call per key at a time.
     capacity : int
-        In-flight elements, watermarks included, before `process` waits.
+        In-flight elements, watermarks included, before `process` waits. In mode "key_ordered", elements that wait for
+        their key are not counted, so that a busy key does not hold up the others; they have a limit of their own.
     timeout : float, optional
-        Seconds from the acceptance of an element until `function.timeout` is asked for a fallback.
+        Seconds from the acceptance of an element, over all attempts, until `function.timeout` is asked for a fallback.
+    retry : RetryPolicy, optional
+        Which outcomes are tried again, and when.
     key_by : callable, optional
         Returns the key of a value. Needed by a function that declares states; then at most one call per key runs.
     parallelism, subtask_index : int
         Which subtask this is, of how many.
     max_parallelism : int, optional
         The number of key groups; the restored snapshot's, or a default from the parallelism.
+    on_error : {"fail", "skip", "dead_letter"}
+        What becomes of an element that fails for good: it fails the operator, is dropped, or goes to `dead_letters`.
+    dead_letters : callable, optional
+        Called with a `DeadLetter`.
     hash : str
         The hash from key to key group: "xxhash64" or "flink".
     clock : Clock, optional
@@ -82,42 +96,50 @@ class AsyncWaitOperator:
 
     def __init__(
         self,
-        function: AsyncFunction,
+        function: Function,
         output: Callable[[Record | Watermark], object],
         *,
         mode: Mode = "unordered",
         capacity: int = 100,
         timeout: float | None = None,
+        retry: RetryPolicy | None = None,
         key_by: Callable[[Any], Hashable] | None = None,
         parallelism: int = 1,
         subtask_index: int = 0,
         max_parallelism: int | None = None,
-        hash: str = "xxhash64",
         clock: Clock | None = None,
+        on_error: OnError = "fail",
+        dead_letters: Callable[[DeadLetter], object] | None = None,
+        hash: str = "xxhash64",
     ) -> None:
-        _check_arguments(function, mode, capacity, timeout, key_by)
-        check_parallelism(parallelism, max_parallelism or default_max_parallelism(parallelism))
-        if not 0 <= subtask_index < parallelism:
-            raise ConfigError("subtask_index", subtask_index, f"there are subtasks 0 to {parallelism - 1}")
-        self._function = function
+        self._settings = OperatorSettings(
+            function=function,
+            mode=mode,
+            capacity=capacity,
+            timeout=timeout,
+            retry=retry,
+            key_by=key_by,
+            parallelism=parallelism,
+            subtask_index=subtask_index,
+            max_parallelism=max_parallelism,
+            on_error=on_error,
+            dead_letters=dead_letters,
+            hash=hash,
+        )
         self._output = output
         self._capacity = capacity
         self._timeout = timeout
         self._key_by = key_by
-        self._parallelism = parallelism
-        self._subtask_index = subtask_index
-        self._max_parallelism = max_parallelism
-        self._hash_name = hash
-        self._hash = key_hasher(hash)
         self._clock = clock
-        self._queue: ElementQueue = _QUEUES[mode]()
-        self._lifecycle: Literal["new", "open", "closed"] = "new"
-        self._failure: BaseException | None = None
+        self._hash = key_hasher(hash)
+        self._queue: ElementQueue = OrderedQueue() if mode == "ordered" else UnorderedQueue()
+        self._gate = KeyGate() if function.states or mode == "key_ordered" else None
+        self._failure: BaseException | None = OperatorClosed("new")
         self._waiters: list[asyncio.Future[None]] = []
         self._run_id = uuid.uuid4().hex
         self._watermark: int | None = None
-        self._size = self._sequence = 0
-        self._accepted = self._emitted = self._reinvoked = self._reemitted = 0
+        self._size = self._sequence = self._accepted = self._emitted = 0
+        self._reinvoked = self._reemitted = self._skipped = self._dead = 0
 
     async def open(self, restore: SubtaskRestore | None = None) -> None:
         """Open the function and take over what a snapshot holds for this subtask.
@@ -136,12 +158,12 @@ class AsyncWaitOperator:
         SnapshotCorrupted
             A file is damaged.
         """
-        if self._lifecycle != "new":
-            raise OperatorClosed(self._lifecycle)
+        if not isinstance(self._failure, OperatorClosed) or self._failure.state != "new":
+            raise OperatorClosed("closed" if self._failure else "open")
         self._prepare(restore)
-        self._lifecycle = "open"
+        self._failure = None
         try:
-            await self._function.open(self._runtime)
+            await self._settings.function.open(self._runtime)
             if restore is not None:
                 await self._continue(restore)
         except BaseException:
@@ -168,34 +190,41 @@ class AsyncWaitOperator:
         NullKey, UnsupportedKey, KeyGroupOutOfRange
             The record's key belongs to no key group of this subtask; the record was not accepted.
         """
-        if self._size >= self._capacity or self._failure is not None or self._lifecycle != "open":
-            await self._wait_until(lambda: self._size < self._capacity)
-        key = None if self._key_by is None else self._key_by(value)
-        timeout = self._timeout
-        deadline = None if timeout is None else self._scope.clock.time() + timeout
-        entry = Entry(self._sequence, value, timestamp, key, element_id, deadline)
+        if self._size >= self._capacity or self._failure is not None:
+            await self._wait_for_room()
+        elif not ~self._sequence & _TURN_MASK:
+            await asyncio.sleep(0)
+        entry = Entry(self._sequence, value, timestamp, element_id)
         if self._key_by is not None:
-            self._check_key(entry)
+            self._set_key(entry, self._key_by(value))
+        if self._timeout is not None:
+            entry.deadline = self._now() + self._timeout
+            if not self._invoker.deadlines.armed:
+                self._invoker.deadlines.arm(entry.deadline)
         self._accepted += 1
-        if deadline is not None:
-            self._invoker.watch(entry)
-        self._admit(entry)
+        self._put(entry)
+        self._invoker.start(entry)
 
     async def process_watermark(self, timestamp: int) -> None:
         """Accept a watermark (milliseconds since the epoch); it leaves after every record before it."""
-        await self._wait_until(lambda: self._size < self._capacity)
+        if self._size >= self._capacity or self._failure is not None:
+            await self._wait_for_room()
         self._put_watermark(timestamp)
 
     async def snapshot(self) -> SubtaskSnapshot:
-        """Return the state and the in-flight elements as they are now; never waits for a call."""
+        """Return the state and the in-flight elements as they are now; never waits for a call.
+
+        Its `emitted` tells how many times `output` was called before the cut.
+        """
         self._check_usable()
+        settings, now = self._settings, self._now()
         return SubtaskSnapshot(
-            subtask_index=self._subtask_index,
-            parallelism=self._parallelism,
+            subtask_index=settings.subtask_index,
+            parallelism=settings.parallelism,
             max_parallelism=self._runtime.max_parallelism,
-            hash=self._hash_name,
+            hash=settings.hash,
             states=self._scope.backend.cut(),
-            in_flight=tuple(self._capture(entry) for entry in self._queue.entries()),
+            in_flight=tuple([self._capture(entry, now) for entry in self._queue.entries()]),
             watermark=self._watermark,
             emitted=self._emitted,
         )
@@ -209,7 +238,7 @@ class AsyncWaitOperator:
             expired = True
             self._wake_waiters()
 
-        timer = self._scope.clock.call_at(self._scope.clock.time() + timeout, expire)
+        timer = self._scope.clock.call_at(self._now() + timeout, expire)
         try:
             await self._wait_until(lambda: self._size == 0 or expired)
         finally:
@@ -217,66 +246,112 @@ class AsyncWaitOperator:
         return self._size == 0
 
     async def finish(self) -> None:
-        """Wait until everything accepted has been emitted."""
+        """End of input: wait until everything accepted has been emitted.
+
+        Elements in a backoff get their last attempt at once, and its outcome is final.
+        """
+        self._check_usable()
+        self._invoker.finish()
         await self._wait_until(lambda: self._size == 0)
 
     async def close(self) -> None:
         """Cancel what is in flight and close the function; may be called at any time, also twice."""
-        if self._lifecycle != "open":
-            self._lifecycle = "closed"
+        was_open = not isinstance(self._failure, OperatorClosed)
+        self._failure = OperatorClosed("closed")
+        if not was_open:
             return
-        self._lifecycle = "closed"
-        self._fail(OperatorClosed("closed"))
+        self._wake_waiters()
         await self._invoker.close()
-        await self._function.close()
+        await self._settings.function.close()
 
     def statistics(self) -> OperatorStatistics:
         """Return the counters as they are now."""
+        pending = sum(1 for _ in self._queue.pending())
+        watermarks = sum(entry.is_watermark for entry in self._queue.entries())
+        idle, back_pressured = self._idle.seconds, self._back_pressured.seconds
         return OperatorStatistics(
             in_flight=self._size,
+            pending=pending,
+            completed=self._size - pending - watermarks,
+            watermarks=watermarks,
             accepted=self._accepted,
             calls=self._invoker.calls,
+            retries=self._invoker.retries,
             reinvoked=self._reinvoked,
             reemitted=self._reemitted,
             emitted=self._emitted,
             timeouts=self._invoker.timeouts,
             late_results=self._invoker.late_results,
+            skipped=self._skipped,
+            dead_letters=self._dead,
+            idle_seconds=idle,
+            back_pressured_seconds=back_pressured,
+            busy_seconds=max(0.0, self._now() - self._opened_at - idle - back_pressured),
+            latency=self._invoker.latency.freeze(),
         )
 
     # -- life cycle
 
     def _prepare(self, restore: SubtaskRestore | None) -> None:
-        clock = self._clock or LoopClock(asyncio.get_running_loop())
+        function, clock = self._settings.function, self._clock or LoopClock(asyncio.get_running_loop())
         self._runtime = self._make_runtime(restore)
-        states = None if restore is None else restore.states(self._function.states)
-        backend = MemoryBackend(self._function.states, self._runtime.key_groups, states)
+        states = None if restore is None else restore.states(function.states)
+        backend = MemoryBackend(function.states, self._runtime.key_groups, states)
         self._scope = Scope(backend, self._key_group_of, self._element_id_of, clock, self._timeout)
+        self._now = clock.time
+        self._opened_at = clock.time()
+        self._idle, self._back_pressured = Stopwatch(clock), Stopwatch(clock)
+        self._idle.start()
+        calls: Calls = calls_of(function, clock, self._capacity)
         self._invoker = Invoker(
-            self._function, self._scope, self._capacity, completed=self._on_completed, failed=self._fail
+            function,
+            calls,
+            self._scope,
+            self._capacity,
+            gate=self._gate,
+            retry=self._settings.retry,
+            pending=self._queue.pending,
+            completed=self._on_completed,
+            failed=self._on_failed,
+            crashed=self._fail,
         )
+
+    def _make_runtime(self, restore: SubtaskRestore | None) -> Runtime:
+        settings = self._settings
+        groups = settings.max_parallelism
+        if groups is None:
+            groups = (
+                default_max_parallelism(settings.parallelism) if restore is None else restore.manifest.max_parallelism
+            )
+        if restore is not None:
+            restore.check_fits(settings.subtask_index, settings.parallelism, groups, settings.hash)
+        owned = range_of(settings.subtask_index, settings.parallelism, groups)
+        return Runtime(settings.subtask_index, settings.parallelism, groups, owned)
 
     async def _continue(self, restore: SubtaskRestore) -> None:
         queue = await asyncio.to_thread(restore.queue)
         self._watermark = queue.watermark
         entries = [self._take_over(element) for element in queue.elements]
-        for entry in sorted((entry for entry in entries if entry is not None), key=_deadline):
-            if entry.deadline is not None:
-                self._invoker.watch(entry)
-
-    def _make_runtime(self, restore: SubtaskRestore | None) -> Runtime:
-        groups = self._max_parallelism
-        if groups is None:
-            groups = default_max_parallelism(self._parallelism) if restore is None else restore.manifest.max_parallelism
-        if restore is not None:
-            restore.check_fits(self._subtask_index, self._parallelism, groups, self._hash_name)
-        owned: KeyGroupRange = range_of(self._subtask_index, self._parallelism, groups)
-        return Runtime(self._subtask_index, self._parallelism, groups, owned)
+        self._invoker.deadlines.restore([entry for entry in entries if entry is not None])
 
     def _check_usable(self) -> None:
         if self._failure is not None:
             raise self._failure
-        if self._lifecycle != "open":
-            raise OperatorClosed(self._lifecycle)
+
+    async def _wait_for_room(self) -> None:
+        self._check_usable()
+        if not self._has_room():
+            self._back_pressured.start()
+            try:
+                await self._wait_until(self._has_room)
+            finally:
+                self._back_pressured.stop()
+
+    def _has_room(self) -> bool:
+        if self._gate is None or self._settings.mode != "key_ordered":
+            return self._size < self._capacity
+        waiting = self._gate.waiting_count
+        return self._size - waiting < self._capacity and waiting < self._settings.waiting_max
 
     async def _wait_until(self, condition: Callable[[], bool]) -> None:
         self._check_usable()
@@ -299,18 +374,17 @@ class AsyncWaitOperator:
 
     # -- elements in
 
-    def _admit(self, entry: Entry) -> None:
+    def _put(self, entry: QueueEntry) -> None:
+        if not self._size:
+            self._idle.stop()
         self._sequence += 1
         self._size += 1
         self._queue.put(entry)
-        self._invoker.start(entry)
 
     def _put_watermark(self, timestamp: int) -> None:
         entry = WatermarkEntry(self._sequence, timestamp)
-        self._sequence += 1
-        self._size += 1
-        self._queue.put(entry)
-        self._emit(entry)
+        self._put(entry)
+        self._on_completed(entry)
 
     def _take_over(self, element: InFlightElement) -> Entry | None:
         """Continue an element of the restored snapshot, beyond the capacity if need be; returns a pending entry."""
@@ -318,27 +392,29 @@ class AsyncWaitOperator:
             assert element.timestamp is not None, "a watermark has a timestamp"
             self._put_watermark(element.timestamp)
             return None
-        deadline = None if element.remaining is None else self._scope.clock.time() + element.remaining
-        entry = Entry(self._sequence, element.value, element.timestamp, element.key, element.element_id, deadline)
-        entry.key_group = element.key_group
-        entry.attempt = element.attempt
-        if element.outputs is None:
-            self._reinvoked += 1
-            self._admit(entry)
-            return entry
-        self._reemitted += 1
-        self._sequence += 1
-        self._size += 1
-        self._queue.put(entry)
-        entry.outputs = element.outputs
-        self._emit(entry)
-        return None
+        entry = Entry(self._sequence, element.value, element.timestamp, element.element_id)
+        entry.key, entry.key_group, entry.attempt = element.key, element.key_group, element.attempt
+        self._put(entry)
+        if element.outputs is not None:
+            self._reemitted += 1
+            entry.outputs = element.outputs
+            self._on_completed(entry)
+            return None
+        self._reinvoked += 1
+        if self._timeout is not None:
+            entry.deadline = self._now() + min(self._timeout, element.remaining or self._timeout)
+        if element.delay is None:
+            self._invoker.start(entry)
+        else:
+            self._invoker.start_after(entry, element.delay)
+        return entry
 
-    def _check_key(self, entry: Entry) -> None:
-        if entry.key is None:
+    def _set_key(self, entry: Entry, key: Hashable) -> None:
+        if key is None:
             raise NullKey(f"element {entry.value!r}")
-        key_group = self._key_group_of(entry)
+        entry.key = key
         owned = self._runtime.key_groups
+        key_group = self._key_group_of(entry)
         if not owned.start <= key_group <= owned.end:
             raise KeyGroupOutOfRange(key_group, owned.start, owned.end)
 
@@ -350,49 +426,56 @@ class AsyncWaitOperator:
 
     def _element_id_of(self, entry: Entry) -> str:
         if entry.element_id is None:
-            entry.element_id = f"{self._run_id}-{self._subtask_index}-{entry.sequence}"
+            entry.element_id = f"{self._run_id}-{self._settings.subtask_index}-{entry.sequence}"
         return entry.element_id
 
     # -- elements out
 
-    def _on_completed(self, entry: Entry) -> None:
+    def _on_completed(self, entry: QueueEntry) -> None:
         if self._failure is None:
-            self._emit(entry)
+            self._queue.complete(entry, self._depart)
+            if self._waiters:
+                self._wake_waiters()
 
-    def _emit(self, completed: Entry | WatermarkEntry) -> None:
-        for entry in self._queue.pop_completed(completed):
-            self._size -= 1
-            for element in entry.emissions():
-                self._emitted += 1
-                self._output(element)
-            if entry.is_watermark:
-                self._watermark = entry.timestamp
-        if self._waiters:
-            self._wake_waiters()
+    def _depart(self, entry: QueueEntry) -> None:
+        self._size -= 1
+        if not self._size:
+            self._idle.start()
+        timestamp, output = entry.timestamp, self._output
+        if entry.is_watermark:
+            self._watermark = timestamp
+            self._emitted += 1
+            output(Watermark(timestamp))
+            return
+        for value in entry.outputs:
+            self._emitted += 1
+            output(_new_tuple(Record, (value, timestamp)))
 
-    def _capture(self, entry: Entry | WatermarkEntry) -> InFlightElement:
+    def _on_failed(self, entry: Entry, error: BaseException) -> Sequence[Any] | None:
+        """Apply the error policy: the outputs of the element, or None if the operator has failed."""
+        policy = self._settings.on_error
+        if policy == "fail":
+            self._fail(failure_of(entry.value, entry.key, entry.attempt, error))
+            return None
+        if policy == "skip":
+            self._skipped += 1
+            return ()
+        self._dead += 1
+        letter = DeadLetter(
+            value=entry.value,
+            timestamp=entry.timestamp,
+            key=entry.key,
+            idempotency_key=self._element_id_of(entry),
+            attempts=entry.attempt,
+            error=error,
+        )
+        assert self._settings.dead_letters is not None, "checked when the operator was made"
+        self._settings.dead_letters(letter)
+        return ()
+
+    def _capture(self, entry: QueueEntry, now: float) -> InFlightElement:
         if isinstance(entry, WatermarkEntry):
-            return entry.capture(self._subtask_index)
-        remaining = None if entry.deadline is None else max(0.0, entry.deadline - self._scope.clock.time())
-        return entry.capture(self._subtask_index, self._key_group_of(entry), self._element_id_of(entry), remaining)
-
-
-def _deadline(entry: Entry) -> float:
-    return float("inf") if entry.deadline is None else entry.deadline
-
-
-def _check_arguments(
-    function: AsyncFunction,
-    mode: str,
-    capacity: int,
-    timeout: float | None,
-    key_by: Callable[[Any], Hashable] | None,
-) -> None:
-    if mode not in _QUEUES:
-        raise ConfigError("mode", mode, f"use one of {sorted(_QUEUES)}")
-    if capacity < 1:
-        raise ConfigError("capacity", capacity, "at least one element must fit")
-    if timeout is not None and timeout <= 0:
-        raise ConfigError("timeout", timeout, "use None for no timeout")
-    if function.states and key_by is None:
-        raise ConfigError("key_by", None, f"{type(function).__name__} declares keyed state, so its elements need a key")
+            return entry.capture(self._settings.subtask_index)
+        return entry.capture(
+            self._settings.subtask_index, self._key_group_of(entry), self._element_id_of(entry), now
+        )

@@ -6,12 +6,13 @@ Only the thread of the event loop may call them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from async_op.elements import Entry, WatermarkEntry
 
 QueueEntry = Entry | WatermarkEntry
+Leave = Callable[[QueueEntry], None]
 
 
 class ElementQueue(Protocol):
@@ -23,8 +24,12 @@ class ElementQueue(Protocol):
         """Add an entry at the end."""
         ...
 
-    def pop_completed(self, entry: QueueEntry) -> Iterator[QueueEntry]:
-        """Tell that an entry has completed; yields, in order, the entries that may leave because of it."""
+    def complete(self, entry: QueueEntry, leave: Leave) -> None:
+        """Tell that an entry has completed; `leave` is called, in order, with those that may go because of it."""
+        ...
+
+    def pending(self) -> Iterator[Entry]:
+        """Return the entries that have not completed, oldest first."""
         ...
 
     def entries(self) -> list[QueueEntry]:
@@ -47,11 +52,17 @@ class OrderedQueue:
         """Add an entry at the end."""
         self._entries.append(entry)
 
-    def pop_completed(self, entry: QueueEntry) -> Iterator[QueueEntry]:
-        """Yield the completed entries at the head."""
+    def complete(self, entry: QueueEntry, leave: Leave) -> None:
+        """Let the completed entries at the head leave."""
         entries = self._entries
+        if entries[0] is not entry:
+            return
         while entries and entries[0].outputs is not None:
-            yield entries.popleft()
+            leave(entries.popleft())
+
+    def pending(self) -> Iterator[Entry]:
+        """Return the entries that have not completed, oldest first."""
+        return (entry for entry in self._entries if isinstance(entry, Entry) and entry.outputs is None)
 
     def entries(self) -> list[QueueEntry]:
         """Return all entries in the order in which they were put."""
@@ -72,51 +83,64 @@ class Segment:
 class UnorderedQueue:
     """Entries leave as they complete, but none passes a watermark: segments between watermarks leave in order."""
 
-    __slots__ = ("_segments", "_size")
+    __slots__ = ("_first", "_last", "_later")
 
     def __init__(self) -> None:
-        self._segments = deque([Segment()])
-        self._size = 0
+        self._first = self._last = Segment()
+        self._later = deque[Segment]()
 
     def __len__(self) -> int:
-        return self._size
+        return sum(
+            len(segment.pending) + len(segment.completed) + (segment.watermark is not None)
+            for segment in self._segments()
+        )
 
     def put(self, entry: QueueEntry) -> None:
         """Add an entry to the last segment; a watermark ends it."""
-        self._size += 1
+        last = self._last
         if isinstance(entry, WatermarkEntry):
-            self._segments[-1].watermark = entry
-            self._segments.append(Segment())
+            last.watermark = entry
+            self._last = Segment()
+            self._later.append(self._last)
         else:
-            entry.segment = self._segments[-1]
-            entry.segment.pending[entry] = None
+            entry.segment = last
+            last.pending[entry] = None
 
-    def pop_completed(self, entry: QueueEntry) -> Iterator[QueueEntry]:
-        """Yield the entry if it stands in the first segment, and what follows once that segment is done."""
-        first = self._segments[0]
+    def complete(self, entry: QueueEntry, leave: Leave) -> None:
+        """Let the entry leave if it stands in the first segment, and what follows once that segment is done."""
         if isinstance(entry, Entry):
             segment = entry.segment
             assert segment is not None, "the entry was put before"
             del segment.pending[entry]
-            if segment is not first:
+            if segment is not self._first:
                 segment.completed.append(entry)
                 return
-            self._size -= 1
-            yield entry
-        while not first.pending and first.watermark is not None:
-            self._size -= 1
-            yield first.watermark
-            self._segments.popleft()
-            first = self._segments[0]
-            self._size -= len(first.completed)
-            yield from first.completed
-            first.completed = []
+            leave(entry)
+        while self._first.watermark is not None and not self._first.pending:
+            self._end_first(leave)
+
+    def pending(self) -> Iterator[Entry]:
+        """Return the entries that have not completed, oldest first."""
+        return (entry for segment in self._segments() for entry in segment.pending)
 
     def entries(self) -> list[QueueEntry]:
         """Return all entries in the order in which they were put."""
         found: list[QueueEntry] = []
-        for segment in self._segments:
+        for segment in self._segments():
             found += sorted([*segment.pending, *segment.completed], key=lambda entry: entry.sequence)
             if segment.watermark is not None:
                 found.append(segment.watermark)
         return found
+
+    def _end_first(self, leave: Leave) -> None:
+        watermark = self._first.watermark
+        assert watermark is not None, "only the last segment is open"
+        self._first = self._later.popleft()
+        leave(watermark)
+        completed, self._first.completed = self._first.completed, []
+        for entry in completed:
+            leave(entry)
+
+    def _segments(self) -> Iterator[Segment]:
+        yield self._first
+        yield from self._later

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from async_op.elements import Record, Watermark
 from async_op.functions import AsyncFunction
-from async_op.operator import AsyncWaitOperator, Mode
+from async_op.operator import AsyncWaitOperator
+from async_op.settings import Mode
 from keygroups.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -58,7 +58,7 @@ class Runs:
         calls = self.service.calls()
         # Read after the calls, so that all of them were made before a snapshot that is found to be missing.
         self.history.refresh()
-        self.display.update(doing, self.history.total("outputs"), calls)
+        self.display.update(doing, self.history.total("outputs"), self.history.in_flight, calls)
         return calls
 
 

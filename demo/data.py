@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pandas as pd
 
-# The columns that the stream carries, in the order of the files.
-FLIGHT_COLUMNS = [
-    "flight_id",
-    "scheduled_departure",
-    "time_hour",
-    "carrier",
-    "flight",
-    "tailnum",
-    "origin",
-    "dest",
-    "dep_delay",
-    "arr_delay",
-]
+# The columns that the stream carries, and their types in Spark.
+FLIGHT_COLUMNS = {
+    "flight_id": "bigint",
+    "scheduled_departure": "timestamp",
+    "time_hour": "string",
+    "carrier": "string",
+    "flight": "bigint",
+    "tailnum": "string",
+    "origin": "string",
+    "dest": "string",
+    "dep_delay": "double",
+    "arr_delay": "double",
+}
 WEATHER_COLUMNS = ["origin", "time_hour", "temp", "wind_speed", "visib"]
 PLANE_COLUMNS = ["tailnum", "manufacturer", "model", "seats"]
 
@@ -54,7 +54,7 @@ def load_flights(limit: int | None = None) -> pd.DataFrame:
     flights["flight_id"] = flights.index
     minutes = pd.to_timedelta(flights["minute"], unit="min")
     flights["scheduled_departure"] = pd.to_datetime(flights["time_hour"], utc=True) + minutes
-    return flights.sort_values(["scheduled_departure", "flight_id"])[FLIGHT_COLUMNS].head(limit or len(flights))
+    return flights.sort_values(["scheduled_departure", "flight_id"])[list(FLIGHT_COLUMNS)].head(limit or len(flights))
 
 
 def load_weather() -> pd.DataFrame:

@@ -15,8 +15,8 @@ import pyarrow as pa
 import valkey.asyncio
 
 from async_op import AsyncFunction
+from demo.keys import plane_key, weather_key
 from demo.latency import Latency
-from demo.service import plane_key, weather_key
 from keygroups import ValueState
 
 PREVIOUS_ARRIVAL_DELAY = ValueState("previous_arrival_delay", pa.float64())

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from async_op.spark import AsyncPipeline
+from demo.data import FLIGHT_COLUMNS
 from demo.enrichment import OUTPUT_SCHEMA, FlightEnrichment
 from demo.latency import Latency
 from demo.session import start_spark
@@ -25,7 +26,7 @@ def flight_stream(spark: SparkSession, folder: Path) -> DataFrame:
 
     A flight without a tail number has no known aircraft: carrier and flight number stand in for it.
     """
-    schema = spark.read.parquet(str(folder)).schema
+    schema = ", ".join(f"{name} {kind}" for name, kind in FLIGHT_COLUMNS.items())
     files = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
     return files.withColumn("aircraft", F.coalesce("tailnum", F.concat("carrier", F.col("flight").cast("string"))))
 
@@ -74,7 +75,8 @@ def main() -> None:
     workspace = Workspace(arguments.folder)
     latency = Latency(arguments.latency, arguments.seed)
     function = FlightEnrichment(arguments.socket, latency, workspace.samples)
-    run_pipeline(start_spark("flight enrichment"), workspace, function, arguments.parallelism)
+    spark = start_spark("flight enrichment", tasks=arguments.parallelism)
+    run_pipeline(spark, workspace, function, arguments.parallelism)
 
 
 if __name__ == "__main__":

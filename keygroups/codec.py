@@ -13,10 +13,28 @@ from decimal import Decimal
 from typing import Any
 
 import msgpack
+import numpy as np
 
-from keygroups.errors import UnstorableValue
+from keygroups.errors import KeyGroupsError, UnstorableValue
 
 _BIG_INT, _TUPLE, _SET, _FROZENSET, _DECIMAL, _UUID, _DATETIME, _DATE, _TIME, _TIMEDELTA = range(1, 11)
+_NATIVE = (type(None), bool, int, float, str, bytes)
+
+
+class UnreadableValue(KeyGroupsError, ValueError):
+    """Stored bytes are not a value, or one of a kind that this release does not know.
+
+    Attributes
+    ----------
+    reason : str
+        What was found.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"a stored value cannot be decoded ({reason}); if a newer release wrote it, read it with that one"
+        )
 
 
 def pack(value: object, where: str) -> bytes:
@@ -42,53 +60,66 @@ def pack(value: object, where: str) -> bytes:
     """
 
     def extend(item: Any) -> Any:
-        encoder = _ENCODERS.get(type(item))
-        if encoder is not None:
-            number, to_plain = encoder
-            return msgpack.ExtType(number, pack(to_plain(item), where))
-        if type(item).__module__ == "numpy" and hasattr(item, "item") and getattr(item, "ndim", 0) == 0:
-            return item.item()
-        raise UnstorableValue(type(item).__qualname__, where)
+        if isinstance(item, np.generic):
+            item = _python_value(item)
+            if type(item) in _NATIVE:
+                return item
+        if type(item) not in _ENCODERS:
+            raise UnstorableValue(type(item).__qualname__, where)
+        number, to_plain = _ENCODERS[type(item)]
+        return msgpack.ExtType(number, pack(to_plain(item), where))
 
     try:
-        return msgpack.packb(value, default=extend, strict_types=True, use_bin_type=True)  # type: ignore[no-any-return]
-    except OverflowError:
-        return msgpack.packb(_without_big_ints(value), default=extend, strict_types=True)  # type: ignore[no-any-return]
+        return msgpack.packb(value, default=extend, strict_types=True)  # type: ignore[no-any-return]
+    except (ValueError, RecursionError) as error:
+        raise UnstorableValue(f"{type(value).__qualname__} ({error})", where) from error
 
 
 def unpack(data: bytes) -> Any:
     """Decode what `pack` encoded.
+
+    Raises
+    ------
+    UnreadableValue
+        The bytes are cut, changed or from a newer release.
 
     Examples
     --------
     >>> unpack(pack({3, 4}, "an example")) == {3, 4}
     True
     """
-    return msgpack.unpackb(data, ext_hook=_decode, strict_map_key=False, use_list=True)
+    try:
+        return _unpack(data)
+    except (ArithmeticError, RecursionError, TypeError, ValueError) as error:
+        raise UnreadableValue(str(error) or type(error).__name__) from error
+
+
+def _unpack(data: bytes) -> Any:
+    return msgpack.unpackb(data, ext_hook=_decode, strict_map_key=False)
 
 
 def _decode(number: int, data: bytes) -> Any:
-    return _DECODERS[number](unpack(data))
+    if number not in _DECODERS:
+        raise ValueError(f"extension {number} is unknown")
+    return _DECODERS[number](_unpack(data))
 
 
-def _without_big_ints(value: Any) -> Any:
-    """Replace integers beyond 64 bits, which msgpack refuses before it asks for an extension."""
-    if type(value) is int and not -(2**63) <= value < 2**64:
-        return msgpack.ExtType(_BIG_INT, pack(str(value), "an integer"))
-    if type(value) is dict:
-        return {_without_big_ints(key): _without_big_ints(item) for key, item in value.items()}
-    if type(value) in (list, tuple, set, frozenset):
-        return type(value)(_without_big_ints(item) for item in value)
+def _python_value(scalar: np.generic) -> Any:
+    value = scalar.item()
+    if type(value) is int and scalar.dtype.kind in "mM":
+        raise ValueError(f"{scalar.dtype} is finer than the microseconds of a datetime")
     return value
 
 
 def _time_parts(moment: dt.datetime | dt.time) -> str:
     if moment.tzinfo is not None and moment.utcoffset() is None:
-        raise UnstorableValue(f"{type(moment).__qualname__} whose zone has no offset", "the value")
+        raise ValueError(f"the zone of {moment!r} has no offset")
     return moment.isoformat()
 
 
 _ENCODERS: dict[type, tuple[int, Callable[[Any], object]]] = {
+    # Asked for only where msgpack has no integer that is large enough.
+    int: (_BIG_INT, lambda value: value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)),
     tuple: (_TUPLE, list),
     set: (_SET, list),
     frozenset: (_FROZENSET, list),
@@ -101,12 +132,12 @@ _ENCODERS: dict[type, tuple[int, Callable[[Any], object]]] = {
 }
 
 _DECODERS: dict[int, Callable[[Any], object]] = {
-    _BIG_INT: int,
+    _BIG_INT: lambda value: int.from_bytes(value, "big", signed=True),
     _TUPLE: tuple,
     _SET: set,
     _FROZENSET: frozenset,
     _DECIMAL: Decimal,
-    _UUID: lambda value: uuid.UUID(bytes=value),
+    _UUID: lambda value: uuid.UUID(bytes=bytes(value)),
     _DATETIME: dt.datetime.fromisoformat,
     _DATE: dt.date.fromisoformat,
     _TIME: dt.time.fromisoformat,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from keygroups.descriptors import ValueState
 from keygroups.errors import UnstorableValue
 from keygroups.ranges import KeyGroupRange
 from keygroups.state import LazyGroup, StateCut
-from snapshots.parquet import KEY_GROUP, ParquetReader
+from snapshots.parquet import KEY_GROUP, ParquetReader, damage_named
 
 ROW_GROUP_ROWS_MIN = 8192
 """Neighbouring key groups share a row group until it has this many rows."""
@@ -42,7 +43,8 @@ class ArrowGroup:
     def load(self) -> dict[Hashable, object]:
         """Return the values by key."""
         table = self.table()
-        return dict(zip(_decode(table, "key"), _decode(table, "value"), strict=True))
+        with self._reader.damage_named():
+            return dict(zip(_decode(table, "key"), _decode(table, "value"), strict=True))
 
     def table(self) -> pa.Table:
         """Return the rows as they are stored."""
@@ -64,7 +66,11 @@ class KeyedReader:
     @property
     def schema(self) -> pa.Schema:
         """The columns of the file."""
-        return self._parquet.metadata().schema.to_arrow_schema()
+        return self._parquet.schema
+
+    def damage_named(self) -> AbstractContextManager[None]:
+        """Turn what decoding raises into `SnapshotCorrupted` of this file."""
+        return damage_named(self._parquet.path, self._parquet.file.key_groups)
 
     def groups(self, wanted: KeyGroupRange) -> Iterator[tuple[int, ArrowGroup]]:
         """Return the key groups of the range that the file may hold; nothing is read."""
@@ -72,20 +78,26 @@ class KeyedReader:
         return ((key_group, ArrowGroup(self, key_group)) for key_group in shared or ())
 
     def take(self, key_group: int) -> pa.Table:
-        """Return the rows of a key group, and read its neighbours in the row group for later calls."""
-        if key_group not in self._tables:
-            self._read_around(key_group)
-        return self._tables.pop(key_group)
+        """Return the rows of a key group, and read its neighbours in the row group for later calls.
 
-    def _read_around(self, key_group: int) -> None:
+        The operator's thread may load a group while another writes a cut that holds it too, so each step on
+        `_tables` is one operation; at worst both read the row group.
+        """
+        table = self._tables.pop(key_group, None)
+        return self._read_around(key_group) if table is None else table
+
+    def _read_around(self, key_group: int) -> pa.Table:
         numbers = self._parquet.row_groups(key_group, key_group)
         table = self._parquet.read(numbers)
-        self._tables[key_group] = table.slice(0, 0)
         runs = table.column(KEY_GROUP).combine_chunks().value_counts()
+        tables: dict[int, pa.Table] = {}
         offset = 0
         for group, rows in zip(runs.field(0).to_pylist(), runs.field(1).to_pylist(), strict=True):
-            self._tables[group] = table.slice(offset, rows)
+            tables[group] = table.slice(offset, rows)
             offset += rows
+        wanted = tables.pop(key_group, table.slice(0, 0))
+        self._tables.update(tables)
+        return wanted
 
 
 def keyed_schema(cut: StateCut) -> pa.Schema:
@@ -120,13 +132,17 @@ def keyed_tables(cut: StateCut, schema: pa.Schema) -> Iterator[pa.Table]:
 
 def unify(tables: Sequence[pa.Table]) -> pa.Table:
     """Join tables of one state whose keys may be encoded differently."""
+    # A file without rows says nothing about the keys.
+    tables = [table for table in tables if table.num_rows] or tables[:1]
     schemas = {table.schema.field("key").type for table in tables if not is_packed(table.schema.field("key"))}
     packed = any(is_packed(table.schema.field("key")) for table in tables)
     if not packed and len(schemas) <= 1:
         return pa.concat_tables(tables)
     field = pa.field("key", pa.binary(), False, _MSGPACK)
     return pa.concat_tables(
-        table.set_column(1, field, pa.array([pack(key, "a key") for key in _decode(table, "key")], pa.binary()))
+        table
+        if is_packed(table.schema.field("key"))
+        else table.set_column(1, field, _encode(table.column("key").to_pylist(), field, "a key"))
         for table in tables
     )
 

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 import fsspec.core
 from fsspec import AbstractFileSystem
+from fsspec.utils import get_protocol
 
 from snapshots.errors import UnsupportedFilesystem
 
@@ -75,11 +76,11 @@ class LocalFolder(Folder):
         """Create a file by linking a temporary one to its name: the link fails if the name is taken."""
         final = Path(self.path(name))
         temporary = final.with_name(f".{uuid.uuid4().hex}.tmp")
-        self._write_durably(temporary, data)
         try:
+            self._write_durably(temporary, data)
             os.link(temporary, final)
         finally:
-            temporary.unlink()
+            temporary.unlink(missing_ok=True)
         _sync_directory(final.parent)
 
     def write(self, name: str, data: bytes) -> None:
@@ -150,8 +151,9 @@ def open_folder(uri: str, storage_options: dict[str, Any] | None = None) -> Fold
     >>> folder.read("manifest")
     b'1'
     """
-    filesystem, root = fsspec.core.url_to_fs(os.fspath(uri), **(storage_options or {}))
-    protocol = filesystem.protocol if isinstance(filesystem.protocol, str) else filesystem.protocol[0]
+    # Asked before the filesystem is made, because making one may need a package or a connection.
+    protocol = get_protocol(uri)
     if protocol not in _FOLDERS:
         raise UnsupportedFilesystem(protocol)
+    filesystem, root = fsspec.core.url_to_fs(uri, **(storage_options or {}))
     return _FOLDERS[protocol](filesystem, root)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from keygroups.codec import pack, unpack
 from snapshots.parquet import KEY_GROUP
-from snapshots.subtask import NO_KEY_GROUP, InFlightElement
+from snapshots.subtask import InFlightElement
 
 _PACKED = {b"keygroups.encoding": b"msgpack"}
 
@@ -25,6 +25,7 @@ IN_FLIGHT_SCHEMA = pa.schema(
         pa.field("element_id", pa.string(), False),
         pa.field("attempt", pa.int32(), False),
         pa.field("remaining", pa.float64()),
+        pa.field("delay", pa.float64()),
         pa.field("timestamp", pa.int64()),
         pa.field("key", pa.binary(), metadata=_PACKED),
         pa.field("value", pa.binary(), metadata=_PACKED),
@@ -56,6 +57,7 @@ def _to_row(element: InFlightElement) -> dict[str, Any]:
         "element_id": element.element_id,
         "attempt": element.attempt,
         "remaining": element.remaining,
+        "delay": element.delay,
         "timestamp": element.timestamp,
         "key": pack(element.key, where),
         "value": pack(element.value, where),
@@ -76,6 +78,7 @@ def _from_row(row: Mapping[str, Any]) -> InFlightElement:
         element_id=row["element_id"],
         attempt=row["attempt"],
         remaining=row["remaining"],
+        delay=row["delay"],
         outputs=None if row["outputs"] is None else tuple(unpack(row["outputs"])),
     )
 
@@ -121,7 +124,7 @@ def merge_channels(elements: Iterable[InFlightElement], watermarks: Mapping[int,
         if _order(minimum) > _order(newest):
             newest = minimum
             merged.append(InFlightElement(channel=channel, sequence=0, is_watermark=True, timestamp=minimum))
-    return RestoredQueue(tuple(replace(element, sequence=n) for n, element in enumerate(merged)), start)
+    return RestoredQueue(tuple(element._replace(sequence=n) for n, element in enumerate(merged)), start)
 
 
 def deal(elements: Sequence[InFlightElement], parallelism: int, subtask_index: int) -> list[InFlightElement]:
@@ -130,11 +133,6 @@ def deal(elements: Sequence[InFlightElement], parallelism: int, subtask_index: i
     base, rest = divmod(len(ordered), parallelism)
     start = subtask_index * base + min(subtask_index, rest)
     return ordered[start : start + base + (subtask_index < rest)]
-
-
-def is_keyless(element: InFlightElement) -> bool:
-    """Tell whether a record belongs to no key group, and so to no subtask in particular."""
-    return element.key_group == NO_KEY_GROUP and not element.is_watermark
 
 
 def _move_to_watermark(

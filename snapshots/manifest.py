@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from keygroups.errors import ConfigError
 from keygroups.ranges import MAX_KEY_GROUPS, KeyGroupRange
 from snapshots.errors import IncompatibleSnapshot, SnapshotCorrupted
 
@@ -16,6 +17,23 @@ MANIFEST_BYTES_MAX = 256 * 2**20
 """A larger manifest is refused before it is parsed."""
 
 FileKind = Literal["keyed", "in_flight", "output"]
+
+
+def check_json(name: str, value: object) -> None:
+    """Refuse an argument that would not come back from a manifest as it is.
+
+    Raises
+    ------
+    ConfigError
+        It holds something else than dicts with text as keys, lists, text, finite numbers, booleans and None.
+    """
+    try:
+        kept = json.loads(_canonical(value)) == value
+    except (TypeError, ValueError):
+        kept = False
+    if not kept:
+        reason = "is stored as JSON, so use dicts with str keys, lists, str, finite numbers, booleans and None only"
+        raise ConfigError(name, value, reason)
 
 
 def manifest_name(version: int) -> str:
@@ -133,9 +151,7 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """Encode as JSON around a checksum of the body."""
-        body = dataclasses.asdict(self) | {"format_version": FORMAT_VERSION}
-        text = _canonical(body)
-        return _canonical({"sha256": hashlib.sha256(text).hexdigest(), "manifest": body})
+        return _sealed(_canonical(dataclasses.asdict(self) | {"format_version": FORMAT_VERSION}))
 
     @classmethod
     def from_bytes(cls, data: bytes, path: str) -> Manifest:
@@ -155,7 +171,7 @@ class Manifest:
             )
         try:
             return _parse(body)
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise SnapshotCorrupted(path, f"a field is missing or wrong ({error})") from error
 
 
@@ -163,15 +179,20 @@ def _canonical(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
+def _sealed(body: bytes) -> bytes:
+    return b'{"manifest":%b,"sha256":"%b"}' % (body, hashlib.sha256(body).hexdigest().encode())
+
+
 def _checked_body(data: bytes, path: str) -> dict[str, Any]:
     if len(data) > MANIFEST_BYTES_MAX:
         raise SnapshotCorrupted(path, f"{len(data)} bytes is more than a manifest may have")
     try:
-        envelope = json.loads(data)
-        body, digest = envelope["manifest"], envelope["sha256"]
-    except (ValueError, KeyError, TypeError) as error:
+        body = json.loads(data)["manifest"]
+        expected = _sealed(_canonical(body))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SnapshotCorrupted(path, f"not a manifest ({error})") from error
-    if not isinstance(body, dict) or hashlib.sha256(_canonical(body)).hexdigest() != digest:
+    # Every byte is compared, not only what JSON makes of them: a manifest has one form.
+    if not isinstance(body, dict) or data != expected:
         raise SnapshotCorrupted(path, "its checksum does not match")
     return body
 

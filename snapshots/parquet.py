@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from keygroups.codec import UnreadableValue
 from keygroups.ranges import KeyGroupRange
 from snapshots.errors import SnapshotCorrupted
 from snapshots.filesystem import Folder
@@ -40,14 +43,19 @@ class EncodedFile:
         return hashlib.sha256(memoryview(self.data)[-self.footer_bytes :]).hexdigest()
 
 
-def encode(schema: pa.Schema, row_groups: Iterable[pa.Table]) -> EncodedFile:
-    """Encode tables as one Parquet file, each table as one row group."""
+def encode(schema: pa.Schema, row_groups: Iterable[pa.Table], path: str) -> EncodedFile:
+    """Encode tables as one Parquet file, each table as one row group.
+
+    The path stands in the footer, so that no two files have the same one: a file that was swapped for another whose
+    values have the same sizes and bounds would be read otherwise.
+    """
     sink = pa.BufferOutputStream()
     rows = 0
     with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer:
         for table in row_groups:
             writer.write_table(table, row_group_size=max(table.num_rows, 1))
             rows += table.num_rows
+        writer.add_key_value_metadata({"keygroups.path": path})
     data = sink.getvalue()
     footer_length = int.from_bytes(memoryview(data)[-_TAIL_BYTES:-4], "little")
     return EncodedFile(data, rows, footer_length + _TAIL_BYTES)
@@ -55,12 +63,12 @@ def encode(schema: pa.Schema, row_groups: Iterable[pa.Table]) -> EncodedFile:
 
 @contextmanager
 def damage_named(path: str, key_groups: KeyGroupRange) -> Iterator[None]:
-    """Turn what storage and pyarrow raise on a bad file into `SnapshotCorrupted`."""
+    """Turn what storage, pyarrow and the codec raise on a bad file into `SnapshotCorrupted`."""
     try:
         yield
     except FileNotFoundError as error:
         raise SnapshotCorrupted(path, "the file is missing", key_groups) from error
-    except (pa.ArrowException, OSError, EOFError, IndexError) as error:
+    except (pa.ArrowException, OSError, EOFError, IndexError, UnreadableValue) as error:
         raise SnapshotCorrupted(path, str(error) or type(error).__name__, key_groups) from error
 
 
@@ -87,6 +95,12 @@ class ParquetReader:
                 self._metadata = self._read_footer()
         return self._metadata
 
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns as they were written; Parquet itself knows fewer types (no timestamp of seconds)."""
+        encoded = self.metadata().metadata[b"ARROW:schema"]
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded)))
+
     def row_groups(self, first: int, last: int) -> list[int]:
         """Return the numbers of the row groups that may hold rows of the key groups, `last` included."""
         metadata = self.metadata()
@@ -95,10 +109,10 @@ class ParquetReader:
 
     def read(self, row_groups: list[int]) -> pa.Table:
         """Read some row groups."""
-        metadata = self.metadata()
+        metadata, schema = self.metadata(), self.schema
         with damage_named(self.path, self.file.key_groups), self._folder.open(self.file.path) as source:
             parquet = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True)
-            return parquet.read_row_groups(row_groups, use_threads=False)
+            return parquet.read_row_groups(row_groups, use_threads=False).cast(schema)
 
     def read_all(self) -> pa.Table:
         """Read the whole file."""

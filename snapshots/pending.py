@@ -12,9 +12,15 @@ import pyarrow as pa
 
 from keygroups.ranges import range_of
 from snapshots.columns import KEY_ENCODING
-from snapshots.errors import CommitConflict, CommitOutcomeUnknown, IncompatibleSnapshot, IncompleteSnapshot
+from snapshots.errors import (
+    CommitConflict,
+    CommitOutcomeUnknown,
+    IncompatibleSnapshot,
+    IncompleteSnapshot,
+    SnapshotCorrupted,
+)
 from snapshots.filesystem import Folder
-from snapshots.manifest import Manifest, manifest_name
+from snapshots.manifest import Manifest, check_json, manifest_name
 from snapshots.snapshot import Snapshot
 from snapshots.subtask import SubtaskSnapshot
 from snapshots.writer import SubtaskHandle, write_subtask
@@ -71,6 +77,8 @@ class PendingSnapshot:
 
         Raises
         ------
+        ConfigError
+            The source position is not what JSON can give back.
         IncompleteSnapshot
             The handles do not cover every key group exactly once.
         IncompatibleSnapshot
@@ -80,6 +88,7 @@ class PendingSnapshot:
         CommitOutcomeUnknown
             The storage failed and could not be read back.
         """
+        check_json("source_position", source_position)
         parts = _one_of_each_subtask(handles)
         first = parts[0]
         self._check_parent(first)
@@ -143,7 +152,10 @@ def _read_back(folder: Folder, manifest: Manifest) -> str | None:
         return Manifest.from_bytes(folder.read(name), folder.path(name)).snapshot_id
     except FileNotFoundError:
         return None
-    except OSError as error:
+    except IncompatibleSnapshot as error:
+        # This release reads what it wrote, so another one won.
+        raise CommitConflict(folder.uri, manifest.version) from error
+    except (OSError, SnapshotCorrupted) as error:
         raise CommitOutcomeUnknown(folder.uri, manifest.version) from error
 
 

@@ -11,9 +11,9 @@ from keygroups.state import LazyGroup
 from snapshots.columns import KeyedReader
 from snapshots.errors import IncompatibleSnapshot
 from snapshots.filesystem import Folder
-from snapshots.in_flight import RestoredQueue, deal, in_flight_elements, is_keyless, merge_channels
+from snapshots.in_flight import RestoredQueue, deal, in_flight_elements, merge_channels
 from snapshots.manifest import Manifest
-from snapshots.parquet import ParquetReader
+from snapshots.parquet import ParquetReader, damage_named
 from snapshots.subtask import NO_KEY_GROUP, InFlightElement
 
 
@@ -80,18 +80,20 @@ class SubtaskRestore:
 
     def queue(self) -> RestoredQueue:
         """Read the in-flight elements that fall to this subtask, as one queue."""
-        elements: list[InFlightElement] = []
+        records: list[InFlightElement] = []
         keyless: list[InFlightElement] = []
-        channels = set(self._overlapping_channels())
+        watermarks: list[InFlightElement] = []
         for file in self.manifest.files_of("in_flight"):
             for element in self._read_elements(ParquetReader(self.folder, file)):
-                if is_keyless(element):
+                if element.is_watermark:
+                    watermarks.append(element)
+                elif element.key_group == NO_KEY_GROUP:
                     keyless.append(element)
-                elif element.is_watermark or element.key_group in self.key_groups:
-                    elements.append(element)
-        share = self._share(keyless)
-        channels.update(element.channel for element in share)
-        fed = [element for element in elements + share if element.channel in channels]
+                elif element.key_group in self.key_groups:
+                    records.append(element)
+        records += self._share(keyless)
+        channels = {*self._overlapping_channels(), *(record.channel for record in records)}
+        fed = records + [watermark for watermark in watermarks if watermark.channel in channels]
         return merge_channels(fed, {channel: self.manifest.watermarks[channel] for channel in channels})
 
     def _groups(self, state: str) -> dict[int, LazyGroup]:
@@ -112,7 +114,9 @@ class SubtaskRestore:
         """Read the row groups of the owned range and those of elements without a key group."""
         owned = self.key_groups
         wanted = {*reader.row_groups(NO_KEY_GROUP, NO_KEY_GROUP), *reader.row_groups(owned.start, owned.end)}
-        return in_flight_elements(reader.read(sorted(wanted)))
+        table = reader.read(sorted(wanted))
+        with damage_named(reader.path, reader.file.key_groups):
+            return in_flight_elements(table)
 
     def _share(self, keyless: list[InFlightElement]) -> list[InFlightElement]:
         if self.parallelism == len(self.manifest.watermarks):

@@ -105,16 +105,7 @@ class Snapshot:
         if state_name not in self.state_names:
             raise ConfigError("state_name", state_name, f"the snapshot has the states {list(self.state_names)}")
         files = self.manifest.files_of("keyed", state_name)
-        tables = [ParquetReader(self.folder, file).read_all() for file in files]
-        if not tables:
-            return pa.table(
-                {
-                    "key_group": pa.array([], pa.int32()),
-                    "key": pa.array([], pa.binary()),
-                    "value": pa.array([], pa.binary()),
-                }
-            )
-        return unify(tables)
+        return unify([ParquetReader(self.folder, file).read_all() for file in files])
 
     def in_flight(self) -> pa.Table:
         """Read all in-flight elements as a table."""

@@ -17,7 +17,7 @@ from snapshots.manifest import Manifest, manifest_name
 from snapshots.pending import PendingSnapshot, now_text, put_manifest
 from snapshots.snapshot import Snapshot
 from snapshots.subtask import SubtaskSnapshot
-from snapshots.verify import VerifyReport, verify
+from snapshots.verify import Problem, VerifyReport, verify
 
 _OPERATOR_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _MANIFEST = re.compile(r"(\d{20})\.json")
@@ -55,13 +55,15 @@ class SnapshotStore:
         if not _OPERATOR_ID.fullmatch(operator_id):
             raise ConfigError("operator_id", operator_id, "use letters, digits, '_', '.' and '-', 255 at most")
         self.operator_id = operator_id
-        self._folder = open_folder(f"{str(uri).rstrip('/')}/{operator_id}", storage_options)
+        # Apart from its slashes, nothing may be left of a root such as memory://
+        scheme, separator, root = str(uri).rpartition("://")
+        self._folder = open_folder(f"{scheme}{separator}{root.rstrip('/')}/{operator_id}", storage_options)
 
     @classmethod
     def at(cls, uri: str | PathLike[str], *, storage_options: dict[str, Any] | None = None) -> SnapshotStore:
         """Open the store whose operator's folder is `uri`."""
         root, slash, operator_id = str(uri).rstrip("/").rpartition("/")
-        return cls(root or slash or ".", operator_id, storage_options=storage_options)
+        return cls(f"{root}{slash}" or ".", operator_id, storage_options=storage_options)
 
     @property
     def uri(self) -> str:
@@ -135,7 +137,9 @@ class SnapshotStore:
         CommitConflict
             Another writer committed meanwhile.
         """
-        latest = self._newest()
+        latest = self.latest()
+        if latest is None:
+            raise SnapshotNotFound(self.uri)
         check_parallelism(parallelism, latest.max_parallelism)
         parent = latest.manifest
         manifest = replace(
@@ -151,12 +155,19 @@ class SnapshotStore:
         return Snapshot(self._folder, manifest)
 
     def verify(self, version: int | None = None) -> VerifyReport:
-        """Read every file of a snapshot, the newest unless told otherwise, and compare it with the manifest."""
-        snapshot = self._newest() if version is None else self.load(version)
-        return verify(self._folder, snapshot.manifest)
+        """Read every file of a snapshot, the newest unless told otherwise, and compare it with the manifest.
 
-    def _newest(self) -> Snapshot:
-        latest = self.latest()
-        if latest is None:
+        Raises
+        ------
+        SnapshotNotFound
+            There is no such version.
+        """
+        if version is None:
+            version = max(self.versions(), default=None)
+        if version is None:
             raise SnapshotNotFound(self.uri)
-        return latest
+        try:
+            snapshot = self.load(version)
+        except SnapshotCorrupted as error:
+            return VerifyReport(version, 0, 0, (Problem(error.path, error.key_groups, error.damage),))
+        return verify(self._folder, snapshot.manifest)

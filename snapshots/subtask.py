@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from keygroups.ranges import KeyGroupRange, range_of
 from keygroups.state import StateCut
@@ -12,8 +13,7 @@ NO_KEY_GROUP = -1
 """The key group of an element without a key, and of a watermark."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InFlightElement:
+class InFlightElement(NamedTuple):
     """An element that the operator has accepted and not yet emitted.
 
     Attributes
@@ -41,6 +41,8 @@ class InFlightElement:
         The number of the attempt that runs or is due; 1 is the first.
     remaining : float or None
         What is left of the timeout, in seconds.
+    delay : float or None
+        What is left of the backoff before that attempt, in seconds.
     outputs : tuple or None
         The results of a completed element.
     """
@@ -56,6 +58,7 @@ class InFlightElement:
     element_id: str = ""
     attempt: int = 1
     remaining: float | None = None
+    delay: float | None = None
     outputs: tuple[object, ...] | None = None
 
 

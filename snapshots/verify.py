@@ -12,7 +12,7 @@ from keygroups.ranges import KeyGroupRange
 from snapshots.errors import SnapshotCorrupted
 from snapshots.filesystem import Folder
 from snapshots.manifest import DataFile, Manifest
-from snapshots.parquet import KEY_GROUP, ParquetReader
+from snapshots.parquet import KEY_GROUP, ParquetReader, damage_named
 from snapshots.subtask import NO_KEY_GROUP
 
 
@@ -63,10 +63,8 @@ def verify(folder: Folder, manifest: Manifest) -> VerifyReport:
 
 def _verify_file(folder: Folder, file: DataFile) -> None:
     path = folder.path(file.path)
-    try:
+    with damage_named(path, file.key_groups):
         data = folder.read(file.path)
-    except FileNotFoundError:
-        raise SnapshotCorrupted(path, "the file is missing", file.key_groups) from None
     if len(data) != file.bytes:
         raise SnapshotCorrupted(path, f"{len(data)} bytes instead of {file.bytes}", file.key_groups)
     if hashlib.sha256(data).hexdigest() != file.sha256:
@@ -84,5 +82,5 @@ def _verify_key_groups(table: pa.Table, path: str, file: DataFile) -> None:
     inside = pc.and_(pc.greater_equal(column, owned.start), pc.less_equal(column, owned.end))
     if file.kind == "in_flight":
         inside = pc.or_(inside, pc.equal(column, NO_KEY_GROUP))
-    if not pc.all(inside).as_py():
+    if not pc.all(inside, min_count=0).as_py():
         raise SnapshotCorrupted(path, "it has rows of key groups outside of its range", owned)

@@ -58,14 +58,14 @@ class _FileWriter:
     snapshot: SubtaskSnapshot
 
     def files(self, outputs: pa.Table | None) -> Iterator[DataFile]:
-        """Write the files of every non-empty part."""
+        """Write the files of every state, and those of the elements and the outputs if there are any."""
         owned = self.snapshot.key_groups
         span = f"{owned.start}-{owned.end}"
         for cut in self.snapshot.states:
-            if cut.groups:
-                schema = keyed_schema(cut)
-                name = f"keyed-{cut.descriptor.name}-{span}.parquet"
-                yield self._write("keyed", cut.descriptor.name, name, schema, keyed_tables(cut, schema))
+            # Also without rows: the file says of which type the values would be.
+            schema = keyed_schema(cut)
+            name = f"keyed-{cut.descriptor.name}-{span}.parquet"
+            yield self._write("keyed", cut.descriptor.name, name, schema, keyed_tables(cut, schema))
         if self.snapshot.in_flight:
             tables = _row_groups(in_flight_table(self.snapshot.in_flight))
             yield self._write("in_flight", None, f"in_flight-{span}.parquet", IN_FLIGHT_SCHEMA, tables)
@@ -76,8 +76,8 @@ class _FileWriter:
     def _write(
         self, kind: FileKind, state: str | None, name: str, schema: pa.Schema, tables: Iterator[pa.Table]
     ) -> DataFile:
-        encoded = encode(schema, tables)
         path = f"{self.prefix}/{name}"
+        encoded = encode(schema, tables, path)
         self.folder.write(path, encoded.data)
         return DataFile(
             kind=kind,

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from async_op.functions import AsyncFunction
-from async_op.operator import Mode
+from async_op.settings import Mode
 from async_op.spark.epoch import EpochProgress, EpochRunner, Sink
 from async_op.spark.transform import parse_schema
 from async_op.spark.worker import OperatorSettings

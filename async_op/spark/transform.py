@@ -12,7 +12,8 @@ from pyspark.sql.types import StructType
 
 from async_op.elements import Record, Watermark
 from async_op.functions import AsyncFunction
-from async_op.operator import AsyncWaitOperator, Mode
+from async_op.operator import AsyncWaitOperator
+from async_op.settings import Mode
 from async_op.spark.loop import OperatorThread
 from async_op.spark.rows import batch_of, key_getter, rows_of
 from keygroups.errors import ConfigError

@@ -72,12 +72,16 @@ class Transaction:
     def commit(self) -> None:
         """Apply all writes and end the transaction."""
         self.closed = True
+        for table in self.writes:
+            # Loads the group: one that is damaged must fail before the first write, not between two.
+            table.get(self.key_group, self.key)
         for table, value in self.writes.items():
             table.put(self.key_group, self.key, value)
 
     def abandon(self) -> None:
         """Forget all writes and end the transaction."""
         self.closed = True
+        self.writes.clear()
 
 
 class ValueHandle:

@@ -1,0 +1,205 @@
+"""Every kind of function as a coroutine per element, which is all that the invoker knows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from async_op.clock import Clock, TimerHandle
+from async_op.context import InvocationContext
+from async_op.errors import IncompleteBatch, MailboxClosed
+from async_op.functions import AsyncBatchFunction, AsyncFunction, BlockingFunction, CallbackFunction, Function, ResultFuture
+from async_op.mailbox import Mail, Mailbox
+from keygroups.errors import ConfigError
+
+
+class Calls(Protocol):
+    """How a kind of function is called. Only the thread of the event loop may use it."""
+
+    invoke: Callable[[Any, InvocationContext], Awaitable[Iterable[Any]]]
+
+    def flush(self) -> None:
+        """Make the calls that wait for company."""
+        ...
+
+    def close(self) -> None:
+        """Accept no more results."""
+        ...
+
+
+def calls_of(function: Function, clock: Clock, concurrency: int) -> Calls:
+    """Return the way to call a function.
+
+    Raises
+    ------
+    ConfigError
+        It is none of the kinds of functions, or has a setting that can never work.
+    """
+    if isinstance(function, AsyncFunction):
+        return CoroutineCalls(function)
+    if isinstance(function, AsyncBatchFunction):
+        return BatchCalls(function, clock, concurrency)
+    if isinstance(function, BlockingFunction):
+        return BlockingCalls(function)
+    if isinstance(function, CallbackFunction):
+        return CallbackCalls(function)
+    raise ConfigError("function", function, "subclass AsyncFunction, or one of its relatives in async_op.functions")
+
+
+class CoroutineCalls:
+    """Calls of an `AsyncFunction`: the function's own coroutines."""
+
+    def __init__(self, function: AsyncFunction) -> None:
+        self.invoke = function.async_invoke
+
+    def flush(self) -> None:
+        """Nothing waits for company."""
+
+    def close(self) -> None:
+        """Nothing comes from elsewhere."""
+
+
+class BatchCalls:
+    """Calls of an `AsyncBatchFunction`: elements wait for each other, then for their common call."""
+
+    def __init__(self, function: AsyncBatchFunction, clock: Clock, concurrency: int) -> None:
+        if function.max_batch_size < 1 or function.max_batch_delay < 0:
+            limits = (function.max_batch_size, function.max_batch_delay)
+            raise ConfigError("function", limits, "max_batch_size is at least 1, max_batch_delay at least 0")
+        self._function = function
+        self._clock = clock
+        # A batch larger than what may be in flight would never fill.
+        self._size = min(function.max_batch_size, concurrency)
+        self._waiting: list[tuple[Any, InvocationContext, asyncio.Future[Iterable[Any]]]] = []
+        self._timer: TimerHandle | None = None
+        self._batches = set[asyncio.Task[None]]()
+
+    async def invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
+        """Join the next batch and wait for its result."""
+        result: asyncio.Future[Iterable[Any]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((value, ctx, result))
+        if len(self._waiting) >= self._size:
+            self.flush()
+        elif self._timer is None:
+            self._timer = self._clock.call_at(self._clock.time() + self._function.max_batch_delay, self.flush)
+        return await result
+
+    def flush(self) -> None:
+        """Make the call for those that wait."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        batch = [waiting for waiting in self._waiting if not waiting[2].done()]
+        self._waiting = []
+        if batch:
+            task = asyncio.get_running_loop().create_task(self._call(batch), name="keygroups batch")
+            self._batches.add(task)
+            task.add_done_callback(self._batches.discard)
+
+    def close(self) -> None:
+        """Forget who waits, and cancel the calls."""
+        self._waiting.clear()
+        self.flush()
+        for batch in self._batches:
+            batch.cancel()
+
+    async def _call(self, batch: list[tuple[Any, InvocationContext, asyncio.Future[Iterable[Any]]]]) -> None:
+        values, ctxs, futures = zip(*batch, strict=True)
+        try:
+            results = list(await self._function.async_invoke_batch(values, ctxs))
+            if len(results) != len(values):
+                raise IncompleteBatch(len(values), len(results))
+        except Exception as error:  # noqa: BLE001 - it is the failure of each element of the batch
+            results = [error] * len(values)
+        for future, result in zip(futures, results, strict=True):
+            _settle(future, result)
+
+
+class _ForeignCalls:
+    """Calls whose results come from other threads, as mail: one wake-up of the loop for all that has come."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._mailbox = Mailbox(lambda: self._loop.call_soon_threadsafe(self._read_mail))
+
+    def flush(self) -> None:
+        """Nothing waits for company."""
+
+    def close(self) -> None:
+        """Accept no more results."""
+        self._mailbox.close()
+
+    def _deliver(self, future: asyncio.Future[Iterable[Any]], result: Any) -> None:
+        try:
+            self._mailbox.put(Mail(lambda: _settle(future, result), description="result"))
+        except MailboxClosed:
+            return  # the operator was closed while the call went on
+
+    def _read_mail(self) -> None:
+        if self._mailbox.has_mail() and self._mailbox.create_batch():
+            while (mail := self._mailbox.try_take_from_batch()) is not None:
+                mail.run()
+
+
+class BlockingCalls(_ForeignCalls):
+    """Calls of a `BlockingFunction`, on a bounded pool of threads."""
+
+    def __init__(self, function: BlockingFunction) -> None:
+        super().__init__()
+        if function.max_threads < 1:
+            raise ConfigError("max_threads", function.max_threads, "at least one thread must do the work")
+        self._function = function
+        self._pool = ThreadPoolExecutor(function.max_threads, thread_name_prefix="keygroups call")
+        self._running = 0
+
+    async def invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
+        """Call on a thread of the pool and wait for the result."""
+        ctx.load_states()
+        result: asyncio.Future[Iterable[Any]] = self._loop.create_future()
+        self._running += 1
+        self._pool.submit(self._call, value, ctx, result)
+        try:
+            return await result
+        finally:
+            self._running -= 1
+
+    def close(self) -> None:
+        """Accept no more results; a call that runs goes on until it returns, because a thread cannot be stopped."""
+        super().close()
+        self._pool.shutdown(wait=self._running == 0, cancel_futures=True)
+
+    def _call(self, value: Any, ctx: InvocationContext, future: asyncio.Future[Iterable[Any]]) -> None:
+        result: Any
+        try:
+            result = self._function.invoke(value, ctx)
+            if isinstance(result, Iterable) and not isinstance(result, Sequence | dict):
+                result = list(result)  # a generator does its blocking here
+        except Exception as error:  # noqa: BLE001 - it is the failure of the element
+            result = error
+        self._deliver(future, result)
+
+
+class CallbackCalls(_ForeignCalls):
+    """Calls of a `CallbackFunction`."""
+
+    def __init__(self, function: CallbackFunction) -> None:
+        super().__init__()
+        self._function = function
+
+    async def invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
+        """Start the call and wait until its `ResultFuture` is completed."""
+        result: asyncio.Future[Iterable[Any]] = self._loop.create_future()
+        deliver = lambda outputs, error: self._deliver(result, outputs if error is None else error)  # noqa: E731
+        self._function.async_invoke(value, ResultFuture(ctx, deliver))
+        return await result
+
+
+def _settle(future: asyncio.Future[Iterable[Any]], result: Any) -> None:
+    if future.done():
+        return
+    if isinstance(result, BaseException):
+        future.set_exception(result)
+    else:
+        future.set_result(result)

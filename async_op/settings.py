@@ -1,0 +1,68 @@
+"""The settings of an operator, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from async_op.dead_letters import DeadLetter
+from async_op.functions import Function
+from async_op.retry import RetryPolicy
+from keygroups.errors import ConfigError
+from keygroups.ranges import check_parallelism, default_max_parallelism
+
+Mode = Literal["unordered", "ordered", "key_ordered"]
+OnError = Literal["fail", "skip", "dead_letter"]
+
+_WAITING_MIN = 1000
+_WAITING_PER_CAPACITY = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSettings:
+    """What `AsyncWaitOperator` documents.
+
+    Raises
+    ------
+    ConfigError
+        A setting can never work.
+    """
+
+    function: Function
+    mode: Mode
+    capacity: int
+    timeout: float | None
+    retry: RetryPolicy | None
+    key_by: Callable[[Any], Hashable] | None
+    parallelism: int
+    subtask_index: int
+    max_parallelism: int | None
+    on_error: OnError
+    dead_letters: Callable[[DeadLetter], object] | None
+    hash: str
+
+    def __post_init__(self) -> None:
+        _check_choice("mode", self.mode, get_args(Mode))
+        _check_choice("on_error", self.on_error, get_args(OnError))
+        check_parallelism(self.parallelism, self.max_parallelism or default_max_parallelism(self.parallelism))
+        if not 0 <= self.subtask_index < self.parallelism:
+            raise ConfigError("subtask_index", self.subtask_index, f"there are subtasks 0 to {self.parallelism - 1}")
+        if self.capacity < 1:
+            raise ConfigError("capacity", self.capacity, "at least one element must fit")
+        if self.timeout is not None and self.timeout <= 0:
+            raise ConfigError("timeout", self.timeout, "use None for no timeout")
+        if self.key_by is None and (self.function.states or self.mode == "key_ordered"):
+            raise ConfigError("key_by", None, "keyed state and mode 'key_ordered' need a key for each element")
+        if (self.on_error == "dead_letter") != (self.dead_letters is not None):
+            raise ConfigError("dead_letters", self.dead_letters, "it belongs to on_error='dead_letter', and only to it")
+
+    @property
+    def waiting_max(self) -> int:
+        """How many elements may wait for their key, in mode "key_ordered", before the input waits."""
+        return max(_WAITING_MIN, _WAITING_PER_CAPACITY * self.capacity)
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(name, value, f"use one of {', '.join(choices)}")

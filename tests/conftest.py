@@ -1,0 +1,24 @@
+"""Settings of all tests: Hypothesis profiles and the options of the simulation."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# The limit of pytest-timeout stands for all of an example's runs together; a deadline per example would only measure
+# how busy the machine is.
+settings.register_profile("default", deadline=None)
+# A landing must not depend on luck: the same examples for the same commit. Whoever hunts for more runs the default
+# profile, which draws new ones each time.
+settings.register_profile(
+    "ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("simulation")
+    group.addoption("--seeds", type=int, default=200, help="how many seeds the simulation runs (default: 200)")
+    group.addoption("--seed", type=int, default=None, help="the only seed that the simulation runs, to replay it")

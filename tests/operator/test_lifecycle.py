@@ -1,0 +1,219 @@
+"""Opening, ending and giving up: every way out leaves no task, thread or timer behind (see `conftest.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from async_op import AsyncFunction, InvocationContext, OperatorClosed, Watermark
+from tests.operator.kit import Bench, Instant, Service, opened, settle
+
+BOTH = pytest.mark.parametrize("mode", ["ordered", "unordered"])
+
+
+def uses(bench: Bench) -> list[Any]:
+    operator = bench.operator
+    return [
+        lambda: operator.process(1),
+        lambda: operator.process_watermark(1),
+        operator.snapshot,
+        operator.finish,
+    ]
+
+
+@pytest.mark.parametrize("use", range(4))
+async def test_nothing_can_be_done_before_open(use: int) -> None:
+    bench = Bench(Service())
+
+    with pytest.raises(OperatorClosed, match="await open"):
+        await uses(bench)[use]()
+
+
+@pytest.mark.parametrize("use", range(4))
+async def test_nothing_can_be_done_after_close(use: int) -> None:
+    async with opened(Service()) as bench:
+        pass
+
+    with pytest.raises(OperatorClosed, match="make a new operator"):
+        await uses(bench)[use]()
+
+
+async def test_an_operator_is_opened_once() -> None:
+    async with opened(Service()) as bench:
+        with pytest.raises(OperatorClosed):
+            await bench.operator.open()
+
+    with pytest.raises(OperatorClosed):
+        await bench.operator.open()
+
+
+@BOTH
+async def test_finish_waits_until_everything_has_left(mode: str) -> None:
+    service = Service()
+    async with opened(service, mode=mode) as bench:
+        await bench.feed(1, Watermark(1), 2)
+        finishing = asyncio.create_task(bench.operator.finish())
+        await service.answer(2)
+        assert not finishing.done()
+
+        await service.answer(1)
+        await finishing
+        assert bench.shown == [1, Watermark(1), 2]
+
+
+async def test_finish_returns_at_once_where_nothing_is_in_flight() -> None:
+    async with opened(Service()) as bench:
+        await bench.operator.finish()
+
+
+@BOTH
+async def test_close_gives_up_what_is_in_flight_and_emits_nothing(mode: str) -> None:
+    service = Service()
+    async with opened(service, mode=mode) as bench:
+        await bench.feed(1, 2, Watermark(1))
+
+    assert bench.shown == []
+    assert [call.cancelled for call in service.calls] == [True, True]
+
+
+@BOTH
+async def test_results_that_come_after_close_go_nowhere(mode: str) -> None:
+    """The calls were answered, last one first, but the operator was closed before it could look."""
+    service = Service()
+    async with opened(service, mode=mode) as bench:
+        await bench.feed(1, 2, 3)
+        for call in reversed(service.calls):
+            call.reply.set_result([call.value])
+        await bench.operator.close()
+    await settle()
+
+    assert bench.shown == []
+
+
+async def test_close_wakes_who_waits_for_a_place() -> None:
+    async with opened(Service(), capacity=1) as bench:
+        await bench.feed(1)
+        async with bench.feeding(2) as feeding:
+            await bench.operator.close()
+
+            with pytest.raises(OperatorClosed):
+                await feeding
+
+
+async def test_close_wakes_who_waits_for_the_end() -> None:
+    async with opened(Service()) as bench:
+        await bench.feed(1)
+        finishing = asyncio.create_task(bench.operator.finish())
+        await settle()
+        await bench.operator.close()
+
+        with pytest.raises(OperatorClosed):
+            await finishing
+
+
+async def test_close_may_be_called_twice_and_closes_the_function_once() -> None:
+    closed = []
+
+    class Closing(Service):
+        async def close(self) -> None:
+            closed.append(True)
+
+    async with opened(Closing()) as bench:
+        await bench.operator.close()
+        await bench.operator.close()
+
+    assert closed == [True]
+
+
+async def test_an_operator_that_was_never_opened_closes_without_a_sound() -> None:
+    bench = Bench(Service())
+
+    await bench.operator.close()
+
+    with pytest.raises(OperatorClosed):
+        await bench.operator.open()
+
+
+async def test_close_waits_for_a_call_that_takes_its_cancellation_slowly() -> None:
+    ended = []
+
+    class Careful(AsyncFunction):
+        async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await settle()
+                ended.append(value)
+            return []
+
+    async with opened(Careful()) as bench:
+        await bench.feed(1, 2)
+        await bench.operator.close()
+
+        assert sorted(ended) == [1, 2]
+
+
+async def test_who_waits_for_a_place_may_be_cancelled_and_come_again() -> None:
+    service = Service()
+    async with opened(service, capacity=1) as bench:
+        await bench.feed(1)
+        async with bench.feeding(2):
+            pass
+        await service.answer(1)
+        await bench.feed(3)
+        await service.answer(3)
+
+        assert bench.shown == [1, 3]
+        assert service.called == [1, 3]
+
+
+async def test_an_element_whose_feeder_is_cancelled_is_wholly_in_or_wholly_out() -> None:
+    service = Service()
+    async with opened(service, capacity=1) as bench:
+        await bench.feed(1)
+        feeding = asyncio.create_task(bench.operator.process(2))
+        await settle()
+        service.calls[0].reply.set_result([1])
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)
+        await settle()
+
+        accepted = bench.operator.statistics().accepted
+        assert service.called == [1, 2][:accepted]
+        assert bench.in_flight == accepted - 1
+
+
+async def test_operators_share_nothing() -> None:
+    first, second = Service(), Service()
+    async with opened(first) as one, opened(second) as other:
+        await one.feed(1)
+        await other.feed(2)
+        await one.operator.close()
+        await second.answer(2)
+
+        assert (one.shown, other.shown) == ([], [2])
+
+
+async def test_statistics_count_what_has_happened() -> None:
+    service = Service(fallback=lambda value: [value])
+    async with opened(service, timeout=10) as bench:
+        await bench.feed(1, 2, Watermark(5), 3)
+        await service.answer(1, 3)
+        before = bench.operator.statistics()
+        await bench.clock.advance(10)
+        after = bench.operator.statistics()
+
+    assert (before.accepted, before.in_flight, before.calls, before.emitted, before.timeouts) == (3, 3, 3, 1, 0)
+    assert (after.accepted, after.in_flight, after.calls, after.emitted, after.timeouts) == (3, 0, 3, 4, 1)
+
+
+async def test_functions_that_return_at_once_need_no_second_turn_of_the_loop_each() -> None:
+    """A thousand elements are through after few turns, not after a thousand."""
+    async with opened(Instant(), mode="ordered", capacity=1000) as bench:
+        for value in range(1000):
+            await bench.operator.process(value)
+        await settle()
+
+        assert bench.shown == list(range(1000))

@@ -1,0 +1,111 @@
+"""What the tests of snapshots are made of: subtasks with content, and the content that a snapshot gives back."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from keygroups import ValueState, key_group_of, range_of
+from keygroups.state import MemoryBackend
+from snapshots import InFlightElement, Snapshot, SnapshotStore, SubtaskSnapshot
+
+G = 16
+"""Key groups: few, so that some of them have several keys and some none."""
+
+COUNT = ValueState("count", pa.int64())
+PROFILE = ValueState("profile")
+
+Content: TypeAlias = dict[str, dict[Any, object]]
+
+
+def new_store(uri: str | None = None) -> SnapshotStore:
+    """Return an empty store; in memory, unless told otherwise."""
+    return SnapshotStore(uri or f"memory://{uuid.uuid4().hex}", "enrich")
+
+
+def words(count: int) -> list[str]:
+    return [f"key {number}" for number in range(count)]
+
+
+def record(key: Hashable, sequence: int, channel: int = 0, **fields: Any) -> InFlightElement:
+    """Return a pending record; without a key group if the key is None."""
+    key_group = {} if key is None else {"key_group": key_group_of(key, G)}
+    settings = {"value": {"key": key}, "element_id": f"{channel}-{sequence}", "timestamp": sequence}
+    return InFlightElement(channel=channel, sequence=sequence, key=key, **(settings | key_group | fields))
+
+
+def watermark(timestamp: int, sequence: int, channel: int = 0) -> InFlightElement:
+    return InFlightElement(channel=channel, sequence=sequence, is_watermark=True, timestamp=timestamp)
+
+
+def part(
+    backend: MemoryBackend,
+    subtask_index: int,
+    parallelism: int,
+    in_flight: Iterable[InFlightElement] = (),
+    watermark: int | None = None,
+) -> SubtaskSnapshot:
+    """Cut a backend as the operator does."""
+    return SubtaskSnapshot(
+        subtask_index=subtask_index,
+        parallelism=parallelism,
+        max_parallelism=G,
+        hash="xxhash64",
+        states=backend.cut(),
+        in_flight=tuple(in_flight),
+        watermark=watermark,
+    )
+
+
+def parts(
+    content: Mapping[str, Mapping[Any, object]],
+    descriptors: Sequence[ValueState] = (COUNT, PROFILE),
+    parallelism: int = 2,
+    in_flight: Iterable[InFlightElement] = (),
+    watermarks: Mapping[int, int] | None = None,
+) -> list[SubtaskSnapshot]:
+    """Deal content to subtasks by the key group of each key, and in-flight elements by their channel."""
+    elements = list(in_flight)
+    made = []
+    for subtask in range(parallelism):
+        owned = range_of(subtask, parallelism, G)
+        backend = MemoryBackend(descriptors, owned)
+        for state, values in content.items():
+            for key, value in values.items():
+                key_group = key_group_of(key, G)
+                if key_group in owned:
+                    backend.tables[state].put(key_group, key, value)
+        queue = [element for element in elements if element.channel == subtask]
+        made.append(part(backend, subtask, parallelism, queue, (watermarks or {}).get(subtask)))
+    return made
+
+
+def restored(
+    snapshot: Snapshot,
+    subtask_index: int,
+    parallelism: int | None = None,
+    descriptors: Sequence[ValueState] = (COUNT, PROFILE),
+) -> MemoryBackend:
+    """Return a subtask's backend as the operator restores it: nothing is loaded yet."""
+    restore = snapshot.restore(subtask_index, parallelism)
+    return MemoryBackend(descriptors, restore.key_groups, restore.states(descriptors))
+
+
+def content_of(
+    snapshot: Snapshot, parallelism: int | None = None, descriptors: Sequence[ValueState] = (COUNT, PROFILE)
+) -> Content:
+    """Restore all subtasks and unite what they hold; each key must be in its key group, and there only."""
+    content: Content = {descriptor.name: {} for descriptor in descriptors}
+    for subtask in range(snapshot.parallelism if parallelism is None else parallelism):
+        restore = snapshot.restore(subtask, parallelism)
+        for name, groups in restore.states(descriptors).items():
+            for key_group, group in groups.items():
+                assert key_group in restore.key_groups
+                for key, value in group.load().items():
+                    assert key_group_of(key, snapshot.max_parallelism) == key_group
+                    assert key not in content[name], f"{key!r} has two owners"
+                    content[name][key] = value
+    return content
