@@ -4,26 +4,57 @@ from __future__ import annotations
 
 from async_op.clock import Clock, LoopClock, TimerHandle
 from async_op.context import InvocationContext
+from async_op.dead_letters import DeadLetter
 from async_op.elements import Record, Watermark
-from async_op.errors import AsyncTimeoutError, ElementFailed, InvalidFunctionResult, OperatorClosed
-from async_op.functions import AsyncFunction, Runtime
+from async_op.errors import (
+    AsyncTimeoutError,
+    ElementFailed,
+    IncompleteBatch,
+    InvalidFunctionResult,
+    MailboxClosed,
+    OperatorClosed,
+    RetryAfter,
+)
+from async_op.functions import (
+    AsyncBatchFunction,
+    AsyncFunction,
+    BlockingFunction,
+    CallbackFunction,
+    Function,
+    ResultFuture,
+    Runtime,
+)
 from async_op.operator import AsyncWaitOperator
-from async_op.statistics import OperatorStatistics
+from async_op.retry import ExponentialBackoffRetry, FixedDelayRetry, RetryPolicy
+from async_op.statistics import Latency, OperatorStatistics
 from async_op.stream import AsyncDataStream
 
 __all__ = [
+    "AsyncBatchFunction",
     "AsyncDataStream",
     "AsyncFunction",
     "AsyncTimeoutError",
     "AsyncWaitOperator",
+    "BlockingFunction",
+    "CallbackFunction",
     "Clock",
+    "DeadLetter",
     "ElementFailed",
+    "ExponentialBackoffRetry",
+    "FixedDelayRetry",
+    "Function",
+    "IncompleteBatch",
     "InvalidFunctionResult",
     "InvocationContext",
+    "Latency",
     "LoopClock",
+    "MailboxClosed",
     "OperatorClosed",
     "OperatorStatistics",
     "Record",
+    "ResultFuture",
+    "RetryAfter",
+    "RetryPolicy",
     "Runtime",
     "TimerHandle",
     "Watermark",

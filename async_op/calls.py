@@ -10,7 +10,14 @@ from typing import Any, Protocol
 from async_op.clock import Clock, TimerHandle
 from async_op.context import InvocationContext
 from async_op.errors import IncompleteBatch, MailboxClosed
-from async_op.functions import AsyncBatchFunction, AsyncFunction, BlockingFunction, CallbackFunction, Function, ResultFuture
+from async_op.functions import (
+    AsyncBatchFunction,
+    AsyncFunction,
+    BlockingFunction,
+    CallbackFunction,
+    Function,
+    ResultFuture,
+)
 from async_op.mailbox import Mail, Mailbox
 from keygroups.errors import ConfigError
 

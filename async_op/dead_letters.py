@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+from async_op.elements import Entry
+from async_op.errors import failure_of
+
+OnError = Literal["fail", "skip", "dead_letter"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,3 +38,54 @@ class DeadLetter:
     idempotency_key: str
     attempts: int
     error: BaseException
+
+
+class ErrorPolicy:
+    """Decides what becomes of an element that failed for good. Only the thread of the event loop may call it.
+
+    Parameters
+    ----------
+    on_error : {"fail", "skip", "dead_letter"}
+        The policy.
+    dead_letters : callable or None
+        Gets the dead letters.
+    element_id_of : callable
+        Returns an entry's idempotency key.
+    fail : callable
+        Called with the error that ends the operator.
+    """
+
+    __slots__ = ("_collect", "_element_id_of", "_fail", "_on_error", "dead_letters", "skipped")
+
+    def __init__(
+        self,
+        on_error: OnError,
+        dead_letters: Callable[[DeadLetter], object] | None,
+        element_id_of: Callable[[Entry], str],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._on_error = on_error
+        self._collect = dead_letters
+        self._element_id_of = element_id_of
+        self._fail = fail
+        self.skipped = self.dead_letters = 0
+
+    def apply(self, entry: Entry, error: BaseException) -> Sequence[Any] | None:
+        """Return the outputs of a failed element, or None if the operator has failed with it."""
+        if self._on_error == "fail":
+            self._fail(failure_of(entry.value, entry.key, entry.attempt, error))
+            return None
+        if self._collect is None:
+            self.skipped += 1
+            return ()
+        self.dead_letters += 1
+        letter = DeadLetter(
+            value=entry.value,
+            timestamp=entry.timestamp,
+            key=entry.key,
+            idempotency_key=self._element_id_of(entry),
+            attempts=entry.attempt,
+            error=error,
+        )
+        self._collect(letter)
+        return ()

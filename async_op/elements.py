@@ -95,6 +95,7 @@ class WatermarkEntry:
 
     is_watermark = True
     outputs: Sequence[Any] = ()
+    segment = None
 
     def __init__(self, sequence: int, timestamp: int) -> None:
         self.sequence = sequence

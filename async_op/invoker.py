@@ -7,6 +7,7 @@ entry after the other. This loop is the hot path: it is written flat on purpose.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -21,9 +22,15 @@ from async_op.gate import KeyGate
 from async_op.retry import Backoff, RetryPolicy
 from async_op.statistics import LatencyHistogram
 
+_log = logging.getLogger(__name__)
+
 _WAKE_AT_ONCE = 2
 """How many sleeping workers a woken one wakes: enough to start n calls in log n turns of the loop, and few enough
 that calls which return at once are all made by the first."""
+
+_CANCELLATIONS_MAX = 10
+_CANCELLATION_SECONDS = 0.5
+"""A call may swallow its cancellation (`asyncio.wait_for` of Python 3.11 does): it is cancelled again, so often."""
 
 _SAMPLE_MASK = 15
 """The latency of every 16th call is measured: reading the clock twice costs as much as queueing."""
@@ -114,11 +121,15 @@ class Invoker:
         self._backoff.close()
         self._todo.clear()
         self._idle.clear()
-        workers = list(self._workers)
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
         self._call_kind.close()
+        for _ in range(_CANCELLATIONS_MAX):
+            for worker in self._workers:
+                worker.cancel()
+            if self._workers:
+                await asyncio.wait(self._workers, timeout=_CANCELLATION_SECONDS)
+            if not self._workers:
+                return
+        _log.warning("%d calls ignore their cancellation and are left alone", len(self._workers))
 
     # -- workers
 
@@ -146,7 +157,10 @@ class Invoker:
             self._waking -= 1
             for _ in range(min(_WAKE_AT_ONCE, len(todo) - 1)):
                 self._wake()
-            await self._take_turns(task)
+            try:
+                await self._take_turns(task)
+            except Exception as error:  # noqa: BLE001 - raised by the output; a worker outlives it
+                self._crashed(error)
             if self._closed or len(self._workers) > self._limit:
                 return
             sleep = loop.create_future()
@@ -200,7 +214,10 @@ class Invoker:
         entry.invocation = None
         if invocation.transaction is not None:
             invocation.transaction.commit()
-        self._leave(entry, outputs)
+        entry.outputs = outputs
+        if self._gate is not None:
+            self._let_next_pass(self._gate, entry)
+        self._completed(entry)
 
     def _end(self, entry: Entry, invocation: InvocationContext, error: BaseException) -> None:
         """A call has failed: try again, or for good."""
@@ -216,7 +233,10 @@ class Invoker:
         invocation.abandon()
         outputs = self._failed(entry, error)
         if outputs is not None:
-            self._leave(entry, outputs)
+            entry.outputs = outputs
+            if self._gate is not None:
+                self._let_next_pass(self._gate, entry)
+            self._completed(entry)
 
     def _try_again(self, entry: Entry, invocation: InvocationContext, delay: float) -> None:
         invocation.abandon()
@@ -224,16 +244,10 @@ class Invoker:
         entry.attempt += 1
         self._backoff.add(entry, delay)
 
-    def _leave(self, entry: Entry, outputs: Sequence[Any]) -> None:
-        entry.outputs = outputs
-        if self._gate is not None:
-            following = self._gate.leave(entry)
-            if following is not None:
-                self._ready(following)
-        try:
-            self._completed(entry)
-        except Exception as error:  # noqa: BLE001 - raised by the output; a worker outlives it
-            self._crashed(error)
+    def _let_next_pass(self, gate: KeyGate, entry: Entry) -> None:
+        following = gate.leave(entry)
+        if following is not None:
+            self._ready(following)
 
     def _expire(self, entry: Entry) -> None:
         """Ask for a fallback in place of the call: at once if it runs or waits to be retried, else in its turn."""

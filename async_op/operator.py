@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Hashable
+from typing import Any
 
 from async_op.calls import Calls, calls_of
 from async_op.clock import Clock, LoopClock
 from async_op.context import Scope
-from async_op.dead_letters import DeadLetter
+from async_op.dead_letters import DeadLetter, ErrorPolicy, OnError
 from async_op.elements import Entry, Record, Watermark, WatermarkEntry
-from async_op.errors import OperatorClosed, failure_of
-from async_op.functions import Function, Runtime
+from async_op.errors import OperatorClosed
+from async_op.functions import Function
 from async_op.gate import KeyGate
 from async_op.invoker import Invoker
+from async_op.keys import KeyAssignment
 from async_op.queues import ElementQueue, OrderedQueue, QueueEntry, UnorderedQueue
 from async_op.retry import RetryPolicy
-from async_op.settings import Mode, OnError, OperatorSettings
+from async_op.settings import Mode, OperatorSettings
 from async_op.statistics import OperatorStatistics, Stopwatch
-from keygroups.errors import KeyGroupOutOfRange, NullKey
-from keygroups.hashing import key_hasher
-from keygroups.ranges import default_max_parallelism, range_of
+from async_op.waiters import Waiters
 from keygroups.state import MemoryBackend
 from snapshots import InFlightElement, SubtaskRestore, SubtaskSnapshot
-from snapshots.subtask import NO_KEY_GROUP
 
 _TURN_MASK = 1023
 """After so many elements without a wait, `process` lets the calls begin."""
@@ -131,15 +128,13 @@ class AsyncWaitOperator:
         self._timeout = timeout
         self._key_by = key_by
         self._clock = clock
-        self._hash = key_hasher(hash)
-        self._queue: ElementQueue = OrderedQueue() if mode == "ordered" else UnorderedQueue()
+        self._queue: ElementQueue = (OrderedQueue if mode == "ordered" else UnorderedQueue)(self._depart)
         self._gate = KeyGate() if function.states or mode == "key_ordered" else None
         self._failure: BaseException | None = OperatorClosed("new")
-        self._waiters: list[asyncio.Future[None]] = []
-        self._run_id = uuid.uuid4().hex
+        self._waiters = Waiters(self._check_usable)
         self._watermark: int | None = None
-        self._size = self._sequence = self._accepted = self._emitted = 0
-        self._reinvoked = self._reemitted = self._skipped = self._dead = 0
+        self._size = self._sequence = self._emitted = self._others = 0
+        self._reinvoked = self._reemitted = 0
 
     async def open(self, restore: SubtaskRestore | None = None) -> None:
         """Open the function and take over what a snapshot holds for this subtask.
@@ -196,14 +191,13 @@ class AsyncWaitOperator:
             await asyncio.sleep(0)
         entry = Entry(self._sequence, value, timestamp, element_id)
         if self._key_by is not None:
-            self._set_key(entry, self._key_by(value))
+            self._keys.set_key(entry, self._key_by(value))
         if self._timeout is not None:
             entry.deadline = self._now() + self._timeout
             if not self._invoker.deadlines.armed:
                 self._invoker.deadlines.arm(entry.deadline)
-        self._accepted += 1
         self._put(entry)
-        self._invoker.start(entry)
+        self._start(entry)
 
     async def process_watermark(self, timestamp: int) -> None:
         """Accept a watermark (milliseconds since the epoch); it leaves after every record before it."""
@@ -236,11 +230,11 @@ class AsyncWaitOperator:
         def expire() -> None:
             nonlocal expired
             expired = True
-            self._wake_waiters()
+            self._waiters.wake()
 
         timer = self._scope.clock.call_at(self._now() + timeout, expire)
         try:
-            await self._wait_until(lambda: self._size == 0 or expired)
+            await self._waiters.wait_until(lambda: self._size == 0 or expired)
         finally:
             timer.cancel()
         return self._size == 0
@@ -252,7 +246,7 @@ class AsyncWaitOperator:
         """
         self._check_usable()
         self._invoker.finish()
-        await self._wait_until(lambda: self._size == 0)
+        await self._waiters.wait_until(lambda: self._size == 0)
 
     async def close(self) -> None:
         """Cancel what is in flight and close the function; may be called at any time, also twice."""
@@ -260,7 +254,7 @@ class AsyncWaitOperator:
         self._failure = OperatorClosed("closed")
         if not was_open:
             return
-        self._wake_waiters()
+        self._waiters.wake()
         await self._invoker.close()
         await self._settings.function.close()
 
@@ -274,7 +268,7 @@ class AsyncWaitOperator:
             pending=pending,
             completed=self._size - pending - watermarks,
             watermarks=watermarks,
-            accepted=self._accepted,
+            accepted=self._sequence - self._others,
             calls=self._invoker.calls,
             retries=self._invoker.retries,
             reinvoked=self._reinvoked,
@@ -282,8 +276,8 @@ class AsyncWaitOperator:
             emitted=self._emitted,
             timeouts=self._invoker.timeouts,
             late_results=self._invoker.late_results,
-            skipped=self._skipped,
-            dead_letters=self._dead,
+            skipped=self._errors.skipped,
+            dead_letters=self._errors.dead_letters,
             idle_seconds=idle,
             back_pressured_seconds=back_pressured,
             busy_seconds=max(0.0, self._now() - self._opened_at - idle - back_pressured),
@@ -294,14 +288,18 @@ class AsyncWaitOperator:
 
     def _prepare(self, restore: SubtaskRestore | None) -> None:
         function, clock = self._settings.function, self._clock or LoopClock(asyncio.get_running_loop())
-        self._runtime = self._make_runtime(restore)
+        self._runtime = self._settings.runtime(restore)
         states = None if restore is None else restore.states(function.states)
         backend = MemoryBackend(function.states, self._runtime.key_groups, states)
-        self._scope = Scope(backend, self._key_group_of, self._element_id_of, clock, self._timeout)
+        self._keys = KeyAssignment(self._settings.hash, self._runtime)
+        self._scope = Scope(backend, self._keys.key_group_of, self._keys.element_id_of, clock, self._timeout)
         self._now = clock.time
         self._opened_at = clock.time()
         self._idle, self._back_pressured = Stopwatch(clock), Stopwatch(clock)
         self._idle.start()
+        self._errors = ErrorPolicy(
+            self._settings.on_error, self._settings.dead_letters, self._keys.element_id_of, self._fail
+        )
         calls: Calls = calls_of(function, clock, self._capacity)
         self._invoker = Invoker(
             function,
@@ -311,22 +309,11 @@ class AsyncWaitOperator:
             gate=self._gate,
             retry=self._settings.retry,
             pending=self._queue.pending,
-            completed=self._on_completed,
-            failed=self._on_failed,
+            completed=self._queue.complete,
+            failed=self._errors.apply,
             crashed=self._fail,
         )
-
-    def _make_runtime(self, restore: SubtaskRestore | None) -> Runtime:
-        settings = self._settings
-        groups = settings.max_parallelism
-        if groups is None:
-            groups = (
-                default_max_parallelism(settings.parallelism) if restore is None else restore.manifest.max_parallelism
-            )
-        if restore is not None:
-            restore.check_fits(settings.subtask_index, settings.parallelism, groups, settings.hash)
-        owned = range_of(settings.subtask_index, settings.parallelism, groups)
-        return Runtime(settings.subtask_index, settings.parallelism, groups, owned)
+        self._start = self._invoker.start
 
     async def _continue(self, restore: SubtaskRestore) -> None:
         queue = await asyncio.to_thread(restore.queue)
@@ -343,7 +330,7 @@ class AsyncWaitOperator:
         if not self._has_room():
             self._back_pressured.start()
             try:
-                await self._wait_until(self._has_room)
+                await self._waiters.wait_until(self._has_room)
             finally:
                 self._back_pressured.stop()
 
@@ -353,24 +340,10 @@ class AsyncWaitOperator:
         waiting = self._gate.waiting_count
         return self._size - waiting < self._capacity and waiting < self._settings.waiting_max
 
-    async def _wait_until(self, condition: Callable[[], bool]) -> None:
-        self._check_usable()
-        while not condition():
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
-            self._check_usable()
-
-    def _wake_waiters(self) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._waiters.clear()
-
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
             self._failure = error
-        self._wake_waiters()
+        self._waiters.wake()
 
     # -- elements in
 
@@ -383,8 +356,9 @@ class AsyncWaitOperator:
 
     def _put_watermark(self, timestamp: int) -> None:
         entry = WatermarkEntry(self._sequence, timestamp)
+        self._others += 1
         self._put(entry)
-        self._on_completed(entry)
+        self._queue.complete(entry)
 
     def _take_over(self, element: InFlightElement) -> Entry | None:
         """Continue an element of the restored snapshot, beyond the capacity if need be; returns a pending entry."""
@@ -394,11 +368,12 @@ class AsyncWaitOperator:
             return None
         entry = Entry(self._sequence, element.value, element.timestamp, element.element_id)
         entry.key, entry.key_group, entry.attempt = element.key, element.key_group, element.attempt
+        self._others += 1
         self._put(entry)
         if element.outputs is not None:
             self._reemitted += 1
             entry.outputs = element.outputs
-            self._on_completed(entry)
+            self._queue.complete(entry)
             return None
         self._reinvoked += 1
         if self._timeout is not None:
@@ -409,73 +384,29 @@ class AsyncWaitOperator:
             self._invoker.start_after(entry, element.delay)
         return entry
 
-    def _set_key(self, entry: Entry, key: Hashable) -> None:
-        if key is None:
-            raise NullKey(f"element {entry.value!r}")
-        entry.key = key
-        owned = self._runtime.key_groups
-        key_group = self._key_group_of(entry)
-        if not owned.start <= key_group <= owned.end:
-            raise KeyGroupOutOfRange(key_group, owned.start, owned.end)
-
-    def _key_group_of(self, entry: Entry) -> int:
-        if entry.key_group is None:
-            no_key = self._key_by is None
-            entry.key_group = NO_KEY_GROUP if no_key else self._hash(entry.key) % self._runtime.max_parallelism
-        return entry.key_group
-
-    def _element_id_of(self, entry: Entry) -> str:
-        if entry.element_id is None:
-            entry.element_id = f"{self._run_id}-{self._settings.subtask_index}-{entry.sequence}"
-        return entry.element_id
-
     # -- elements out
 
-    def _on_completed(self, entry: QueueEntry) -> None:
-        if self._failure is None:
-            self._queue.complete(entry, self._depart)
-            if self._waiters:
-                self._wake_waiters()
-
     def _depart(self, entry: QueueEntry) -> None:
-        self._size -= 1
-        if not self._size:
+        if self._failure is not None:
+            return
+        self._size = size = self._size - 1
+        if not size:
             self._idle.start()
-        timestamp, output = entry.timestamp, self._output
+        outputs, timestamp, output = entry.outputs, entry.timestamp, self._output
         if entry.is_watermark:
             self._watermark = timestamp
             self._emitted += 1
             output(Watermark(timestamp))
-            return
-        for value in entry.outputs:
-            self._emitted += 1
-            output(_new_tuple(Record, (value, timestamp)))
-
-    def _on_failed(self, entry: Entry, error: BaseException) -> Sequence[Any] | None:
-        """Apply the error policy: the outputs of the element, or None if the operator has failed."""
-        policy = self._settings.on_error
-        if policy == "fail":
-            self._fail(failure_of(entry.value, entry.key, entry.attempt, error))
-            return None
-        if policy == "skip":
-            self._skipped += 1
-            return ()
-        self._dead += 1
-        letter = DeadLetter(
-            value=entry.value,
-            timestamp=entry.timestamp,
-            key=entry.key,
-            idempotency_key=self._element_id_of(entry),
-            attempts=entry.attempt,
-            error=error,
-        )
-        assert self._settings.dead_letters is not None, "checked when the operator was made"
-        self._settings.dead_letters(letter)
-        return ()
+        else:
+            self._emitted += len(outputs)
+            for value in outputs:
+                output(_new_tuple(Record, (value, timestamp)))
+        if self._waiters:
+            self._waiters.wake()
 
     def _capture(self, entry: QueueEntry, now: float) -> InFlightElement:
         if isinstance(entry, WatermarkEntry):
             return entry.capture(self._settings.subtask_index)
         return entry.capture(
-            self._settings.subtask_index, self._key_group_of(entry), self._element_id_of(entry), now
+            self._settings.subtask_index, self._keys.key_group_of(entry), self._keys.element_id_of(entry), now
         )

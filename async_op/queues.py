@@ -1,6 +1,7 @@
 """The queues of in-flight entries: they decide which completed entry may leave.
 
-Only the thread of the event loop may call them.
+Each is made with the function that is called with the entries that leave, in their order. Only the thread of the
+event loop may call them.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class ElementQueue(Protocol):
         """Add an entry at the end."""
         ...
 
-    def complete(self, entry: QueueEntry, leave: Leave) -> None:
-        """Tell that an entry has completed; `leave` is called, in order, with those that may go because of it."""
+    def complete(self, entry: QueueEntry) -> None:
+        """Tell that an entry has completed; those that may go because of it leave."""
         ...
 
     def pending(self) -> Iterator[Entry]:
@@ -40,9 +41,10 @@ class ElementQueue(Protocol):
 class OrderedQueue:
     """Entries leave in the order in which they came: only the head may leave."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "_leave")
 
-    def __init__(self) -> None:
+    def __init__(self, leave: Leave) -> None:
+        self._leave = leave
         self._entries = deque[QueueEntry]()
 
     def __len__(self) -> int:
@@ -52,13 +54,13 @@ class OrderedQueue:
         """Add an entry at the end."""
         self._entries.append(entry)
 
-    def complete(self, entry: QueueEntry, leave: Leave) -> None:
+    def complete(self, entry: QueueEntry) -> None:
         """Let the completed entries at the head leave."""
         entries = self._entries
         if entries[0] is not entry:
             return
         while entries and entries[0].outputs is not None:
-            leave(entries.popleft())
+            self._leave(entries.popleft())
 
     def pending(self) -> Iterator[Entry]:
         """Return the entries that have not completed, oldest first."""
@@ -83,9 +85,10 @@ class Segment:
 class UnorderedQueue:
     """Entries leave as they complete, but none passes a watermark: segments between watermarks leave in order."""
 
-    __slots__ = ("_first", "_last", "_later")
+    __slots__ = ("_first", "_last", "_later", "_leave")
 
-    def __init__(self) -> None:
+    def __init__(self, leave: Leave) -> None:
+        self._leave = leave
         self._first = self._last = Segment()
         self._later = deque[Segment]()
 
@@ -106,18 +109,17 @@ class UnorderedQueue:
             entry.segment = last
             last.pending[entry] = None
 
-    def complete(self, entry: QueueEntry, leave: Leave) -> None:
+    def complete(self, entry: QueueEntry) -> None:
         """Let the entry leave if it stands in the first segment, and what follows once that segment is done."""
-        if isinstance(entry, Entry):
-            segment = entry.segment
-            assert segment is not None, "the entry was put before"
+        first, segment = self._first, entry.segment
+        if segment is not None:
             del segment.pending[entry]
-            if segment is not self._first:
+            if segment is not first:
                 segment.completed.append(entry)
                 return
-            leave(entry)
+            self._leave(entry)
         while self._first.watermark is not None and not self._first.pending:
-            self._end_first(leave)
+            self._end_first()
 
     def pending(self) -> Iterator[Entry]:
         """Return the entries that have not completed, oldest first."""
@@ -132,14 +134,14 @@ class UnorderedQueue:
                 found.append(segment.watermark)
         return found
 
-    def _end_first(self, leave: Leave) -> None:
+    def _end_first(self) -> None:
         watermark = self._first.watermark
         assert watermark is not None, "only the last segment is open"
         self._first = self._later.popleft()
-        leave(watermark)
+        self._leave(watermark)
         completed, self._first.completed = self._first.completed, []
         for entry in completed:
-            leave(entry)
+            self._leave(entry)
 
     def _segments(self) -> Iterator[Segment]:
         yield self._first

@@ -91,7 +91,7 @@ class FixedDelayRetry(RetryPolicy):
         _check_seconds("delay", delay)
         self._delay = delay
 
-    def delay_after(self, attempt: int) -> float:  # noqa: ARG002 - the same after every attempt
+    def delay_after(self, attempt: int) -> float:
         """Return the seconds between the end of an attempt and the next one."""
         return self._delay
 
@@ -133,7 +133,7 @@ class ExponentialBackoffRetry(RetryPolicy):
         initial_delay: float,
         max_delay: float,
         multiplier: float = 2.0,
-        jitter: bool = True,  # noqa: FBT001, FBT002 - the contract names the order
+        jitter: bool = True,
         retry_on: RetryOn | None = None,
         retry_if_result: RetryIfResult | None = None,
     ) -> None:

@@ -6,14 +6,15 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from async_op.dead_letters import DeadLetter
-from async_op.functions import Function
+from async_op.dead_letters import DeadLetter, OnError
+from async_op.functions import Function, Runtime
 from async_op.retry import RetryPolicy
 from keygroups.errors import ConfigError
-from keygroups.ranges import check_parallelism, default_max_parallelism
+from keygroups.hashing import key_hasher
+from keygroups.ranges import check_parallelism, default_max_parallelism, range_of
+from snapshots import SubtaskRestore
 
 Mode = Literal["unordered", "ordered", "key_ordered"]
-OnError = Literal["fail", "skip", "dead_letter"]
 
 _WAITING_MIN = 1000
 _WAITING_PER_CAPACITY = 10
@@ -44,6 +45,7 @@ class OperatorSettings:
 
     def __post_init__(self) -> None:
         _check_choice("mode", self.mode, get_args(Mode))
+        key_hasher(self.hash)
         _check_choice("on_error", self.on_error, get_args(OnError))
         check_parallelism(self.parallelism, self.max_parallelism or default_max_parallelism(self.parallelism))
         if not 0 <= self.subtask_index < self.parallelism:
@@ -56,6 +58,22 @@ class OperatorSettings:
             raise ConfigError("key_by", None, "keyed state and mode 'key_ordered' need a key for each element")
         if (self.on_error == "dead_letter") != (self.dead_letters is not None):
             raise ConfigError("dead_letters", self.dead_letters, "it belongs to on_error='dead_letter', and only to it")
+
+    def runtime(self, restore: SubtaskRestore | None) -> Runtime:
+        """Return where the function runs, with the number of key groups of what is restored.
+
+        Raises
+        ------
+        IncompatibleSnapshot
+            What is to be restored is made for another operator.
+        """
+        groups = self.max_parallelism
+        if groups is None:
+            groups = default_max_parallelism(self.parallelism) if restore is None else restore.manifest.max_parallelism
+        if restore is not None:
+            restore.check_fits(self.subtask_index, self.parallelism, groups, self.hash)
+        owned = range_of(self.subtask_index, self.parallelism, groups)
+        return Runtime(self.subtask_index, self.parallelism, groups, owned)
 
     @property
     def waiting_max(self) -> int:

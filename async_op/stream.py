@@ -8,7 +8,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, It
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from async_op.elements import Record, Watermark
-from async_op.functions import AsyncFunction
+from async_op.functions import Function
 from async_op.operator import AsyncWaitOperator
 from async_op.settings import Mode
 from keygroups.errors import ConfigError
@@ -40,7 +40,7 @@ class AsyncDataStream:
     @staticmethod
     def ordered_wait(
         stream: DataFrame,
-        function: AsyncFunction,
+        function: Function,
         *,
         output_schema: StructType | str,
         timeout: float | None = None,
@@ -52,7 +52,7 @@ class AsyncDataStream:
     @staticmethod
     def ordered_wait(
         stream: Stream,
-        function: AsyncFunction,
+        function: Function,
         *,
         timeout: float | None = None,
         capacity: int = 100,
@@ -60,7 +60,7 @@ class AsyncDataStream:
     ) -> AsyncIterator[Any]: ...
 
     @staticmethod
-    def ordered_wait(stream: Any, function: AsyncFunction, **options: Any) -> Any:
+    def ordered_wait(stream: Any, function: Function, **options: Any) -> Any:
         """Apply a function; outputs keep the order of the inputs (on Spark: within a partition).
 
         Parameters
@@ -94,7 +94,7 @@ class AsyncDataStream:
     @staticmethod
     def unordered_wait(
         stream: DataFrame,
-        function: AsyncFunction,
+        function: Function,
         *,
         output_schema: StructType | str,
         timeout: float | None = None,
@@ -106,7 +106,7 @@ class AsyncDataStream:
     @staticmethod
     def unordered_wait(
         stream: Stream,
-        function: AsyncFunction,
+        function: Function,
         *,
         timeout: float | None = None,
         capacity: int = 100,
@@ -114,12 +114,12 @@ class AsyncDataStream:
     ) -> AsyncIterator[Any]: ...
 
     @staticmethod
-    def unordered_wait(stream: Any, function: AsyncFunction, **options: Any) -> Any:
+    def unordered_wait(stream: Any, function: Function, **options: Any) -> Any:
         """Apply a function; outputs come as their calls return. Parameters as for `ordered_wait`."""
         return _apply(stream, function, "unordered", options)
 
 
-def _apply(stream: Any, function: AsyncFunction, mode: Mode, options: dict[str, Any]) -> Any:
+def _apply(stream: Any, function: Function, mode: Mode, options: dict[str, Any]) -> Any:
     if type(stream).__module__.startswith("pyspark."):
         from async_op.spark.transform import transform
 
@@ -132,7 +132,7 @@ def _apply(stream: Any, function: AsyncFunction, mode: Mode, options: dict[str, 
 class _LocalRun:
     """Feeds an operator from a stream and hands out what leaves it, at the pace of whoever iterates."""
 
-    def __init__(self, function: AsyncFunction, mode: Mode, *, capacity: int = 100, **options: Any) -> None:
+    def __init__(self, function: Function, mode: Mode, *, capacity: int = 100, **options: Any) -> None:
         self._operator = AsyncWaitOperator(function, self._keep, mode=mode, capacity=capacity, **options)
         self._capacity = capacity
         self._kept = deque[Any]()

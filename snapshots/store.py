@@ -150,6 +150,7 @@ class SnapshotStore:
             parent_id=parent.snapshot_id,
             created_at=now_text(),
             parallelism=parallelism,
+            metrics={},
         )
         put_manifest(self._folder, manifest)
         return Snapshot(self._folder, manifest)

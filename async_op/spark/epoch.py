@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from async_op.spark.transform import check_columns
-from async_op.spark.worker import REPORT_SCHEMA, EpochTask, OperatorSettings, SubtaskReport
+from async_op.spark.worker import REPORT_SCHEMA, EpochSettings, EpochTask, SubtaskReport
 from keygroups.spark import subtask_column
 from snapshots import IncompatibleSnapshot, PendingSnapshot, Snapshot, SnapshotStore, WriterFenced
 from snapshots.spark import outputs_frame
@@ -69,7 +70,7 @@ class EpochRunner:
     ----------
     store : SnapshotStore
         Where the snapshots are.
-    settings : OperatorSettings
+    settings : EpochSettings
         Of the operator.
     parallelism : int
         Of the next epoch; may be set at any time.
@@ -77,6 +78,8 @@ class EpochRunner:
         The number of key groups.
     order_by : list of str
         The columns by which a subtask's rows are sorted.
+    output_schema : pyarrow.Schema
+        Of the outputs.
     sink : callable
         Called with the outputs and the epoch; must be idempotent by epoch.
     """
@@ -84,11 +87,12 @@ class EpochRunner:
     def __init__(
         self,
         store: SnapshotStore,
-        settings: OperatorSettings,
+        settings: EpochSettings,
         *,
         parallelism: int,
         max_parallelism: int,
         order_by: list[str],
+        output_schema: pa.Schema,
         sink: Sink,
     ) -> None:
         self.parallelism = parallelism
@@ -97,6 +101,7 @@ class EpochRunner:
         self._settings = settings
         self._max_parallelism = max_parallelism
         self._order_by = order_by
+        self._output_schema = output_schema
         self._sink = sink
         self._lock = threading.RLock()
         self._latest = store.latest()
@@ -149,6 +154,7 @@ class EpochRunner:
             max_parallelism=self._max_parallelism,
             epoch_id=f"{self._store.operator_id}/{source['query_id']}/{source['batch_id']}",
             drain=kind == "drain",
+            output_schema=self._output_schema,
         )
         snapshot = self._commit(pending, _run_subtasks(frame, task), {**source, "kind": kind, "epoch": pending.version})
         self._latest = snapshot
@@ -179,7 +185,7 @@ class EpochRunner:
             self._deliver(spark, self._store.load(epoch), epoch)
 
     def _deliver(self, spark: SparkSession, snapshot: Snapshot, epoch: int) -> None:
-        self._sink(outputs_frame(spark, snapshot, self._settings.output_schema), epoch)
+        self._sink(outputs_frame(spark, snapshot, self._output_schema), epoch)
 
     def _next_version(self) -> int:
         return 1 if self._latest is None else self._latest.version + 1

@@ -87,7 +87,8 @@ class OperatorThread:
 
     async def _cut(self) -> tuple[SubtaskSnapshot, list[Any]]:
         snapshot = await self.operator.snapshot()
-        return snapshot, self._outputs
+        outputs, self._outputs = self._outputs, []  # calls go on until the operator is closed
+        return snapshot, outputs
 
     def _keep(self, element: Record | Watermark) -> None:
         assert isinstance(element, Record), "no watermark was put in"

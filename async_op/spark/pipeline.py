@@ -8,15 +8,15 @@ from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from async_op.functions import AsyncFunction
+from async_op.functions import Function
+from async_op.retry import RetryPolicy
 from async_op.settings import Mode
 from async_op.spark.epoch import EpochProgress, EpochRunner, Sink
-from async_op.spark.transform import parse_schema
-from async_op.spark.worker import OperatorSettings
+from async_op.spark.transform import arrow_schema, parse_schema
+from async_op.spark.worker import EpochSettings
 from keygroups.errors import ConfigError, KeyGroupsError
 from keygroups.ranges import check_parallelism, default_max_parallelism
 from snapshots import SnapshotStore
@@ -51,12 +51,14 @@ class AsyncPipeline:
         The number of key groups: fixed once the first snapshot exists.
     order_by : str or list of str, optional
         Columns by which each subtask sorts an epoch's rows; without it their order is Spark's.
-    mode : {"unordered", "ordered"}
+    mode : {"unordered", "ordered", "key_ordered"}
         As for `AsyncWaitOperator`.
     capacity : int
         Elements in flight per subtask.
     timeout : float, optional
         Seconds for all attempts at an element together.
+    retry : RetryPolicy, optional
+        Which outcomes are tried again, and when.
     barrier_timeout : float, optional
         Seconds that an epoch waits, at the end of its input, for calls under way; without it, until all have returned.
     storage_options : dict, optional
@@ -77,7 +79,7 @@ class AsyncPipeline:
 
     def __init__(
         self,
-        function: AsyncFunction,
+        function: Function,
         *,
         key_by: str | list[str],
         output_schema: StructType | str,
@@ -89,6 +91,7 @@ class AsyncPipeline:
         mode: Mode = "unordered",
         capacity: int = 100,
         timeout: float | None = None,
+        retry: RetryPolicy | None = None,
         barrier_timeout: float | None = None,
         storage_options: dict[str, Any] | None = None,
     ) -> None:
@@ -97,13 +100,14 @@ class AsyncPipeline:
         self._max_parallelism = max_parallelism
         check_parallelism(parallelism, self._key_groups())
         self._order_by = [order_by] if isinstance(order_by, str) else list(order_by or [])
-        self._settings = OperatorSettings(
+        self._output_schema = parse_schema(output_schema)
+        self._settings = EpochSettings(
             function=function,
             key_by=key_by,
-            output_schema=to_arrow_schema(parse_schema(output_schema)),
             mode=mode,
             capacity=capacity,
             timeout=timeout,
+            retry=retry,
             barrier_timeout=barrier_timeout,
         )
         self._query: PipelineQuery | None = None
@@ -138,15 +142,16 @@ class AsyncPipeline:
         """
         if self._query is not None and self._query.isActive:
             raise ConfigError("pipeline", self._store.uri, "it runs already: stop its query first")
+        spark = stream_df.sparkSession
         runner = EpochRunner(
             self._store,
             self._settings,
+            output_schema=arrow_schema(spark, self._output_schema),
             parallelism=self._parallelism,
             max_parallelism=self._key_groups(),
             order_by=self._order_by,
             sink=sink,
         )
-        spark = stream_df.sparkSession
         runner.deliver_latest(spark)
         self._query = PipelineQuery(runner, spark)
         self._query.start(stream_df, str(checkpoint_location), trigger or {})

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from async_op.elements import Record, Watermark
-from async_op.functions import AsyncFunction
+from async_op.functions import Function
 from async_op.operator import AsyncWaitOperator
+from async_op.retry import RetryPolicy
 from async_op.settings import Mode
 from async_op.spark.loop import OperatorThread
 from async_op.spark.rows import batch_of, key_getter, rows_of
@@ -21,13 +22,14 @@ from keygroups.errors import ConfigError
 
 def transform(
     frame: DataFrame,
-    function: AsyncFunction,
+    function: Function,
     *,
     mode: Mode,
     output_schema: StructType | str,
     timeout: float | None = None,
     capacity: int = 100,
     key_by: str | list[str] | None = None,
+    retry: RetryPolicy | None = None,
 ) -> DataFrame:
     """Apply a function to each row of a DataFrame, batch or streaming; nothing survives a partition's end.
 
@@ -40,7 +42,7 @@ def transform(
         raise ConfigError("function", function, "keyed state needs snapshots: use async_op.spark.AsyncPipeline")
     schema = parse_schema(output_schema)
     check_columns(frame, "key_by", key_by)
-    task = _PartitionTask(function, to_arrow_schema(schema), mode, timeout, capacity, key_by)
+    task = _PartitionTask(function, arrow_schema(frame.sparkSession, schema), mode, timeout, capacity, key_by, retry)
     return frame.mapInArrow(task, schema)
 
 
@@ -50,6 +52,11 @@ def parse_schema(schema: StructType | str) -> StructType:
     if not isinstance(parsed, StructType):
         raise ConfigError("output_schema", schema, "name the columns, as in 'id bigint, city string'")
     return parsed
+
+
+def arrow_schema(spark: SparkSession, schema: StructType) -> pa.Schema:
+    """Return the Arrow schema in which Spark takes rows; timestamps are in the session's time zone."""
+    return to_arrow_schema(schema, timezone=str(spark.conf.get("spark.sql.session.timeZone")))
 
 
 def check_columns(frame: DataFrame, argument: str, columns: str | list[str] | None) -> None:
@@ -63,12 +70,13 @@ def check_columns(frame: DataFrame, argument: str, columns: str | list[str] | No
 class _PartitionTask:
     """What each Python worker runs."""
 
-    function: AsyncFunction
+    function: Function
     output_schema: pa.Schema
     mode: Mode
     timeout: float | None
     capacity: int
     key_by: str | list[str] | None
+    retry: RetryPolicy | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with OperatorThread(self._make_operator) as thread:
@@ -85,5 +93,6 @@ class _PartitionTask:
             mode=self.mode,
             capacity=self.capacity,
             timeout=self.timeout,
+            retry=self.retry,
             key_by=key_getter(self.key_by),
         )

@@ -13,8 +13,9 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from async_op.elements import Record, Watermark
-from async_op.functions import AsyncFunction
+from async_op.functions import Function
 from async_op.operator import AsyncWaitOperator
+from async_op.retry import RetryPolicy
 from async_op.settings import Mode
 from async_op.spark.loop import OperatorThread
 from async_op.spark.rows import batch_of, key_getter, rows_of
@@ -36,15 +37,15 @@ class SubtaskReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperatorSettings:
+class EpochSettings:
     """The settings of the operator that all epochs share."""
 
-    function: AsyncFunction
+    function: Function
     key_by: str | list[str]
-    output_schema: pa.Schema
     mode: Mode
     capacity: int
     timeout: float | None
+    retry: RetryPolicy | None
     barrier_timeout: float | None
 
 
@@ -54,7 +55,7 @@ class EpochTask:
 
     Attributes
     ----------
-    settings : OperatorSettings
+    settings : EpochSettings
         Of the operator.
     pending : PendingSnapshot
         What the epoch adds to.
@@ -66,15 +67,18 @@ class EpochTask:
         The same for every run of the epoch's input; part of every idempotency key.
     drain : bool
         Without input, until nothing is in flight.
+    output_schema : pyarrow.Schema
+        Of the outputs.
     """
 
-    settings: OperatorSettings
+    settings: EpochSettings
     pending: PendingSnapshot
     snapshot: Snapshot | None
     parallelism: int
     max_parallelism: int
     epoch_id: str
     drain: bool
+    output_schema: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the epoch; yields one row, the subtask's report."""
@@ -99,13 +103,13 @@ class EpochTask:
             for batch in batches:
                 rows += batch.num_rows
                 elements = ((row, identify(row)) for row in rows_of(batch))
-                outputs += [batch_of(part, settings.output_schema) for part in thread.feed(elements)]
+                outputs += [batch_of(part, self.output_schema) for part in thread.feed(elements)]
             rest = thread.finish() if self.drain else thread.settle(settings.barrier_timeout)
-            outputs += [batch_of(part, settings.output_schema) for part in rest]
+            outputs += [batch_of(part, self.output_schema) for part in rest]
             cut, last = thread.cut()
-            outputs.append(batch_of(last, settings.output_schema))
+            outputs.append(batch_of(last, self.output_schema))
             statistics = thread.operator.statistics()
-        table = pa.Table.from_batches(outputs, settings.output_schema)
+        table = pa.Table.from_batches(outputs, self.output_schema)
         assert table.num_rows == cut.emitted, "an output is in the snapshot's or in the epoch's, never in both"
         handle = self.pending.write_subtask(cut, table)
         return SubtaskReport(handle, _metrics(rows, statistics, cut.emitted, len(cut.in_flight)))
@@ -118,6 +122,7 @@ class EpochTask:
             mode=settings.mode,
             capacity=settings.capacity,
             timeout=settings.timeout,
+            retry=settings.retry,
             key_by=key_getter(settings.key_by),
             parallelism=self.parallelism,
             subtask_index=subtask_index,

@@ -22,6 +22,12 @@ def test_example_runs(example: str, tmp_path: Path) -> None:
     activated = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     (tmp_path / "example.py").write_text(example)
     ended = subprocess.run(
-        [sys.executable, "example.py"], cwd=tmp_path, env=os.environ | activated, capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, "example.py"],
+        cwd=tmp_path,
+        env=os.environ | activated,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert ended.returncode == 0, ended.stderr[-4000:]

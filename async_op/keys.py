@@ -1,0 +1,61 @@
+"""Keys, key groups and ids of entries."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Hashable
+
+from async_op.elements import Entry
+from async_op.functions import Runtime
+from keygroups.errors import KeyGroupOutOfRange, NullKey
+from keygroups.hashing import key_hasher
+from snapshots.subtask import NO_KEY_GROUP
+
+
+class KeyAssignment:
+    """Gives entries their key, key group and id. Only the thread of the event loop may call it.
+
+    Parameters
+    ----------
+    hash_name : str
+        The hash from key to key group.
+    runtime : Runtime
+        The subtask, and the key groups that it owns.
+    """
+
+    __slots__ = ("_hash", "_owned", "_run_id", "_runtime")
+
+    def __init__(self, hash_name: str, runtime: Runtime) -> None:
+        self._hash = key_hasher(hash_name)
+        self._runtime = runtime
+        self._owned = runtime.key_groups
+        self._run_id = uuid.uuid4().hex
+
+    def set_key(self, entry: Entry, key: Hashable) -> None:
+        """Set the key and the key group of an entry.
+
+        Raises
+        ------
+        NullKey, UnsupportedKey
+            There is no key, or it has no stable hash.
+        KeyGroupOutOfRange
+            Another subtask owns the key group.
+        """
+        if key is None:
+            raise NullKey(f"element {entry.value!r}")
+        key_group = self._hash(key) % self._runtime.max_parallelism
+        owned = self._owned
+        if not owned.start <= key_group <= owned.end:
+            raise KeyGroupOutOfRange(key_group, owned.start, owned.end)
+        entry.key = key
+        entry.key_group = key_group
+
+    def key_group_of(self, entry: Entry) -> int:
+        """Return the key group of an entry, `NO_KEY_GROUP` without a key."""
+        return NO_KEY_GROUP if entry.key_group is None else entry.key_group
+
+    def element_id_of(self, entry: Entry) -> str:
+        """Return the idempotency key of an entry, made up on first use if its source gave none."""
+        if entry.element_id is None:
+            entry.element_id = f"{self._run_id}-{self._runtime.subtask_index}-{entry.sequence}"
+        return entry.element_id

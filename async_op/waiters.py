@@ -1,0 +1,41 @@
+"""Coroutines that wait until something about the operator has changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+class Waiters:
+    """Wakes whoever waits for a condition. Only the thread of the event loop may call it.
+
+    Parameters
+    ----------
+    check : callable
+        Raises if there is nothing to wait for any more.
+    """
+
+    __slots__ = ("_check", "_waiting")
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Return once the condition holds; it is looked at after each `wake`."""
+        self._check()
+        while not condition():
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            await waiter
+            self._check()
+
+    def wake(self) -> None:
+        """Let everybody look at their condition."""
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiting.clear()

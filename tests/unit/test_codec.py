@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import collections
+import datetime as dt
+import decimal
+import enum
+import pickle
+import uuid
+import zoneinfo
+from typing import Any, NamedTuple
+
+import msgpack
+import numpy as np
+import pytest
+
+from keygroups import KeyGroupsError, UnstorableValue
+from keygroups.codec import UnreadableValue, pack, unpack
+
+TWO_HOURS = dt.timezone(dt.timedelta(hours=2))
+
+# The bytes are part of the snapshot format: what stands here is read by every later release.
+FROZEN = [
+    (None, "c0"),
+    (True, "c3"),
+    (-1, "ff"),
+    (1.5, "cb3ff8000000000000"),
+    ("ä", "a2c3a4"),
+    (b"\x00", "c40100"),
+    ([1, [2]], "92019102"),
+    ({"a": 1, 2: None}, "82a1610102c0"),
+    (2**64 - 1, "cfffffffffffffffff"),
+    (2**64, "c70b01c409010000000000000000"),
+    (-(2**63) - 1, "c70b01c409ff7fffffffffffffff"),
+    ((), "d40290"),
+    ((1, "a"), "d6029201a161"),
+    ({7}, "d5039107"),
+    (frozenset({7}), "d5049107"),
+    (decimal.Decimal("1.50"), "c70505a4312e3530"),
+    (uuid.UUID(int=1), "c71206c41000000000000000000000000000000001"),
+    (dt.datetime(2026, 1, 2, 3, 4, 5, 6), "c71b07ba323032362d30312d30325430333a30343a30352e303030303036"),
+    (
+        dt.datetime(2026, 1, 2, 3, 4, tzinfo=TWO_HOURS),
+        "c71a07b9323032362d30312d30325430333a30343a30302b30323a3030",
+    ),
+    (dt.date(2026, 1, 2), "c70b08aa323032362d30312d3032"),
+    (dt.time(3, 4, 5), "c70909a830333a30343a3035"),
+    (dt.timedelta(days=-1, microseconds=1), "d60a93ff0001"),
+]
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+class Point(NamedTuple):
+    x: int
+
+
+class Text(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(("value", "frozen"), FROZEN, ids=lambda value: None if isinstance(value, str) else repr(value))
+def test_the_bytes_of_each_type_are_fixed(value: object, frozen: str) -> None:
+    assert pack(value, "a test").hex() == frozen
+    assert unpack(bytes.fromhex(frozen)) == value
+    assert type(unpack(bytes.fromhex(frozen))) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("scalar", "value"),
+    [
+        (np.int8(-3), -3),
+        (np.uint64(2**64 - 1), 2**64 - 1),
+        (np.float16(1.5), 1.5),
+        (np.float64(0.1), 0.1),
+        (np.bool_(True), True),
+        (np.str_("ä"), "ä"),
+        (np.bytes_(b"a"), b"a"),
+        (np.datetime64("2026-01-02"), dt.date(2026, 1, 2)),
+        (np.datetime64("2026-01-02T03:04:05.000006"), dt.datetime(2026, 1, 2, 3, 4, 5, 6)),
+        (np.timedelta64(5, "s"), dt.timedelta(seconds=5)),
+    ],
+    ids=repr,
+)
+def test_a_numpy_scalar_is_stored_as_the_value_that_it_stands_for(scalar: np.generic, value: object) -> None:
+    for given, expected in ((scalar, value), ([scalar], [value]), ((scalar,), (value,)), ({scalar}, {value})):
+        found = unpack(pack(given, "a test"))
+        assert found == expected
+        assert type(found) is type(expected)
+    assert type(unpack(pack(scalar, "a test"))) is type(value)
+
+
+def test_an_integer_may_have_more_digits_than_python_prints() -> None:
+    for value in (10**5000, -(10**5000)):
+        assert unpack(pack({value: (value,)}, "a test")) == {value: (value,)}
+
+
+def test_a_zone_is_stored_as_its_offset_at_that_time() -> None:
+    summer = dt.datetime(2026, 7, 1, 12, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"))
+    found = unpack(pack(summer, "a test"))
+
+    assert found == summer
+    assert found.utcoffset() == dt.timedelta(hours=2)
+
+
+def test_both_hours_of_a_clock_that_is_set_back_stay_apart() -> None:
+    twice = dt.datetime(2026, 10, 25, 2, 30, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"))
+    offsets = [unpack(pack(twice.replace(fold=fold), "a test")).utcoffset() for fold in (0, 1)]
+
+    assert offsets == [dt.timedelta(hours=2), dt.timedelta(hours=1)]
+
+
+def nested(depth: int, kind: type = list) -> Any:
+    value: Any = 0
+    for _ in range(depth):
+        value = kind((value,))
+    return value
+
+
+def endless() -> list[object]:
+    value: list[object] = []
+    value.append(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (object(), "object"),
+        (object, "type"),
+        (print, "builtin_function_or_method"),
+        (1j, "complex"),
+        (range(3), "range"),
+        (Colour.RED, "Colour"),
+        (Point(1), "Point"),
+        (Text("a"), "Text"),
+        (collections.OrderedDict(a=1), "OrderedDict"),
+        (collections.Counter("a"), "Counter"),
+        (np.array([1]), "ndarray"),
+        pytest.param(np.array(1), "ndarray", id="array of no dimension"),
+        (np.complex64(1j), "complex"),
+        (np.longdouble(1), "longdouble"),
+        (np.datetime64("2026-01-02", "ns"), "datetime64[ns]"),
+        (np.timedelta64(1, "ns"), "timedelta64[ns]"),
+        (dt.UTC, "timezone"),
+        (dt.time(1, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin")), "no offset"),
+        ("\ud800", "surrogates not allowed"),
+        (endless(), "recursion"),
+        (nested(10_000, tuple), "recursion"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_unstorable_value_names_its_place_however_deep_it_is(value: object, named: str) -> None:
+    for holder in (value, [1, {"a": (value,)}], ({"b": [value]},)):
+        with pytest.raises(UnstorableValue) as refused:
+            pack(holder, "state 'profile' of key 7")
+        assert refused.value.where == "state 'profile' of key 7"
+        assert "state 'profile' of key 7 holds a " in str(refused.value)
+        assert named in refused.value.type_name
+
+
+def test_an_unstorable_key_of_a_dict_is_found_too() -> None:
+    with pytest.raises(UnstorableValue, match="place holds a complex"):
+        pack({1j: 1}, "place")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        b"\x01\x01",
+        b"\xa1\xff",
+        b"\x81\x90\x01",
+        b"\x91" * 5000,
+        msgpack.packb(msgpack.ExtType(11, b"\x01")),
+        msgpack.packb(msgpack.ExtType(127, b"")),
+        b"\xd4\x80\x00",
+        b"\xd4\xfe\x00",
+        msgpack.packb([{"a": msgpack.ExtType(99, b"\x01")}]),
+        msgpack.packb(msgpack.ExtType(2, msgpack.packb(msgpack.ExtType(99, b"")))),
+        *(msgpack.packb(msgpack.ExtType(number, b"\xc1")) for number in range(1, 11)),
+        *(msgpack.packb(msgpack.ExtType(number, msgpack.packb([["?"]]))) for number in (1, 3, 4, 5, 6, 7, 8, 9, 10)),
+        msgpack.packb(msgpack.ExtType(5, msgpack.packb("abc"))),
+        msgpack.packb(msgpack.ExtType(6, msgpack.packb("0123456789abcdef"))),
+        msgpack.packb(msgpack.ExtType(7, msgpack.packb("2026-13-01"))),
+        msgpack.packb(msgpack.ExtType(10, msgpack.packb([10**12, 0, 0]))),
+        msgpack.packb(msgpack.ExtType(10, msgpack.packb([0, 0, 0, 0, 0, 0, 0, 0]))),
+    ],
+    ids=lambda data: data.hex()[:24] or "nothing",
+)
+def test_bytes_that_are_no_value_of_this_release_are_refused(data: bytes) -> None:
+    with pytest.raises(UnreadableValue) as refused:
+        unpack(data)
+    assert refused.value.reason
+
+
+def test_a_value_of_a_newer_release_is_named_by_its_extension() -> None:
+    with pytest.raises(KeyGroupsError, match=r"extension 42 is unknown.*newer release"):
+        unpack(msgpack.packb(msgpack.ExtType(42, b"\x01")))
+
+
+def test_the_error_survives_pickling() -> None:
+    error = pickle.loads(pickle.dumps(UnreadableValue("extension 42 is unknown")))
+
+    assert error.reason == "extension 42 is unknown"
+    assert "extension 42" in str(error)
+
+
+def test_nothing_that_is_decoded_is_executed() -> None:
+    """A pickle, the usual way to run code by loading data, is plain bytes here."""
+    hostile = pickle.dumps(print)
+
+    assert unpack(pack(hostile, "a test")) == hostile
+    with pytest.raises(UnreadableValue):
+        unpack(hostile)
