@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -25,7 +25,10 @@ from keygroups.errors import ConfigError
 class Calls(Protocol):
     """How a kind of function is called. Only the thread of the event loop may use it."""
 
-    invoke: Callable[[Any, InvocationContext], Awaitable[Iterable[Any]]]
+    @property
+    def invoke(self) -> Callable[[Any, InvocationContext], Coroutine[Any, Any, Iterable[Any]]]:
+        """The coroutine function for one element."""
+        ...
 
     def flush(self) -> None:
         """Make the calls that wait for company."""
@@ -115,9 +118,7 @@ class BatchCalls:
     async def _call(self, batch: list[tuple[Any, InvocationContext, asyncio.Future[Iterable[Any]]]]) -> None:
         values, ctxs, futures = zip(*batch, strict=True)
         try:
-            results = list(await self._function.async_invoke_batch(values, ctxs))
-            if len(results) != len(values):
-                raise IncompleteBatch(len(values), len(results))
+            results = _one_for_each(values, await self._function.async_invoke_batch(values, ctxs))
         except Exception as error:  # noqa: BLE001 - it is the failure of each element of the batch
             results = [error] * len(values)
         for future, result in zip(futures, results, strict=True):
@@ -201,6 +202,13 @@ class CallbackCalls(_ForeignCalls):
         deliver = lambda outputs, error: self._deliver(result, outputs if error is None else error)  # noqa: E731
         self._function.async_invoke(value, ResultFuture(ctx, deliver))
         return await result
+
+
+def _one_for_each(values: Sequence[Any], results: Iterable[Any]) -> list[Any]:
+    results = list(results)
+    if len(results) != len(values):
+        raise IncompleteBatch(len(values), len(results))
+    return results
 
 
 def _settle(future: asyncio.Future[Iterable[Any]], result: Any) -> None:

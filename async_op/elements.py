@@ -10,6 +10,7 @@ from snapshots import InFlightElement
 
 if TYPE_CHECKING:
     from async_op.context import InvocationContext
+    from async_op.keys import KeyAssignment
     from async_op.queues import Segment
 
 
@@ -69,18 +70,18 @@ class Entry:
         self.task: asyncio.Task[None] | None = None
         self.segment: Segment | None = None
 
-    def capture(self, channel: int, key_group: int, element_id: str, now: float) -> InFlightElement:
+    def capture(self, keys: KeyAssignment, now: float) -> InFlightElement:
         """Return the element as a snapshot holds it."""
         deadline, due, outputs = self.deadline, self.due, self.outputs
         return InFlightElement(
-            channel=channel,
+            channel=keys.subtask_index,
             sequence=self.sequence,
             completed=outputs is not None,
             value=self.value,
             timestamp=self.timestamp,
             key=self.key,
-            key_group=key_group,
-            element_id=element_id,
+            key_group=keys.key_group_of(self),
+            element_id=keys.element_id_of(self),
             attempt=self.attempt,
             remaining=None if deadline is None else max(0.0, deadline - now),
             delay=None if due is None else max(0.0, due - now),
@@ -95,12 +96,13 @@ class WatermarkEntry:
 
     is_watermark = True
     outputs: Sequence[Any] = ()
-    segment = None
 
     def __init__(self, sequence: int, timestamp: int) -> None:
         self.sequence = sequence
         self.timestamp = timestamp
 
-    def capture(self, channel: int) -> InFlightElement:
+    def capture(self, keys: KeyAssignment, now: float) -> InFlightElement:
         """Return the watermark as a snapshot holds it."""
-        return InFlightElement(channel=channel, sequence=self.sequence, is_watermark=True, timestamp=self.timestamp)
+        return InFlightElement(
+            channel=keys.subtask_index, sequence=self.sequence, is_watermark=True, timestamp=self.timestamp
+        )

@@ -220,7 +220,7 @@ class Invoker:
         self._completed(entry)
 
     def _end(self, entry: Entry, invocation: InvocationContext, error: BaseException) -> None:
-        """A call has failed: try again, or for good."""
+        """Try a failed call again, or let its element fail for good."""
         if entry.invocation is not invocation:
             self.late_results += not isinstance(error, asyncio.CancelledError)
             return

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 
 from async_op.elements import Entry
 from async_op.functions import Runtime
-from keygroups.errors import KeyGroupOutOfRange, NullKey
+from keygroups.errors import KeyGroupOutOfRange, NullKey, UnsupportedKey
 from keygroups.hashing import key_hasher
 from snapshots.subtask import NO_KEY_GROUP
 
@@ -23,13 +23,19 @@ class KeyAssignment:
         The subtask, and the key groups that it owns.
     """
 
-    __slots__ = ("_hash", "_owned", "_run_id", "_runtime")
+    __slots__ = ("_hash", "_hash_name", "_owned", "_run_id", "_runtime")
 
     def __init__(self, hash_name: str, runtime: Runtime) -> None:
         self._hash = key_hasher(hash_name)
+        self._hash_name = hash_name
         self._runtime = runtime
         self._owned = runtime.key_groups
         self._run_id = uuid.uuid4().hex
+
+    @property
+    def subtask_index(self) -> int:
+        """The subtask: the channel of its elements in a snapshot."""
+        return self._runtime.subtask_index
 
     def set_key(self, entry: Entry, key: Hashable) -> None:
         """Set the key and the key group of an entry.
@@ -43,6 +49,8 @@ class KeyAssignment:
         """
         if key is None:
             raise NullKey(f"element {entry.value!r}")
+        if isinstance(key, list):
+            raise UnsupportedKey("list", self._hash_name, "a tuple for several key columns")
         key_group = self._hash(key) % self._runtime.max_parallelism
         owned = self._owned
         if not owned.start <= key_group <= owned.end:

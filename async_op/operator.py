@@ -218,7 +218,7 @@ class AsyncWaitOperator:
             max_parallelism=self._runtime.max_parallelism,
             hash=settings.hash,
             states=self._scope.backend.cut(),
-            in_flight=tuple([self._capture(entry, now) for entry in self._queue.entries()]),
+            in_flight=tuple([entry.capture(self._keys, now) for entry in self._queue.entries()]),
             watermark=self._watermark,
             emitted=self._emitted,
         )
@@ -328,11 +328,8 @@ class AsyncWaitOperator:
     async def _wait_for_room(self) -> None:
         self._check_usable()
         if not self._has_room():
-            self._back_pressured.start()
-            try:
+            with self._back_pressured:
                 await self._waiters.wait_until(self._has_room)
-            finally:
-                self._back_pressured.stop()
 
     def _has_room(self) -> bool:
         if self._gate is None or self._settings.mode != "key_ordered":
@@ -377,7 +374,9 @@ class AsyncWaitOperator:
             return None
         self._reinvoked += 1
         if self._timeout is not None:
-            entry.deadline = self._now() + min(self._timeout, element.remaining or self._timeout)
+            budget = self._timeout if element.remaining is None else min(self._timeout, element.remaining)
+            entry.deadline = self._now() + budget
+            entry.expired = budget == 0
         if element.delay is None:
             self._invoker.start(entry)
         else:
@@ -392,21 +391,16 @@ class AsyncWaitOperator:
         self._size = size = self._size - 1
         if not size:
             self._idle.start()
-        outputs, timestamp, output = entry.outputs, entry.timestamp, self._output
-        if entry.is_watermark:
-            self._watermark = timestamp
+        output = self._output
+        if isinstance(entry, WatermarkEntry):
+            self._watermark = entry.timestamp
             self._emitted += 1
-            output(Watermark(timestamp))
+            output(Watermark(entry.timestamp))
         else:
+            outputs, timestamp = entry.outputs, entry.timestamp
+            assert outputs is not None, "only what has completed leaves"
             self._emitted += len(outputs)
             for value in outputs:
                 output(_new_tuple(Record, (value, timestamp)))
         if self._waiters:
             self._waiters.wake()
-
-    def _capture(self, entry: QueueEntry, now: float) -> InFlightElement:
-        if isinstance(entry, WatermarkEntry):
-            return entry.capture(self._settings.subtask_index)
-        return entry.capture(
-            self._settings.subtask_index, self._keys.key_group_of(entry), self._keys.element_id_of(entry), now
-        )

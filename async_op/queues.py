@@ -111,10 +111,11 @@ class UnorderedQueue:
 
     def complete(self, entry: QueueEntry) -> None:
         """Let the entry leave if it stands in the first segment, and what follows once that segment is done."""
-        first, segment = self._first, entry.segment
-        if segment is not None:
+        if isinstance(entry, Entry):
+            segment = entry.segment
+            assert segment is not None, "the entry was put before"
             del segment.pending[entry]
-            if segment is not first:
+            if segment is not self._first:
                 segment.completed.append(entry)
                 return
             self._leave(entry)

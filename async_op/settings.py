@@ -47,7 +47,8 @@ class OperatorSettings:
         _check_choice("mode", self.mode, get_args(Mode))
         key_hasher(self.hash)
         _check_choice("on_error", self.on_error, get_args(OnError))
-        check_parallelism(self.parallelism, self.max_parallelism or default_max_parallelism(self.parallelism))
+        groups = default_max_parallelism(self.parallelism) if self.max_parallelism is None else self.max_parallelism
+        check_parallelism(self.parallelism, groups)
         if not 0 <= self.subtask_index < self.parallelism:
             raise ConfigError("subtask_index", self.subtask_index, f"there are subtasks 0 to {self.parallelism - 1}")
         if self.capacity < 1:
@@ -55,7 +56,7 @@ class OperatorSettings:
         if self.timeout is not None and self.timeout <= 0:
             raise ConfigError("timeout", self.timeout, "use None for no timeout")
         if self.key_by is None and (self.function.states or self.mode == "key_ordered"):
-            raise ConfigError("key_by", None, "keyed state and mode 'key_ordered' need a key for each element")
+            raise ConfigError("key_by", None, f"{self._needs_keys()}, so its elements need a key")
         if (self.on_error == "dead_letter") != (self.dead_letters is not None):
             raise ConfigError("dead_letters", self.dead_letters, "it belongs to on_error='dead_letter', and only to it")
 
@@ -74,6 +75,10 @@ class OperatorSettings:
             restore.check_fits(self.subtask_index, self.parallelism, groups, self.hash)
         owned = range_of(self.subtask_index, self.parallelism, groups)
         return Runtime(self.subtask_index, self.parallelism, groups, owned)
+
+    def _needs_keys(self) -> str:
+        reason = "declares keyed state" if self.function.states else "runs in mode 'key_ordered'"
+        return f"{type(self.function).__name__} {reason}"
 
     @property
     def waiting_max(self) -> int:

@@ -77,6 +77,12 @@ class Stopwatch:
         self._seconds = self.seconds
         self._started = None
 
+    def __enter__(self) -> None:
+        self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     @property
     def seconds(self) -> float:
         """The sum, what runs included."""

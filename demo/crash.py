@@ -51,7 +51,7 @@ class Runs:
             f"--latency={self.latency.median}",
             f"--seed={self.latency.seed}",
         ]
-        return Child("pipeline", arguments, self.workspace.logs / f"{run}.log")
+        return Child("pipeline", arguments, self.workspace.logs / f"{run}.log", self.workspace.scratch)
 
     def observe(self, doing: str) -> int:
         """Read and show how far the pipeline is; returns the calls made so far."""

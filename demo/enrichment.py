@@ -33,6 +33,7 @@ _PASSED_ON = ("flight_id", "aircraft", "scheduled_departure", "carrier", "flight
 _NO_WEATHER: dict[str, Any] = {"temp": None, "wind_speed": None, "visib": None}
 _NO_PLANE: dict[str, Any] = {"manufacturer": None, "model": None, "seats": None}
 
+_CONNECTIONS = 16
 _SAMPLE_INTERVAL_S = 0.1
 
 
@@ -76,7 +77,16 @@ class FlightEnrichment(AsyncFunction):
 
     async def open(self, runtime: Any) -> None:
         """Connect to the service, and start to take samples."""
-        self.client = valkey.asyncio.Valkey(unix_socket_path=self.socket)
+        # Calls share a few connections, since a connection each would soon be more than a process may have open.
+        # The client's own timeouts are off: the pipeline's covers the whole call.
+        pool = valkey.asyncio.BlockingConnectionPool(
+            connection_class=valkey.asyncio.UnixDomainSocketConnection,
+            path=self.socket,
+            max_connections=_CONNECTIONS,
+            timeout=None,
+            socket_timeout=None,
+        )
+        self.client = valkey.asyncio.Valkey.from_pool(pool)
         self.sampler = asyncio.create_task(self._sample())
 
     async def async_invoke(self, value: dict[str, Any], ctx: Any) -> list[dict[str, Any]]:

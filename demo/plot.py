@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-_BIN_S = 0.5
+_BIN_S = 1.0
 _BLUE, _ORANGE, _RED, _GREEN = "#3b6fb6", "#e08a1e", "#c0392b", "#2e8b57"
 
 
@@ -41,7 +41,7 @@ class Timeline:
 
 
 def read_samples(folder: Path, begun: float) -> pd.DataFrame:
-    """Add up the workers' samples: calls in flight and completions a second, in bins of half a second."""
+    """Add up the workers' samples: calls in flight and completions a second, in bins of a second."""
     frames = [_read_worker(path) for path in sorted(folder.glob("*.jsonl"))]
     samples = pd.concat(frames)
     samples["bin"] = ((samples["at"] - begun) // _BIN_S).astype(int)
@@ -65,26 +65,44 @@ def draw(samples: pd.DataFrame, timeline: Timeline, path: Path) -> None:
     # Without pyplot: no window system is asked for, and no figure outlives this function.
     figure = Figure(figsize=(11, 6.5), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
-    above.fill_between(samples.index, samples["in_flight"], step="post", color=_BLUE, alpha=0.35, linewidth=0)
-    above.step(samples.index, samples["in_flight"], where="post", color=_BLUE, linewidth=1, label="calls in flight")
-    times = [at - timeline.begun for at, _ in timeline.barriers]
-    above.plot(times, [count for _, count in timeline.barriers], "D", color=_ORANGE, label="in flight in a snapshot")
-    above.set_ylabel("elements")
-    below.step(samples.index, samples["rate"], where="post", color=_GREEN, linewidth=1)
-    below.fill_between(samples.index, samples["rate"], step="post", color=_GREEN, alpha=0.3, linewidth=0)
+    _draw_in_flight(above, samples, timeline)
+    _draw_area(below, samples["rate"], _GREEN)
     below.set_ylabel("calls completed a second")
-    below.set_xlabel("seconds since the pipeline's first start")
+    below.set_xlabel("seconds since the first start of the pipeline")
     for axes in (above, below):
         _mark(axes, timeline)
-    above.legend(loc="upper left", frameon=False)
-    above.set_title(f"{timeline.old_parallelism} subtasks, SIGKILL, {timeline.new_parallelism} subtasks")
+        axes.set_xlim(0, samples.index[-1])
+    _label(above, timeline)
     figure.savefig(path, dpi=130)
 
 
+def _draw_in_flight(axes: Axes, samples: pd.DataFrame, timeline: Timeline) -> None:
+    _draw_area(axes, samples["in_flight"], _BLUE, label="calls in flight")
+    times, counts = zip(*timeline.barriers, strict=True)
+    seconds = [at - timeline.begun for at in times]
+    label = "elements in flight in a snapshot: called, or returned and waiting for their turn"
+    axes.plot(seconds, counts, "D", color=_ORANGE, markeredgecolor="white", markersize=8, label=label)
+    axes.set_ylabel("in flight")
+    axes.figure.legend(loc="outside upper left", frameon=False, ncols=2)
+
+
+def _draw_area(axes: Axes, values: pd.Series, color: str, label: str | None = None) -> None:
+    axes.fill_between(values.index, values, step="post", color=color, alpha=0.35, linewidth=0)
+    axes.step(values.index, values, where="post", color=color, linewidth=1, label=label)
+
+
 def _mark(axes: Axes, timeline: Timeline) -> None:
+    axes.margins(y=0.18)
     axes.set_ylim(bottom=0)
-    axes.set_xlim(left=0)
     axes.grid(axis="y", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.axvline(timeline.killed - timeline.begun, color=_RED, linewidth=1.5)
     axes.axvline(timeline.rescaled - timeline.begun, color="black", linewidth=1.5, linestyle="--")
+
+
+def _label(axes: Axes, timeline: Timeline) -> None:
+    old, new = timeline.old_parallelism, timeline.new_parallelism
+    heights = axes.get_xaxis_transform()  # of the axes, whatever the data
+    killed, rescaled = timeline.killed - timeline.begun, timeline.rescaled - timeline.begun
+    axes.text(killed, 0.95, f"{old} subtasks, then SIGKILL  ", color=_RED, ha="right", transform=heights)
+    axes.text(rescaled, 0.95, f"  rescaled: {new} subtasks", color="black", ha="left", transform=heights)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,23 +42,27 @@ class Child:
         Its command line.
     log : Path
         Where its output goes.
+    scratch : Path
+        Folder for its temporary files; what a killed process cannot remove is removed with it.
     """
 
-    def __init__(self, module: str, arguments: Sequence[str], log: Path) -> None:
+    def __init__(self, module: str, arguments: Sequence[str], log: Path, scratch: Path) -> None:
         self._command = [sys.executable, "-m", f"demo.{module}", *arguments]
         self._name = module
         self._log = log
+        self._scratch = scratch
 
     def __enter__(self) -> Self:
         # Spark's Python workers import the function from here, wherever the demo was started.
         path = os.pathsep.join([str(_REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
+        self._scratch.mkdir(exist_ok=True)
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": path},
+                env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(self._scratch)},
                 start_new_session=True,
             )
         return self
@@ -66,6 +71,8 @@ class Child:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.kill()
+        # A JVM that shuts down may be removing files there at the same time.
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def kill(self) -> None:
         """SIGKILL the driver and its JVM; Spark's Python workers end when their JVM is gone."""

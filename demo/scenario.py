@@ -108,7 +108,7 @@ def _draw(runs: Runs, outcome: _Outcome) -> None:
 def _compare(workspace: Workspace, shown: Display) -> dict[str, Any]:
     shown.say("comparing every row with a Spark SQL batch job")
     log = workspace.logs / "comparison.log"
-    with Child("compare", [str(workspace.root)], log) as child:
+    with Child("compare", [str(workspace.root)], log, workspace.scratch) as child:
         code = child.wait()
     if not workspace.comparison.exists():
         raise ChildFailed(f"the comparison ended with exit code {code} and no result", log)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 
 from pyspark.sql import SparkSession
 
@@ -17,7 +18,8 @@ _SETTINGS: dict[str, bool | float | int | str | None] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     # A run of two minutes is over before the optimising compiler has earned back what it takes from two cores.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    # A JVM does not look at TMPDIR, where a killed one shall leave what it leaves.
+    "spark.driver.extraJavaOptions": f'-XX:TieredStopAtLevel=1 "-Djava.io.tmpdir={tempfile.gettempdir()}"',
     # Two cores: the default of 200 is for a cluster.
     "spark.sql.shuffle.partitions": "2",
 }

@@ -62,6 +62,11 @@ class Workspace:
         return self.root / "logs"
 
     @property
+    def scratch(self) -> Path:
+        """Temporary files of the child process that runs."""
+        return self.root / "scratch"
+
+    @property
     def comparison(self) -> Path:
         """What the comparison found."""
         return self.root / "comparison.json"
@@ -79,7 +84,7 @@ class Workspace:
     def prepare(self) -> None:
         """Remove what an earlier run left here, and nothing else, and make the folders."""
         self.discard_bulk()
-        _discard(self.snapshots, self.logs)
+        _discard(self.snapshots, self.logs, self.scratch)
         for file in (self.comparison, self.summary, self.plot):
             file.unlink(missing_ok=True)
         for folder in (self.flights, self.tables, self.samples, self.logs):

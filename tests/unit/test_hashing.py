@@ -21,7 +21,7 @@ VECTORS = [
     json.loads(line)
     for line in (Path(__file__).parents[1] / "vectors" / "flink_key_groups.jsonl").read_text().splitlines()
 ]
-NOON = dt.datetime(2024, 2, 29, 12, 0, 0, 1)  # noqa: DTZ001 - naive on purpose: a key of TIMESTAMP_NTZ
+NOON = dt.datetime(2024, 2, 29, 12, 0, 0, 1)
 
 Pair = namedtuple("Pair", ["user", "item"])
 
