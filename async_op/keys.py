@@ -49,7 +49,7 @@ class KeyAssignment:
         """
         if key is None:
             raise NullKey(f"element {entry.value!r}")
-        if isinstance(key, list):
+        if type(key) is list:  # type: ignore[comparison-overlap] # a caller's mistake
             raise UnsupportedKey("list", self._hash_name, "a tuple for several key columns")
         key_group = self._hash(key) % self._runtime.max_parallelism
         owned = self._owned

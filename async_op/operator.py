@@ -284,8 +284,6 @@ class AsyncWaitOperator:
             latency=self._invoker.latency.freeze(),
         )
 
-    # -- life cycle
-
     def _prepare(self, restore: SubtaskRestore | None) -> None:
         function, clock = self._settings.function, self._clock or LoopClock(asyncio.get_running_loop())
         self._runtime = self._settings.runtime(restore)
@@ -342,8 +340,6 @@ class AsyncWaitOperator:
             self._failure = error
         self._waiters.wake()
 
-    # -- elements in
-
     def _put(self, entry: QueueEntry) -> None:
         if not self._size:
             self._idle.stop()
@@ -382,8 +378,6 @@ class AsyncWaitOperator:
         else:
             self._invoker.start_after(entry, element.delay)
         return entry
-
-    # -- elements out
 
     def _depart(self, entry: QueueEntry) -> None:
         if self._failure is not None:

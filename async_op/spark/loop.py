@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from async_op.elements import Record, Watermark
+from async_op.errors import MailboxClosed
 from async_op.operator import AsyncWaitOperator
+from async_op.processor import MailboxProcessor, MailboxStatistics
+from async_op.waiting import ParkWait, WaitSituation, WaitStrategies
 from snapshots import SubtaskRestore, SubtaskSnapshot
 
 _T = TypeVar("_T")
@@ -18,13 +21,19 @@ _T = TypeVar("_T")
 OUTPUTS_AT_ONCE = 1024
 """Outputs that cross from the loop to the feeding thread together."""
 
+# A thread that spins takes the interpreter lock from the loop that it waits for, so the default is to park.
+_PARK = ParkWait(5e-3)
+DEFAULT_STRATEGIES = WaitStrategies(source=_PARK, consume=_PARK, back_pressure=_PARK)
+
+Element = tuple[Any, str | None]
 OperatorFactory = Callable[[Callable[[Record | Watermark], object]], AsyncWaitOperator]
 
 
 class OperatorThread:
-    """Runs one operator on its own loop. One other thread calls the methods, one at a time.
+    """Runs one operator on its own loop. One other thread, the feeding one, calls the methods.
 
-    Outputs come back in the iterators that `feed` and `finish` return; each must be read to its end.
+    The feeding thread is a mailbox's: its default action takes the next batch of elements from the source, and is
+    suspended until the operator has accepted them; outputs come as mail.
 
     Parameters
     ----------
@@ -38,7 +47,7 @@ class OperatorThread:
         self._make_operator = make_operator
         self._restore = restore
         self._outputs: list[Any] = []
-        self._ready = queue.SimpleQueue[list[Any] | None]()
+        self._arrived: list[list[Any]] = []
         self._loop = _new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="keygroups loop", daemon=True)
 
@@ -57,62 +66,53 @@ class OperatorThread:
         finally:
             self._stop()
 
-    def feed(self, elements: Iterable[tuple[Any, str | None]]) -> Iterator[list[Any]]:
-        """Put in elements with their ids; yields outputs as they come until all elements are accepted."""
-        return self._outputs_during(self._process(elements))
+    def run(self, source: Iterator[Iterable[Element]], barrier_timeout: float | None = None) -> Iterator[list[Any]]:
+        """Feed elements until the source ends, then wait for what is in flight; yields outputs as they come.
 
-    def finish(self) -> Iterator[list[Any]]:
-        """Wait until nothing is in flight; yields the outputs as they come."""
-        return self._outputs_during(self.operator.finish())
-
-    def settle(self, timeout: float | None) -> Iterator[list[Any]]:
-        """Wait until nothing is in flight, `timeout` seconds at most; yields the outputs as they come."""
-        return self.finish() if timeout is None else self._outputs_during(self._settle(timeout))
+        Parameters
+        ----------
+        source : iterator of iterables of (value, element id or None)
+            One iterable a batch.
+        barrier_timeout : float, optional
+            Seconds to wait, at the end, for calls under way; without it, until all have returned.
+        """
+        self._processor = MailboxProcessor(lambda _: self._feed(source, barrier_timeout), DEFAULT_STRATEGIES)
+        self._mail = self._processor.executor()
+        try:
+            going_on = True
+            while going_on:
+                going_on = self._processor.step()
+                yield from self._take_arrived()
+        finally:
+            self._processor.close()
 
     def cut(self) -> tuple[SubtaskSnapshot, list[Any]]:
         """Cut a snapshot; returns with it the outputs that belong to it and were not yielded before."""
         return self._call(self._cut())
 
-    async def _open(self) -> None:
-        self.operator = self._make_operator(self._keep)
-        await self.operator.open(self._restore)
+    def waits(self) -> MailboxStatistics:
+        """Return how long the feeding thread waited, and for what."""
+        return self._processor.statistics()
 
-    async def _process(self, elements: Iterable[tuple[Any, str | None]]) -> None:
-        process = self.operator.process
-        for value, element_id in elements:
-            await process(value, element_id=element_id)
+    # The feeding thread's.
 
-    async def _settle(self, timeout: float) -> None:
-        await self.operator.settle(timeout)
+    def _feed(self, source: Iterator[Iterable[Element]], barrier_timeout: float | None) -> None:
+        started = time.monotonic()
+        batch = next(source, None)
+        self._processor.count_wait(WaitSituation.SOURCE, time.monotonic() - started)
+        if batch is not None:
+            accepted = self._processor.suspend_default_action(WaitSituation.BACK_PRESSURE)
+            self._start(self._process(batch), accepted.resume)
+        else:
+            self._processor.suspend_default_action(WaitSituation.CONSUME)
+            self._start(self._end(barrier_timeout), self._processor.complete)
 
-    async def _cut(self) -> tuple[SubtaskSnapshot, list[Any]]:
-        snapshot = await self.operator.snapshot()
-        outputs, self._outputs = self._outputs, []  # calls go on until the operator is closed
-        return snapshot, outputs
+    def _start(self, work: Coroutine[Any, Any, object], then: Callable[[], object]) -> None:
+        asyncio.run_coroutine_threadsafe(self._report(work, then), self._loop)
 
-    def _keep(self, element: Record | Watermark) -> None:
-        assert isinstance(element, Record), "no watermark was put in"
-        self._outputs.append(element.value)
-        if len(self._outputs) >= OUTPUTS_AT_ONCE:
-            self._flush()
-
-    def _flush(self) -> None:
-        self._ready.put(self._outputs)
-        self._outputs = []
-
-    def _outputs_during(self, work: Coroutine[Any, Any, None]) -> Iterator[list[Any]]:
-        future = asyncio.run_coroutine_threadsafe(self._then_flush(work), self._loop)
-        while (outputs := self._ready.get()) is not None:
-            if outputs:
-                yield outputs
-        future.result()
-
-    async def _then_flush(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        finally:
-            self._flush()
-            self._ready.put(None)
+    def _take_arrived(self) -> list[list[Any]]:
+        arrived, self._arrived = self._arrived, []
+        return arrived
 
     def _call(self, work: Coroutine[Any, Any, _T]) -> _T:
         future: Future[_T] = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -122,6 +122,50 @@ class OperatorThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    # The loop's.
+
+    async def _open(self) -> None:
+        self.operator = self._make_operator(self._keep)
+        await self.operator.open(self._restore)
+
+    async def _process(self, elements: Iterable[Element]) -> None:
+        process = self.operator.process
+        for value, element_id in elements:
+            await process(value, element_id=element_id)
+
+    async def _end(self, barrier_timeout: float | None) -> None:
+        if barrier_timeout is None:
+            await self.operator.finish()
+        else:
+            await self.operator.settle(barrier_timeout)
+
+    async def _cut(self) -> tuple[SubtaskSnapshot, list[Any]]:
+        snapshot = await self.operator.snapshot()
+        outputs, self._outputs = self._outputs, []  # calls go on until the operator is closed
+        return snapshot, outputs
+
+    async def _report(self, work: Coroutine[Any, Any, object], then: Callable[[], object]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - raised again in the feeding thread
+            self._processor.report(error)
+        else:
+            self._flush()
+            then()
+
+    def _keep(self, element: Record | Watermark) -> None:
+        assert isinstance(element, Record), "no watermark was put in"
+        self._outputs.append(element.value)
+        if len(self._outputs) >= OUTPUTS_AT_ONCE:
+            self._flush()
+
+    def _flush(self) -> None:
+        outputs, self._outputs = self._outputs, []
+        try:
+            self._mail.execute(lambda: self._arrived.append(outputs), "outputs")
+        except MailboxClosed:
+            return  # nobody takes outputs any more
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:

@@ -79,11 +79,9 @@ class _PartitionTask:
     retry: RetryPolicy | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        source = (((row, None) for row in rows_of(batch)) for batch in batches)
         with OperatorThread(self._make_operator) as thread:
-            for batch in batches:
-                for outputs in thread.feed((row, None) for row in rows_of(batch)):
-                    yield batch_of(outputs, self.output_schema)
-            for outputs in thread.finish():
+            for outputs in thread.run(source):
                 yield batch_of(outputs, self.output_schema)
 
     def _make_operator(self, output: Callable[[Record | Watermark], object]) -> AsyncWaitOperator:

@@ -94,25 +94,18 @@ class EpochTask:
         yield pa.RecordBatch.from_arrays(columns, names=["subtask", "report"])
 
     def _run(self, subtask_index: int, batches: Iterator[pa.RecordBatch]) -> SubtaskReport:
-        settings = self.settings
         restore = None if self.snapshot is None else self.snapshot.restore(subtask_index, self.parallelism)
-        outputs: list[pa.RecordBatch] = []
-        rows = 0
+        source = _Source(batches, self.epoch_id)
+        barrier_timeout = None if self.drain else self.settings.barrier_timeout
         with OperatorThread(lambda output: self._make_operator(subtask_index, output), restore) as thread:
-            identify = _Identities(self.epoch_id)
-            for batch in batches:
-                rows += batch.num_rows
-                elements = ((row, identify(row)) for row in rows_of(batch))
-                outputs += [batch_of(part, self.output_schema) for part in thread.feed(elements)]
-            rest = thread.finish() if self.drain else thread.settle(settings.barrier_timeout)
-            outputs += [batch_of(part, self.output_schema) for part in rest]
+            outputs = [batch_of(part, self.output_schema) for part in thread.run(source, barrier_timeout)]
             cut, last = thread.cut()
             outputs.append(batch_of(last, self.output_schema))
             statistics = thread.operator.statistics()
         table = pa.Table.from_batches(outputs, self.output_schema)
         assert table.num_rows == cut.emitted, "an output is in the snapshot's or in the epoch's, never in both"
         handle = self.pending.write_subtask(cut, table)
-        return SubtaskReport(handle, _metrics(rows, statistics, cut.emitted, len(cut.in_flight)))
+        return SubtaskReport(handle, _metrics(source.rows, statistics, cut.emitted, len(cut.in_flight)))
 
     def _make_operator(self, subtask_index: int, output: Callable[[Record | Watermark], object]) -> AsyncWaitOperator:
         settings = self.settings
@@ -130,14 +123,21 @@ class EpochTask:
         )
 
 
-class _Identities:
-    """Gives each row of an epoch an id that is the same whenever the epoch runs, in whatever order rows come."""
+class _Source(Iterator[Iterator[tuple[dict[str, Any], str]]]):
+    """Rows with an id that is the same whenever the epoch runs, in whatever order the rows come."""
 
-    def __init__(self, epoch_id: str) -> None:
+    def __init__(self, batches: Iterator[pa.RecordBatch], epoch_id: str) -> None:
+        self.rows = 0
+        self._batches = batches
         self._prefix = hashlib.blake2b(epoch_id.encode(), digest_size=16)
         self._seen = Counter[bytes]()
 
-    def __call__(self, row: dict[str, Any]) -> str:
+    def __next__(self) -> Iterator[tuple[dict[str, Any], str]]:
+        batch = next(self._batches)
+        self.rows += batch.num_rows
+        return ((row, self._identify(row)) for row in rows_of(batch))
+
+    def _identify(self, row: dict[str, Any]) -> str:
         digest = self._prefix.copy()
         digest.update(pack(list(row.values()), "a row"))
         identity = digest.digest()

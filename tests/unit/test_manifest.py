@@ -140,7 +140,7 @@ def test_what_is_no_manifest_is_corruption(data: bytes) -> None:
 
 def test_the_checksum_of_other_content_does_not_match() -> None:
     mine, other = SAMPLE.to_bytes(), dataclasses.replace(SAMPLE, version=8).to_bytes()
-    split = mine.index(b',"sha256":"') + len(b',"sha256":"')
+    split = mine.rindex(b',"sha256":"') + len(b',"sha256":"')
 
     assert "checksum" in refused(mine[:split] + other[-len(mine[split:]) :]).damage
 

@@ -1,0 +1,238 @@
+"""The loop of a thread that alternates between its own work and the mail of others (Flink's mailbox processor)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from async_op.errors import MailboxClosed
+from async_op.mailbox import MIN_PRIORITY, Mail, Mailbox, MailboxState
+from async_op.waiting import WaitSituation, WaitStrategies
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxStatistics:
+    """What a processor has done, at one moment.
+
+    Attributes
+    ----------
+    mails : int
+        Mail that was run.
+    default_actions : int
+        How often the default action ran.
+    waited_seconds : mapping of WaitSituation to float
+        Time spent waiting for mail, by the reason.
+    """
+
+    mails: int
+    default_actions: int
+    waited_seconds: MappingProxyType[WaitSituation, float]
+
+
+class Suspension:
+    """The pause of a default action. Any thread may end it, more than once."""
+
+    __slots__ = ("_executor", "_resume")
+
+    def __init__(self, executor: MailboxExecutor, resume: Callable[[], None]) -> None:
+        self._executor = executor
+        self._resume = resume
+
+    def resume(self) -> None:
+        """Let the default action run again; without effect once the processor is closed."""
+        try:
+            self._executor.execute(self._resume, "resume the default action", urgent=True)
+        except MailboxClosed:
+            return
+
+
+class MailboxExecutor:
+    """Hands in mail of one priority. `execute` is for any thread, the rest for the owner's only."""
+
+    __slots__ = ("_priority", "_processor")
+
+    def __init__(self, processor: MailboxProcessor, priority: int) -> None:
+        self._processor = processor
+        self._priority = priority
+
+    def execute(
+        self,
+        run: Callable[[], object],
+        description: str = "mail",
+        *,
+        urgent: bool = False,
+        deferrable: bool = False,
+        cancel: Callable[[], object] | None = None,
+    ) -> None:
+        """Have something run by the owner's thread.
+
+        Raises
+        ------
+        MailboxClosed
+            The processor takes no more mail.
+        """
+        mail = Mail(run, self._priority, description, urgent=urgent, deferrable=deferrable, cancel=cancel)
+        self._processor.mailbox.put(mail)
+
+    def run_one(self) -> None:
+        """Wait for one mail of at least this priority and run it, in the middle of an action (Flink's yield)."""
+        self._processor.run_mail(self._processor.mailbox.take(self._priority))
+
+    def try_run_one(self) -> bool:
+        """Run one mail of at least this priority if there is any; tell whether there was."""
+        mail = self._processor.mailbox.try_take(self._priority)
+        if mail is not None:
+            self._processor.run_mail(mail)
+        return mail is not None
+
+    def is_idle(self) -> bool:
+        """Tell whether the default action is suspended and there is no mail."""
+        processor = self._processor
+        return processor.suspended and not processor.mailbox.has_mail() and processor.mailbox.state is MailboxState.OPEN
+
+
+class MailboxProcessor:
+    """Runs mail, then its default action, over and over. The thread that calls `run` or `step` is the owner.
+
+    Mail that comes while a batch of mail runs waits for the next batch, so mail that causes mail cannot starve the
+    default action. What mail or the default action raises comes out of `run` or `step`.
+
+    Parameters
+    ----------
+    default_action : callable
+        Called with the processor; one small step of the owner's own work.
+    strategies : WaitStrategies
+        How to wait for mail while the default action is suspended.
+    """
+
+    def __init__(
+        self, default_action: Callable[[MailboxProcessor], object], strategies: WaitStrategies | None = None
+    ) -> None:
+        self.mailbox = Mailbox()
+        self._default_action = default_action
+        self._strategies = strategies or WaitStrategies()
+        self._situation: WaitSituation | None = None
+        self._paused = self._completed = False
+        self._mails = self._default_actions = 0
+        self._waited = dict.fromkeys(WaitSituation, 0.0)
+
+    @property
+    def suspended(self) -> bool:
+        """Whether the default action waits for its resumption."""
+        return self._situation is not None
+
+    def executor(self, priority: int = 0) -> MailboxExecutor:
+        """Return the way to hand in mail of a priority."""
+        return MailboxExecutor(self, priority)
+
+    def run(self) -> None:
+        """Run until all actions are completed, or `pause` is called."""
+        self._paused = False
+        while self.step():
+            pass
+
+    def step(self) -> bool:
+        """Run the mail that is there, then the default action once; tell whether there may be a next step."""
+        if self._completed:
+            return False
+        self._run_batch()
+        while self.suspended and not self._stopped:
+            self._wait()
+            self._run_batch()
+        if not self._stopped:
+            self._default_actions += 1
+            self._default_action(self)
+        return not self._stopped
+
+    def suspend_default_action(self, situation: WaitSituation) -> Suspension:
+        """Run only mail until the returned suspension ends; to be called by the owner's thread."""
+        if self.suspended:
+            raise RuntimeError("the default action is suspended already")
+        self._situation = situation
+        return Suspension(self.executor(), self._resume)
+
+    def count_wait(self, situation: WaitSituation, seconds: float) -> None:
+        """Add time that the default action itself spent waiting."""
+        self._waited[situation] += seconds
+
+    def pause(self) -> None:
+        """Make `run` return after the current step; a later `run` goes on. Any thread may call it."""
+        self._control(self._pause)
+
+    def complete(self) -> None:
+        """End the loop for good. Any thread may call it, also after the end."""
+        self._control(self._complete)
+
+    def report(self, error: BaseException) -> None:
+        """Raise an error out of the loop. Any thread may call it."""
+
+        def fail() -> None:
+            raise error
+
+        self._control(fail)
+
+    def prepare_close(self) -> None:
+        """Take no more mail; what is there can still be run. Any thread may call it."""
+        self.mailbox.quiesce()
+
+    def drain(self) -> None:
+        """Run all mail that is left."""
+        for mail in self.mailbox.drain():
+            self.run_mail(mail)
+
+    def close(self) -> None:
+        """Take and run no more mail; what is left is cancelled, and the first error of that raised."""
+        errors = []
+        for mail in self.mailbox.close():
+            try:
+                if mail.cancel is not None:
+                    mail.cancel()
+            except Exception as error:  # noqa: BLE001 - every mail is to be cancelled, whatever the others do
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def run_mail(self, mail: Mail) -> None:
+        """Run one mail in the owner's thread."""
+        self._mails += 1
+        mail.run()
+
+    def statistics(self) -> MailboxStatistics:
+        """Return the counters as they are now."""
+        return MailboxStatistics(self._mails, self._default_actions, MappingProxyType(dict(self._waited)))
+
+    @property
+    def _stopped(self) -> bool:
+        return self._completed or self._paused
+
+    def _run_batch(self) -> None:
+        if self.mailbox.create_batch():
+            while not self._stopped and (mail := self.mailbox.try_take_from_batch()) is not None:
+                self.run_mail(mail)
+
+    def _wait(self) -> None:
+        assert self._situation is not None, "waits only while suspended"
+        situation, strategy = self._situation, self._strategies.of(self._situation)
+        started, idle_count = time.monotonic(), 0
+        while not self.mailbox.has_mail():
+            if self.mailbox.state is not MailboxState.OPEN:
+                raise MailboxClosed(self.mailbox.state.value)
+            idle_count = strategy.idle(idle_count, self.mailbox.arrival)
+        self._waited[situation] += time.monotonic() - started
+
+    def _control(self, run: Callable[[], object]) -> None:
+        try:
+            self.mailbox.put(Mail(run, MIN_PRIORITY, "control", urgent=True))
+        except MailboxClosed:
+            return
+
+    def _resume(self) -> None:
+        self._situation = None
+
+    def _pause(self) -> None:
+        self._paused = True
+
+    def _complete(self) -> None:
+        self._completed = True

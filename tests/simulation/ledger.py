@@ -1,0 +1,202 @@
+"""Keeps account of a simulated run and objects to the first step that breaks a promise.
+
+Promises: nothing is lost and nothing comes twice; a finished call is not made again; the order of the mode and the
+rules of watermarks hold; a key's elements follow each other; attempts, ids and budgets survive a restart; the keyed
+state at every snapshot is what a loop over the elements, one after the other, would have made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from async_op import InvocationContext
+from snapshots import InFlightElement
+from tests.simulation.scenario import Item, Scenario
+
+EPSILON = 1e-6
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+@dataclass(eq=False)
+class Call:
+    """A call of the function, or of its fallback; its outcome counts until the element's time is over."""
+
+    index: int
+    number: int
+    is_fallback: bool = False
+    counts: bool = True
+
+
+@dataclass
+class Committed:
+    """What the newest snapshot says."""
+
+    accepted: set[int] = field(default_factory=set)
+    done: set[int] = field(default_factory=set)
+    """Elements whose call has ended for good; the others that were accepted are pending."""
+    departed: set[int] = field(default_factory=set)
+    dropped: set[int] = field(default_factory=set)
+    """Those among the done whose call has failed for good."""
+    outputs: dict[int, list[Any]] = field(default_factory=dict)
+    pending: dict[int, InFlightElement] = field(default_factory=dict)
+    stored: dict[int, InFlightElement] = field(default_factory=dict)
+    """Completed elements that have not left."""
+
+
+class Ledger:
+    """The account of one seed, over all restarts."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.items: dict[int, Item] = {item.index: item for item in scenario.items if isinstance(item, Item)}
+        self.committed = Committed()
+        self.violations: list[Violation] = []
+        self.calls: Counter[int] = Counter()
+        self.timeouts: Counter[int] = Counter()
+        self.foreign: set[asyncio.Task[None]] = set()
+        self.restarts = -1
+        self.begin_run()
+
+    def begin_run(self) -> None:
+        """Start all over from the newest snapshot."""
+        self.restarts += 1
+        self.finishing = False
+        self.crashed = False
+        self.offered: set[int] = set(self.committed.accepted)
+        self.active: dict[int, Call] = {}
+        self.running_keys: dict[str, Call] = {}
+        self.outcomes: dict[int, Any] = {}
+        self.dead: set[int] = set()
+        self.timed_out: set[int] = set()
+        self.attempts = {index: element.attempt - 1 for index, element in self.committed.pending.items()}
+        self.not_before: dict[int, float] = {}
+        self.deadlines: dict[int, float] = {}
+        self.owners: dict[int, int] = {}
+        self.ids: dict[int, str] = {
+            index: element.element_id for index, element in (self.committed.pending | self.committed.stored).items()
+        }
+
+    def check(self, promise: object, broken: str) -> None:
+        """Object unless the promise holds; also where the operator would take the objection for an element's error."""
+        if not promise:
+            violation = Violation(f"{broken} (seed {self.scenario.seed}, restart {self.restarts})")
+            self.violations.append(violation)
+            raise violation
+
+    # -- calls
+
+    def call_begins(self, index: int, ctx: InvocationContext) -> Call:
+        now = asyncio.get_running_loop().time()
+        call = Call(index, self.calls[index])
+        self.calls[index] += 1
+        self.check(not self.crashed, f"{index} is called after close")
+        self.check(index in self.offered, f"{index} is called before it came")
+        self.check(index not in self.committed.done, f"{index} is paid for twice")
+        self.check(index not in self.active, f"{index} is called while it runs")
+        self.check(index not in self.timed_out, f"{index} is called after its time was over")
+        self.check(now <= self.deadlines.get(index, now) + EPSILON, f"{index} is called although its time is over")
+        attempt = self.attempts.get(index, 0) + 1
+        self.check(ctx.attempt == attempt, f"{index} is at attempt {ctx.attempt}, not {attempt}")
+        self.attempts[index] = attempt
+        attempts_max = self.scenario.retry.max_attempts if self.scenario.retry else 1
+        self.check(attempt <= attempts_max, f"{index} is tried once too often")
+        early = not self.finishing and now < self.not_before.get(index, 0.0) - EPSILON
+        self.check(not early, f"{index} is tried again too early")
+        self._check_context(index, ctx)
+        self._enter(call)
+        running = sum(other.counts and self.owners[other.index] == self.owners[index] for other in self.active.values())
+        self.check(running <= self.scenario.capacity, f"{running} calls run at once")
+        return call
+
+    def timeout_begins(self, index: int, ctx: InvocationContext) -> Call:
+        now = asyncio.get_running_loop().time()
+        self.check(index not in self.committed.done, f"{index} times out although it is done")
+        self.check(index not in self.timed_out, f"{index} times out twice")
+        self.check(now >= self.deadlines[index] - EPSILON, f"{index} times out too early")
+        self._check_context(index, ctx)
+        if index in self.active:
+            self._leave(self.active[index])
+        self.timed_out.add(index)
+        self.timeouts[index] += 1
+        call = Call(index, -1, is_fallback=True)
+        self._enter(call)
+        return call
+
+    def call_ends(self, call: Call, outcome: Any) -> None:
+        """Note what a call returned, or raised."""
+        if not call.counts:
+            return
+        self._leave(call)
+        if isinstance(outcome, asyncio.CancelledError):
+            return
+        self.outcomes[call.index] = outcome
+        delay = getattr(outcome, "seconds", self.scenario.retry_delay)
+        self.not_before[call.index] = asyncio.get_running_loop().time() + (delay or 0.0)
+
+    def _enter(self, call: Call) -> None:
+        key = self.items[call.index].key
+        if key is not None and (self.scenario.stateful or self.scenario.mode == "key_ordered"):
+            other = self.running_keys.get(key)
+            self.check(other is None, f"{call.index} runs beside another of its key, {other and other.index}")
+            self.running_keys[key] = call
+        self.active[call.index] = call
+
+    def _leave(self, call: Call) -> None:
+        call.counts = False
+        del self.active[call.index]
+        key = self.items[call.index].key
+        if key is not None and self.running_keys.get(key) is call:
+            del self.running_keys[key]
+
+    def _check_context(self, index: int, ctx: InvocationContext) -> None:
+        item = self.items[index]
+        self.check((ctx.key, ctx.timestamp) == (item.key, item.timestamp), f"{index} has another element's context")
+        known = self.ids.setdefault(index, ctx.idempotency_key)
+        self.check(ctx.idempotency_key == known, f"{index} has changed its id")
+        self.check(not self.scenario.named or known == f"row-{index}", f"{index} has lost its id")
+        if self.scenario.timeout is not None:
+            left = self.deadlines[index] - asyncio.get_running_loop().time()
+            self.check(abs((ctx.remaining or 0.0) - max(0.0, left)) < EPSILON, f"{index} has {ctx.remaining} s left")
+
+    # -- snapshots
+
+    def outputs_of(self, index: int) -> list[Any] | None:
+        """Return the outputs that an element owes, or None if its last call has failed."""
+        if index in self.committed.done:
+            if index in self.committed.dropped:
+                return None
+            return self.committed.outputs[index]
+        self.check(index in self.outcomes, f"{index} is complete without a call")
+        outcome = self.outcomes[index]
+        return None if isinstance(outcome, BaseException) else list(outcome)
+
+    def check_state(self, cuts: Sequence[Any], accepted: set[int], pending: set[int], dropped: set[int]) -> None:
+        """Compare the keyed state of all subtasks with that of a loop over the completed elements."""
+        model: dict[str, list[int]] = defaultdict(list)
+        for index in sorted(accepted - pending - dropped):
+            key = self.items[index].key
+            assert key is not None
+            model[key].append(index)
+        histories = {key: list(history) for key, history in stored(cuts, "history").items()}
+        self.check(histories == dict(model), f"the histories are {histories}, not {dict(model)}")
+        totals = stored(cuts, "total")
+        sums = {key: sum(index + 1 for index in history) for key, history in model.items()}
+        self.check(totals == sums, f"the totals are {totals}, not {sums}")
+
+
+def stored(cuts: Sequence[Any], state: str) -> dict[Any, Any]:
+    """Return the content of a state over all subtasks."""
+    content: dict[Any, Any] = {}
+    for cut in cuts:
+        for table in cut.states:
+            if table.descriptor.name == state:
+                for group in table.groups.values():
+                    content |= group if isinstance(group, dict) else group.load()
+    return content

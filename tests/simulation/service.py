@@ -1,0 +1,157 @@
+"""The service that the simulated operators call, as each kind of function. It tells the ledger what it sees."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from tests.simulation.ledger import Call, Ledger
+
+from async_op import (
+    AsyncBatchFunction,
+    AsyncFunction,
+    AsyncTimeoutError,
+    CallbackFunction,
+    InvocationContext,
+    ResultFuture,
+    RetryAfter,
+)
+from keygroups import ValueState
+from tests.simulation.scenario import FOREVER, Plan
+
+HISTORY = ValueState("history", default=())
+TOTAL = ValueState("total", pa.int64(), default=0)
+
+
+class ServiceError(Exception):
+    """The service has failed."""
+
+
+class Service:
+    """What every kind of function does."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.scenario = ledger.scenario
+        self.states = (HISTORY, TOTAL) if self.scenario.stateful else ()
+
+    async def call(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        """Make one call as planned."""
+        call = self.ledger.call_begins(value[0], ctx)
+        try:
+            outputs = await self._call(call, ctx)
+        except BaseException as error:
+            self.ledger.call_ends(call, error)
+            raise
+        self.ledger.call_ends(call, outputs)
+        return outputs
+
+    async def _call(self, call: Call, ctx: InvocationContext) -> list[Any]:
+        plan = self.scenario.plan(call.index, call.number)
+        if self.scenario.stateful and plan.outputs % 2:
+            # Written before the wait: nobody may ever see it.
+            ctx.state(TOTAL).update(-1_000_000)
+            before = ctx.state(HISTORY).value()
+            await self._wait(plan)
+            if call.counts:
+                assert ctx.state(HISTORY).value() == before, "another call of the key has written meanwhile"
+        else:
+            await self._wait(plan)
+        if plan.ending == "error":
+            raise ServiceError(call.index)
+        if plan.ending == "after":
+            raise RetryAfter(1.5)
+        if not call.counts:
+            return ["too late"]
+        if plan.ending == "retry":
+            return self._results(call, ctx, "retry", 1)
+        return self._results(call, ctx, "ok", plan.outputs)
+
+    async def fall_back(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        """Answer for an element whose time is over."""
+        call = self.ledger.timeout_begins(value[0], ctx)
+        draw = self.scenario.random("fallback", value[0])
+        if draw.random() < 0.3:
+            await asyncio.sleep(draw.random())
+        if not self.scenario.fallback:
+            error = AsyncTimeoutError(value, ctx.timeout)
+            self.ledger.call_ends(call, error)
+            raise error
+        outputs = self._results(call, ctx, "late", draw.choice((0, 1, 2)))
+        self.ledger.call_ends(call, outputs)
+        return outputs
+
+    def _results(self, call: Call, ctx: InvocationContext, ending: str, count: int) -> list[Any]:
+        place = None
+        if self.scenario.stateful:
+            history = (*ctx.state(HISTORY).value(), call.index)
+            ctx.state(HISTORY).update(history)
+            place = len(history)
+            total = ctx.state(TOTAL)
+            # What this call wrote before its wait is replaced by what it makes of the history.
+            total.update(sum(index + 1 for index in history))
+        return [(call.index, number, ending, place) for number in range(count)]
+
+    async def _wait(self, plan: Plan) -> None:
+        if plan.delay < 0:
+            return
+        if not plan.stubborn or plan.delay >= FOREVER:
+            await asyncio.sleep(plan.delay)
+            return
+        sleeping = asyncio.ensure_future(asyncio.sleep(plan.delay))
+        while not sleeping.done():
+            try:
+                await asyncio.shield(sleeping)
+            except asyncio.CancelledError:
+                continue
+
+
+class CoroutineService(Service, AsyncFunction):
+    async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        return await self.call(value, ctx)
+
+    async def timeout(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        return await self.fall_back(value, ctx)
+
+
+class CallbackService(Service, CallbackFunction):
+    """Completes its futures from tasks that the operator knows nothing of; sometimes twice."""
+
+    def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
+        task = asyncio.get_running_loop().create_task(self._complete(value, result_future))
+        self.ledger.foreign.add(task)
+        task.add_done_callback(self.ledger.foreign.discard)
+
+    async def _complete(self, value: Any, result_future: ResultFuture) -> None:
+        try:
+            outputs = await self.call(value, result_future.ctx)
+        except Exception as error:  # noqa: BLE001 - as a client library would
+            result_future.complete_exceptionally(error)
+        else:
+            result_future.complete(outputs)
+            if len(outputs) > 1:
+                result_future.complete(["twice"])
+
+    async def timeout(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        return await self.fall_back(value, ctx)
+
+
+class BatchService(Service, AsyncBatchFunction):
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        draw = self.scenario.random("batch")
+        self.max_batch_size = draw.choice((1, 2, 3, 10))
+        self.max_batch_delay = draw.choice((0.0, 0.1, 1.0))
+
+    async def async_invoke_batch(self, values: Sequence[Any], ctxs: Sequence[InvocationContext]) -> list[Any]:
+        assert len(values) <= self.max_batch_size
+        calls = [self.call(value, ctx) for value, ctx in zip(values, ctxs, strict=True)]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    async def timeout(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        return await self.fall_back(value, ctx)
+
+
+KINDS: dict[str, Any] = {"coroutine": CoroutineService, "callback": CallbackService, "batch": BatchService}
