@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Hashable
+from typing import Any
 
 from async_op.elements import Entry
 from async_op.functions import Runtime
@@ -37,7 +37,7 @@ class KeyAssignment:
         """The subtask: the channel of its elements in a snapshot."""
         return self._runtime.subtask_index
 
-    def set_key(self, entry: Entry, key: Hashable) -> None:
+    def set_key(self, entry: Entry, key: Any) -> None:
         """Set the key and the key group of an entry.
 
         Raises
@@ -49,7 +49,7 @@ class KeyAssignment:
         """
         if key is None:
             raise NullKey(f"element {entry.value!r}")
-        if type(key) is list:  # type: ignore[comparison-overlap] # a caller's mistake
+        if type(key) is list:
             raise UnsupportedKey("list", self._hash_name, "a tuple for several key columns")
         key_group = self._hash(key) % self._runtime.max_parallelism
         owned = self._owned

@@ -105,7 +105,9 @@ class OperatorThread:
             self._start(self._process(batch), accepted.resume)
         else:
             self._processor.suspend_default_action(WaitSituation.CONSUME)
-            self._start(self._end(barrier_timeout), self._processor.complete)
+            # As mail, so that it comes after the outputs.
+            end = lambda: self._mail.execute(self._processor.complete, "end")  # noqa: E731
+            self._start(self._end(barrier_timeout), end)
 
     def _start(self, work: Coroutine[Any, Any, object], then: Callable[[], object]) -> None:
         asyncio.run_coroutine_threadsafe(self._report(work, then), self._loop)

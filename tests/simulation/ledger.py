@@ -62,15 +62,18 @@ class Ledger:
         self.timeouts: Counter[int] = Counter()
         self.foreign: set[asyncio.Task[None]] = set()
         self.restarts = -1
+        self.active: dict[int, Call] = {}
         self.begin_run()
 
     def begin_run(self) -> None:
         """Start all over from the newest snapshot."""
+        for call in self.active.values():
+            call.counts = False
         self.restarts += 1
         self.finishing = False
         self.crashed = False
         self.offered: set[int] = set(self.committed.accepted)
-        self.active: dict[int, Call] = {}
+        self.active = {}
         self.running_keys: dict[str, Call] = {}
         self.outcomes: dict[int, Any] = {}
         self.dead: set[int] = set()
@@ -90,7 +93,29 @@ class Ledger:
             self.violations.append(violation)
             raise violation
 
+    def commit(self, parts: Sequence[Committed]) -> None:
+        """Take over what the parts of a new snapshot say."""
+        old, new = self.committed, Committed()
+        restored = [index for part in parts for index in part.accepted if index in old.accepted]
+        in_flight = sorted([*old.pending, *old.stored])
+        self.check(sorted(restored) == in_flight, f"of the in-flight {in_flight}, {sorted(restored)} were restored")
+        new.accepted = old.accepted.union(*(part.accepted for part in parts))
+        new.done = old.done.union(*(part.done for part in parts))
+        new.departed = old.departed.union(*(part.departed for part in parts))
+        new.dropped = old.dropped.union(*(part.dropped for part in parts))
+        new.outputs = old.outputs.copy()
+        for part in parts:
+            new.outputs |= part.outputs
+            new.pending |= part.pending
+            new.stored |= part.stored
+        self.committed = new
+
     # -- calls
+
+    def start_clock(self, index: int) -> None:
+        """Note when an element's time will be over: it has just been accepted."""
+        if self.scenario.timeout is not None:
+            self.deadlines.setdefault(index, asyncio.get_running_loop().time() + self.scenario.timeout)
 
     def call_begins(self, index: int, ctx: InvocationContext) -> Call:
         now = asyncio.get_running_loop().time()
@@ -98,6 +123,7 @@ class Ledger:
         self.calls[index] += 1
         self.check(not self.crashed, f"{index} is called after close")
         self.check(index in self.offered, f"{index} is called before it came")
+        self.start_clock(index)  # with eager tasks, the call begins before `process` returns
         self.check(index not in self.committed.done, f"{index} is paid for twice")
         self.check(index not in self.active, f"{index} is called while it runs")
         self.check(index not in self.timed_out, f"{index} is called after its time was over")

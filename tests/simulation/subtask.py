@@ -7,7 +7,7 @@ from typing import Any
 
 from async_op import AsyncWaitOperator, DeadLetter, Record, Watermark
 from snapshots import InFlightElement, SubtaskRestore, SubtaskSnapshot
-from tests.simulation.ledger import Ledger
+from tests.simulation.ledger import Committed, Ledger
 from tests.simulation.scenario import Item
 from tests.simulation.service import KINDS
 
@@ -100,10 +100,9 @@ class SimulatedSubtask:
         ledger.offered.add(index)
         self._segments[index] = sum(isinstance(before, Watermark) for before in self.fed)
         self._rank[index] = (-1, len(self.fed))
-        if self.scenario.timeout is not None:
-            ledger.deadlines[index] = _DeadlineAtAcceptance(self.scenario.timeout)  # type: ignore[assignment]
         element_id = f"row-{index}" if self.scenario.named else None
         await self.operator.process(item.value, item.timestamp, element_id)
+        ledger.start_clock(index)
         self.fed.append(item)
 
     # -- out
@@ -181,8 +180,8 @@ class SimulatedSubtask:
         """The records that are in flight or have left since the operator was opened."""
         return set(self.restored) | {item.index for item in self.fed if isinstance(item, Item)}
 
-    async def cut(self) -> SubtaskSnapshot:
-        """Take a snapshot and compare it with what is known."""
+    async def cut(self) -> tuple[SubtaskSnapshot, Committed]:
+        """Take a snapshot, compare it with what is known, and return what it says about this subtask's elements."""
         ledger = self.ledger
         cut = await self.operator.snapshot()
         ledger.check(cut.emitted == len(self.outputs), f"{cut.emitted} outputs are counted, not {len(self.outputs)}")
@@ -192,12 +191,30 @@ class SimulatedSubtask:
         ledger.check(len(indices) == len(set(indices)), f"in flight twice: {indices}")
         ledger.check(set(indices) <= self.accepted, f"in flight, but never accepted: {set(indices) - self.accepted}")
         ledger.check(not set(indices) & set(self.emitted), f"in flight, but gone: {set(indices) & set(self.emitted)}")
-        for index in self.accepted - set(indices):
+        facts = Committed(accepted=self.accepted, departed=self.accepted - set(indices))
+        for index in facts.departed:
             self._check_departed(index)
         for index, element in zip(indices, records, strict=True):
             self._check_in_flight(index, element)
+            (facts.stored if element.completed else facts.pending)[index] = element
+        facts.done = facts.accepted - set(facts.pending)
+        for index in facts.done:
+            owed = ledger.outputs_of(index)
+            if owed is None:
+                facts.dropped.add(index)
+            else:
+                facts.outputs[index] = owed
         self._check_places(cut)
-        return cut
+        if self.scenario.stateful:
+            self._check_state(cut, facts)
+        return cut, facts
+
+    def _check_state(self, cut: SubtaskSnapshot, facts: Committed) -> None:
+        ledger = self.ledger
+        owned = cut.key_groups
+        before = {index for index in ledger.committed.accepted if ledger.items[index].key_group in owned}
+        dropped = facts.dropped | (ledger.committed.dropped & before)
+        ledger.check_state([cut], before | facts.accepted, set(facts.pending), dropped)
 
     def _check_departed(self, index: int) -> None:
         owed = self.ledger.outputs_of(index)
@@ -233,6 +250,3 @@ class SimulatedSubtask:
         self.ledger.check(statistics.in_flight == len(queue), "the statistics count something else")
         self.ledger.check(statistics.emitted == len(self.outputs), "the statistics count other outputs")
 
-
-class _DeadlineAtAcceptance(float):
-    """Replaced as soon as the element is accepted."""
