@@ -63,6 +63,30 @@ class Invoker:
         Called with an error of what was called back, which ends the operator.
     """
 
+    __slots__ = (
+        "_backoff",
+        "_call_kind",
+        "_closed",
+        "_completed",
+        "_crashed",
+        "_failed",
+        "_function",
+        "_gate",
+        "_idle",
+        "_limit",
+        "_retry",
+        "_scope",
+        "_todo",
+        "_waking",
+        "_workers",
+        "calls",
+        "deadlines",
+        "late_results",
+        "latency",
+        "retries",
+        "timeouts",
+    )
+
     def __init__(
         self,
         function: Function,
@@ -169,7 +193,8 @@ class Invoker:
 
     async def _take_turns(self, task: asyncio.Task[None]) -> None:
         """Make one call after the other while there are any; only an entry's current invocation counts."""
-        todo, scope, invoke, complete = self._todo, self._scope, self._call_kind.invoke, self._complete
+        todo, scope, invoke, completed = self._todo, self._scope, self._call_kind.invoke, self._completed
+        plain = self._gate is None and self._retry is None
         while todo:
             entry = todo.popleft()
             entry.task = task
@@ -195,10 +220,14 @@ class Invoker:
             except Exception as error:  # noqa: BLE001 - whatever the function raises is the element's failure
                 self._end(entry, invocation, error)
             else:
-                if entry.invocation is invocation:
-                    complete(entry, invocation, outputs)
-                else:
+                if entry.invocation is not invocation:
                     self.late_results += 1
+                elif plain and invocation.transaction is None:
+                    entry.invocation = None
+                    entry.outputs = outputs
+                    completed(entry)
+                else:
+                    self._complete(entry, invocation, outputs)
             if entry.task is not task:
                 task.uncancel()
                 self._limit -= 1

@@ -91,6 +91,37 @@ class AsyncWaitOperator:
     [2, 4, 6]
     """
 
+    __slots__ = (
+        "_back_pressured",
+        "_capacity",
+        "_clock",
+        "_emitted",
+        "_errors",
+        "_failure",
+        "_gate",
+        "_idle",
+        "_invoker",
+        "_key_by",
+        "_keys",
+        "_now",
+        "_opened_at",
+        "_others",
+        "_output",
+        "_queue",
+        "_queue_put",
+        "_reemitted",
+        "_reinvoked",
+        "_runtime",
+        "_scope",
+        "_sequence",
+        "_settings",
+        "_size",
+        "_start",
+        "_timeout",
+        "_waiters",
+        "_watermark",
+    )
+
     def __init__(
         self,
         function: Function,
@@ -196,7 +227,11 @@ class AsyncWaitOperator:
             entry.deadline = self._now() + self._timeout
             if not self._invoker.deadlines.armed:
                 self._invoker.deadlines.arm(entry.deadline)
-        self._put(entry)
+        if not self._size:
+            self._idle.stop()
+        self._sequence += 1
+        self._size += 1
+        self._queue_put(entry)
         self._start(entry)
 
     async def process_watermark(self, timestamp: int) -> None:
@@ -311,7 +346,7 @@ class AsyncWaitOperator:
             failed=self._errors.apply,
             crashed=self._fail,
         )
-        self._start = self._invoker.start
+        self._start, self._queue_put = self._invoker.start, self._queue.put
 
     async def _continue(self, restore: SubtaskRestore) -> None:
         queue = await asyncio.to_thread(restore.queue)
@@ -396,5 +431,5 @@ class AsyncWaitOperator:
             self._emitted += len(outputs)
             for value in outputs:
                 output(_new_tuple(Record, (value, timestamp)))
-        if self._waiters:
+        if self._waiters.waiting:
             self._waiters.wake()

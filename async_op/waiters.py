@@ -13,29 +13,31 @@ class Waiters:
     ----------
     check : callable
         Raises if there is nothing to wait for any more.
+
+    Attributes
+    ----------
+    waiting : list of asyncio.Future
+        One for each that waits; empty if `wake` has nothing to do.
     """
 
-    __slots__ = ("_check", "_waiting")
+    __slots__ = ("_check", "waiting")
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
-        self._waiting: list[asyncio.Future[None]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+        self.waiting: list[asyncio.Future[None]] = []
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Return once the condition holds; it is looked at after each `wake`."""
         self._check()
         while not condition():
             waiter = asyncio.get_running_loop().create_future()
-            self._waiting.append(waiter)
+            self.waiting.append(waiter)
             await waiter
             self._check()
 
     def wake(self) -> None:
         """Let everybody look at their condition."""
-        for waiter in self._waiting:
+        for waiter in self.waiting:
             if not waiter.done():
                 waiter.set_result(None)
-        self._waiting.clear()
+        self.waiting.clear()

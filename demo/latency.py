@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import xxhash
 
-# The slowest call takes so many times the median. Below that the distribution is Pareto's with exponent 1: of every
-# hundred calls, one takes fifty times the median or longer.
-_SLOWEST = 100.0
+# The distribution is Pareto's with exponent 1, which is cut off where one call in a hundred is: at fifty times the median.
+_SLOWEST = 50.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def run_pipeline(spark: SparkSession, workspace: Workspace, function: FlightEnri
         mode="ordered",
         capacity=2_000,
         timeout=30.0,
-        barrier_timeout=0.3,
+        barrier_timeout=0.2,
     )
 
     def deliver(rows: DataFrame, epoch: int) -> None:

@@ -93,12 +93,14 @@ class Ledger:
             self.violations.append(violation)
             raise violation
 
+    def check_restored(self, restored: Sequence[int]) -> None:
+        """All that was in flight is taken over, by one subtask each."""
+        in_flight = sorted([*self.committed.pending, *self.committed.stored])
+        self.check(sorted(restored) == in_flight, f"of the in-flight {in_flight}, {sorted(restored)} were restored")
+
     def commit(self, parts: Sequence[Committed]) -> None:
         """Take over what the parts of a new snapshot say."""
         old, new = self.committed, Committed()
-        restored = [index for part in parts for index in part.accepted if index in old.accepted]
-        in_flight = sorted([*old.pending, *old.stored])
-        self.check(sorted(restored) == in_flight, f"of the in-flight {in_flight}, {sorted(restored)} were restored")
         new.accepted = old.accepted.union(*(part.accepted for part in parts))
         new.done = old.done.union(*(part.done for part in parts))
         new.departed = old.departed.union(*(part.departed for part in parts))

@@ -7,6 +7,7 @@ import random
 import sys
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 
 from async_op import AsyncTimeoutError, ElementFailed, Watermark
 from keygroups import subtask_of
@@ -14,9 +15,10 @@ from snapshots import SnapshotStore
 from tests.simulation.ledger import Committed, Ledger
 from tests.simulation.scenario import Item, Scenario
 from tests.simulation.subtask import SimulatedSubtask
-from tests.simulation.virtual_loop import VirtualLoop
+from tests.simulation.virtual_loop import Stalled, VirtualLoop
 
 _RESTARTS_MAX = 200
+_LONGEST_CALL_SECONDS = 10.0
 
 
 def simulate(scenario: Scenario) -> Ledger:
@@ -29,12 +31,28 @@ def simulate(scenario: Scenario) -> Ledger:
     run = Run(scenario)
     try:
         loop.run_until_complete(run.go())
+        run.ledger.check(not errors, f"the loop heard of {errors}")
+    except (Exception, asyncio.CancelledError) as error:
+        # A broken promise explains what followed from it.
+        raise next(iter(run.ledger.violations), error) from None
     finally:
-        if run.ledger.violations:
-            raise run.ledger.violations[0]
+        _abandon(loop)
         loop.close()
-    run.ledger.check(not errors, f"the loop heard of {errors}")
     return run.ledger
+
+
+def _abandon(loop: VirtualLoop) -> None:
+    """End the tasks that are left, so that a failed run says nothing but why it failed."""
+
+    async def end() -> None:
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    loop.set_exception_handler(lambda *_: None)
+    with suppress(Stalled):
+        loop.run_until_complete(end())
 
 
 class Run:
@@ -63,6 +81,7 @@ class Run:
             for subtask in subtasks:
                 await subtask.open()
             self._check_heard()
+            self.ledger.check_restored([index for subtask in subtasks for index in subtask.restored])
             feeders += [asyncio.create_task(self._feed(subtask, len(subtasks))) for subtask in subtasks]
             return await self._play(subtasks, feeders, draw)
         except (ElementFailed, AsyncTimeoutError):
@@ -107,9 +126,14 @@ class Run:
 
     async def _wait(self, tasks: Sequence[asyncio.Task[None]], seconds: float) -> None:
         """Let time pass; what a feeder raises comes out here."""
-        await asyncio.wait([*tasks, asyncio.create_task(asyncio.sleep(seconds))], return_when=asyncio.FIRST_EXCEPTION)
-        for task in tasks:
-            if task.done():
+        until = asyncio.get_running_loop().time() + seconds
+        while (left := until - asyncio.get_running_loop().time()) > 0:
+            pending = [task for task in tasks if not task.done()]
+            if not pending:
+                await asyncio.sleep(left)
+                break
+            done, _ = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
                 task.result()
         self._check_heard()
 
@@ -147,19 +171,22 @@ class Run:
         self, subtasks: list[SimulatedSubtask], feeders: list[asyncio.Task[None]], draw: random.Random
     ) -> None:
         """Give everything up, as a process does when it dies; nothing may stay behind."""
-        self.ledger.crashed = True
         for feeder in feeders:
             feeder.cancel()
         await asyncio.gather(*feeders, return_exceptions=True)
         for subtask in subtasks:
             await subtask.operator.close()
+            subtask.closed = True
+        self.ledger.crashed = True
         for task in list(self.ledger.foreign):
             if draw.random() < 0.5:
                 task.cancel()
+        left = asyncio.all_tasks() - {asyncio.current_task()} - self.ledger.foreign
+        self.ledger.check(self.scenario.stubborn or not left, f"tasks are left: {left}")
+        await asyncio.sleep(_LONGEST_CALL_SECONDS)
         self._check_heard()
         left = asyncio.all_tasks() - {asyncio.current_task()} - self.ledger.foreign
-        sleeping = [task for task in left if getattr(task.get_coro(), "__name__", "") == "sleep"]
-        self.ledger.check(len(left) == len(sleeping), f"tasks are left: {left}")
+        self.ledger.check(not left, f"tasks are left: {left}")
 
     def _check_heard(self) -> None:
         if self.ledger.violations:

@@ -66,6 +66,8 @@ class Scenario:
     """Whether calls fail."""
     slow: bool
     """Whether calls may take longer than the timeout."""
+    stubborn: bool
+    """Whether calls may go on when they are cancelled."""
     named: bool
     """Whether the source gives its records ids."""
     items: tuple[Item | Watermark, ...]
@@ -84,7 +86,7 @@ class Scenario:
         # A bound on failures, so that every run ends.
         if self.rough and call < 6 and draw.random() < (0.3 if self.retry or self.on_error != "fail" else 0.03):
             ending = draw.choice(("error", "retry", "after")) if self.retry else "error"
-        return Plan(delay, ending, draw.choice((0, 1, 1, 1, 2, 3)), draw.random() < 0.1)
+        return Plan(delay, ending, draw.choice((0, 1, 1, 1, 2, 3)), self.stubborn and draw.random() < 0.2)
 
 
 def scenario_of(seed: int) -> Scenario:
@@ -111,6 +113,7 @@ def scenario_of(seed: int) -> Scenario:
         fallback=draw.random() < 0.8,
         rough=draw.random() < 0.6,
         slow=draw.random() < 0.6,
+        stubborn=draw.random() < 0.3,
         named=draw.random() < 0.5,
         items=_items(draw, groups, keyed=keyed),
     )

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-from tests.simulation.ledger import Call, Ledger
 
 from async_op import (
     AsyncBatchFunction,
@@ -19,6 +18,7 @@ from async_op import (
     RetryAfter,
 )
 from keygroups import ValueState
+from tests.simulation.ledger import Call, Ledger
 from tests.simulation.scenario import FOREVER, Plan
 
 HISTORY = ValueState("history", default=())
@@ -39,7 +39,10 @@ class Service:
 
     async def call(self, value: Any, ctx: InvocationContext) -> list[Any]:
         """Make one call as planned."""
-        call = self.ledger.call_begins(value[0], ctx)
+        return await self.go_on(self.ledger.call_begins(value[0], ctx), ctx)
+
+    async def go_on(self, call: Call, ctx: InvocationContext) -> list[Any]:
+        """Make a call that has begun."""
         try:
             outputs = await self._call(call, ctx)
         except BaseException as error:
@@ -148,7 +151,8 @@ class BatchService(Service, AsyncBatchFunction):
 
     async def async_invoke_batch(self, values: Sequence[Any], ctxs: Sequence[InvocationContext]) -> list[Any]:
         assert len(values) <= self.max_batch_size
-        calls = [self.call(value, ctx) for value, ctx in zip(values, ctxs, strict=True)]
+        begun = [self.ledger.call_begins(value[0], ctx) for value, ctx in zip(values, ctxs, strict=True)]
+        calls = [self.go_on(call, ctx) for call, ctx in zip(begun, ctxs, strict=True)]
         return await asyncio.gather(*calls, return_exceptions=True)
 
     async def timeout(self, value: Any, ctx: InvocationContext) -> list[Any]:

@@ -25,6 +25,7 @@ class SimulatedSubtask:
         self.fed: list[Item | Watermark] = []
         self.restored: dict[int, InFlightElement] = {}
         self.restored_size = 0
+        self.closed = False
         self.watermark: int | None = None
         self.newest: int | None = None
         self._segments: dict[int, int] = {}
@@ -108,7 +109,7 @@ class SimulatedSubtask:
     # -- out
 
     def _take(self, element: Record | Watermark) -> None:
-        self.ledger.check(not self.ledger.crashed, "something leaves after close")
+        self.ledger.check(not self.closed, "something leaves after close")
         self.outputs.append(element)
         if isinstance(element, Watermark):
             self._watermark_leaves(element.timestamp)
@@ -249,4 +250,3 @@ class SimulatedSubtask:
         statistics = self.operator.statistics()
         self.ledger.check(statistics.in_flight == len(queue), "the statistics count something else")
         self.ledger.check(statistics.emitted == len(self.outputs), "the statistics count other outputs")
-

@@ -1,0 +1,742 @@
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+import pickle
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from keygroups import ConfigError, KeyGroupRange, UnstorableValue, ValueState, key_group_of, range_of
+from keygroups.codec import unpack
+from keygroups.state import MemoryBackend
+from snapshots import (
+    CommitConflict,
+    CommitOutcomeUnknown,
+    IncompatibleSnapshot,
+    IncompleteSnapshot,
+    PendingSnapshot,
+    Snapshot,
+    SnapshotCorrupted,
+    SnapshotNotFound,
+    SnapshotStore,
+    SubtaskSnapshot,
+    columns,
+)
+from snapshots.filesystem import MemoryFolder
+from snapshots.manifest import Manifest, manifest_name
+from tests.snapshot_kit import COUNT, PROFILE, G, content_of, new_store, part, parts, record, restored, words
+
+CONTENT: dict[str, dict[Any, object]] = {
+    "count": {key: number for number, key in enumerate(words(50))},
+    "profile": {key: {"name": key, "seen": (number, None)} for number, key in enumerate(words(30))},
+}
+
+
+@pytest.fixture(params=["memory", "local"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotStore:
+    return new_store(str(tmp_path) if request.param == "local" else None)
+
+
+def position(number: int) -> dict[str, Any]:
+    return {"batch": number}
+
+
+class TestWriteAndRestore:
+    @pytest.mark.parametrize("new", [1, 2, 3, 5, G])
+    @pytest.mark.parametrize("old", [1, 2, 7, G])
+    def test_a_snapshot_is_restored_at_every_parallelism(self, old: int, new: int) -> None:
+        snapshot = new_store().write(parts(CONTENT, parallelism=old))
+
+        assert snapshot.parallelism == old
+        assert content_of(snapshot, new) == CONTENT
+
+    def test_what_was_written_is_what_is_loaded(self, store: SnapshotStore) -> None:
+        written = store.write(parts(CONTENT, in_flight=[record("a", 0)]), source_position={"batch": 7, "of": "ü"})
+        loaded = SnapshotStore.at(store.uri).load(1)
+
+        assert loaded.manifest == written.manifest
+        assert (loaded.version, loaded.parallelism, loaded.max_parallelism) == (1, 2, G)
+        assert (loaded.state_names, loaded.in_flight_count) == (("count", "profile"), 1)
+        assert loaded.source_position == {"batch": 7, "of": "ü"}
+        assert content_of(loaded) == CONTENT
+        assert store.verify().ok
+
+    @pytest.mark.parametrize("parallelism", [1, 3, G])
+    def test_repartition_is_a_manifest_over_the_same_files(self, parallelism: int) -> None:
+        store = new_store()
+        before = store.write(parts(CONTENT, in_flight=[record("a", 0)]), source_position=position(1))
+        after = store.repartition(parallelism)
+
+        assert after.manifest == store.load(2).manifest
+        assert after.manifest.files == before.manifest.files
+        assert (after.version, after.parallelism, after.source_position) == (2, parallelism, position(1))
+        assert (after.manifest.parent_version, after.manifest.parent_id) == (1, before.manifest.snapshot_id)
+        assert after.manifest.snapshot_id != before.manifest.snapshot_id
+        assert content_of(after) == content_of(before) == CONTENT
+        assert store.verify().ok
+
+    def test_repartition_may_follow_itself_and_a_write_follow_that(self) -> None:
+        store = new_store()
+        store.write(parts(CONTENT, parallelism=4))
+        for parallelism in (1, G, 3):
+            store.repartition(parallelism)
+        snapshot = store.latest()
+        assert snapshot is not None
+        again = store.write([part(restored(snapshot, subtask), subtask, 3) for subtask in range(3)])
+
+        assert again.version == 5
+        assert content_of(again, 2) == CONTENT
+        assert store.verify().ok
+
+    def test_what_a_restored_subtask_never_touched_is_in_its_next_snapshot(self) -> None:
+        store = new_store()
+        first = store.write(parts(CONTENT))
+        backends = [restored(first, subtask, 3) for subtask in range(3)]
+        key_group = key_group_of("key 7", G)
+        (owner,) = (b for index, b in enumerate(backends) if key_group in range_of(index, 3, G))
+        owner.tables["count"].put(key_group, "key 7", -1)
+        second = store.write([part(backend, index, 3) for index, backend in enumerate(backends)])
+
+        assert content_of(second) == CONTENT | {"count": CONTENT["count"] | {"key 7": -1}}
+        assert content_of(first) == CONTENT
+
+    def test_subtasks_without_any_row_are_whole(self) -> None:
+        """Restored, cut and written without a touch, a subtask's part has key groups of which none has a row."""
+        store = new_store()
+        first = store.write(parts({"count": {"a": 1}}, parallelism=1))
+        second = store.write([part(restored(first, subtask, G), subtask, G) for subtask in range(G)])
+
+        assert content_of(second) == {"count": {"a": 1}, "profile": {}}
+        assert second.to_arrow("count").to_pydict() == {"key_group": [key_group_of("a", G)], "key": ["a"], "value": [1]}
+        assert store.verify().problems == ()
+
+    def test_a_newly_declared_state_starts_empty(self) -> None:
+        snapshot = new_store().write(parts({"count": {"a": 1}}, [COUNT]))
+
+        assert content_of(snapshot, descriptors=[COUNT, PROFILE]) == {"count": {"a": 1}, "profile": {}}
+
+    @pytest.mark.parametrize(
+        ("declared", "what"),
+        [
+            ([PROFILE], "a state"),
+            ([ValueState("count", pa.int32()), PROFILE], "state 'count'"),
+            ([ValueState("count"), PROFILE], "state 'count'"),
+            ([COUNT, ValueState("profile", pa.string())], "state 'profile'"),
+        ],
+        ids=["forgotten", "narrowed", "untyped", "typed"],
+    )
+    def test_a_state_that_is_declared_differently_is_refused(self, declared: list[ValueState], what: str) -> None:
+        snapshot = new_store().write(parts(CONTENT))
+
+        with pytest.raises(IncompatibleSnapshot) as refused:
+            snapshot.restore(0).states(declared)
+        assert refused.value.what == what
+
+    @pytest.mark.parametrize(
+        ("subtask_index", "parallelism", "name"),
+        [(2, None, "subtask_index"), (-1, None, "subtask_index"), (0, 0, "parallelism"), (0, G + 1, "parallelism")],
+    )
+    def test_there_is_no_restore_of_a_subtask_that_cannot_be(
+        self, subtask_index: int, parallelism: int | None, name: str
+    ) -> None:
+        snapshot = new_store().write(parts({}))
+
+        with pytest.raises(ConfigError) as refused:
+            snapshot.restore(subtask_index, parallelism)
+        assert refused.value.name == name
+
+    def test_a_restore_fits_one_operator_only(self) -> None:
+        restore = new_store().write(parts({})).restore(1, 3)
+        restore.check_fits(1, 3, G, "xxhash64")
+
+        for arguments in ((0, 3, G, "xxhash64"), (1, 2, G, "xxhash64"), (1, 3, 2 * G, "xxhash64"), (1, 3, G, "flink")):
+            with pytest.raises(IncompatibleSnapshot):
+                restore.check_fits(*arguments)
+
+    def test_a_key_group_is_loaded_by_the_operator_while_a_cut_of_it_is_written(self) -> None:
+        """Both take the groups of one file from one reader, in any order and at the same time."""
+        store = new_store()
+        many: dict[str, dict[Any, object]] = {"count": dict.fromkeys(range(2000), 1), "profile": {}}
+        snapshot = store.write(parts(many, parallelism=1))
+        for _ in range(20):
+            groups = snapshot.restore(0).states([COUNT, PROFILE])["count"]
+            start = threading.Barrier(2)
+
+            def load(groups: Any = groups, start: threading.Barrier = start) -> dict[Any, object]:
+                start.wait()
+                return {key: value for group in groups.values() for key, value in group.load().items()}
+
+            with ThreadPoolExecutor(2) as pool:
+                both = [pool.submit(load), pool.submit(load)]
+                assert [thread.result() for thread in both] == [many["count"]] * 2
+
+
+class TestVersions:
+    def test_an_empty_store_has_no_snapshot(self, store: SnapshotStore) -> None:
+        assert store.versions() == []
+        assert store.latest() is None
+        assert store.begin().version == 1
+        for use in (store.verify, lambda: store.repartition(2), lambda: store.load(1)):
+            with pytest.raises(SnapshotNotFound) as missing:
+                use()
+            assert missing.value.uri == store.uri
+
+    def test_versions_count_from_one_and_each_stays_readable(self, store: SnapshotStore) -> None:
+        for number in range(12):
+            store.write(parts({"count": {"a": number}}), source_position=position(number))
+
+        assert store.versions() == list(range(1, 13))
+        assert [store.load(version).source_position for version in store.versions()] == list(map(position, range(12)))
+        latest = store.latest()
+        assert latest is not None
+        assert latest.version == 12
+        assert [latest.manifest.parent_version, store.load(1).manifest.parent_version] == [11, None]
+        with pytest.raises(SnapshotNotFound, match="version 13"):
+            store.load(13)
+
+    def test_other_files_beside_the_manifests_are_no_versions(self, store: SnapshotStore) -> None:
+        store.write(parts({}))
+        folder = store.begin().folder
+        for name in (".5f0e.tmp", "7.json", f"{8:020d}.json.bak", f"{9:021d}.json", "README"):
+            folder.create(f"manifests/{name}", b"")
+
+        assert store.versions() == [1]
+
+    def test_two_operators_share_a_root(self, tmp_path: Path) -> None:
+        one, two = SnapshotStore(tmp_path, "one"), SnapshotStore(tmp_path, "two")
+        one.write(parts({"count": {"a": 1}}))
+
+        assert two.latest() is None
+        assert SnapshotStore.at(tmp_path / "one").versions() == [1]
+
+    def test_a_snapshot_may_be_moved_with_its_root(self, tmp_path: Path) -> None:
+        new_store(str(tmp_path / "here")).write(parts(CONTENT))
+        (tmp_path / "here").rename(tmp_path / "there")
+
+        assert content_of(new_store(str(tmp_path / "there")).load(1)) == CONTENT
+
+    @pytest.mark.parametrize(
+        ("uri", "operator_id", "folder"),
+        [
+            ("memory://", "enrich", "memory:///enrich"),
+            ("memory://root/", "enrich", "memory:///root/enrich"),
+            ("file:///", "enrich", "file:///enrich"),
+            ("/", "enrich", "file:///enrich"),
+            ("/root//", "a.b-c_1", "file:///root/a.b-c_1"),
+        ],
+    )
+    def test_a_root_may_be_written_in_many_ways(self, uri: str, operator_id: str, folder: str) -> None:
+        assert SnapshotStore(uri, operator_id).uri == folder
+        assert SnapshotStore.at(folder).uri == folder
+        assert SnapshotStore.at(folder + "/").operator_id == operator_id
+
+    def test_a_relative_path_is_a_root_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        SnapshotStore("snapshots", "enrich").write(parts({}))
+
+        assert SnapshotStore.at("snapshots/enrich").versions() == [1]
+        monkeypatch.chdir(tmp_path / "snapshots")
+        assert SnapshotStore.at("enrich").versions() == [1]
+
+    @pytest.mark.parametrize("operator_id", ["", ".", "..", "a/b", "../b", "a b", ".hidden", "ä", "a" * 256, "a\n"])
+    def test_an_operator_id_is_the_name_of_a_folder(self, operator_id: str) -> None:
+        with pytest.raises(ConfigError, match="operator_id"):
+            SnapshotStore("memory://root", operator_id)
+
+    def test_a_manifest_under_another_version_or_operator_is_not_believed(self) -> None:
+        store, other = new_store(), SnapshotStore("memory://elsewhere", "other")
+        folder = store.write(parts({})).folder
+        data = folder.read(manifest_name(1))
+        folder.create(manifest_name(2), data)
+        other.begin().folder.create(manifest_name(1), data)
+
+        for use in (lambda: store.load(2), store.latest, store.begin, other.latest, lambda: store.repartition(1)):
+            with pytest.raises(SnapshotCorrupted, match="moved or renamed"):
+                use()
+        assert store.load(1).version == 1
+
+
+class TestPickling:
+    def test_a_snapshot_is_written_by_workers_and_read_by_others(self, store: SnapshotStore) -> None:
+        pending = store.begin()
+        copies = [pickle.loads(pickle.dumps(pending)) for _ in range(2)]
+        handles = [copy.write_subtask(made) for copy, made in zip(copies, parts(CONTENT), strict=True)]
+        assert store.versions() == []
+        snapshot = pending.commit(pickle.loads(pickle.dumps(handles)))
+        copy = pickle.loads(pickle.dumps(snapshot))
+
+        assert copy.manifest == snapshot.manifest
+        assert content_of(copy, 3) == CONTENT
+        assert copy.to_arrow("count").num_rows == 50
+
+    def test_a_restore_is_picked_up_in_another_process(self, store: SnapshotStore) -> None:
+        snapshot = store.write(parts(CONTENT, in_flight=[record("a", 0)]))
+        restores = [pickle.loads(pickle.dumps(snapshot.restore(subtask, 3))) for subtask in range(3)]
+        loaded: dict[Any, object] = {}
+        for restore in restores:
+            for group in restore.states([COUNT, PROFILE])["count"].values():
+                loaded |= group.load()
+
+        assert loaded == CONTENT["count"]
+        assert sum(len(restore.queue().elements) for restore in restores) == 1
+
+
+class TestCommit:
+    def test_the_second_of_two_writers_meets_a_conflict_and_has_written_nothing_visible(
+        self, store: SnapshotStore
+    ) -> None:
+        one, two = store.begin(), store.begin()
+        handles = [two.write_subtask(made) for made in parts({"count": {"a": 2}})]
+        one.commit([one.write_subtask(made) for made in parts({"count": {"a": 1}})])
+
+        with pytest.raises(CommitConflict) as conflict:
+            two.commit(handles)
+        assert (conflict.value.uri, conflict.value.version) == (store.uri, 1)
+        assert store.versions() == [1]
+        assert content_of(store.load(1))["count"] == {"a": 1}
+
+    def test_one_of_many_racing_writers_wins(self, store: SnapshotStore) -> None:
+        start = threading.Barrier(8)
+
+        def race(number: int) -> Snapshot | CommitConflict:
+            pending = store.begin()
+            handles = [pending.write_subtask(made) for made in parts({"count": {"a": number}})]
+            start.wait()
+            try:
+                return pending.commit(handles)
+            except CommitConflict as conflict:
+                return conflict
+
+        with ThreadPoolExecutor(8) as pool:
+            outcomes = list(pool.map(race, range(8)))
+
+        (won,) = (outcome for outcome in outcomes if isinstance(outcome, Snapshot))
+        assert store.load(1).manifest == won.manifest
+        assert store.versions() == [1]
+
+    def test_a_repartition_that_is_overtaken_meets_a_conflict(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        store = new_store()
+        store.write(parts({"count": {"a": 1}}))
+        create = MemoryFolder.create
+
+        def overtaken(folder: MemoryFolder, name: str, data: bytes) -> None:
+            monkeypatch.setattr(MemoryFolder, "create", create)
+            store.write(parts({"count": {"a": 2}}))
+            create(folder, name, data)
+
+        monkeypatch.setattr(MemoryFolder, "create", overtaken)
+        with pytest.raises(CommitConflict, match="version 2"):
+            store.repartition(1)
+        assert content_of(store.load(2))["count"] == {"a": 2}
+
+    def test_of_several_attempts_of_a_subtask_one_counts(self) -> None:
+        """Spark may run a task twice; both attempts report."""
+        store = new_store()
+        pending = store.begin()
+        first, second = parts({"count": {"a": 1, "b": 2, "c": 3}})
+        handles = [pending.write_subtask(made) for made in (second, first, second, first, first)]
+        snapshot = pending.commit(handles)
+
+        assert content_of(snapshot)["count"] == {"a": 1, "b": 2, "c": 3}
+        assert len({file.path for handle in handles for file in handle.files}) == 10
+        assert len(snapshot.manifest.files) == 4
+        assert store.verify().ok
+
+    @pytest.mark.parametrize(
+        ("chosen", "problem"),
+        [
+            ([], "no subtask wrote its part"),
+            ([0, 1], r"subtasks \[2\] wrote nothing"),
+            ([2, 2, 2], r"subtasks \[0, 1\] wrote nothing"),
+        ],
+    )
+    def test_a_commit_without_all_subtasks_commits_nothing(self, chosen: list[int], problem: str) -> None:
+        store = new_store()
+        pending = store.begin()
+        handles = [pending.write_subtask(made) for made in parts(CONTENT, parallelism=3)]
+
+        with pytest.raises(IncompleteSnapshot, match=problem):
+            pending.commit([handles[index] for index in chosen])
+        assert store.versions() == []
+
+    @pytest.mark.parametrize(
+        ("change", "problem"),
+        [
+            ({"parallelism": 4}, "differ in parallelism"),
+            ({"max_parallelism": 2 * G}, "differ in max_parallelism"),
+            ({"hash": "flink"}, "differ in hash"),
+            ({"states": ()}, "differ in states"),
+            ({"key_groups": KeyGroupRange(0, G - 1)}, "key groups of another"),
+        ],
+        ids=lambda value: None if isinstance(value, dict) else value,
+    )
+    def test_parts_that_are_not_of_one_run_commit_nothing(self, change: dict[str, Any], problem: str) -> None:
+        store = new_store()
+        pending = store.begin()
+        first, second = [pending.write_subtask(made) for made in parts(CONTENT)]
+
+        with pytest.raises(IncompleteSnapshot, match=problem):
+            pending.commit([first, dataclasses.replace(second, **change)])
+        assert store.versions() == []
+
+    @pytest.mark.parametrize(("name", "value"), [("max_parallelism", 2 * G), ("hash", "flink")])
+    def test_what_is_fixed_stays_as_in_the_parent(self, name: str, value: object) -> None:
+        store = new_store()
+        store.write([SubtaskSnapshot(subtask_index=0, parallelism=1, max_parallelism=G, hash="xxhash64")])
+        changed = SubtaskSnapshot(
+            **({"subtask_index": 0, "parallelism": 1, "max_parallelism": G, "hash": "xxhash64"} | {name: value})  # type: ignore[arg-type]
+        )
+
+        with pytest.raises(IncompatibleSnapshot, match="fixed once a snapshot exists"):
+            store.write([changed])
+        assert store.versions() == [1]
+
+    @pytest.mark.parametrize("parallelism", [0, -1, G + 1])
+    def test_an_impossible_repartition_commits_nothing(self, parallelism: int) -> None:
+        store = new_store()
+        store.write(parts({}))
+
+        with pytest.raises(ConfigError, match=f"parallelism={parallelism}"):
+            store.repartition(parallelism)
+        assert store.versions() == [1]
+
+    @pytest.mark.parametrize("source_position", [{0: 1}, {"at": dt.date(2026, 1, 1)}, {"range": (1, 2)}])
+    def test_a_source_position_that_would_come_back_changed_is_refused(self, source_position: dict[Any, Any]) -> None:
+        store = new_store()
+
+        with pytest.raises(ConfigError, match="source_position"):
+            store.write(parts({}), source_position=source_position)
+        assert store.versions() == []
+
+
+class Faulty(MemoryFolder):
+    """A folder whose storage fails at the commit; `fail` says how."""
+
+    fail: Callable[[Faulty, str, bytes], None]
+    silent = False
+
+    def create(self, name: str, data: bytes) -> None:
+        type(self).fail(self, name, data)
+
+    def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
+        if self.silent:
+            raise TimeoutError("no answer")
+        return super().read(name, start, end)
+
+
+def lost_reply(folder: Faulty, name: str, data: bytes) -> None:
+    MemoryFolder.create(folder, name, data)
+    raise ConnectionResetError("reset by peer")
+
+
+def retried_by_the_client(folder: Faulty, name: str, data: bytes) -> None:
+    MemoryFolder.create(folder, name, data)
+    MemoryFolder.create(folder, name, data)
+
+
+def lost_request(folder: Faulty, name: str, data: bytes) -> None:
+    raise TimeoutError("no answer")
+
+
+def gone_silent(folder: Faulty, name: str, data: bytes) -> None:
+    MemoryFolder.create(folder, name, data)
+    folder.silent = True
+    raise TimeoutError("no answer")
+
+
+def gone_silent_on_the_retry(folder: Faulty, name: str, data: bytes) -> None:
+    folder.silent = True
+    retried_by_the_client(folder, name, data)
+
+
+def rival(data: bytes, **changes: object) -> bytes:
+    made = Manifest.from_bytes(data, "ours")
+    return dataclasses.replace(made, snapshot_id="of another", **changes).to_bytes()  # type: ignore[arg-type]
+
+
+def overtaken(folder: Faulty, name: str, data: bytes) -> None:
+    MemoryFolder.create(folder, name, rival(data))
+    MemoryFolder.create(folder, name, data)
+
+
+def overtaken_without_a_reply(folder: Faulty, name: str, data: bytes) -> None:
+    MemoryFolder.create(folder, name, rival(data))
+    raise TimeoutError("no answer")
+
+
+def overtaken_by_a_newer_release(folder: Faulty, name: str, data: bytes) -> None:
+    body = json.loads(data)["manifest"] | {"format_version": 99}
+    text = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+    pa_digest = __import__("hashlib").sha256(text).hexdigest()
+    MemoryFolder.create(folder, name, b'{"manifest":%b,"sha256":"%b"}' % (text, pa_digest.encode()))
+    MemoryFolder.create(folder, name, data)
+
+
+def half_of_something_is_there(folder: Faulty, name: str, data: bytes) -> None:
+    MemoryFolder.create(folder, name, data[: len(data) // 2])
+    raise ConnectionResetError("reset by peer")
+
+
+Failure = Callable[[Faulty, str, bytes], None]
+
+
+class TestAmbiguousOutcome:
+    def commit(self, store: SnapshotStore, failure: Failure) -> tuple[Snapshot, Faulty]:
+        healthy = store.begin()
+        folder = Faulty(healthy.folder.filesystem, healthy.folder.root)
+        folder.fail = failure  # type: ignore[method-assign]
+        type(folder).fail = failure  # type: ignore[method-assign]
+        pending = PendingSnapshot(folder, healthy.operator_id, healthy.parent)
+        return pending.commit([pending.write_subtask(made) for made in parts({"count": {"a": 1}})]), folder
+
+    @pytest.mark.parametrize("failure", [lost_reply, retried_by_the_client])
+    def test_a_commit_that_took_place_succeeds_though_the_reply_was_lost(self, failure: Failure) -> None:
+        store = new_store()
+        snapshot, _ = self.commit(store, failure)
+
+        assert store.load(1).manifest == snapshot.manifest
+        assert content_of(store.load(1))["count"] == {"a": 1}
+
+    @pytest.mark.parametrize("failure", [overtaken, overtaken_without_a_reply, overtaken_by_a_newer_release])
+    def test_a_commit_that_another_won_is_a_conflict(self, failure: Failure) -> None:
+        with pytest.raises(CommitConflict):
+            self.commit(new_store(), failure)
+
+    @pytest.mark.parametrize(
+        "failure", [lost_request, gone_silent, gone_silent_on_the_retry, half_of_something_is_there]
+    )
+    def test_what_cannot_be_read_back_is_unknown_and_nothing_is_deleted(self, failure: Failure) -> None:
+        store = new_store()
+        with pytest.raises(CommitOutcomeUnknown) as unknown:
+            self.commit(store, failure)
+
+        assert (unknown.value.uri, unknown.value.version) == (store.uri, 1)
+        assert len(store.begin().folder.names("data")) == 2 if failure is lost_request else True
+        if failure is gone_silent:
+            assert content_of(store.load(1))["count"] == {"a": 1}
+
+
+def arrow_of(keys: list[Any], values: list[Any], descriptor: ValueState = COUNT, parallelism: int = 2) -> pa.Table:
+    content = {descriptor.name: dict(zip(keys, values, strict=True))}
+    return new_store().write(parts(content, [descriptor], parallelism)).to_arrow(descriptor.name)
+
+
+class TestToArrow:
+    @pytest.mark.parametrize(
+        ("keys", "kind"),
+        [
+            ([1, -(2**63), 2**63 - 1], pa.int64()),
+            ([1.5, float("inf"), -2.0], pa.float64()),
+            (["a", "", "ä"], pa.string()),
+            ([b"a", b"", b"\xff"], pa.binary()),
+        ],
+        ids=lambda value: str(value) if isinstance(value, pa.DataType) else None,
+    )
+    @pytest.mark.parametrize("parallelism", [1, 2, G])
+    def test_keys_of_one_kind_are_a_column_of_that_kind(
+        self, keys: list[Any], kind: pa.DataType, parallelism: int
+    ) -> None:
+        table = arrow_of(keys, [1, 2, 3], parallelism=parallelism)
+
+        assert table.schema.names == ["key_group", "key", "value"]
+        assert table.schema.types == [pa.int32(), kind, pa.int64()]
+        assert dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)) == dict(
+            zip(keys, [1, 2, 3], strict=True)
+        )
+        assert table["key_group"].to_pylist() == [key_group_of(key, G) for key in table["key"].to_pylist()]
+
+    @pytest.mark.parametrize(
+        "keys",
+        [
+            [1, "a", b"b", 2.5],
+            [True, False],
+            [("user", 1), ("user", 2)],
+            [dt.date(2026, 1, 1), dt.datetime(2026, 1, 1)],
+            [2, "two", 4, "four", 8, "eight"],
+        ],
+        ids=["all kinds", "bool", "tuple", "date", "two kinds"],
+    )
+    @pytest.mark.parametrize("parallelism", [1, 2, G])
+    def test_other_keys_are_msgpack_whatever_each_subtask_has(self, keys: list[Any], parallelism: int) -> None:
+        """At a parallelism of G each file has keys of one kind, and together they have not."""
+        values = list(range(len(keys)))
+        table = arrow_of(keys, values, parallelism=parallelism)
+
+        assert table.schema.field("key").type == pa.binary()
+        found = {
+            unpack(key): value for key, value in zip(*(table[n].to_pylist() for n in ("key", "value")), strict=True)
+        }
+        assert found == dict(zip(keys, values, strict=True))
+        assert set(map(type, found)) == set(map(type, keys))
+
+    def test_keys_come_back_with_their_types_after_another_snapshot(self) -> None:
+        """The second snapshot adds keys of another kind to files that had one kind only."""
+        store = new_store()
+        first = store.write(parts({"count": {1: 1, 2: 2}, "profile": {}}))
+        backends = [restored(first, subtask) for subtask in range(2)]
+        for key in ("a", b"b"):
+            group = key_group_of(key, G)
+            backends[group * 2 // G].tables["count"].put(group, key, 3)
+        second = store.write([part(backend, subtask, 2) for subtask, backend in enumerate(backends)])
+
+        assert content_of(second)["count"] == {1: 1, 2: 2, "a": 3, b"b": 3}
+
+    @pytest.mark.parametrize(
+        ("type_", "value"),
+        [
+            (pa.int8(), -1),
+            (pa.uint64(), 2**64 - 1),
+            (pa.float32(), 1.5),
+            (pa.float64(), 0.1),
+            (pa.bool_(), True),
+            (pa.string(), "ä"),
+            (pa.large_string(), "ä"),
+            (pa.binary(), b"\x00"),
+            (pa.binary(2), b"ab"),
+            (pa.date32(), dt.date(2026, 1, 2)),
+            (pa.date64(), dt.date(2026, 1, 2)),
+            (pa.time32("s"), dt.time(1, 2, 3)),
+            (pa.time64("us"), dt.time(1, 2, 3, 4)),
+            (pa.timestamp("s"), dt.datetime(2026, 1, 2, 3, 4, 5)),
+            (pa.timestamp("ms", "UTC"), dt.datetime(2026, 1, 2, 3, 4, 5, 6000, dt.UTC)),
+            (pa.timestamp("us"), dt.datetime(2026, 1, 2, 3, 4, 5, 6)),
+            (pa.duration("s"), dt.timedelta(seconds=5)),
+            (pa.decimal128(10, 2), Decimal("1.20")),
+            (pa.list_(pa.timestamp("s")), [dt.datetime(2026, 1, 2), None]),
+            (pa.list_(pa.int64(), 2), [1, 2]),
+            (pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))]), {"a": 1, "b": ["x"]}),
+            (pa.map_(pa.string(), pa.int64()), [("a", 1)]),
+            (pa.dictionary(pa.int32(), pa.string()), "a"),
+        ],
+        ids=lambda value: str(value) if isinstance(value, pa.DataType) else None,
+    )
+    def test_values_have_the_declared_type_here_and_in_later_snapshots(self, type_: pa.DataType, value: object) -> None:
+        state = ValueState("typed", type_)
+        content: dict[str, dict[Any, object]] = {"typed": {"a": value, "b": None}}
+        store = new_store()
+        snapshot = store.write(parts(content, [state]))
+        for _ in range(2):
+            table = snapshot.to_arrow("typed")
+            assert table.schema.field("value").type == type_
+            assert dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)) == content["typed"]
+            assert content_of(snapshot, 3, [state]) == content
+            assert store.verify().ok
+            snapshot = store.write([part(restored(snapshot, n, 3, [state]), n, 3) for n in range(3)])
+
+    def test_values_of_an_undeclared_type_are_msgpack_and_say_so(self) -> None:
+        table = arrow_of(["a", "b"], [{"x": (1,)}, None], PROFILE)
+
+        field = table.schema.field("value")
+        assert (field.type, field.metadata) == (pa.binary(), {b"keygroups.encoding": b"msgpack"})
+        assert {
+            key: unpack(value) for key, value in zip(*(table[n].to_pylist() for n in ("key", "value")), strict=True)
+        } == {
+            "a": {"x": (1,)},
+            "b": None,
+        }
+
+    @pytest.mark.parametrize(("descriptor", "type_"), [(COUNT, pa.int64()), (PROFILE, pa.binary())])
+    def test_an_empty_state_has_its_columns_and_types(self, descriptor: ValueState, type_: pa.DataType) -> None:
+        table = arrow_of([], [], descriptor)
+
+        assert table.num_rows == 0
+        assert table.schema.names == ["key_group", "key", "value"]
+        assert table.schema.field("value").type == type_
+        assert (table.schema.field("value").metadata or {}) == (
+            {} if descriptor is COUNT else {b"keygroups.encoding": b"msgpack"}
+        )
+
+    def test_a_state_that_is_not_there_is_refused_with_those_that_are(self) -> None:
+        with pytest.raises(ConfigError, match=r"state_name='other'.*\['count', 'profile'\]"):
+            new_store().write(parts({})).to_arrow("other")
+
+    def test_rows_are_sorted_by_key_group_within_each_file(self) -> None:
+        groups = arrow_of(words(200), list(range(200)), parallelism=3)["key_group"].to_pylist()
+
+        assert groups == sorted(groups)
+
+    @pytest.mark.parametrize(
+        ("descriptor", "value", "type_name"),
+        [
+            (PROFILE, {"deep": [object()]}, "object"),
+            (COUNT, "text", "str that does not fit int64"),
+            (COUNT, 2**70, "int that does not fit int64"),
+            (COUNT, 1.5, "float that does not fit int64"),
+            (ValueState("profile", pa.struct([("a", pa.int64())])), {"a": "x"}, "dict that does not fit struct"),
+        ],
+    )
+    def test_an_unstorable_value_is_named_with_its_state_and_nothing_is_committed(
+        self, descriptor: ValueState, value: object, type_name: str
+    ) -> None:
+        store = new_store()
+        content = {descriptor.name: {"good": None, "bad": value}}
+
+        with pytest.raises(UnstorableValue) as refused:
+            store.write(parts(content, [descriptor]))
+        assert f"state '{descriptor.name}' of key 'bad'" in refused.value.where
+        assert refused.value.type_name.startswith(type_name)
+        assert store.versions() == []
+
+    def test_an_unstorable_key_is_named_with_its_state(self) -> None:
+        backend = MemoryBackend([COUNT], KeyGroupRange(0, G - 1))
+        backend.tables["count"].put(3, frozenset({1j}), 1)
+
+        with pytest.raises(UnstorableValue, match="a key of state 'count' holds a complex"):
+            new_store().write([part(backend, 0, 1)])
+
+
+class TestRowGroups:
+    def test_a_restore_reads_only_the_row_groups_of_its_range(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The rest may even be damaged."""
+        monkeypatch.setattr(columns, "ROW_GROUP_ROWS_MIN", 1)
+        snapshot = new_store().write(parts(CONTENT, parallelism=1))
+        (file,) = snapshot.manifest.files_of("keyed", "count")
+        whole = snapshot.folder.read(file.path)
+        read = [load_all(snapshot, subtask) for subtask in range(4)]
+        starts = first_bytes_of_key_groups(snapshot, whole)
+        for subtask in range(4):
+            own = range_of(subtask, 4, G)
+            damaged = bytearray(whole)
+            for key_group, (start, end) in starts.items():
+                if key_group not in own:
+                    damaged[start:end] = bytes(end - start)
+            snapshot.folder.filesystem.pipe_file(snapshot.folder.path(file.path), bytes(damaged))
+
+            assert load_all(snapshot, subtask) == read[subtask]
+            with pytest.raises(SnapshotCorrupted):
+                load_all(snapshot, (subtask + 1) % 4)
+
+    def test_small_key_groups_share_a_row_group(self) -> None:
+        snapshot = new_store().write(parts(CONTENT, parallelism=1))
+
+        assert len({span for span in first_bytes_of_key_groups(snapshot).values()}) == 1
+
+
+def load_all(snapshot: Snapshot, subtask: int) -> dict[Any, object]:
+    groups = snapshot.restore(subtask, 4).states([COUNT, PROFILE])["count"]
+    return {key: value for group in groups.values() for key, value in group.load().items()}
+
+
+def first_bytes_of_key_groups(snapshot: Snapshot, data: bytes | None = None) -> dict[int, tuple[int, int]]:
+    """Return where the row group of each key group begins and ends."""
+    import pyarrow.parquet as pq
+
+    (file,) = snapshot.manifest.files_of("keyed", "count")
+    metadata = pq.read_metadata(pa.BufferReader(data or snapshot.folder.read(file.path)))
+    spans = {}
+    for number in range(metadata.num_row_groups):
+        row_group = metadata.row_group(number)
+        statistics = row_group.column(0).statistics
+        chunks = [row_group.column(column) for column in range(row_group.num_columns)]
+        start = min(chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks)
+        end = start + sum(chunk.total_compressed_size for chunk in chunks)
+        spans |= dict.fromkeys(range(statistics.min, statistics.max + 1), (start, end))
+    return spans
