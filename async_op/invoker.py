@@ -138,6 +138,16 @@ class Invoker:
         self._backoff.release_all()
         self._call_kind.flush()
 
+    def counters(self) -> dict[str, Any]:
+        """Return what the operator's statistics say of calls."""
+        return {
+            "calls": self.calls,
+            "retries": self.retries,
+            "timeouts": self.timeouts,
+            "late_results": self.late_results,
+            "latency": self.latency.freeze(),
+        }
+
     async def close(self) -> None:
         """Cancel all calls and wait until they have ended."""
         self._closed = True
@@ -284,7 +294,9 @@ class Invoker:
         entry.expired = True
         if entry.invocation is not None:
             self._interrupt(entry)
-        elif entry.due is not None:
+            return
+        entry.attempt -= 1  # the one that was due is never made
+        if entry.due is not None:
             self._backoff.release(entry)
 
     def _interrupt(self, entry: Entry) -> None:

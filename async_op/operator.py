@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from async_op.calls import Calls, calls_of
@@ -16,13 +16,14 @@ from async_op.functions import Function
 from async_op.gate import KeyGate
 from async_op.invoker import Invoker
 from async_op.keys import KeyAssignment
-from async_op.queues import ElementQueue, OrderedQueue, QueueEntry, UnorderedQueue
+from async_op.queues import count_entries, queue_of
+from async_op.recovery import Recovery
 from async_op.retry import RetryPolicy
 from async_op.settings import Mode, OperatorSettings
-from async_op.statistics import OperatorStatistics, Stopwatch
+from async_op.statistics import OperatorStatistics, Times
 from async_op.waiters import Waiters
 from keygroups.state import MemoryBackend
-from snapshots import InFlightElement, SubtaskRestore, SubtaskSnapshot
+from snapshots import SubtaskRestore, SubtaskSnapshot
 
 _TURN_MASK = 1023
 """After so many elements without a wait, `process` lets the calls begin."""
@@ -59,11 +60,10 @@ class AsyncWaitOperator:
     max_parallelism : int, optional
         The number of key groups; the restored snapshot's, or a default from the parallelism.
     on_error : {"fail", "skip", "dead_letter"}
-        What becomes of an element that fails for good: it fails the operator, is dropped, or goes to `dead_letters`.
-    dead_letters : callable, optional
-        Called with a `DeadLetter`.
-    hash : str
-        The hash from key to key group: "xxhash64" or "flink".
+        What becomes of an element that fails for good: it fails the operator, is dropped, or is passed as a
+        `DeadLetter` to `dead_letters`, a callable.
+    hash : {"xxhash64", "flink"}
+        From key to key group.
     clock : Clock, optional
         For tests; the event loop's unless given.
 
@@ -92,25 +92,20 @@ class AsyncWaitOperator:
     """
 
     __slots__ = (
-        "_back_pressured",
         "_capacity",
         "_clock",
         "_emitted",
         "_errors",
         "_failure",
         "_gate",
-        "_idle",
         "_invoker",
         "_key_by",
         "_keys",
         "_now",
-        "_opened_at",
         "_others",
         "_output",
         "_queue",
-        "_queue_put",
-        "_reemitted",
-        "_reinvoked",
+        "_recovery",
         "_runtime",
         "_scope",
         "_sequence",
@@ -118,6 +113,7 @@ class AsyncWaitOperator:
         "_size",
         "_start",
         "_timeout",
+        "_times",
         "_waiters",
         "_watermark",
     )
@@ -159,13 +155,12 @@ class AsyncWaitOperator:
         self._timeout = timeout
         self._key_by = key_by
         self._clock = clock
-        self._queue: ElementQueue = (OrderedQueue if mode == "ordered" else UnorderedQueue)(self._depart)
+        self._queue = queue_of(mode, self._depart, self._depart_watermark)
         self._gate = KeyGate() if function.states or mode == "key_ordered" else None
         self._failure: BaseException | None = OperatorClosed("new")
         self._waiters = Waiters(self._check_usable)
         self._watermark: int | None = None
         self._size = self._sequence = self._emitted = self._others = 0
-        self._reinvoked = self._reemitted = 0
 
     async def open(self, restore: SubtaskRestore | None = None) -> None:
         """Open the function and take over what a snapshot holds for this subtask.
@@ -220,24 +215,27 @@ class AsyncWaitOperator:
             await self._wait_for_room()
         elif not ~self._sequence & _TURN_MASK:
             await asyncio.sleep(0)
-        entry = Entry(self._sequence, value, timestamp, element_id)
-        if self._key_by is not None:
-            self._keys.set_key(entry, self._key_by(value))
-        if self._timeout is not None:
-            entry.deadline = self._now() + self._timeout
-            if not self._invoker.deadlines.armed:
-                self._invoker.deadlines.arm(entry.deadline)
-        if not self._size:
-            self._idle.stop()
-        self._sequence += 1
-        self._size += 1
-        self._queue_put(entry)
-        self._start(entry)
+        self._accept(value, timestamp, element_id)
+
+    async def process_all(self, elements: Iterable[tuple[Any, int | None, str | None]]) -> None:
+        """Accept many records as `process` does, at less cost for each.
+
+        Parameters
+        ----------
+        elements : iterable of (value, timestamp, element id)
+            As the arguments of `process`.
+        """
+        accept = self._accept
+        for value, timestamp, element_id in elements:
+            if self._size >= self._capacity or self._failure is not None:
+                await self._wait_for_room()
+            elif not ~self._sequence & _TURN_MASK:
+                await asyncio.sleep(0)
+            accept(value, timestamp, element_id)
 
     async def process_watermark(self, timestamp: int) -> None:
         """Accept a watermark (milliseconds since the epoch); it leaves after every record before it."""
-        if self._size >= self._capacity or self._failure is not None:
-            await self._wait_for_room()
+        await self._wait_for_room()
         self._put_watermark(timestamp)
 
     async def snapshot(self) -> SubtaskSnapshot:
@@ -260,18 +258,7 @@ class AsyncWaitOperator:
 
     async def settle(self, timeout: float) -> bool:
         """Wait until nothing is in flight, but no longer than `timeout` seconds; tell whether nothing is."""
-        expired = False
-
-        def expire() -> None:
-            nonlocal expired
-            expired = True
-            self._waiters.wake()
-
-        timer = self._scope.clock.call_at(self._now() + timeout, expire)
-        try:
-            await self._waiters.wait_until(lambda: self._size == 0 or expired)
-        finally:
-            timer.cancel()
+        await self._waiters.wait_at_most(timeout, self._scope.clock, lambda: self._size == 0)
         return self._size == 0
 
     async def finish(self) -> None:
@@ -287,36 +274,24 @@ class AsyncWaitOperator:
         """Cancel what is in flight and close the function; may be called at any time, also twice."""
         was_open = not isinstance(self._failure, OperatorClosed)
         self._failure = OperatorClosed("closed")
-        if not was_open:
-            return
-        self._waiters.wake()
-        await self._invoker.close()
-        await self._settings.function.close()
+        if was_open:
+            self._waiters.wake()
+            await self._invoker.close()
+            await self._settings.function.close()
 
     def statistics(self) -> OperatorStatistics:
         """Return the counters as they are now."""
-        pending = sum(1 for _ in self._queue.pending())
-        watermarks = sum(entry.is_watermark for entry in self._queue.entries())
-        idle, back_pressured = self._idle.seconds, self._back_pressured.seconds
         return OperatorStatistics(
             in_flight=self._size,
-            pending=pending,
-            completed=self._size - pending - watermarks,
-            watermarks=watermarks,
+            **count_entries(self._queue),
             accepted=self._sequence - self._others,
-            calls=self._invoker.calls,
-            retries=self._invoker.retries,
-            reinvoked=self._reinvoked,
-            reemitted=self._reemitted,
+            **self._invoker.counters(),
+            reinvoked=self._recovery.reinvoked,
+            reemitted=self._recovery.reemitted,
             emitted=self._emitted,
-            timeouts=self._invoker.timeouts,
-            late_results=self._invoker.late_results,
             skipped=self._errors.skipped,
             dead_letters=self._errors.dead_letters,
-            idle_seconds=idle,
-            back_pressured_seconds=back_pressured,
-            busy_seconds=max(0.0, self._now() - self._opened_at - idle - back_pressured),
-            latency=self._invoker.latency.freeze(),
+            **self._times.seconds(),
         )
 
     def _prepare(self, restore: SubtaskRestore | None) -> None:
@@ -327,9 +302,7 @@ class AsyncWaitOperator:
         self._keys = KeyAssignment(self._settings.hash, self._runtime)
         self._scope = Scope(backend, self._keys.key_group_of, self._keys.element_id_of, clock, self._timeout)
         self._now = clock.time
-        self._opened_at = clock.time()
-        self._idle, self._back_pressured = Stopwatch(clock), Stopwatch(clock)
-        self._idle.start()
+        self._times = Times(clock)
         self._errors = ErrorPolicy(
             self._settings.on_error, self._settings.dead_letters, self._keys.element_id_of, self._fail
         )
@@ -346,13 +319,13 @@ class AsyncWaitOperator:
             failed=self._errors.apply,
             crashed=self._fail,
         )
-        self._start, self._queue_put = self._invoker.start, self._queue.put
+        self._start = self._invoker.start
+        self._recovery = Recovery(self._queue, self._invoker, clock, self._timeout, self._next_sequence)
 
     async def _continue(self, restore: SubtaskRestore) -> None:
         queue = await asyncio.to_thread(restore.queue)
         self._watermark = queue.watermark
-        entries = [self._take_over(element) for element in queue.elements]
-        self._invoker.deadlines.restore([entry for entry in entries if entry is not None])
+        self._recovery.take_over(queue.elements, self._put_watermark)
 
     def _check_usable(self) -> None:
         if self._failure is not None:
@@ -361,7 +334,7 @@ class AsyncWaitOperator:
     async def _wait_for_room(self) -> None:
         self._check_usable()
         if not self._has_room():
-            with self._back_pressured:
+            with self._times.back_pressured:
                 await self._waiters.wait_until(self._has_room)
 
     def _has_room(self) -> bool:
@@ -375,61 +348,54 @@ class AsyncWaitOperator:
             self._failure = error
         self._waiters.wake()
 
-    def _put(self, entry: QueueEntry) -> None:
+    def _next_sequence(self) -> int:
+        """Count in an element that `process` did not accept."""
         if not self._size:
-            self._idle.stop()
+            self._times.idle.stop()
+        self._sequence += 1
+        self._others += 1
+        self._size += 1
+        return self._sequence - 1
+
+    def _accept(self, value: Any, timestamp: int | None, element_id: str | None) -> None:
+        entry = Entry(self._sequence, value, timestamp, element_id)
+        if self._key_by is not None:
+            self._keys.set_key(entry, self._key_by(value))
+        if self._timeout is not None:
+            entry.deadline = deadline = self._now() + self._timeout
+            if not self._invoker.deadlines.armed:
+                self._invoker.deadlines.arm(deadline)
+        if not self._size:
+            self._times.idle.stop()
         self._sequence += 1
         self._size += 1
         self._queue.put(entry)
+        self._start(entry)
 
     def _put_watermark(self, timestamp: int) -> None:
-        entry = WatermarkEntry(self._sequence, timestamp)
-        self._others += 1
-        self._put(entry)
-        self._queue.complete(entry)
+        self._queue.put_watermark(WatermarkEntry(self._next_sequence(), timestamp))
 
-    def _take_over(self, element: InFlightElement) -> Entry | None:
-        """Continue an element of the restored snapshot, beyond the capacity if need be; returns a pending entry."""
-        if element.is_watermark:
-            assert element.timestamp is not None, "a watermark has a timestamp"
-            self._put_watermark(element.timestamp)
-            return None
-        entry = Entry(self._sequence, element.value, element.timestamp, element.element_id)
-        entry.key, entry.key_group, entry.attempt = element.key, element.key_group, element.attempt
-        self._others += 1
-        self._put(entry)
-        if element.outputs is not None:
-            self._reemitted += 1
-            entry.outputs = element.outputs
-            self._queue.complete(entry)
-            return None
-        self._reinvoked += 1
-        if self._timeout is not None:
-            budget = self._timeout if element.remaining is None else min(self._timeout, element.remaining)
-            entry.deadline = self._now() + budget
-            entry.expired = budget == 0
-        if element.delay is None:
-            self._invoker.start(entry)
-        else:
-            self._invoker.start_after(entry, element.delay)
-        return entry
-
-    def _depart(self, entry: QueueEntry) -> None:
+    def _depart(self, entry: Entry) -> None:
         if self._failure is not None:
             return
-        self._size = size = self._size - 1
-        if not size:
-            self._idle.start()
-        output = self._output
-        if isinstance(entry, WatermarkEntry):
-            self._watermark = entry.timestamp
-            self._emitted += 1
-            output(Watermark(entry.timestamp))
-        else:
-            outputs, timestamp = entry.outputs, entry.timestamp
-            assert outputs is not None, "only what has completed leaves"
-            self._emitted += len(outputs)
-            for value in outputs:
-                output(_new_tuple(Record, (value, timestamp)))
+        outputs, timestamp, output = entry.outputs, entry.timestamp, self._output
+        assert outputs is not None, "only what has completed leaves"
+        self._emitted += len(outputs)
+        self._size -= 1
+        for value in outputs:
+            output(_new_tuple(Record, (value, timestamp)))
+        if not self._size:
+            self._times.idle.start()
         if self._waiters.waiting:
             self._waiters.wake()
+
+    def _depart_watermark(self, watermark: WatermarkEntry) -> None:
+        if self._failure is not None:
+            return
+        self._watermark = watermark.timestamp
+        self._emitted += 1
+        self._size -= 1
+        self._output(Watermark(watermark.timestamp))
+        if not self._size:
+            self._times.idle.start()
+        self._waiters.wake()

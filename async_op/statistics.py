@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 from async_op.clock import Clock
 
@@ -87,6 +88,24 @@ class Stopwatch:
     def seconds(self) -> float:
         """The sum, what runs included."""
         return self._seconds if self._started is None else self._seconds + self._clock.time() - self._started
+
+
+class Times:
+    """How an operator spends its time since it was made. Only the thread of the event loop may call it."""
+
+    __slots__ = ("_clock", "_opened_at", "back_pressured", "idle")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._opened_at = clock.time()
+        self.idle, self.back_pressured = Stopwatch(clock), Stopwatch(clock)
+        self.idle.start()
+
+    def seconds(self) -> dict[str, Any]:
+        """Return the seconds with nothing in flight, with `process` waiting for room, and the rest."""
+        idle, back_pressured = self.idle.seconds, self.back_pressured.seconds
+        busy = max(0.0, self._clock.time() - self._opened_at - idle - back_pressured)
+        return {"idle_seconds": idle, "back_pressured_seconds": back_pressured, "busy_seconds": busy}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

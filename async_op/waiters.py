@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from async_op.clock import Clock
+
 
 class Waiters:
     """Wakes whoever waits for a condition. Only the thread of the event loop may call it.
@@ -34,6 +36,15 @@ class Waiters:
             self.waiting.append(waiter)
             await waiter
             self._check()
+
+    async def wait_at_most(self, seconds: float, clock: Clock, condition: Callable[[], bool]) -> None:
+        """Return once the condition holds, or some seconds have passed."""
+        deadline = clock.time() + seconds
+        timer = clock.call_at(deadline, self.wake)
+        try:
+            await self.wait_until(lambda: condition() or clock.time() >= deadline)
+        finally:
+            timer.cancel()
 
     def wake(self) -> None:
         """Let everybody look at their condition."""

@@ -99,31 +99,40 @@ def damaged(delivered: DataFrame, damage: str) -> DataFrame:
 
 def compare(expected: DataFrame, delivered: DataFrame) -> Comparison:
     """Compare row by row, null equal to null."""
-    by_flight = Window.partitionBy("flight_id")
-    copies = delivered.withColumn("copies", F.count(F.lit(1)).over(by_flight)).alias("d")
+    by_flight = Window.partitionBy("flight_id").orderBy("flight_id")
+    numbered = delivered.withColumns(
+        {"copies": F.count("*").over(Window.partitionBy("flight_id")), "copy": F.row_number().over(by_flight)}
+    )
     names = [name for name in expected.columns if name != "flight_id"]
     verdicts = (
         expected.withColumn("known", F.lit(True))
         .alias("e")
-        .join(copies, "flight_id", "full_outer")
-        .select("flight_id", _verdict(names).alias("verdict"))
-        .filter("verdict IS NOT NULL")
-        .cache()
+        .join(numbered.alias("d"), "flight_id", "full_outer")
+        .select("flight_id", "known", "copies", (F.coalesce("copy", F.lit(1)) == 1).alias("first"), _verdict(names))
     )
-    rows = verdicts.orderBy("flight_id").limit(_LISTED).collect()
-    examples = tuple(f"flight {row['flight_id']}: {row['verdict']}" for row in rows)
-    different = verdicts.select("flight_id").distinct().count()
-    return Comparison(expected.count(), delivered.count(), different, examples)
+    counts = verdicts.agg(
+        F.count_if(F.expr("known AND first")).alias("expected"),
+        F.count("copies").alias("delivered"),
+        F.count_if(F.expr("verdict IS NOT NULL AND first")).alias("different"),
+    ).first()
+    assert counts is not None, "an aggregate has a row"
+    return Comparison(**counts.asDict(), examples=_examples(verdicts) if counts["different"] else ())
+
+
+def _examples(verdicts: DataFrame) -> tuple[str, ...]:
+    wrong = verdicts.filter("verdict IS NOT NULL AND first").orderBy("flight_id").limit(_LISTED)
+    return tuple(f"flight {row['flight_id']}: {row['verdict']}" for row in wrong.collect())
 
 
 def _verdict(names: Sequence[str]) -> Column:
     differences = F.concat_ws("; ", *(_difference(name) for name in names))
-    return (
-        F.when(F.col("d.copies").isNull(), F.lit("not delivered"))
-        .when(F.col("e.known").isNull(), F.lit("delivered, but the batch job has no such flight"))
-        .when(F.col("d.copies") > 1, F.concat(F.lit("delivered "), F.col("d.copies"), F.lit(" times")))
+    verdict = (
+        F.when(F.col("copies").isNull(), F.lit("not delivered"))
+        .when(F.col("known").isNull(), F.lit("delivered, but the batch job has no such flight"))
+        .when(F.col("copies") > 1, F.concat(F.lit("delivered "), F.col("copies"), F.lit(" times")))
         .when(differences != "", differences)
     )
+    return verdict.alias("verdict")
 
 
 def _difference(name: str) -> Column:

@@ -12,7 +12,7 @@ from demo.progress import Display
 from demo.service import LookupService
 from demo.workspace import Workspace
 
-_POLL_INTERVAL_S = 0.05
+_POLL_INTERVAL_S = 0.1
 _EPOCHS_BEFORE_THE_CRASH = 2
 # Python workers notice the end of their JVM within moments; a minute means that they do not.
 _WORKERS_GONE_WITHIN_S = 60.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-# The distribution is Pareto's with exponent 1, which is cut off where one call in a hundred is: at fifty times the median.
+# The distribution is Pareto's with exponent 1, cut off where one call in a hundred is: at fifty times the median.
 _SLOWEST = 50.0
 
 

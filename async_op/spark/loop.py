@@ -132,9 +132,7 @@ class OperatorThread:
         await self.operator.open(self._restore)
 
     async def _process(self, elements: Iterable[Element]) -> None:
-        process = self.operator.process
-        for value, element_id in elements:
-            await process(value, element_id=element_id)
+        await self.operator.process_all((value, None, element_id) for value, element_id in elements)
 
     async def _end(self, barrier_timeout: float | None) -> None:
         if barrier_timeout is None:

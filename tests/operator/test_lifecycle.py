@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from async_op import AsyncFunction, InvocationContext, OperatorClosed, Watermark
-from tests.operator.kit import Bench, Instant, Service, opened, settle
+from async_op import AsyncFunction, FixedDelayRetry, InvocationContext, OperatorClosed, Watermark
+from keygroups import ValueState
+from tests.operator.kit import Bench, Instant, Service, commit, opened, settle
 
 BOTH = pytest.mark.parametrize("mode", ["ordered", "unordered"])
 
@@ -153,6 +154,47 @@ async def test_close_waits_for_a_call_that_takes_its_cancellation_slowly() -> No
         await bench.operator.close()
 
         assert sorted(ended) == [1, 2]
+
+
+async def test_a_call_that_swallows_its_cancellation_lets_no_other_begin() -> None:
+    class Stubborn(Service):
+        states = (ValueState("state"),)
+
+    service = Stubborn(stubborn=True)
+    async with opened(service, key_by=lambda value: value[0]) as bench:
+        await bench.feed("a1", "a2")
+        closing = asyncio.create_task(bench.operator.close())
+        await settle()
+        await service.answer("a1")
+        await closing
+
+    assert (service.called, bench.shown) == (["a1"], [])
+
+
+async def test_a_call_that_fails_after_close_is_not_tried_again() -> None:
+    service = Service(stubborn=True)
+    async with opened(service, retry=FixedDelayRetry(3, 1.0)) as bench:
+        await bench.feed(1)
+        closing = asyncio.create_task(bench.operator.close())
+        await settle()
+        await service.fail(1, ValueError("no"))
+        await closing
+        await bench.clock.advance(10)
+
+    assert (service.called, bench.clock.timers) == ([1], 0)
+
+
+async def test_no_call_begins_after_a_failure() -> None:
+    service = Service()
+    async with opened(service, capacity=10) as bench:
+        await bench.feed(*range(10))
+        snapshot = await commit(await bench.operator.snapshot())
+    service = Service()
+    async with opened(service, capacity=2, restore=snapshot.restore(0)) as bench:
+        await service.fail(0, ValueError("no"))
+        await service.answer(1)
+
+        assert service.called == [0, 1]
 
 
 async def test_who_waits_for_a_place_may_be_cancelled_and_come_again() -> None:

@@ -217,6 +217,29 @@ async def test_a_timed_out_call_that_goes_on_does_not_take_a_place() -> None:
         assert bench.shown == ["late slow", "next"]
 
 
+async def test_the_place_of_a_timed_out_element_is_taken_by_the_next() -> None:
+    service = Service(fallback=lambda value: [f"late {value}"])
+    async with opened(service, timeout=10, capacity=1) as bench, bench.feeding(1, 2, 3):
+        await bench.clock.advance(10)
+        assert (bench.shown, service.running) == (["late 1"], [2])
+        await service.answer(2)
+        await bench.clock.advance(10)
+        assert bench.shown == ["late 1", 2, "late 3"]
+
+
+async def test_calls_that_were_timed_out_do_not_let_more_calls_run_at_once() -> None:
+    async with opened(Service(), timeout=10) as bench:
+        await bench.feed(*range(10))
+        snapshot = await commit(await bench.operator.snapshot())
+
+    service = Service(fallback=lambda value: [f"late {value}"])
+    async with opened(service, timeout=10, capacity=2, restore=snapshot.restore(0)) as bench:
+        await bench.clock.advance(10)
+        assert len(bench.shown) == 10
+        async with bench.feeding(*range(100, 110)):
+            assert len(service.running) == 2
+
+
 async def test_an_error_of_timeout_fails_the_operator() -> None:
     def fail(value: Any) -> list[Any]:
         raise LookupError(value)
@@ -328,7 +351,7 @@ async def test_a_restored_element_whose_time_is_over_is_not_called_again() -> No
         assert service.timed_out == ["slow"]
 
 
-async def test_an_element_restored_without_a_budget_gets_the_whole_timeout() -> None:
+async def test_an_element_restored_without_a_budget_gets_a_whole_one() -> None:
     async with opened(Service()) as bench:
         await bench.feed("old")
         snapshot = await commit(await bench.operator.snapshot())
@@ -338,7 +361,19 @@ async def test_an_element_restored_without_a_budget_gets_the_whole_timeout() -> 
         await bench.clock.advance(9)
         assert service.timed_out == []
         await bench.clock.advance(1)
-        assert bench.shown == ["late old"]
+        assert service.timed_out == ["old"]
+
+
+async def test_a_budget_is_forgotten_where_the_timeout_is_taken_away() -> None:
+    async with opened(Service(), timeout=10) as bench:
+        await bench.feed("old")
+        snapshot = await commit(await bench.operator.snapshot())
+
+    service = Service()
+    async with opened(service, restore=snapshot.restore(0)) as bench:
+        await bench.clock.advance(1000)
+
+        assert (service.calls[0].ctx.remaining, service.running, bench.clock.timers) == (None, ["old"], 0)
 
 
 async def test_many_elements_time_out_at_once() -> None:

@@ -32,7 +32,7 @@ def simulate(scenario: Scenario) -> Ledger:
     try:
         loop.run_until_complete(run.go())
         run.ledger.check(not errors, f"the loop heard of {errors}")
-    except (Exception, asyncio.CancelledError) as error:
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - raised again, as what explains it
         # A broken promise explains what followed from it.
         raise next(iter(run.ledger.violations), error) from None
     finally:

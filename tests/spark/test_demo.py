@@ -37,8 +37,6 @@ def played(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Pat
 
 @pytest.mark.timeout(660)
 def test_every_flight_comes_out_once_and_right(played: Path) -> None:
-    summary: dict[str, Any] = json.loads((played / "summary.json").read_text())
-    print(summary)
     assert json.loads((played / "comparison.json").read_text()) == {
         "expected": FLIGHTS,
         "delivered": FLIGHTS,

@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import hashlib
 import json
 import pickle
 import threading
+import zoneinfo
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from keygroups import ConfigError, KeyGroupRange, UnstorableValue, ValueState, key_group_of, range_of
@@ -22,7 +26,6 @@ from snapshots import (
     CommitOutcomeUnknown,
     IncompatibleSnapshot,
     IncompleteSnapshot,
-    PendingSnapshot,
     Snapshot,
     SnapshotCorrupted,
     SnapshotNotFound,
@@ -30,7 +33,7 @@ from snapshots import (
     SubtaskSnapshot,
     columns,
 )
-from snapshots.filesystem import MemoryFolder
+from snapshots.filesystem import Folder, MemoryFolder, open_folder
 from snapshots.manifest import Manifest, manifest_name
 from tests.snapshot_kit import COUNT, PROFILE, G, content_of, new_store, part, parts, record, restored, words
 
@@ -417,14 +420,19 @@ class TestCommit:
         assert store.versions() == []
 
 
-class Faulty(MemoryFolder):
-    """A folder whose storage fails at the commit; `fail` says how."""
+Failure = Callable[["Faulty", str, bytes], None]
 
-    fail: Callable[[Faulty, str, bytes], None]
-    silent = False
+
+class Faulty(MemoryFolder):
+    """A folder whose storage fails at the commit, in the given way."""
+
+    def __init__(self, folder: Folder, failure: Failure) -> None:
+        super().__init__(folder.filesystem, folder.root)
+        self.failure = failure
+        self.silent = False
 
     def create(self, name: str, data: bytes) -> None:
-        type(self).fail(self, name, data)
+        self.failure(self, name, data)
 
     def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
         if self.silent:
@@ -475,8 +483,8 @@ def overtaken_without_a_reply(folder: Faulty, name: str, data: bytes) -> None:
 def overtaken_by_a_newer_release(folder: Faulty, name: str, data: bytes) -> None:
     body = json.loads(data)["manifest"] | {"format_version": 99}
     text = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
-    pa_digest = __import__("hashlib").sha256(text).hexdigest()
-    MemoryFolder.create(folder, name, b'{"manifest":%b,"sha256":"%b"}' % (text, pa_digest.encode()))
+    digest = hashlib.sha256(text).hexdigest().encode()
+    MemoryFolder.create(folder, name, b'{"manifest":%b,"sha256":"%b"}' % (text, digest))
     MemoryFolder.create(folder, name, data)
 
 
@@ -485,22 +493,16 @@ def half_of_something_is_there(folder: Faulty, name: str, data: bytes) -> None:
     raise ConnectionResetError("reset by peer")
 
 
-Failure = Callable[[Faulty, str, bytes], None]
-
-
 class TestAmbiguousOutcome:
-    def commit(self, store: SnapshotStore, failure: Failure) -> tuple[Snapshot, Faulty]:
+    def commit(self, store: SnapshotStore, failure: Failure) -> Snapshot:
         healthy = store.begin()
-        folder = Faulty(healthy.folder.filesystem, healthy.folder.root)
-        folder.fail = failure  # type: ignore[method-assign]
-        type(folder).fail = failure  # type: ignore[method-assign]
-        pending = PendingSnapshot(folder, healthy.operator_id, healthy.parent)
-        return pending.commit([pending.write_subtask(made) for made in parts({"count": {"a": 1}})]), folder
+        pending = dataclasses.replace(healthy, folder=Faulty(healthy.folder, failure))
+        return pending.commit([pending.write_subtask(made) for made in parts({"count": {"a": 1}})])
 
     @pytest.mark.parametrize("failure", [lost_reply, retried_by_the_client])
     def test_a_commit_that_took_place_succeeds_though_the_reply_was_lost(self, failure: Failure) -> None:
         store = new_store()
-        snapshot, _ = self.commit(store, failure)
+        snapshot = self.commit(store, failure)
 
         assert store.load(1).manifest == snapshot.manifest
         assert content_of(store.load(1))["count"] == {"a": 1}
@@ -519,7 +521,7 @@ class TestAmbiguousOutcome:
             self.commit(store, failure)
 
         assert (unknown.value.uri, unknown.value.version) == (store.uri, 1)
-        assert len(store.begin().folder.names("data")) == 2 if failure is lost_request else True
+        assert len(open_folder(store.uri).names("data")) == 2
         if failure is gone_silent:
             assert content_of(store.load(1))["count"] == {"a": 1}
 
@@ -664,26 +666,81 @@ class TestToArrow:
         assert groups == sorted(groups)
 
     @pytest.mark.parametrize(
-        ("descriptor", "value", "type_name"),
+        ("type_", "value", "type_name"),
         [
-            (PROFILE, {"deep": [object()]}, "object"),
-            (COUNT, "text", "str that does not fit int64"),
-            (COUNT, 2**70, "int that does not fit int64"),
-            (COUNT, 1.5, "float that does not fit int64"),
-            (ValueState("profile", pa.struct([("a", pa.int64())])), {"a": "x"}, "dict that does not fit struct"),
+            (None, {"deep": [object()]}, "object"),
+            (pa.int64(), "text", "str that does not fit int64"),
+            (pa.int64(), 2**70, "int that does not fit int64"),
+            (pa.int64(), True, "bool that does not fit int64"),
+            (pa.int64(), 1.5, "float that does not fit int64"),
+            (pa.int64(), Decimal("1.5"), "Decimal that does not fit int64"),
+            (pa.float64(), 2**60 + 1, "int that does not fit double"),
+            (pa.float32(), 1e300, "float that does not fit float"),
+            (pa.string(), b"bytes", "bytes that does not fit string"),
+            (pa.binary(), "text", "str that does not fit binary"),
+            (pa.date32(), dt.datetime(2026, 1, 2, 3), "datetime that does not fit date32"),
+            (pa.timestamp("ms"), dt.datetime(2026, 1, 2, 3, 4, 5, 6), r"datetime that does not fit timestamp[ms]"),
+            (pa.timestamp("us"), dt.datetime(2026, 1, 2, tzinfo=dt.UTC), r"datetime that does not fit timestamp[us]"),
+            (pa.timestamp("us", "UTC"), dt.datetime(2026, 1, 2), "datetime that does not fit timestamp[us, tz=UTC]"),
+            (pa.time32("s"), dt.time(1, 2, 3, 4), "time that does not fit time32"),
+            (pa.duration("s"), dt.timedelta(microseconds=1), "timedelta that does not fit duration"),
+            (pa.decimal128(10, 1), Decimal("1.25"), "Decimal that does not fit decimal128"),
+            (pa.list_(pa.int64()), [1, 1.5], "list that does not fit list"),
+            (pa.list_(pa.int64()), (1, 2), "tuple that does not fit list"),
+            (pa.list_(pa.float64()), np.array([1.0, 2.0]), "ndarray that does not fit list"),
+            (pa.struct([("a", pa.int64())]), {"a": "x"}, "dict that does not fit struct"),
+            (pa.struct([("a", pa.int64())]), {"a": 1, "b": 2}, "dict that does not fit struct"),
+            (pa.struct([("a", pa.int64())]), {}, "dict that does not fit struct"),
+            (pa.map_(pa.string(), pa.int64()), {"a": 1}, "dict that does not fit map"),
         ],
+        ids=lambda value: str(value) if isinstance(value, pa.DataType) else repr(value)[:20],
     )
-    def test_an_unstorable_value_is_named_with_its_state_and_nothing_is_committed(
-        self, descriptor: ValueState, value: object, type_name: str
+    def test_a_value_that_would_not_come_back_is_named_with_its_state_and_nothing_is_committed(
+        self, type_: pa.DataType | None, value: object, type_name: str
     ) -> None:
         store = new_store()
-        content = {descriptor.name: {"good": None, "bad": value}}
+        state = ValueState("profile", type_)
+        content: dict[str, dict[Any, object]] = {"profile": {"good": None, "bad": value, "good too": None}}
 
         with pytest.raises(UnstorableValue) as refused:
-            store.write(parts(content, [descriptor]))
-        assert f"state '{descriptor.name}' of key 'bad'" in refused.value.where
+            store.write(parts(content, [state]))
+        assert refused.value.where == "state 'profile' of key 'bad'"
         assert refused.value.type_name.startswith(type_name)
         assert store.versions() == []
+
+    @pytest.mark.parametrize(
+        ("type_", "value", "found"),
+        [
+            (pa.float32(), 0.1, 0.10000000149011612),
+            (pa.list_(pa.float32()), [0.1, None], [0.10000000149011612, None]),
+            (pa.float64(), 7, 7.0),
+            (pa.float64(), np.float64(0.1), 0.1),
+            (pa.int64(), np.int32(7), 7),
+            (pa.float64(), float("-inf"), float("-inf")),
+        ],
+        ids=lambda value: str(value) if isinstance(value, pa.DataType) else repr(value)[:20],
+    )
+    def test_what_the_declared_type_asks_for_is_no_loss(self, type_: pa.DataType, value: object, found: object) -> None:
+        state = ValueState("profile", type_)
+        snapshot = new_store().write(parts({"profile": {"a": value}}, [state]))
+
+        assert content_of(snapshot, descriptors=[state]) == {"profile": {"a": found}}
+
+    def test_not_a_number_is_a_number(self) -> None:
+        state = ValueState("profile", pa.list_(pa.float64()))
+        snapshot = new_store().write(parts({"profile": {"a": [float("nan"), 1.0]}}, [state]))
+        (value,) = content_of(snapshot, descriptors=[state])["profile"].values()
+
+        assert repr(value) == "[nan, 1.0]"
+
+    @pytest.mark.parametrize("fold", [0, 1])
+    def test_a_time_in_the_hour_that_a_clock_repeats_is_kept(self, fold: int) -> None:
+        """Python says that it equals no time of another zone."""
+        berlin = dt.datetime(2026, 10, 25, 2, 30, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"), fold=fold)
+        state = ValueState("profile", pa.timestamp("us", "UTC"))
+        snapshot = new_store().write(parts({"profile": {"a": berlin}}, [state]))
+
+        assert content_of(snapshot, descriptors=[state])["profile"] == {"a": berlin.astimezone(dt.UTC)}
 
     def test_an_unstorable_key_is_named_with_its_state(self) -> None:
         backend = MemoryBackend([COUNT], KeyGroupRange(0, G - 1))
@@ -717,7 +774,7 @@ class TestRowGroups:
     def test_small_key_groups_share_a_row_group(self) -> None:
         snapshot = new_store().write(parts(CONTENT, parallelism=1))
 
-        assert len({span for span in first_bytes_of_key_groups(snapshot).values()}) == 1
+        assert len(set(first_bytes_of_key_groups(snapshot).values())) == 1
 
 
 def load_all(snapshot: Snapshot, subtask: int) -> dict[Any, object]:
@@ -727,8 +784,6 @@ def load_all(snapshot: Snapshot, subtask: int) -> dict[Any, object]:
 
 def first_bytes_of_key_groups(snapshot: Snapshot, data: bytes | None = None) -> dict[int, tuple[int, int]]:
     """Return where the row group of each key group begins and ends."""
-    import pyarrow.parquet as pq
-
     (file,) = snapshot.manifest.files_of("keyed", "count")
     metadata = pq.read_metadata(pa.BufferReader(data or snapshot.folder.read(file.path)))
     spans = {}

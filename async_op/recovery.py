@@ -1,0 +1,89 @@
+"""What becomes of the in-flight elements of a snapshot when an operator is opened with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from async_op.clock import Clock
+from async_op.elements import Entry
+from async_op.invoker import Invoker
+from async_op.queues import ElementQueue
+from snapshots import InFlightElement
+
+
+class Recovery:
+    """Puts restored elements back into the queue. Only the thread of the event loop may call it.
+
+    Parameters
+    ----------
+    queue : ElementQueue
+        Where they go, beyond the operator's capacity if need be.
+    invoker : Invoker
+        Makes the calls of the pending ones again.
+    clock : Clock
+        For what is left of their time budgets.
+    timeout : float or None
+        The operator's; an element that has more left, or was stored without a budget, gets this.
+    next_sequence : callable
+        Counts an element in and returns its sequence number.
+
+    Attributes
+    ----------
+    reinvoked, reemitted : int
+        Pending elements, and those whose stored result was taken over.
+    """
+
+    __slots__ = ("_clock", "_invoker", "_next_sequence", "_queue", "_timeout", "reemitted", "reinvoked")
+
+    def __init__(
+        self,
+        queue: ElementQueue,
+        invoker: Invoker,
+        clock: Clock,
+        timeout: float | None,
+        next_sequence: Callable[[], int],
+    ) -> None:
+        self._queue = queue
+        self._invoker = invoker
+        self._clock = clock
+        self._timeout = timeout
+        self._next_sequence = next_sequence
+        self.reinvoked = self.reemitted = 0
+
+    def take_over(self, elements: Iterable[InFlightElement], put_watermark: Callable[[int], None]) -> None:
+        """Emit the completed elements, invoke the pending ones, and keep all in their order."""
+        pending = []
+        for element in elements:
+            if element.is_watermark:
+                assert element.timestamp is not None, "a watermark has a timestamp"
+                put_watermark(element.timestamp)
+            elif element.outputs is not None:
+                self._emit(element)
+            else:
+                pending.append(self._invoke(element))
+        self._invoker.deadlines.restore(pending)
+
+    def _emit(self, element: InFlightElement) -> None:
+        self.reemitted += 1
+        entry = self._put(element)
+        entry.outputs = element.outputs
+        self._queue.complete(entry)
+
+    def _invoke(self, element: InFlightElement) -> Entry:
+        self.reinvoked += 1
+        entry = self._put(element)
+        if self._timeout is not None:
+            budget = self._timeout if element.remaining is None else min(self._timeout, element.remaining)
+            entry.deadline = self._clock.time() + budget
+            entry.expired = budget == 0
+        if element.delay is None:
+            self._invoker.start(entry)
+        else:
+            self._invoker.start_after(entry, element.delay)
+        return entry
+
+    def _put(self, element: InFlightElement) -> Entry:
+        entry = Entry(self._next_sequence(), element.value, element.timestamp, element.element_id)
+        entry.key, entry.key_group, entry.attempt = element.key, element.key_group, element.attempt
+        self._queue.put(entry)
+        return entry

@@ -1,0 +1,220 @@
+"""A store of snapshots beside plain dicts: whatever is put, cut, lost, restored and rescaled, both hold the same."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from keygroups import key_group_of, range_of, subtask_of
+from keygroups.state import MISSING, MemoryBackend, Transaction
+from snapshots import InFlightElement, Snapshot
+from tests.snapshot_kit import COUNT, PROFILE, Content, G, content_of, new_store, part, record, restored, watermark
+
+STATES = (COUNT, PROFILE)
+KEYS = st.one_of(
+    st.integers(-9, 9), st.sampled_from(["", "a", "b", "ä", b"a", ("a", 1), 1.5]), st.text("xyz", max_size=2)
+)
+PARALLELISMS = st.sampled_from([1, 2, 3, 4, 5, 7, G])
+COUNTS = st.none() | st.integers(-(2**63), 2**63 - 1)
+PROFILES = st.none() | st.integers() | st.text(max_size=3) | st.tuples(st.integers(), st.binary(max_size=3))
+
+
+class SnapshotMachine(RuleBasedStateMachine):
+    """All subtasks of one operator, in one process, and what they should hold."""
+
+    @initialize(parallelism=PARALLELISMS, keyed=st.booleans())
+    def start(self, parallelism: int, keyed: bool) -> None:
+        self.store = new_store()
+        self.keyed = keyed
+        self.model: Content = {state.name: {} for state in STATES}
+        self.committed: Content = {state.name: {} for state in STATES}
+        self.committed_elements: list[list[InFlightElement]] = []
+        self.snapshot: Snapshot | None = None
+        self.identity = 0
+        self.begin(parallelism)
+
+    def begin(self, parallelism: int) -> None:
+        self.parallelism = parallelism
+        self.backends = [MemoryBackend(STATES, range_of(n, parallelism, G)) for n in range(parallelism)]
+        self.queues: list[list[InFlightElement]] = [[] for _ in range(parallelism)]
+        self.watermarks: list[int | None] = [None] * parallelism
+
+    def owner(self, key: Any) -> tuple[MemoryBackend, int]:
+        key_group = key_group_of(key, G)
+        return self.backends[subtask_of(key_group, self.parallelism, G)], key_group
+
+    # What the function does with its state.
+
+    @rule(key=KEYS, count=COUNTS)
+    def put(self, key: Any, count: int | None) -> None:
+        backend, key_group = self.owner(key)
+        backend.tables["count"].put(key_group, key, count)
+        self.model["count"][key] = count
+
+    @rule(key=KEYS, state=st.sampled_from(["count", "profile"]))
+    def delete(self, key: Any, state: str) -> None:
+        backend, key_group = self.owner(key)
+        backend.tables[state].put(key_group, key, MISSING)
+        self.model[state].pop(key, None)
+
+    @rule(key=KEYS, count=COUNTS, profile=PROFILES, completes=st.booleans())
+    def invoke(self, key: Any, count: int | None, profile: object, completes: bool) -> None:
+        backend, key_group = self.owner(key)
+        transaction = Transaction(backend, key, key_group)
+        assert transaction.state(PROFILE).value() == self.model["profile"].get(key)
+        transaction.state(PROFILE).update(profile)
+        if count is None:
+            transaction.state(COUNT).clear()
+        else:
+            transaction.state(COUNT).update(count)
+        if not completes:
+            transaction.abandon()
+            return
+        transaction.commit()
+        self.model["profile"][key] = profile
+        self.model["count"].pop(key, None)
+        if count is not None:
+            self.model["count"][key] = count
+
+    # What comes in and goes out.
+
+    @rule(key=KEYS, subtask=st.integers(0, G - 1), completed=st.booleans())
+    def arrive(self, key: Any, subtask: int, completed: bool) -> None:
+        """A record; without keys, whichever subtask the source gives it to."""
+        if self.keyed:
+            subtask = subtask_of(key_group_of(key, G), self.parallelism, G)
+        subtask %= self.parallelism
+        self.identity += 1
+        element = record(
+            key if self.keyed else None,
+            self.next_sequence(subtask),
+            subtask,
+            value=key,
+            element_id=str(self.identity),
+            completed=completed,
+            outputs=(key, self.identity) if completed else None,
+        )
+        self.queues[subtask].append(element)
+
+    @rule(step=st.integers(1, 5))
+    def advance(self, step: int) -> None:
+        """A watermark, which reaches every subtask."""
+        for subtask, queue in enumerate(self.queues):
+            known = [element.timestamp for element in queue if element.is_watermark]
+            newest = known[-1] if known else self.watermarks[subtask]
+            queue.append(watermark((newest or 0) + step, self.next_sequence(subtask), subtask))
+
+    @rule(subtask=st.integers(0, G - 1))
+    def emit(self, subtask: int) -> None:
+        """The head of a queue leaves."""
+        subtask %= self.parallelism
+        if self.queues[subtask]:
+            element = self.queues[subtask].pop(0)
+            if element.is_watermark:
+                self.watermarks[subtask] = element.timestamp
+
+    def next_sequence(self, subtask: int) -> int:
+        return self.queues[subtask][-1].sequence + 1 if self.queues[subtask] else 0
+
+    # What the coordinator does.
+
+    @rule()
+    def cut(self) -> None:
+        made = [
+            part(backend, subtask, self.parallelism, self.queues[subtask], self.watermarks[subtask])
+            for subtask, backend in enumerate(self.backends)
+        ]
+        self.snapshot = self.store.write(made, source_position={"identity": self.identity})
+        self.committed = {state: dict(values) for state, values in self.model.items()}
+        self.committed_elements = [list(queue) for queue in self.queues]
+        assert self.store.verify().ok
+
+    @precondition(lambda self: self.snapshot is not None)
+    @rule(parallelism=PARALLELISMS)
+    def repartition(self, parallelism: int) -> None:
+        self.snapshot = self.store.repartition(parallelism)
+        assert self.snapshot.parallelism == parallelism
+
+    @rule(parallelism=st.none() | PARALLELISMS)
+    def crash_and_restore(self, parallelism: int | None) -> None:
+        """All that was not in a snapshot is gone; the rest comes back, at another parallelism as well."""
+        self.model = {state: dict(values) for state, values in self.committed.items()}
+        if self.snapshot is None:
+            self.begin(parallelism or self.parallelism)
+            return
+        latest = self.store.latest()
+        assert latest is not None
+        assert latest.manifest == self.snapshot.manifest
+        snapshot: Snapshot = pickle.loads(pickle.dumps(latest))
+        self.begin(parallelism or snapshot.parallelism)
+        self.backends = [restored(snapshot, n, self.parallelism) for n in range(self.parallelism)]
+        for subtask in range(self.parallelism):
+            queue = snapshot.restore(subtask, self.parallelism).queue()
+            self.check_order(subtask, queue.elements)
+            self.queues[subtask] = [element._replace(channel=subtask) for element in queue.elements]
+            self.watermarks[subtask] = queue.watermark
+        self.check_elements()
+
+    def check_order(self, subtask: int, elements: tuple[InFlightElement, ...]) -> None:
+        """Within what one old queue gave, nothing has overtaken anything."""
+        for channel, before in enumerate(self.committed_elements):
+            came = [e.element_id for e in elements if e.channel == channel and not e.is_watermark]
+            assert came == [e.element_id for e in before if e.element_id in set(came) and not e.is_watermark]
+        if self.keyed:
+            assert {subtask_of(e.key_group, self.parallelism, G) for e in elements if not e.is_watermark} <= {subtask}
+
+    def check_elements(self) -> None:
+        """No record is lost, doubled or changed but for its place."""
+        assert placeless(self.queues) == placeless(self.committed_elements)
+
+    # What holds at all times.
+
+    @rule(key=KEYS)
+    def read(self, key: Any) -> None:
+        backend, key_group = self.owner(key)
+        for state in STATES:
+            expected = self.model[state.name].get(key, MISSING)
+            found = backend.tables[state.name].get(key_group, key)
+            assert (found, type(found)) == (expected, type(expected))
+
+    @invariant()
+    def every_key_group_has_one_owner(self) -> None:
+        owners = Counter(group for n in range(self.parallelism) for group in range_of(n, self.parallelism, G))
+        assert owners == Counter(range(G))
+
+    @precondition(lambda self: self.snapshot is not None)
+    @rule(parallelism=PARALLELISMS)
+    def the_newest_snapshot_holds_what_was_committed(self, parallelism: int) -> None:
+        assert self.snapshot is not None
+        assert content_of(self.snapshot, parallelism) == self.committed
+        for state in STATES:
+            assert self.snapshot.to_arrow(state.name).num_rows == len(self.committed[state.name])
+        assert self.snapshot.in_flight_count == sum(map(len, self.committed_elements))
+
+    def teardown(self) -> None:
+        """The union over the subtasks, loaded whole, is the model."""
+        if not hasattr(self, "backends"):
+            return
+        held: Content = {state.name: {} for state in STATES}
+        for backend in self.backends:
+            for cut in backend.cut():
+                for key_group, group in cut.groups.items():
+                    for key, value in (group if isinstance(group, dict) else group.load()).items():
+                        assert key_group_of(key, G) == key_group
+                        assert key not in held[cut.descriptor.name]
+                        held[cut.descriptor.name][key] = value
+        assert held == self.model
+
+
+def placeless(queues: list[list[InFlightElement]]) -> Counter[str]:
+    records = (element for queue in queues for element in queue if not element.is_watermark)
+    return Counter(repr(element._replace(channel=0, sequence=0)) for element in records)
+
+
+TestSnapshotModel = SnapshotMachine.TestCase
+TestSnapshotModel.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
