@@ -81,7 +81,7 @@ def _draw_in_flight(axes: Axes, samples: pd.DataFrame, timeline: Timeline) -> No
     times, counts = zip(*timeline.barriers, strict=True)
     seconds = [at - timeline.begun for at in times]
     label = "elements in flight in a snapshot: called, or returned and waiting for their turn"
-    axes.plot(seconds, counts, "D", color=_ORANGE, markeredgecolor="white", markersize=8, label=label)
+    axes.plot(seconds, counts, "D", color=_ORANGE, markeredgecolor="white", markersize=8, clip_on=False, label=label)
     axes.set_ylabel("in flight")
     axes.figure.legend(loc="outside upper left", frameon=False, ncols=2)
 

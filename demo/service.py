@@ -56,7 +56,8 @@ class LookupService:
 
     def connections(self) -> int:
         """How many others are connected."""
-        return len(self._client.client_list()) - 1
+        clients: Any = self._client.client_list()
+        return len(clients) - 1
 
     def _store(self, table: pd.DataFrame, key: list[str], key_of: Callable[..., str]) -> None:
         values = table.drop(columns=key).astype(object)

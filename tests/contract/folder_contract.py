@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 from snapshots.filesystem import Folder, open_folder
+from tests.snapshot_kit import restless_threads
 
 RACERS = 8
 ROUNDS = 200
@@ -74,7 +75,7 @@ class FolderContract:
                     won.append(True)
             return won
 
-        with looking(folder, contents) as torn, ThreadPoolExecutor(RACERS) as pool:
+        with restless_threads(), looking(folder, contents) as torn, ThreadPoolExecutor(RACERS) as pool:
             outcomes = list(pool.map(race, range(RACERS)))
 
         assert [sum(winners) for winners in zip(*outcomes, strict=True)] == [1] * ROUNDS

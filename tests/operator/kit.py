@@ -122,7 +122,7 @@ class Service(AsyncFunction):
         self.calls: list[Call] = []
         self.timed_out: list[Any] = []
         self._fallback = fallback
-        self._stubborn = stubborn
+        self.stubborn = stubborn
 
     async def async_invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
         call = Call(value, ctx)
@@ -133,7 +133,7 @@ class Service(AsyncFunction):
                     return await asyncio.shield(call.reply)
                 except asyncio.CancelledError:
                     call.cancelled = True
-                    if not self._stubborn:
+                    if not self.stubborn:
                         raise
         finally:
             call.running = False
@@ -248,6 +248,8 @@ async def opened(
         await settle()
         yield bench
     finally:
+        # A call that never gives up would keep the loop from ending.
+        function.stubborn = False
         await bench.operator.close()
 
 

@@ -67,8 +67,8 @@ async def test_keys_take_turns() -> None:
     """Elements that wait for their key are called in the order in which their keys become free."""
     service = Service()
     async with opened(service, capacity=2, **OPTIONS) as bench:
-        await bench.feed("a1", "b1", "b2")
-        async with bench.feeding("a2", "b3"):
+        await bench.feed("a1", "b1")
+        async with bench.feeding("b2", "a2", "b3"):
             await service.answer("a1")
             await service.answer("b1")
             assert sorted(service.running) == ["a2", "b2"]
