@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
+from async_op.cancellation import cancel_all
 from async_op.clock import Clock, TimerHandle
 from async_op.context import InvocationContext
 from async_op.errors import IncompleteBatch, MailboxClosed
@@ -34,8 +35,8 @@ class Calls(Protocol):
         """Make the calls that wait for company."""
         ...
 
-    def close(self) -> None:
-        """Accept no more results."""
+    async def close(self) -> None:
+        """Accept no more results, and wait until no call is under way."""
         ...
 
 
@@ -67,7 +68,7 @@ class CoroutineCalls:
     def flush(self) -> None:
         """Nothing waits for company."""
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Nothing comes from elsewhere."""
 
 
@@ -89,12 +90,18 @@ class BatchCalls:
     async def invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
         """Join the next batch and wait for its result."""
         result: asyncio.Future[Iterable[Any]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((value, ctx, result))
+        waiting = (value, ctx, result)
+        self._waiting.append(waiting)
         if len(self._waiting) >= self._size:
             self.flush()
         elif self._timer is None:
             self._timer = self._clock.call_at(self._clock.time() + self._function.max_batch_delay, self.flush)
-        return await result
+        try:
+            return await result
+        except asyncio.CancelledError:
+            if waiting in self._waiting:  # its time is over, so it takes no place in the batch
+                self._waiting.remove(waiting)
+            raise
 
     def flush(self) -> None:
         """Make the call for those that wait."""
@@ -108,12 +115,11 @@ class BatchCalls:
             self._batches.add(task)
             task.add_done_callback(self._batches.discard)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Forget who waits, and cancel the calls."""
         self._waiting.clear()
         self.flush()
-        for batch in self._batches:
-            batch.cancel()
+        await cancel_all(self._batches)
 
     async def _call(self, batch: list[tuple[Any, InvocationContext, asyncio.Future[Iterable[Any]]]]) -> None:
         values, ctxs, futures = zip(*batch, strict=True)
@@ -135,7 +141,7 @@ class _ForeignCalls:
     def flush(self) -> None:
         """Nothing waits for company."""
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Accept no more results."""
         self._mailbox.close()
 
@@ -173,9 +179,9 @@ class BlockingCalls(_ForeignCalls):
         finally:
             self._running -= 1
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Accept no more results; a call that runs goes on until it returns, because a thread cannot be stopped."""
-        super().close()
+        await super().close()
         self._pool.shutdown(wait=self._running == 0, cancel_futures=True)
 
     def _call(self, value: Any, ctx: InvocationContext, future: asyncio.Future[Iterable[Any]]) -> None:

@@ -7,12 +7,12 @@ entry after the other. This loop is the hot path: it is written flat on purpose.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from async_op.calls import Calls
+from async_op.cancellation import cancel_all
 from async_op.context import InvocationContext, Scope
 from async_op.deadlines import Deadlines
 from async_op.elements import Entry
@@ -22,15 +22,9 @@ from async_op.gate import KeyGate
 from async_op.retry import Backoff, RetryPolicy
 from async_op.statistics import LatencyHistogram
 
-_log = logging.getLogger(__name__)
-
 _WAKE_AT_ONCE = 2
 """How many sleeping workers a woken one wakes: enough to start n calls in log n turns of the loop, and few enough
 that calls which return at once are all made by the first."""
-
-_CANCELLATIONS_MAX = 10
-_CANCELLATION_SECONDS = 0.5
-"""A call may swallow its cancellation (`asyncio.wait_for` of Python 3.11 does): it is cancelled again, so often."""
 
 _SAMPLE_MASK = 15
 """The latency of every 16th call is measured: reading the clock twice costs as much as queueing."""
@@ -66,7 +60,6 @@ class Invoker:
     __slots__ = (
         "_backoff",
         "_call_kind",
-        "_closed",
         "_completed",
         "_crashed",
         "_failed",
@@ -76,6 +69,7 @@ class Invoker:
         "_limit",
         "_retry",
         "_scope",
+        "_stopped",
         "_todo",
         "_waking",
         "_workers",
@@ -116,7 +110,7 @@ class Invoker:
         self._idle: list[asyncio.Future[None]] = []
         self._workers: set[asyncio.Task[None]] = set()
         self._waking = 0
-        self._closed = False
+        self._stopped = False
         self.calls = self.retries = self.timeouts = self.late_results = 0
         self.latency = LatencyHistogram()
 
@@ -148,22 +142,19 @@ class Invoker:
             "latency": self.latency.freeze(),
         }
 
-    async def close(self) -> None:
-        """Cancel all calls and wait until they have ended."""
-        self._closed = True
+    def stop(self) -> None:
+        """Begin no more calls; those that run go on, and their outcomes do not count."""
+        self._stopped = True
         self.deadlines.close()
         self._backoff.close()
         self._todo.clear()
+
+    async def close(self) -> None:
+        """Cancel all calls and wait until they have ended."""
+        self.stop()
         self._idle.clear()
-        self._call_kind.close()
-        for _ in range(_CANCELLATIONS_MAX):
-            for worker in self._workers:
-                worker.cancel()
-            if self._workers:
-                await asyncio.wait(self._workers, timeout=_CANCELLATION_SECONDS)
-            if not self._workers:
-                return
-        _log.warning("%d calls ignore their cancellation and are left alone", len(self._workers))
+        await self._call_kind.close()
+        await cancel_all(self._workers)
 
     # -- workers
 
@@ -195,7 +186,9 @@ class Invoker:
                 await self._take_turns(task)
             except Exception as error:  # noqa: BLE001 - raised by the output; a worker outlives it
                 self._crashed(error)
-            if self._closed or len(self._workers) > self._limit:
+            if self._stopped or len(self._workers) > self._limit:
+                # At once, not when the task is done: until then it would stand in for one that is needed.
+                self._workers.discard(task)
                 return
             sleep = loop.create_future()
             self._idle.append(sleep)
@@ -230,6 +223,8 @@ class Invoker:
             except Exception as error:  # noqa: BLE001 - whatever the function raises is the element's failure
                 self._end(entry, invocation, error)
             else:
+                if self._stopped:
+                    return
                 if entry.invocation is not invocation:
                     self.late_results += 1
                 elif plain and invocation.transaction is None:
@@ -260,6 +255,8 @@ class Invoker:
 
     def _end(self, entry: Entry, invocation: InvocationContext, error: BaseException) -> None:
         """Try a failed call again, or let its element fail for good."""
+        if self._stopped:
+            return
         if entry.invocation is not invocation:
             self.late_results += not isinstance(error, asyncio.CancelledError)
             return

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
-from async_op.calls import Calls, calls_of
+from async_op.calls import calls_of
 from async_op.clock import Clock, LoopClock
 from async_op.context import Scope
 from async_op.dead_letters import DeadLetter, ErrorPolicy, OnError
@@ -295,25 +295,23 @@ class AsyncWaitOperator:
         )
 
     def _prepare(self, restore: SubtaskRestore | None) -> None:
-        function, clock = self._settings.function, self._clock or LoopClock(asyncio.get_running_loop())
-        self._runtime = self._settings.runtime(restore)
+        settings, clock = self._settings, self._clock or LoopClock(asyncio.get_running_loop())
+        function = settings.function
+        self._runtime = settings.runtime(restore)
         states = None if restore is None else restore.states(function.states)
         backend = MemoryBackend(function.states, self._runtime.key_groups, states)
-        self._keys = KeyAssignment(self._settings.hash, self._runtime)
+        self._keys = KeyAssignment(settings.hash, self._runtime)
         self._scope = Scope(backend, self._keys.key_group_of, self._keys.element_id_of, clock, self._timeout)
         self._now = clock.time
         self._times = Times(clock)
-        self._errors = ErrorPolicy(
-            self._settings.on_error, self._settings.dead_letters, self._keys.element_id_of, self._fail
-        )
-        calls: Calls = calls_of(function, clock, self._capacity)
+        self._errors = ErrorPolicy(settings.on_error, settings.dead_letters, self._keys.element_id_of, self._fail)
         self._invoker = Invoker(
             function,
-            calls,
+            calls_of(function, clock, self._capacity),
             self._scope,
             self._capacity,
             gate=self._gate,
-            retry=self._settings.retry,
+            retry=settings.retry,
             pending=self._queue.pending,
             completed=self._queue.complete,
             failed=self._errors.apply,
@@ -346,7 +344,8 @@ class AsyncWaitOperator:
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
             self._failure = error
-        self._waiters.wake()
+            self._invoker.stop()
+            self._waiters.wake()
 
     def _next_sequence(self) -> int:
         """Count in an element that `process` did not accept."""

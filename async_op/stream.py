@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterable
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Required, TypeAlias, TypedDict, Unpack, overload
 
+from async_op.dead_letters import DeadLetter, OnError
 from async_op.elements import Record, Watermark
 from async_op.functions import Function
 from async_op.operator import AsyncWaitOperator
+from async_op.retry import RetryPolicy
 from async_op.settings import Mode
 from keygroups.errors import ConfigError
 
@@ -18,7 +20,27 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 Stream: TypeAlias = Iterable[Any] | AsyncIterable[Any]
-KeyBy: TypeAlias = Callable[[Any], Hashable] | str | list[str] | None
+
+
+class StreamOptions(TypedDict, total=False):
+    """The options for a stream in this process."""
+
+    timeout: float | None
+    capacity: int
+    retry: RetryPolicy | None
+    key_by: Callable[[Any], Hashable] | None
+    on_error: OnError
+    dead_letters: Callable[[DeadLetter], object] | None
+
+
+class FrameOptions(TypedDict, total=False):
+    """The options for a DataFrame."""
+
+    output_schema: Required[StructType | str]
+    timeout: float | None
+    capacity: int
+    retry: RetryPolicy | None
+    key_by: str | list[str] | None
 
 
 class AsyncDataStream:
@@ -38,26 +60,11 @@ class AsyncDataStream:
 
     @overload
     @staticmethod
-    def ordered_wait(
-        stream: DataFrame,
-        function: Function,
-        *,
-        output_schema: StructType | str,
-        timeout: float | None = None,
-        capacity: int = 100,
-        key_by: str | list[str] | None = None,
-    ) -> DataFrame: ...
+    def ordered_wait(stream: DataFrame, function: Function, **options: Unpack[FrameOptions]) -> DataFrame: ...
 
     @overload
     @staticmethod
-    def ordered_wait(
-        stream: Stream,
-        function: Function,
-        *,
-        timeout: float | None = None,
-        capacity: int = 100,
-        key_by: Callable[[Any], Hashable] | None = None,
-    ) -> AsyncIterator[Any]: ...
+    def ordered_wait(stream: Stream, function: Function, **options: Unpack[StreamOptions]) -> AsyncIterator[Any]: ...
 
     @staticmethod
     def ordered_wait(stream: Any, function: Function, **options: Any) -> Any:
@@ -67,14 +74,18 @@ class AsyncDataStream:
         ----------
         stream : iterable, async iterable or pyspark.sql.DataFrame
             The elements. A DataFrame's rows reach the function as dicts.
-        function : AsyncFunction
+        function : AsyncFunction, AsyncBatchFunction, BlockingFunction or CallbackFunction
             What to invoke for each element.
         timeout : float, optional
             Seconds for all attempts at an element together.
         capacity : int
             Elements in flight at once (on Spark: per partition).
+        retry : RetryPolicy, optional
+            Which outcomes are tried again, and when.
         key_by : callable, or on Spark a column name or a list of them
             The element's key; needed by a function that declares states.
+        on_error, dead_letters : optional
+            As for `AsyncWaitOperator`; not for a DataFrame.
         output_schema : StructType or DDL string
             Only for a DataFrame: the schema of the outputs.
 
@@ -92,31 +103,31 @@ class AsyncDataStream:
 
     @overload
     @staticmethod
-    def unordered_wait(
-        stream: DataFrame,
-        function: Function,
-        *,
-        output_schema: StructType | str,
-        timeout: float | None = None,
-        capacity: int = 100,
-        key_by: str | list[str] | None = None,
-    ) -> DataFrame: ...
+    def unordered_wait(stream: DataFrame, function: Function, **options: Unpack[FrameOptions]) -> DataFrame: ...
 
     @overload
     @staticmethod
-    def unordered_wait(
-        stream: Stream,
-        function: Function,
-        *,
-        timeout: float | None = None,
-        capacity: int = 100,
-        key_by: Callable[[Any], Hashable] | None = None,
-    ) -> AsyncIterator[Any]: ...
+    def unordered_wait(stream: Stream, function: Function, **options: Unpack[StreamOptions]) -> AsyncIterator[Any]: ...
 
     @staticmethod
     def unordered_wait(stream: Any, function: Function, **options: Any) -> Any:
         """Apply a function; outputs come as their calls return. Parameters as for `ordered_wait`."""
         return _apply(stream, function, "unordered", options)
+
+    @overload
+    @staticmethod
+    def key_ordered_wait(stream: DataFrame, function: Function, **options: Unpack[FrameOptions]) -> DataFrame: ...
+
+    @overload
+    @staticmethod
+    def key_ordered_wait(
+        stream: Stream, function: Function, **options: Unpack[StreamOptions]
+    ) -> AsyncIterator[Any]: ...
+
+    @staticmethod
+    def key_ordered_wait(stream: Any, function: Function, **options: Any) -> Any:
+        """Apply a function; outputs of one key keep the order of its inputs. Parameters as for `ordered_wait`."""
+        return _apply(stream, function, "key_ordered", options)
 
 
 def _apply(stream: Any, function: Function, mode: Mode, options: dict[str, Any]) -> Any:

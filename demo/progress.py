@@ -53,6 +53,6 @@ def display(flights: int) -> Iterator[Display]:
     if not console.is_terminal:
         yield Display(None, flights)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as bar:
         yield Display(bar, flights)

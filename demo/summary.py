@@ -74,9 +74,9 @@ class Summary:
 
     def show(self) -> None:
         """Print the figures as a table."""
-        table = Table(title="flights, enriched through a crash and a rescale")
-        table.add_column("")
-        table.add_column("", justify="right")
+        table = Table(title="flights, enriched through a crash and a rescale", show_header=False)
+        table.add_column()
+        table.add_column(justify="right")
         for name, value in self._rows():
             table.add_row(name, value)
         Console().print(table)

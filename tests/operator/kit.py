@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -187,7 +188,12 @@ class Bench:
     def __init__(self, function: Any, *, clock: ManualClock | None = None, **options: Any) -> None:
         self.clock = clock or ManualClock()
         self.outputs: list[Record | Watermark] = []
-        self.operator = AsyncWaitOperator(function, self.outputs.append, clock=self.clock, **options)
+        self.threads: set[int] = set()
+        self.operator = AsyncWaitOperator(function, self._take, clock=self.clock, **options)
+
+    def _take(self, output: Record | Watermark) -> None:
+        self.outputs.append(output)
+        self.threads.add(threading.get_ident())
 
     @property
     def shown(self) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from keygroups import key_group_of, range_of, subtask_of
 from keygroups.state import MISSING, MemoryBackend, Transaction
-from snapshots import InFlightElement, Snapshot
+from snapshots import InFlightElement, Snapshot, SubtaskSnapshot
 from tests.snapshot_kit import COUNT, PROFILE, Content, G, content_of, new_store, part, record, restored, watermark
 
 STATES = (COUNT, PROFILE)
@@ -22,6 +22,14 @@ KEYS = st.one_of(
 PARALLELISMS = st.sampled_from([1, 2, 3, 4, 5, 7, G])
 COUNTS = st.none() | st.integers(-(2**63), 2**63 - 1)
 PROFILES = st.none() | st.integers() | st.text(max_size=3) | st.tuples(st.integers(), st.binary(max_size=3))
+
+
+class Barrier(NamedTuple):
+    """What was cut, and what it must turn out to be."""
+
+    parts: list[SubtaskSnapshot]
+    model: Content
+    queues: list[list[InFlightElement]]
 
 
 class SnapshotMachine(RuleBasedStateMachine):
@@ -34,6 +42,7 @@ class SnapshotMachine(RuleBasedStateMachine):
         self.model: Content = {state.name: {} for state in STATES}
         self.committed: Content = {state.name: {} for state in STATES}
         self.committed_elements: list[list[InFlightElement]] = []
+        self.barrier: Barrier | None = None
         self.snapshot: Snapshot | None = None
         self.identity = 0
         self.begin(parallelism)
@@ -50,11 +59,12 @@ class SnapshotMachine(RuleBasedStateMachine):
 
     # What the function does with its state.
 
-    @rule(key=KEYS, count=COUNTS)
-    def put(self, key: Any, count: int | None) -> None:
-        backend, key_group = self.owner(key)
-        backend.tables["count"].put(key_group, key, count)
-        self.model["count"][key] = count
+    @rule(counts=st.dictionaries(KEYS, COUNTS, max_size=8))
+    def put(self, counts: dict[Any, int | None]) -> None:
+        for key, count in counts.items():
+            backend, key_group = self.owner(key)
+            backend.tables["count"].put(key_group, key, count)
+        self.model["count"] |= counts
 
     @rule(key=KEYS, state=st.sampled_from(["count", "profile"]))
     def delete(self, key: Any, state: str) -> None:
@@ -125,24 +135,35 @@ class SnapshotMachine(RuleBasedStateMachine):
 
     @rule()
     def cut(self) -> None:
-        made = [
+        """The operator goes on at once; what is cut is written later, or never."""
+        parts = [
             part(backend, subtask, self.parallelism, self.queues[subtask], self.watermarks[subtask])
             for subtask, backend in enumerate(self.backends)
         ]
-        self.snapshot = self.store.write(made, source_position={"identity": self.identity})
-        self.committed = {state: dict(values) for state, values in self.model.items()}
-        self.committed_elements = [list(queue) for queue in self.queues]
+        model = {state: dict(values) for state, values in self.model.items()}
+        self.barrier = Barrier(parts, model, [list(queue) for queue in self.queues])
+
+    @precondition(lambda self: self.barrier is not None)
+    @rule(parallelism=PARALLELISMS)
+    def write(self, parallelism: int) -> None:
+        assert self.barrier is not None
+        self.snapshot = self.store.write(self.barrier.parts, source_position={"identity": self.identity})
+        self.committed, self.committed_elements = self.barrier.model, self.barrier.queues
+        self.barrier = None
         assert self.store.verify().ok
+        self.check_snapshot(parallelism)
 
     @precondition(lambda self: self.snapshot is not None)
     @rule(parallelism=PARALLELISMS)
     def repartition(self, parallelism: int) -> None:
         self.snapshot = self.store.repartition(parallelism)
         assert self.snapshot.parallelism == parallelism
+        self.check_snapshot(None)
 
     @rule(parallelism=st.none() | PARALLELISMS)
     def crash_and_restore(self, parallelism: int | None) -> None:
         """All that was not in a snapshot is gone; the rest comes back, at another parallelism as well."""
+        self.barrier = None
         self.model = {state: dict(values) for state, values in self.committed.items()}
         if self.snapshot is None:
             self.begin(parallelism or self.parallelism)
@@ -187,9 +208,7 @@ class SnapshotMachine(RuleBasedStateMachine):
         owners = Counter(group for n in range(self.parallelism) for group in range_of(n, self.parallelism, G))
         assert owners == Counter(range(G))
 
-    @precondition(lambda self: self.snapshot is not None)
-    @rule(parallelism=PARALLELISMS)
-    def the_newest_snapshot_holds_what_was_committed(self, parallelism: int) -> None:
+    def check_snapshot(self, parallelism: int | None) -> None:
         assert self.snapshot is not None
         assert content_of(self.snapshot, parallelism) == self.committed
         for state in STATES:

@@ -170,7 +170,7 @@ class SimulatedSubtask:
         ledger.check(index not in ledger.committed.done, f"{index} dies twice")
         ledger.check(index not in ledger.dead, f"{index} dies twice in one run")
         ledger.check(letter.error is ledger.outcomes[index], f"{index} dies of {letter.error!r}")
-        ledger.check(letter.attempts == ledger.attempts.get(index, 1), f"{index} dies after {letter.attempts} attempts")
+        ledger.check(letter.attempts == ledger.attempts.get(index, 0), f"{index} dies after {letter.attempts} attempts")
         ledger.check(letter.timestamp == ledger.items[index].timestamp, f"{index} dies at another time")
         ledger.dead.add(index)
 

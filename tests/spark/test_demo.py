@@ -65,8 +65,12 @@ def test_the_driver_was_killed_with_calls_in_flight_and_continued_with_another_p
     newest = json.loads(inspected.stdout)
     assert newest["parallelism"] == 3
     summary: dict[str, Any] = json.loads((played / "summary.json").read_text())
+    assert summary["flights"] == summary["rows_delivered"] == FLIGHTS
     assert summary["in_flight_at_crash"] > 0
-    assert summary["reinvoked"] > 0
+    assert summary["reinvoked_after_crash"] > 0
+    assert summary["reinvoked_after_crash"] + summary["reemitted_after_crash"] == summary["in_flight_at_crash"]
+    assert summary["calls_saved"] > 0
+    assert summary["calls_made"] >= FLIGHTS
 
 
 @pytest.mark.parametrize(

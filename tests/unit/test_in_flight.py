@@ -60,9 +60,11 @@ class TestKeyed:
                 sequence = [int(name.split("-")[1]) for name in ids(queue.elements) if name.startswith(f"{channel}-")]
                 assert sequence == sorted(sequence)
 
-    def test_metadata_only_repartitions_do_not_change_who_wrote_what(self) -> None:
+    @pytest.mark.parametrize("count", [0, 40])
+    def test_metadata_only_repartitions_do_not_change_who_wrote_what(self, count: int) -> None:
         store = new_store()
-        store.write(parts({}, parallelism=4, in_flight=spread(4, words(40)), watermarks={0: 1, 1: 2, 2: 3, 3: 4}))
+        watermarks = {0: 4, 1: 3, 2: 2, 3: 1}
+        store.write(parts({}, parallelism=4, in_flight=spread(4, words(count)), watermarks=watermarks))
         direct = queues_of(store.load(1), 3)
         store.repartition(G)
         store.repartition(3)
