@@ -34,18 +34,15 @@ class MailboxStatistics:
 class Suspension:
     """The pause of a default action. Any thread may end it, more than once."""
 
-    __slots__ = ("_executor", "_resume")
+    __slots__ = ("_end", "situation")
 
-    def __init__(self, executor: MailboxExecutor, resume: Callable[[], None]) -> None:
-        self._executor = executor
-        self._resume = resume
+    def __init__(self, situation: WaitSituation, end: Callable[[Suspension], None]) -> None:
+        self.situation = situation
+        self._end = end
 
     def resume(self) -> None:
-        """Let the default action run again; without effect once the processor is closed."""
-        try:
-            self._executor.execute(self._resume, "resume the default action", urgent=True)
-        except MailboxClosed:
-            return
+        """Let the default action run again; without effect on a later suspension, or once the processor is closed."""
+        self._end(self)
 
 
 class MailboxExecutor:
@@ -113,7 +110,7 @@ class MailboxProcessor:
         self.mailbox = Mailbox()
         self._default_action = default_action
         self._strategies = strategies or WaitStrategies()
-        self._situation: WaitSituation | None = None
+        self._suspension: Suspension | None = None
         self._paused = self._completed = False
         self._mails = self._default_actions = 0
         self._waited = dict.fromkeys(WaitSituation, 0.0)
@@ -121,7 +118,7 @@ class MailboxProcessor:
     @property
     def suspended(self) -> bool:
         """Whether the default action waits for its resumption."""
-        return self._situation is not None
+        return self._suspension is not None
 
     def executor(self, priority: int = 0) -> MailboxExecutor:
         """Return the way to hand in mail of a priority."""
@@ -150,8 +147,8 @@ class MailboxProcessor:
         """Run only mail until the returned suspension ends; to be called by the owner's thread."""
         if self.suspended:
             raise RuntimeError("the default action is suspended already")
-        self._situation = situation
-        return Suspension(self.executor(), self._resume)
+        self._suspension = Suspension(situation, lambda ended: self._control(lambda: self._resume(ended)))
+        return self._suspension
 
     def count_wait(self, situation: WaitSituation, seconds: float) -> None:
         """Add time that the default action itself spent waiting."""
@@ -213,8 +210,9 @@ class MailboxProcessor:
                 self.run_mail(mail)
 
     def _wait(self) -> None:
-        assert self._situation is not None, "waits only while suspended"
-        situation, strategy = self._situation, self._strategies.of(self._situation)
+        assert self._suspension is not None, "waits only while suspended"
+        situation = self._suspension.situation
+        strategy = self._strategies.of(situation)
         started, idle_count = time.monotonic(), 0
         while not self.mailbox.has_mail():
             if self.mailbox.state is not MailboxState.OPEN:
@@ -228,8 +226,9 @@ class MailboxProcessor:
         except MailboxClosed:
             return
 
-    def _resume(self) -> None:
-        self._situation = None
+    def _resume(self, ended: Suspension) -> None:
+        if self._suspension is ended:
+            self._suspension = None
 
     def _pause(self) -> None:
         self._paused = True
