@@ -16,9 +16,8 @@ from snapshots import InFlightElement, Snapshot, SubtaskSnapshot
 from tests.snapshot_kit import COUNT, PROFILE, Content, G, content_of, new_store, part, record, restored, watermark
 
 STATES = (COUNT, PROFILE)
-KEYS = st.one_of(
-    st.integers(-9, 9), st.sampled_from(["", "a", "b", "ä", b"a", ("a", 1), 1.5]), st.text("xyz", max_size=2)
-)
+# Few, so that they meet again.
+KEYS = st.sampled_from([*range(-4, 5), "", "a", "ä", b"a", ("a", 1), 1.5])
 PARALLELISMS = st.sampled_from([1, 2, 3, 4, 5, 7, G])
 COUNTS = st.none() | st.integers(-(2**63), 2**63 - 1)
 PROFILES = st.none() | st.integers() | st.text(max_size=3) | st.tuples(st.integers(), st.binary(max_size=3))
@@ -133,6 +132,7 @@ class SnapshotMachine(RuleBasedStateMachine):
 
     # What the coordinator does.
 
+    @precondition(lambda self: self.barrier is None)
     @rule()
     def cut(self) -> None:
         """The operator goes on at once; what is cut is written later, or never."""
@@ -236,4 +236,4 @@ def placeless(queues: list[list[InFlightElement]]) -> Counter[str]:
 
 
 TestSnapshotModel = SnapshotMachine.TestCase
-TestSnapshotModel.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestSnapshotModel.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
