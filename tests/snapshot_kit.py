@@ -52,7 +52,7 @@ def record(key: Hashable, sequence: int, channel: int | None = None, **fields: A
     key_group = NO_KEY_GROUP if key is None else key_group_of(key, G)
     if channel is None:
         channel = subtask_of(key_group, 2, G)
-    settings = {"value": {"key": key}, "element_id": f"{channel}-{sequence}", "timestamp": sequence}
+    settings: dict[str, Any] = {"value": {"key": key}, "element_id": f"{channel}-{sequence}", "timestamp": sequence}
     return InFlightElement(channel=channel, sequence=sequence, key=key, key_group=key_group, **(settings | fields))
 
 

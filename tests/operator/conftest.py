@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from blockbuster import blockbuster_ctx
+from fsspec.implementations.memory import MemoryFileSystem
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -88,6 +89,7 @@ async def nothing_left_behind() -> AsyncIterator[None]:
     executors = ("asyncio_", "uvloop_")
     left_threads = [t for t in threading.enumerate() if t not in threads and not t.name.startswith(executors)]
     gc.collect()
+    MemoryFileSystem.store.clear()
     assert not left_tasks
     assert not left_threads
     assert not errors

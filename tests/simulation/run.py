@@ -9,6 +9,8 @@ import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 
+from fsspec.implementations.memory import MemoryFileSystem
+
 from async_op import AsyncTimeoutError, ElementFailed, Watermark
 from keygroups import subtask_of
 from snapshots import SnapshotStore
@@ -38,6 +40,7 @@ def simulate(scenario: Scenario) -> Ledger:
     finally:
         _abandon(loop)
         loop.close()
+        MemoryFileSystem.store.clear()
     return run.ledger
 
 

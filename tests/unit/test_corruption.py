@@ -60,7 +60,7 @@ def written(store: SnapshotStore, shift: int = 0) -> Snapshot:
     """Write a snapshot that has files of every kind; another `shift` gives the same sizes and bounds."""
     keys = words(40)
     turned = keys[shift:] + keys[:shift]
-    state = {
+    state: dict[str, dict[Any, object]] = {
         "count": {key: number for number, key in enumerate(turned)},
         "profile": {key: {"name": key, "rank": (number, None)} for number, key in enumerate(turned)},
     }

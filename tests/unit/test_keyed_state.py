@@ -245,7 +245,7 @@ class TestTransaction:
     @pytest.mark.parametrize("damaged", ["seen", "last"])
     def test_a_commit_that_meets_damage_has_written_nothing(self, damaged: str) -> None:
         """A write to a key group that nobody has read yet loads it."""
-        store = backend(**{damaged: {4: Stored({}, OSError("storage is away"))}})  # type: ignore[arg-type]
+        store = backend(**{damaged: {4: Stored({}, OSError("storage is away"))}})
         transaction = Transaction(store, "a", 4)
         transaction.state(SEEN).update(1)
         transaction.state(LAST).update(1)

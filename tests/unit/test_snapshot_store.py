@@ -798,7 +798,7 @@ def first_bytes_of_key_groups(snapshot: Snapshot, data: bytes | None = None) -> 
     """Return where the row group of each key group begins and ends."""
     (file,) = snapshot.manifest.files_of("keyed", "count")
     metadata = pq.read_metadata(pa.BufferReader(data or snapshot.folder.read(file.path)))
-    spans = {}
+    spans: dict[int, tuple[int, int]] = {}
     for number in range(metadata.num_row_groups):
         row_group = metadata.row_group(number)
         statistics = row_group.column(0).statistics
