@@ -13,6 +13,7 @@ from async_op.elements import Record, Watermark
 from async_op.errors import MailboxClosed
 from async_op.operator import AsyncWaitOperator
 from async_op.processor import MailboxProcessor, MailboxStatistics
+from async_op.statistics import OperatorStatistics
 from async_op.waiting import ParkWait, WaitSituation, WaitStrategies
 from snapshots import SubtaskRestore, SubtaskSnapshot
 
@@ -86,8 +87,8 @@ class OperatorThread:
         finally:
             self._processor.close()
 
-    def cut(self) -> tuple[SubtaskSnapshot, list[Any]]:
-        """Cut a snapshot; returns with it the outputs that belong to it and were not yielded before."""
+    def cut(self) -> tuple[SubtaskSnapshot, list[Any], OperatorStatistics]:
+        """Cut a snapshot and close the operator; returns with it the outputs that were not yielded before."""
         return self._call(self._cut())
 
     def waits(self) -> MailboxStatistics:
@@ -140,10 +141,13 @@ class OperatorThread:
         else:
             await self.operator.settle(barrier_timeout)
 
-    async def _cut(self) -> tuple[SubtaskSnapshot, list[Any]]:
+    async def _cut(self) -> tuple[SubtaskSnapshot, list[Any], OperatorStatistics]:
+        """Cut and close in one step of the loop: a call that began in between would be paid for and forgotten."""
         snapshot = await self.operator.snapshot()
-        outputs, self._outputs = self._outputs, []  # calls go on until the operator is closed
-        return snapshot, outputs
+        statistics = self.operator.statistics()
+        outputs, self._outputs = self._outputs, []
+        await self.operator.close()
+        return snapshot, outputs, statistics
 
     async def _report(self, work: Coroutine[Any, Any, object], then: Callable[[], object]) -> None:
         try:

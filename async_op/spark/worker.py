@@ -99,9 +99,8 @@ class EpochTask:
         barrier_timeout = None if self.drain else self.settings.barrier_timeout
         with OperatorThread(lambda output: self._make_operator(subtask_index, output), restore) as thread:
             outputs = [batch_of(part, self.output_schema) for part in thread.run(source, barrier_timeout)]
-            cut, last = thread.cut()
+            cut, last, statistics = thread.cut()
             outputs.append(batch_of(last, self.output_schema))
-            statistics = thread.operator.statistics()
         table = pa.Table.from_batches(outputs, self.output_schema)
         assert table.num_rows == cut.emitted, "an output is in the snapshot's or in the epoch's, never in both"
         handle = self.pending.write_subtask(cut, table)
