@@ -170,7 +170,12 @@ class SimulatedSubtask:
         ledger.check(index not in ledger.committed.done, f"{index} dies twice")
         ledger.check(index not in ledger.dead, f"{index} dies twice in one run")
         ledger.check(letter.error is ledger.outcomes[index], f"{index} dies of {letter.error!r}")
-        ledger.check(letter.attempts == ledger.attempts.get(index, 0), f"{index} dies after {letter.attempts} attempts")
+        ran = ledger.attempts.get(index, 0)
+        # An element that waits for its batch, or was restored in the middle of a call, is at an attempt that the
+        # service has not seen in this run.
+        begun = self.scenario.kind == "batch" or index in self.restored
+        as_many = letter.attempts == ran or (begun and letter.attempts == ran + 1)
+        ledger.check(as_many, f"{index} dies after {letter.attempts} attempts, not {ran}")
         ledger.check(letter.timestamp == ledger.items[index].timestamp, f"{index} dies at another time")
         ledger.dead.add(index)
 
