@@ -7,10 +7,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-from async_op.cancellation import cancel_all
-from async_op.clock import Clock, TimerHandle
 from async_op.context import InvocationContext
-from async_op.errors import IncompleteBatch, MailboxClosed
+from async_op.errors import MailboxClosed
 from async_op.functions import (
     AsyncBatchFunction,
     AsyncFunction,
@@ -31,16 +29,12 @@ class Calls(Protocol):
         """The coroutine function for one element."""
         ...
 
-    def flush(self) -> None:
-        """Make the calls that wait for company."""
-        ...
-
     async def close(self) -> None:
         """Accept no more results, and wait until no call is under way."""
         ...
 
 
-def calls_of(function: Function, clock: Clock, concurrency: int) -> Calls:
+def calls_of(function: Function) -> Calls:
     """Return the way to call a function.
 
     Raises
@@ -51,7 +45,7 @@ def calls_of(function: Function, clock: Clock, concurrency: int) -> Calls:
     if isinstance(function, AsyncFunction):
         return CoroutineCalls(function)
     if isinstance(function, AsyncBatchFunction):
-        return BatchCalls(function, clock, concurrency)
+        return NoCalls()
     if isinstance(function, BlockingFunction):
         return BlockingCalls(function)
     if isinstance(function, CallbackFunction):
@@ -65,70 +59,19 @@ class CoroutineCalls:
     def __init__(self, function: AsyncFunction) -> None:
         self.invoke = function.async_invoke
 
-    def flush(self) -> None:
-        """Nothing waits for company."""
-
     async def close(self) -> None:
         """Nothing comes from elsewhere."""
 
 
-class BatchCalls:
-    """Calls of an `AsyncBatchFunction`: elements wait for each other, then for their common call."""
-
-    def __init__(self, function: AsyncBatchFunction, clock: Clock, concurrency: int) -> None:
-        if function.max_batch_size < 1 or function.max_batch_delay < 0:
-            limits = (function.max_batch_size, function.max_batch_delay)
-            raise ConfigError("function", limits, "max_batch_size is at least 1, max_batch_delay at least 0")
-        self._function = function
-        self._clock = clock
-        # A batch larger than what may be in flight would never fill.
-        self._size = min(function.max_batch_size, concurrency)
-        self._waiting: list[tuple[Any, InvocationContext, asyncio.Future[Iterable[Any]]]] = []
-        self._timer: TimerHandle | None = None
-        self._batches = set[asyncio.Task[None]]()
+class NoCalls:
+    """Calls of an `AsyncBatchFunction`: none for a single element."""
 
     async def invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
-        """Join the next batch and wait for its result."""
-        result: asyncio.Future[Iterable[Any]] = asyncio.get_running_loop().create_future()
-        waiting = (value, ctx, result)
-        self._waiting.append(waiting)
-        if len(self._waiting) >= self._size:
-            self.flush()
-        elif self._timer is None:
-            self._timer = self._clock.call_at(self._clock.time() + self._function.max_batch_delay, self.flush)
-        try:
-            return await result
-        except asyncio.CancelledError:
-            if waiting in self._waiting:  # its time is over, so it takes no place in the batch
-                self._waiting.remove(waiting)
-            raise
-
-    def flush(self) -> None:
-        """Make the call for those that wait."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        batch = [waiting for waiting in self._waiting if not waiting[2].done()]
-        self._waiting = []
-        if batch:
-            task = asyncio.get_running_loop().create_task(self._call(batch), name="keygroups batch")
-            self._batches.add(task)
-            task.add_done_callback(self._batches.discard)
+        """Never called."""
+        raise AssertionError(f"{value!r} was to be called for in a batch")
 
     async def close(self) -> None:
-        """Forget who waits, and cancel the calls."""
-        self._waiting.clear()
-        self.flush()
-        await cancel_all(self._batches)
-
-    async def _call(self, batch: list[tuple[Any, InvocationContext, asyncio.Future[Iterable[Any]]]]) -> None:
-        values, ctxs, futures = zip(*batch, strict=True)
-        try:
-            results = _one_for_each(values, await self._function.async_invoke_batch(values, ctxs))
-        except Exception as error:  # noqa: BLE001 - it is the failure of each element of the batch
-            results = [error] * len(values)
-        for future, result in zip(futures, results, strict=True):
-            _settle(future, result)
+        """Nothing comes from elsewhere."""
 
 
 class _ForeignCalls:
@@ -137,9 +80,6 @@ class _ForeignCalls:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._mailbox = Mailbox(lambda: self._loop.call_soon_threadsafe(self._read_mail))
-
-    def flush(self) -> None:
-        """Nothing waits for company."""
 
     async def close(self) -> None:
         """Accept no more results."""
@@ -208,13 +148,6 @@ class CallbackCalls(_ForeignCalls):
         deliver = lambda outputs, error: self._deliver(result, outputs if error is None else error)  # noqa: E731
         self._function.async_invoke(value, ResultFuture(ctx, deliver))
         return await result
-
-
-def _one_for_each(values: Sequence[Any], results: Iterable[Any]) -> list[Any]:
-    results = list(results)
-    if len(results) != len(values):
-        raise IncompleteBatch(len(values), len(results))
-    return results
 
 
 def _settle(future: asyncio.Future[Iterable[Any]], result: Any) -> None:

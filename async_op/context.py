@@ -24,50 +24,52 @@ class Scope(NamedTuple):
 
 
 class InvocationContext:
-    """One attempt at one element. Only the thread of the event loop may use it, until the invocation ends."""
+    """One attempt at one element. Only the thread of the event loop may use it, until the invocation ends.
 
-    __slots__ = ("_entry", "_scope", "transaction")
+    It has no `__init__`, because that would double the time to make one.
+    """
 
-    def __init__(self, entry: Entry, scope: Scope) -> None:
-        self._entry = entry
-        self._scope = scope
-        self.transaction: Transaction | None = None
+    __slots__ = ("entry", "scope", "transaction")
+
+    entry: Entry
+    scope: Scope
+    transaction: Transaction | None
 
     @property
     def attempt(self) -> int:
         """The number of the call for this element; 1 is the first."""
-        return self._entry.attempt
+        return self.entry.attempt
 
     @property
     def key(self) -> Hashable:
         """The element's key; None without `key_by`."""
-        return self._entry.key
+        return self.entry.key
 
     @property
     def key_group(self) -> int:
         """The key group of the key; -1 without `key_by`."""
-        return self._scope.key_group_of(self._entry)
+        return self.scope.key_group_of(self.entry)
 
     @property
     def timestamp(self) -> int | None:
         """The element's timestamp in milliseconds since the epoch."""
-        return self._entry.timestamp
+        return self.entry.timestamp
 
     @property
     def idempotency_key(self) -> str:
         """The same for the same element over retries, restarts and rescales; pass it to the service."""
-        return self._scope.element_id_of(self._entry)
+        return self.scope.element_id_of(self.entry)
 
     @property
     def timeout(self) -> float | None:
         """The whole time budget of an element in seconds, or None."""
-        return self._scope.timeout
+        return self.scope.timeout
 
     @property
     def remaining(self) -> float | None:
         """What is left of the element's time budget in seconds, or None."""
-        deadline = self._entry.deadline
-        return None if deadline is None else max(0.0, deadline - self._scope.clock.time())
+        deadline = self.entry.deadline
+        return None if deadline is None else max(0.0, deadline - self.scope.clock.time())
 
     def state(self, descriptor: ValueState) -> ValueHandle:
         """Return the handle of a declared state for the element's key.
@@ -79,19 +81,19 @@ class InvocationContext:
         StateAccessOutsideInvocation
             The invocation has ended.
         """
-        if self._entry.invocation is not self:
+        if self.entry.invocation is not self:
             raise StateAccessOutsideInvocation(self.key)
         if self.transaction is None:
-            self.transaction = Transaction(self._scope.backend, self._entry.key, self.key_group)
+            self.transaction = Transaction(self.scope.backend, self.entry.key, self.key_group)
         return self.transaction.state(descriptor)
 
     def load_states(self) -> None:
         """Bring the key's state into memory, so that another thread may read it."""
-        for table in self._scope.backend.tables.values():
+        for table in self.scope.backend.tables.values():
             table.get(self.key_group, self.key)
 
     def abandon(self) -> None:
         """End the invocation and forget its writes."""
-        self._entry.invocation = None
+        self.entry.invocation = None
         if self.transaction is not None:
             self.transaction.abandon()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from async_op.clock import Clock, TimerHandle
 from async_op.elements import Entry
+from async_op.queues import CallEntry
 
 
 class Deadlines:
@@ -21,12 +22,14 @@ class Deadlines:
     pending : callable
         Returns the entries that have not completed, oldest first.
     expire : callable
-        Called once with each entry whose deadline has passed.
+        Called once with each entry whose deadline has passed; a block is to be split, and its entries follow.
     """
 
     __slots__ = ("_clock", "_due", "_expire", "_pending", "_restored", "_timer")
 
-    def __init__(self, clock: Clock, pending: Callable[[], Iterator[Entry]], expire: Callable[[Entry], None]) -> None:
+    def __init__(
+        self, clock: Clock, pending: Callable[[], Iterator[CallEntry]], expire: Callable[[CallEntry], None]
+    ) -> None:
         self._clock = clock
         self._pending = pending
         self._expire = expire
@@ -63,14 +66,14 @@ class Deadlines:
         self._timer = None
         self._due = float("inf")
         now = self._clock.time()
-        for entry in self._overdue(now):
+        for entry in reversed(self._overdue(now)):  # the last one to be expired is the first to get its fallback
             self._expire(entry)
         self._arm_next()
 
-    def _overdue(self, now: float) -> list[Entry]:
+    def _overdue(self, now: float) -> list[CallEntry]:
         restored = [entry for entry in self._restored if entry.outputs is None and not entry.expired]
         overdue = [entry for entry in restored if entry.deadline is not None and entry.deadline <= now]
-        found = dict.fromkeys(overdue)
+        found: dict[CallEntry, None] = dict.fromkeys(overdue)
         self._restored = [entry for entry in restored if entry not in found]
         for entry in self._watched():
             assert entry.deadline is not None, "watched entries have a deadline"
@@ -81,10 +84,10 @@ class Deadlines:
 
     def _arm_next(self) -> None:
         oldest = next(self._watched(), None)
-        candidates = self._restored if oldest is None else [*self._restored, oldest]
+        candidates: list[CallEntry] = [*self._restored] if oldest is None else [*self._restored, oldest]
         deadlines = [entry.deadline for entry in candidates if entry.deadline is not None]
         if deadlines:
             self.arm(min(deadlines))
 
-    def _watched(self) -> Iterator[Entry]:
+    def _watched(self) -> Iterator[CallEntry]:
         return (entry for entry in self._pending() if entry.deadline is not None and not entry.expired)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from snapshots import InFlightElement
 
@@ -27,16 +26,25 @@ class Watermark(NamedTuple):
     timestamp: int
 
 
+class Call(Protocol):
+    """What runs an invocation."""
+
+    def interrupt(self) -> None:
+        """Tell that the result for one of its elements is not wanted any more."""
+        ...
+
+
 class Entry:
     """An in-flight element. It is pending while `outputs` is None.
 
     `key_group` is None until something asks for it, because hashing costs as much as queueing. `invocation` is
-    the one whose result counts, `task` the one that runs it, `due` the time of the next attempt during a backoff;
+    the one whose result counts, `call` what runs it, `due` the time of the next attempt during a backoff;
     `expired` means that the timeout has passed.
     """
 
     __slots__ = (
         "attempt",
+        "call",
         "deadline",
         "due",
         "element_id",
@@ -47,12 +55,9 @@ class Entry:
         "outputs",
         "segment",
         "sequence",
-        "task",
         "timestamp",
         "value",
     )
-
-    is_watermark = False
 
     def __init__(self, sequence: int, value: Any, timestamp: int | None, element_id: str | None) -> None:
         self.sequence = sequence
@@ -67,7 +72,7 @@ class Entry:
         self.expired = False
         self.outputs: Sequence[Any] | None = None
         self.invocation: InvocationContext | None = None
-        self.task: asyncio.Task[None] | None = None
+        self.call: Call | None = None
         self.segment: Segment | None = None
 
     def capture(self, keys: KeyAssignment, now: float) -> InFlightElement:
@@ -94,7 +99,6 @@ class WatermarkEntry:
 
     __slots__ = ("sequence", "timestamp")
 
-    is_watermark = True
     outputs: Sequence[Any] = ()
 
     def __init__(self, sequence: int, timestamp: int) -> None:

@@ -1,33 +1,24 @@
-"""Makes the calls, each in one of a pool of persistent tasks, and decides what becomes of their outcomes.
-
-Starting a task per element would cost more than the rest of the operator together, so workers live on and take one
-entry after the other. This loop is the hot path: it is written flat on purpose.
-"""
+"""Decides which entries are called for, and what becomes of the outcomes of their calls."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from async_op.calls import Calls
-from async_op.cancellation import cancel_all
+from async_op.batches import Batches
+from async_op.blocks import Block
+from async_op.calls import calls_of
 from async_op.context import InvocationContext, Scope
 from async_op.deadlines import Deadlines
 from async_op.elements import Entry
-from async_op.errors import InvalidFunctionResult
-from async_op.functions import Function
+from async_op.functions import AsyncBatchFunction
 from async_op.gate import KeyGate
-from async_op.retry import Backoff, RetryPolicy
+from async_op.in_flight import InFlight
+from async_op.retry import Backoff
+from async_op.settings import OperatorSettings
 from async_op.statistics import LatencyHistogram
-
-_WAKE_AT_ONCE = 2
-"""How many sleeping workers a woken one wakes: enough to start n calls in log n turns of the loop, and few enough
-that calls which return at once are all made by the first."""
-
-_SAMPLE_MASK = 15
-"""The latency of every 16th call is measured: reading the clock twice costs as much as queueing."""
+from async_op.workers import Workers
 
 
 class Invoker:
@@ -35,91 +26,81 @@ class Invoker:
 
     Parameters
     ----------
-    function : Function
-        Whose `timeout` gives fallbacks.
-    calls : Calls
-        How it is called.
+    settings : OperatorSettings
+        The function, and how it is retried and limited.
     scope : Scope
         What all invocations share.
-    concurrency : int
-        How many calls may run at once.
     gate : KeyGate or None
         Keeps the entries of one key apart.
-    retry : RetryPolicy or None
-        Which outcomes are tried again.
-    pending : callable
-        Returns the entries that have not completed, oldest first.
-    completed : callable
-        Called with an entry whose `outputs` have just been set and whose writes have been applied.
+    in_flight : InFlight
+        Where entries go that have completed.
     failed : callable
         Called with an entry whose call has failed for good, and the error; returns its outputs, or None to end all.
-    crashed : callable
+    crash : callable
         Called with an error of what was called back, which ends the operator.
+
+    Attributes
+    ----------
+    start : callable
+        Makes the call of an entry as soon as its key and a worker are free.
+    completed : callable or None
+        Takes entries of which nothing else has to be looked at; None if all have to be.
+    batches : Batches or None
+        Makes the calls of a batch function.
     """
 
     __slots__ = (
         "_backoff",
-        "_call_kind",
-        "_completed",
-        "_crashed",
+        "_calls",
         "_failed",
-        "_function",
         "_gate",
-        "_idle",
-        "_limit",
+        "_latency",
+        "_queue",
         "_retry",
-        "_scope",
         "_stopped",
-        "_todo",
-        "_waking",
         "_workers",
-        "calls",
+        "batches",
+        "completed",
+        "crash",
         "deadlines",
         "late_results",
-        "latency",
         "retries",
+        "start",
         "timeouts",
     )
 
     def __init__(
         self,
-        function: Function,
-        calls: Calls,
+        settings: OperatorSettings,
         scope: Scope,
-        concurrency: int,
-        *,
         gate: KeyGate | None,
-        retry: RetryPolicy | None,
-        pending: Callable[[], Iterator[Entry]],
-        completed: Callable[[Entry], None],
+        in_flight: InFlight,
+        *,
         failed: Callable[[Entry, BaseException], Sequence[Any] | None],
-        crashed: Callable[[BaseException], None],
+        crash: Callable[[BaseException], None],
     ) -> None:
-        self._function = function
-        self._call_kind = calls
-        self._scope = scope
-        self._limit = concurrency
+        function = settings.function
         self._gate = gate
-        self._retry = retry
-        self._completed = completed
+        self._retry = settings.retry
+        self._queue = in_flight.queue
         self._failed = failed
-        self._crashed = crashed
+        self.crash = crash
+        self.completed = in_flight.queue.complete if gate is None and settings.retry is None else None
         self._backoff = Backoff(scope.clock, self._ready)
-        self.deadlines = Deadlines(scope.clock, pending, self._expire)
-        self._todo = deque[Entry]()
-        self._idle: list[asyncio.Future[None]] = []
-        self._workers: set[asyncio.Task[None]] = set()
-        self._waking = 0
+        self.deadlines = Deadlines(scope.clock, in_flight.queue.pending, self._expire)
+        self._latency = LatencyHistogram()
+        self._calls = calls_of(function)
+        self._workers = Workers(
+            self._calls.invoke, function.timeout, scope, settings.capacity, self._latency, outcomes=self
+        )
+        self.batches: Batches | None = None
+        if isinstance(function, AsyncBatchFunction):
+            self.batches = Batches(
+                function, scope, settings.capacity, in_flight, self.deadlines, self._latency, outcomes=self
+            )
+        self.start = self._workers.add if gate is None and self.batches is None else self._enter
         self._stopped = False
-        self.calls = self.retries = self.timeouts = self.late_results = 0
-        self.latency = LatencyHistogram()
-
-    def start(self, entry: Entry) -> None:
-        """Make the call of an entry as soon as its key and a worker are free."""
-        if self._gate is None or self._gate.enter(entry):
-            self._todo.append(entry)
-            if not self._waking:
-                self._wake()
+        self.retries = self.timeouts = self.late_results = 0
 
     def start_after(self, entry: Entry, delay: float) -> None:
         """Make the call of a restored entry once its backoff has passed."""
@@ -130,16 +111,17 @@ class Invoker:
         """End of input: make the last attempts now, and take their outcomes as they are."""
         self._retry = None
         self._backoff.release_all()
-        self._call_kind.flush()
+        if self.batches is not None:
+            self.batches.flush()
 
     def counters(self) -> dict[str, Any]:
         """Return what the operator's statistics say of calls."""
         return {
-            "calls": self.calls,
+            "calls": self._workers.calls + (0 if self.batches is None else self.batches.calls),
             "retries": self.retries,
             "timeouts": self.timeouts,
             "late_results": self.late_results,
-            "latency": self.latency.freeze(),
+            "latency": self._latency.freeze(),
         }
 
     def stop(self) -> None:
@@ -147,99 +129,25 @@ class Invoker:
         self._stopped = True
         self.deadlines.close()
         self._backoff.close()
-        self._todo.clear()
+        self._workers.stop()
+        if self.batches is not None:
+            self.batches.stop()
 
     async def close(self) -> None:
         """Cancel all calls and wait until they have ended."""
         self.stop()
-        self._idle.clear()
-        await self._call_kind.close()
-        await cancel_all(self._workers)
+        await self._calls.close()
+        if self.batches is not None:
+            await self.batches.close()
+        await self._workers.close()
 
-    # -- workers
-
-    def _ready(self, entry: Entry) -> None:
-        self._todo.append(entry)
-        if not self._waking:
-            self._wake()
-
-    def _wake(self) -> None:
-        if self._idle:
-            self._waking += 1
-            self._idle.pop().set_result(None)
-        elif len(self._workers) < self._limit:
-            self._waking += 1
-            worker = asyncio.get_running_loop().create_task(self._work(), name="keygroups worker")
-            self._workers.add(worker)
-            worker.add_done_callback(self._workers.discard)
-
-    async def _work(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None, "workers are tasks"
-        loop = asyncio.get_running_loop()
-        todo = self._todo
-        while True:
-            self._waking -= 1
-            for _ in range(min(_WAKE_AT_ONCE, len(todo) - 1)):
-                self._wake()
-            try:
-                await self._take_turns(task)
-            except Exception as error:  # noqa: BLE001 - raised by the output; a worker outlives it
-                self._crashed(error)
-            if self._stopped or len(self._workers) > self._limit:
-                # At once, not when the task is done: until then it would stand in for one that is needed.
-                self._workers.discard(task)
-                return
-            sleep = loop.create_future()
-            self._idle.append(sleep)
-            await sleep
-
-    async def _take_turns(self, task: asyncio.Task[None]) -> None:
-        """Make one call after the other while there are any; only an entry's current invocation counts."""
-        todo, scope, invoke, completed = self._todo, self._scope, self._call_kind.invoke, self._completed
-        plain = self._gate is None and self._retry is None
-        while todo:
-            entry = todo.popleft()
-            entry.task = task
-            entry.invocation = invocation = InvocationContext(entry, scope)
-            try:
-                if entry.expired:
-                    outputs = await self._function.timeout(entry.value, invocation)
-                elif entry.sequence & _SAMPLE_MASK:
-                    self.calls += 1
-                    outputs = await invoke(entry.value, invocation)
-                else:
-                    self.calls += 1
-                    started = scope.clock.time()
-                    outputs = await invoke(entry.value, invocation)
-                    self.latency.add(scope.clock.time() - started)
-                if type(outputs) is not list and type(outputs) is not tuple:
-                    outputs = _checked(outputs)
-            except asyncio.CancelledError as error:
-                # Cancelled by the operator, or by what the function awaited: then it is the function's failure.
-                if task.cancelling() and entry.task is task:
-                    raise
-                self._end(entry, invocation, error)
-            except Exception as error:  # noqa: BLE001 - whatever the function raises is the element's failure
-                self._end(entry, invocation, error)
-            else:
-                if self._stopped:
-                    return
-                if entry.invocation is not invocation:
-                    self.late_results += 1
-                elif plain and invocation.transaction is None:
-                    entry.invocation = None
-                    entry.outputs = outputs
-                    completed(entry)
-                else:
-                    self._complete(entry, invocation, outputs)
-            if entry.task is not task:
-                task.uncancel()
-                self._limit -= 1
-
-    # -- outcomes
-
-    def _complete(self, entry: Entry, invocation: InvocationContext, outputs: Sequence[Any]) -> None:
+    def complete(self, entry: Entry, invocation: InvocationContext, outputs: Sequence[Any]) -> None:
+        """Take the outputs of a call, unless its element is to be tried again or has been given up."""
+        if self._stopped:
+            return
+        if entry.invocation is not invocation:
+            self.late_results += 1
+            return
         if self._retry is not None and not entry.expired:
             delay = self._retry.delay_after_result(entry.attempt, outputs)
             if delay is not None:
@@ -248,12 +156,21 @@ class Invoker:
         entry.invocation = None
         if invocation.transaction is not None:
             invocation.transaction.commit()
-        entry.outputs = outputs
-        if self._gate is not None:
-            self._let_next_pass(self._gate, entry)
-        self._completed(entry)
+        self._finish_entry(entry, outputs)
 
-    def _end(self, entry: Entry, invocation: InvocationContext, error: BaseException) -> None:
+    def complete_block(self, block: Block, outputs: Sequence[Sequence[Any]]) -> bool:
+        """Take the outputs of a whole block, and tell whether that is possible without a look at each element."""
+        if self._stopped:
+            return True
+        if self._retry is not None:
+            delay_after = self._retry.delay_after_result
+            if any(delay_after(1, outputs_of_one) is not None for outputs_of_one in outputs):
+                return False
+        block.outputs = outputs
+        self._queue.complete_block(block)
+        return True
+
+    def end(self, entry: Entry, invocation: InvocationContext, error: BaseException) -> None:
         """Try a failed call again, or let its element fail for good."""
         if self._stopped:
             return
@@ -269,10 +186,25 @@ class Invoker:
         invocation.abandon()
         outputs = self._failed(entry, error)
         if outputs is not None:
-            entry.outputs = outputs
-            if self._gate is not None:
-                self._let_next_pass(self._gate, entry)
-            self._completed(entry)
+            self._finish_entry(entry, outputs)
+
+    def _enter(self, entry: Entry) -> None:
+        if self._gate is None or self._gate.enter(entry):
+            self._ready(entry)
+
+    def _ready(self, entry: Entry) -> None:
+        if self.batches is None or entry.expired:
+            self._workers.add(entry)
+        else:
+            self.batches.add(entry)
+
+    def _finish_entry(self, entry: Entry, outputs: Sequence[Any]) -> None:
+        entry.outputs = outputs
+        if self._gate is not None:
+            following = self._gate.leave(entry)
+            if following is not None:
+                self._ready(following)
+        self._queue.complete(entry)
 
     def _try_again(self, entry: Entry, invocation: InvocationContext, delay: float) -> None:
         invocation.abandon()
@@ -280,13 +212,12 @@ class Invoker:
         entry.attempt += 1
         self._backoff.add(entry, delay)
 
-    def _let_next_pass(self, gate: KeyGate, entry: Entry) -> None:
-        following = gate.leave(entry)
-        if following is not None:
-            self._ready(following)
-
-    def _expire(self, entry: Entry) -> None:
+    def _expire(self, entry: Entry | Block) -> None:
         """Ask for a fallback in place of the call: at once if it runs or waits to be retried, else in its turn."""
+        if isinstance(entry, Block):
+            assert self.batches is not None, "blocks are made for batch functions"
+            self.batches.split(entry)
+            return
         self.timeouts += 1
         entry.expired = True
         if entry.invocation is not None:
@@ -295,22 +226,13 @@ class Invoker:
         entry.attempt -= 1  # the one that was due is never made
         if entry.due is not None:
             self._backoff.release(entry)
+        elif self.batches is not None and self.batches.remove(entry):
+            self._workers.add(entry)
 
     def _interrupt(self, entry: Entry) -> None:
-        """Cancel a call; its task may ignore that, so another one may take its place meanwhile."""
         assert entry.invocation is not None, "only what runs can be interrupted"
         entry.invocation.abandon()
-        task, entry.task = entry.task, None
-        if task is not None:
-            self._limit += 1
-            task.cancel()
-        self._todo.appendleft(entry)
-        if not self._waking:
-            self._wake()
-
-
-def _checked(outputs: Iterable[Any]) -> Sequence[Any]:
-    """Return the outputs as a sequence; a lone record is a mistake even where Python can iterate over it."""
-    if isinstance(outputs, str | bytes | dict) or not isinstance(outputs, Iterable):
-        raise InvalidFunctionResult(outputs)
-    return tuple(outputs)
+        call, entry.call = entry.call, None
+        if call is not None:
+            call.interrupt()
+        self._workers.add_first(entry)

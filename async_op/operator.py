@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
-from async_op.calls import calls_of
+from async_op.batches import Batches
 from async_op.clock import Clock, LoopClock
 from async_op.context import Scope
 from async_op.dead_letters import DeadLetter, ErrorPolicy, OnError
-from async_op.elements import Entry, Record, Watermark, WatermarkEntry
+from async_op.elements import Entry, Record, Watermark
 from async_op.errors import OperatorClosed
 from async_op.functions import Function
 from async_op.gate import KeyGate
+from async_op.in_flight import InFlight
 from async_op.invoker import Invoker
 from async_op.keys import KeyAssignment
-from async_op.queues import count_entries, queue_of
 from async_op.recovery import Recovery
 from async_op.retry import RetryPolicy
 from async_op.settings import Mode, OperatorSettings
@@ -27,8 +28,6 @@ from snapshots import SubtaskRestore, SubtaskSnapshot
 
 _TURN_MASK = 1023
 """After so many elements without a wait, `process` lets the calls begin."""
-
-_new_tuple = tuple.__new__  # makes a Record in half the time of its own constructor
 
 
 class AsyncWaitOperator:
@@ -92,30 +91,27 @@ class AsyncWaitOperator:
     """
 
     __slots__ = (
-        "_capacity",
+        "_accept",
+        "_batches",
         "_clock",
-        "_emitted",
+        "_deadlines",
         "_errors",
         "_failure",
         "_gate",
+        "_in_flight",
         "_invoker",
         "_key_by",
         "_keys",
+        "_limit",
         "_now",
-        "_others",
-        "_output",
-        "_queue",
         "_recovery",
         "_runtime",
         "_scope",
-        "_sequence",
         "_settings",
-        "_size",
         "_start",
         "_timeout",
         "_times",
         "_waiters",
-        "_watermark",
     )
 
     def __init__(
@@ -150,17 +146,14 @@ class AsyncWaitOperator:
             dead_letters=dead_letters,
             hash=hash,
         )
-        self._output = output
-        self._capacity = capacity
         self._timeout = timeout
         self._key_by = key_by
         self._clock = clock
-        self._queue = queue_of(mode, self._depart, self._depart_watermark)
         self._gate = KeyGate() if function.states or mode == "key_ordered" else None
         self._failure: BaseException | None = OperatorClosed("new")
+        self._limit = 0
         self._waiters = Waiters(self._check_usable)
-        self._watermark: int | None = None
-        self._size = self._sequence = self._emitted = self._others = 0
+        self._in_flight = InFlight(mode, output, self._waiters)
 
     async def open(self, restore: SubtaskRestore | None = None) -> None:
         """Open the function and take over what a snapshot holds for this subtask.
@@ -183,6 +176,7 @@ class AsyncWaitOperator:
             raise OperatorClosed("closed" if self._failure else "open")
         self._prepare(restore)
         self._failure = None
+        self._limit = self._settings.capacity
         try:
             await self._settings.function.open(self._runtime)
             if restore is not None:
@@ -211,32 +205,40 @@ class AsyncWaitOperator:
         NullKey, UnsupportedKey, KeyGroupOutOfRange
             The record's key belongs to no key group of this subtask; the record was not accepted.
         """
-        if self._size >= self._capacity or self._failure is not None:
+        in_flight = self._in_flight
+        if in_flight.accepted - in_flight.departed >= self._limit:
             await self._wait_for_room()
-        elif not ~self._sequence & _TURN_MASK:
+        elif not ~in_flight.accepted & _TURN_MASK:
             await asyncio.sleep(0)
         self._accept(value, timestamp, element_id)
 
     async def process_all(self, elements: Iterable[tuple[Any, int | None, str | None]]) -> None:
         """Accept many records as `process` does, at less cost for each.
 
+        For a batch function, as many elements are taken from the iterable at once as fit into the next batch.
+
         Parameters
         ----------
         elements : iterable of (value, timestamp, element id)
             As the arguments of `process`.
         """
-        accept = self._accept
+        if self._batches is not None:
+            await self._process_blocks(self._batches, iter(elements))
+            return
+        in_flight, accept = self._in_flight, self._accept
         for value, timestamp, element_id in elements:
-            if self._size >= self._capacity or self._failure is not None:
+            if in_flight.accepted - in_flight.departed >= self._limit:
                 await self._wait_for_room()
-            elif not ~self._sequence & _TURN_MASK:
+            elif not ~in_flight.accepted & _TURN_MASK:
                 await asyncio.sleep(0)
             accept(value, timestamp, element_id)
 
     async def process_watermark(self, timestamp: int) -> None:
         """Accept a watermark (milliseconds since the epoch); it leaves after every record before it."""
         await self._wait_for_room()
-        self._put_watermark(timestamp)
+        if self._batches is not None:
+            self._batches.end_block()
+        self._in_flight.put_watermark(timestamp)
 
     async def snapshot(self) -> SubtaskSnapshot:
         """Return the state and the in-flight elements as they are now; never waits for a call.
@@ -251,15 +253,15 @@ class AsyncWaitOperator:
             max_parallelism=self._runtime.max_parallelism,
             hash=settings.hash,
             states=self._scope.backend.cut(),
-            in_flight=tuple([entry.capture(self._keys, now) for entry in self._queue.entries()]),
-            watermark=self._watermark,
-            emitted=self._emitted,
+            in_flight=self._in_flight.capture(self._keys, now),
+            watermark=self._in_flight.watermark,
+            emitted=self._in_flight.emitted,
         )
 
     async def settle(self, timeout: float) -> bool:
         """Wait until nothing is in flight, but no longer than `timeout` seconds; tell whether nothing is."""
-        await self._waiters.wait_at_most(timeout, self._scope.clock, lambda: self._size == 0)
-        return self._size == 0
+        await self._waiters.wait_at_most(timeout, self._scope.clock, lambda: not self._in_flight)
+        return not self._in_flight
 
     async def finish(self) -> None:
         """End of input: wait until everything accepted has been emitted.
@@ -268,27 +270,26 @@ class AsyncWaitOperator:
         """
         self._check_usable()
         self._invoker.finish()
-        await self._waiters.wait_until(lambda: self._size == 0)
+        await self._waiters.wait_until(lambda: not self._in_flight)
 
     async def close(self) -> None:
         """Cancel what is in flight and close the function; may be called at any time, also twice."""
         was_open = not isinstance(self._failure, OperatorClosed)
-        self._failure = OperatorClosed("closed")
+        self._end(OperatorClosed("closed"))
         if was_open:
-            self._waiters.wake()
             await self._invoker.close()
             await self._settings.function.close()
 
     def statistics(self) -> OperatorStatistics:
         """Return the counters as they are now."""
+        in_flight, recovery = self._in_flight, self._recovery
         return OperatorStatistics(
-            in_flight=self._size,
-            **count_entries(self._queue),
-            accepted=self._sequence - self._others,
+            **in_flight.counters(),
+            accepted=in_flight.accepted - in_flight.watermarks - recovery.reinvoked - recovery.reemitted,
             **self._invoker.counters(),
-            reinvoked=self._recovery.reinvoked,
-            reemitted=self._recovery.reemitted,
-            emitted=self._emitted,
+            reinvoked=recovery.reinvoked,
+            reemitted=recovery.reemitted,
+            emitted=in_flight.emitted,
             skipped=self._errors.skipped,
             dead_letters=self._errors.dead_letters,
             **self._times.seconds(),
@@ -296,34 +297,27 @@ class AsyncWaitOperator:
 
     def _prepare(self, restore: SubtaskRestore | None) -> None:
         settings, clock = self._settings, self._clock or LoopClock(asyncio.get_running_loop())
-        function = settings.function
+        states = settings.function.states
         self._runtime = settings.runtime(restore)
-        states = None if restore is None else restore.states(function.states)
-        backend = MemoryBackend(function.states, self._runtime.key_groups, states)
+        backend = MemoryBackend(states, self._runtime.key_groups, None if restore is None else restore.states(states))
         self._keys = KeyAssignment(settings.hash, self._runtime)
         self._scope = Scope(backend, self._keys.key_group_of, self._keys.element_id_of, clock, self._timeout)
         self._now = clock.time
         self._times = Times(clock)
+        self._in_flight.idle = self._times.idle
         self._errors = ErrorPolicy(settings.on_error, settings.dead_letters, self._keys.element_id_of, self._fail)
         self._invoker = Invoker(
-            function,
-            calls_of(function, clock, self._capacity),
-            self._scope,
-            self._capacity,
-            gate=self._gate,
-            retry=settings.retry,
-            pending=self._queue.pending,
-            completed=self._queue.complete,
-            failed=self._errors.apply,
-            crashed=self._fail,
+            settings, self._scope, self._gate, self._in_flight, failed=self._errors.apply, crash=self._fail
         )
-        self._start = self._invoker.start
-        self._recovery = Recovery(self._queue, self._invoker, clock, self._timeout, self._next_sequence)
+        self._deadlines, self._start = self._invoker.deadlines, self._invoker.start
+        self._batches = self._invoker.batches if self._key_by is None else None
+        self._accept = self._accept_entry if self._batches is None else self._batches.accept
+        self._recovery = Recovery(self._in_flight, self._invoker, clock, self._timeout)
 
     async def _continue(self, restore: SubtaskRestore) -> None:
         queue = await asyncio.to_thread(restore.queue)
-        self._watermark = queue.watermark
-        self._recovery.take_over(queue.elements, self._put_watermark)
+        self._in_flight.watermark = queue.watermark
+        self._recovery.take_over(queue.elements)
 
     def _check_usable(self) -> None:
         if self._failure is not None:
@@ -337,64 +331,46 @@ class AsyncWaitOperator:
 
     def _has_room(self) -> bool:
         if self._gate is None or self._settings.mode != "key_ordered":
-            return self._size < self._capacity
+            return len(self._in_flight) < self._limit
         waiting = self._gate.waiting_count
-        return self._size - waiting < self._capacity and waiting < self._settings.waiting_max
+        return len(self._in_flight) - waiting < self._limit and waiting < self._settings.waiting_max
 
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
-            self._failure = error
+            self._end(error)
             self._invoker.stop()
-            self._waiters.wake()
 
-    def _next_sequence(self) -> int:
-        """Count in an element that `process` did not accept."""
-        if not self._size:
-            self._times.idle.stop()
-        self._sequence += 1
-        self._others += 1
-        self._size += 1
-        return self._sequence - 1
+    def _end(self, reason: BaseException) -> None:
+        """Let nothing in or out any more."""
+        self._failure = reason
+        self._limit = 0
+        self._in_flight.stopped = True
+        self._waiters.wake()
 
-    def _accept(self, value: Any, timestamp: int | None, element_id: str | None) -> None:
-        entry = Entry(self._sequence, value, timestamp, element_id)
+    def _accept_entry(self, value: Any, timestamp: int | None, element_id: str | None) -> None:
+        in_flight = self._in_flight
+        entry = Entry(in_flight.accepted, value, timestamp, element_id)
         if self._key_by is not None:
             self._keys.set_key(entry, self._key_by(value))
         if self._timeout is not None:
             entry.deadline = deadline = self._now() + self._timeout
-            if not self._invoker.deadlines.armed:
-                self._invoker.deadlines.arm(deadline)
-        if not self._size:
-            self._times.idle.stop()
-        self._sequence += 1
-        self._size += 1
-        self._queue.put(entry)
+            if not self._deadlines.armed:
+                self._deadlines.arm(deadline)
+        in_flight.put(entry)
         self._start(entry)
 
-    def _put_watermark(self, timestamp: int) -> None:
-        self._queue.put_watermark(WatermarkEntry(self._next_sequence(), timestamp))
-
-    def _depart(self, entry: Entry) -> None:
-        if self._failure is not None:
-            return
-        outputs, timestamp, output = entry.outputs, entry.timestamp, self._output
-        assert outputs is not None, "only what has completed leaves"
-        self._emitted += len(outputs)
-        self._size -= 1
-        for value in outputs:
-            output(_new_tuple(Record, (value, timestamp)))
-        if not self._size:
-            self._times.idle.start()
-        if self._waiters.waiting:
-            self._waiters.wake()
-
-    def _depart_watermark(self, watermark: WatermarkEntry) -> None:
-        if self._failure is not None:
-            return
-        self._watermark = watermark.timestamp
-        self._emitted += 1
-        self._size -= 1
-        self._output(Watermark(watermark.timestamp))
-        if not self._size:
-            self._times.idle.start()
-        self._waiters.wake()
+    async def _process_blocks(self, batches: Batches, elements: Iterator[tuple[Any, int | None, str | None]]) -> None:
+        """Accept elements of a batch function, as many at once as fit into the next batch."""
+        while True:
+            if len(self._in_flight) >= self._limit:
+                await self._wait_for_room()
+            room = min(batches.room, self._limit - len(self._in_flight))
+            block: list[tuple[Any, int | None, str | None]] = []
+            try:
+                block.extend(islice(elements, room))
+            finally:
+                if block:  # also what came before an error
+                    batches.accept_all(block)
+            if len(block) < room:
+                return
+            await asyncio.sleep(0)

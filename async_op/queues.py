@@ -1,26 +1,43 @@
 """The queues of in-flight entries: they decide which completed entry may leave.
 
-Each is made with the functions that are called with the entries and the watermarks that leave, in their order. Only
-the thread of the event loop may call them.
+Only the thread of the event loop may call them.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Protocol
 
+from async_op.blocks import Block
 from async_op.elements import Entry, WatermarkEntry
 
-QueueEntry = Entry | WatermarkEntry
+CallEntry = Entry | Block
+"""What a call completes."""
+
+QueueEntry = Entry | Block | WatermarkEntry
+
+
+class Exit(Protocol):
+    """Where entries go that leave a queue."""
+
+    def leave(self, entry: Entry) -> None:
+        """Emit a completed entry."""
+        ...
+
+    def leave_block(self, block: Block) -> None:
+        """Emit a completed block."""
+        ...
+
+    def leave_watermark(self, watermark: WatermarkEntry) -> None:
+        """Emit a watermark."""
+        ...
 
 
 class ElementQueue(Protocol):
     """In-flight entries in an order of emission."""
 
-    def __len__(self) -> int: ...
-
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: CallEntry) -> None:
         """Add an entry at the end."""
         ...
 
@@ -32,8 +49,16 @@ class ElementQueue(Protocol):
         """Tell that an entry has completed; those that may go because of it leave."""
         ...
 
-    def pending(self) -> Iterator[Entry]:
-        """Return the entries that have not completed, oldest first."""
+    def complete_block(self, block: Block) -> None:
+        """Tell that a block has completed; what may go because of it leaves."""
+        ...
+
+    def split(self, block: Block) -> list[Entry]:
+        """Let the entries of a block take its place, and return them."""
+        ...
+
+    def pending(self) -> Iterator[CallEntry]:
+        """Return what has not completed, oldest first."""
         ...
 
     def entries(self) -> list[QueueEntry]:
@@ -44,17 +69,13 @@ class ElementQueue(Protocol):
 class OrderedQueue:
     """Entries leave in the order in which they came: only the head may leave."""
 
-    __slots__ = ("_entries", "_leave", "_leave_watermark")
+    __slots__ = ("_entries", "_exit")
 
-    def __init__(self, leave: Callable[[Entry], None], leave_watermark: Callable[[WatermarkEntry], None]) -> None:
-        self._leave = leave
-        self._leave_watermark = leave_watermark
+    def __init__(self, way_out: Exit) -> None:
+        self._exit = way_out
         self._entries = deque[QueueEntry]()
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: CallEntry) -> None:
         """Add an entry at the end."""
         self._entries.append(entry)
 
@@ -63,23 +84,37 @@ class OrderedQueue:
         if self._entries:
             self._entries.append(watermark)
         else:
-            self._leave_watermark(watermark)
+            self._exit.leave_watermark(watermark)
 
-    def complete(self, entry: Entry) -> None:
+    def complete(self, entry: CallEntry) -> None:
         """Let the completed entries at the head leave, and the watermarks between them."""
         entries = self._entries
         if entries[0] is not entry:
             return
         while entries and entries[0].outputs is not None:
             head = entries.popleft()
-            if isinstance(head, Entry):
-                self._leave(head)
+            if type(head) is Entry:
+                self._exit.leave(head)
+            elif type(head) is Block:
+                self._exit.leave_block(head)
             else:
-                self._leave_watermark(head)
+                assert isinstance(head, WatermarkEntry), "nothing else is in the queue"
+                self._exit.leave_watermark(head)
 
-    def pending(self) -> Iterator[Entry]:
-        """Return the entries that have not completed, oldest first."""
-        return (entry for entry in self._entries if isinstance(entry, Entry) and entry.outputs is None)
+    complete_block = complete
+
+    def split(self, block: Block) -> list[Entry]:
+        """Let the entries of a block take its place, and return them."""
+        place = self._entries.index(block)
+        behind = [self._entries.pop() for _ in range(len(self._entries) - place)]
+        entries = block.split()
+        self._entries.extend(entries)
+        self._entries.extend(reversed(behind[:-1]))
+        return entries
+
+    def pending(self) -> Iterator[CallEntry]:
+        """Return what has not completed, oldest first."""
+        return (entry for entry in self._entries if isinstance(entry, CallEntry) and entry.outputs is None)
 
     def entries(self) -> list[QueueEntry]:
         """Return all entries in the order in which they were put."""
@@ -92,29 +127,22 @@ class Segment:
     __slots__ = ("completed", "pending", "watermark")
 
     def __init__(self) -> None:
-        self.pending: dict[Entry, None] = {}
-        self.completed: list[Entry] = []
+        self.pending: dict[CallEntry, None] = {}
+        self.completed: list[CallEntry] = []
         self.watermark: WatermarkEntry | None = None
 
 
 class UnorderedQueue:
     """Entries leave as they complete, but none passes a watermark: segments between watermarks leave in order."""
 
-    __slots__ = ("_first", "_last", "_later", "_leave", "_leave_watermark")
+    __slots__ = ("_exit", "_first", "_last", "_later")
 
-    def __init__(self, leave: Callable[[Entry], None], leave_watermark: Callable[[WatermarkEntry], None]) -> None:
-        self._leave = leave
-        self._leave_watermark = leave_watermark
+    def __init__(self, way_out: Exit) -> None:
+        self._exit = way_out
         self._first = self._last = Segment()
         self._later = deque[Segment]()
 
-    def __len__(self) -> int:
-        return sum(
-            len(segment.pending) + len(segment.completed) + (segment.watermark is not None)
-            for segment in self._segments()
-        )
-
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: CallEntry) -> None:
         """Add an entry to the last segment."""
         entry.segment = last = self._last
         last.pending[entry] = None
@@ -134,12 +162,35 @@ class UnorderedQueue:
         if segment is not self._first:
             segment.completed.append(entry)
             return
-        self._leave(entry)
+        self._exit.leave(entry)
         if segment.watermark is not None:
             self._end_segments()
 
-    def pending(self) -> Iterator[Entry]:
-        """Return the entries that have not completed, oldest first."""
+    def complete_block(self, block: Block) -> None:
+        """Let the block leave if it stands in the first segment, and what follows once that segment is done."""
+        segment = block.segment
+        assert segment is not None, "the block was put before"
+        del segment.pending[block]
+        segment.completed.append(block)
+        if segment is self._first:
+            self._leave(segment)
+            self._end_segments()
+
+    def split(self, block: Block) -> list[Entry]:
+        """Let the entries of a block take its place, and return them."""
+        segment = block.segment
+        assert segment is not None, "the block was put before"
+        entries = block.split()
+        for entry in entries:
+            entry.segment = segment
+        pending = list(segment.pending)
+        place = pending.index(block)
+        pending[place : place + 1] = entries
+        segment.pending = dict.fromkeys(pending)
+        return entries
+
+    def pending(self) -> Iterator[CallEntry]:
+        """Return what has not completed, oldest first."""
         return (entry for segment in self._segments() for entry in segment.pending)
 
     def entries(self) -> list[QueueEntry]:
@@ -155,26 +206,22 @@ class UnorderedQueue:
         """Let the watermarks leave that nothing pending stands before, and what has completed behind them."""
         while (watermark := self._first.watermark) is not None and not self._first.pending:
             self._first = self._later.popleft()
-            self._leave_watermark(watermark)
-            completed, self._first.completed = self._first.completed, []
-            for entry in completed:
-                self._leave(entry)
+            self._exit.leave_watermark(watermark)
+            self._leave(self._first)
+
+    def _leave(self, segment: Segment) -> None:
+        completed, segment.completed = segment.completed, []
+        for entry in completed:
+            if isinstance(entry, Entry):
+                self._exit.leave(entry)
+            else:
+                self._exit.leave_block(entry)
 
     def _segments(self) -> Iterator[Segment]:
         yield self._first
         yield from self._later
 
 
-def queue_of(
-    mode: str, leave: Callable[[Entry], None], leave_watermark: Callable[[WatermarkEntry], None]
-) -> ElementQueue:
+def queue_of(mode: str, way_out: Exit) -> ElementQueue:
     """Return the queue for a mode; the order of a key's entries is kept by its gate, not by the queue."""
-    return (OrderedQueue if mode == "ordered" else UnorderedQueue)(leave, leave_watermark)
-
-
-def count_entries(queue: ElementQueue) -> dict[str, Any]:
-    """Return how many entries are pending, have completed, and are watermarks."""
-    entries = queue.entries()
-    watermarks = sum(entry.is_watermark for entry in entries)
-    pending = sum(1 for _ in queue.pending())
-    return {"pending": pending, "completed": len(entries) - pending - watermarks, "watermarks": watermarks}
+    return (OrderedQueue if mode == "ordered" else UnorderedQueue)(way_out)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from async_op.clock import Clock
 from async_op.elements import Entry
+from async_op.in_flight import InFlight
 from async_op.invoker import Invoker
-from async_op.queues import ElementQueue
 from snapshots import InFlightElement
 
 
@@ -16,7 +16,7 @@ class Recovery:
 
     Parameters
     ----------
-    queue : ElementQueue
+    in_flight : InFlight
         Where they go, beyond the operator's capacity if need be.
     invoker : Invoker
         Makes the calls of the pending ones again.
@@ -24,8 +24,6 @@ class Recovery:
         For what is left of their time budgets.
     timeout : float or None
         The operator's; an element that has more left, or was stored without a budget, gets this.
-    next_sequence : callable
-        Counts an element in and returns its sequence number.
 
     Attributes
     ----------
@@ -33,30 +31,22 @@ class Recovery:
         Pending elements, and those whose stored result was taken over.
     """
 
-    __slots__ = ("_clock", "_invoker", "_next_sequence", "_queue", "_timeout", "reemitted", "reinvoked")
+    __slots__ = ("_clock", "_in_flight", "_invoker", "_timeout", "reemitted", "reinvoked")
 
-    def __init__(
-        self,
-        queue: ElementQueue,
-        invoker: Invoker,
-        clock: Clock,
-        timeout: float | None,
-        next_sequence: Callable[[], int],
-    ) -> None:
-        self._queue = queue
+    def __init__(self, in_flight: InFlight, invoker: Invoker, clock: Clock, timeout: float | None) -> None:
+        self._in_flight = in_flight
         self._invoker = invoker
         self._clock = clock
         self._timeout = timeout
-        self._next_sequence = next_sequence
         self.reinvoked = self.reemitted = 0
 
-    def take_over(self, elements: Iterable[InFlightElement], put_watermark: Callable[[int], None]) -> None:
+    def take_over(self, elements: Iterable[InFlightElement]) -> None:
         """Emit the completed elements, invoke the pending ones, and keep all in their order."""
         pending = []
         for element in elements:
             if element.is_watermark:
                 assert element.timestamp is not None, "a watermark has a timestamp"
-                put_watermark(element.timestamp)
+                self._in_flight.put_watermark(element.timestamp)
             elif element.outputs is not None:
                 self._emit(element)
             else:
@@ -67,7 +57,7 @@ class Recovery:
         self.reemitted += 1
         entry = self._put(element)
         entry.outputs = element.outputs
-        self._queue.complete(entry)
+        self._in_flight.queue.complete(entry)
 
     def _invoke(self, element: InFlightElement) -> Entry:
         self.reinvoked += 1
@@ -83,7 +73,7 @@ class Recovery:
         return entry
 
     def _put(self, element: InFlightElement) -> Entry:
-        entry = Entry(self._next_sequence(), element.value, element.timestamp, element.element_id)
+        entry = Entry(self._in_flight.accepted, element.value, element.timestamp, element.element_id)
         entry.key, entry.key_group, entry.attempt = element.key, element.key_group, element.attempt
-        self._queue.put(entry)
+        self._in_flight.put(entry)
         return entry

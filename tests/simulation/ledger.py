@@ -139,7 +139,9 @@ class Ledger:
         self.check(not early, f"{index} is tried again too early")
         self._check_context(index, ctx)
         self._enter(call)
-        running = sum(other.counts and self.owners[other.index] == self.owners[index] for other in self.active.values())
+        owner = self.owners[index]
+        others = [other for other in self.active.values() if other.counts and not other.is_fallback]
+        running = sum(self.owners[other.index] == owner for other in others)
         self.check(running <= self.scenario.capacity, f"{running} calls run at once")
         return call
 

@@ -1,0 +1,233 @@
+"""A pool of persistent tasks that call the function for one entry after the other.
+
+Starting a task per element would cost more than the rest of the operator together. `Worker.take_turns` is the hot
+path: it is written flat on purpose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Protocol
+
+from async_op.cancellation import cancel_all
+from async_op.context import InvocationContext, Scope
+from async_op.elements import Entry
+from async_op.errors import InvalidFunctionResult
+from async_op.statistics import LatencyHistogram
+
+_WAKE_AT_ONCE = 2
+"""How many sleeping workers a woken one wakes: enough to start n calls in log n turns of the loop, and few enough
+that calls which return at once are all made by the first."""
+
+_SAMPLE_MASK = 15
+"""The latency of every 16th call is measured: reading the clock twice costs as much as queueing."""
+
+Invoke = Callable[[Any, InvocationContext], Coroutine[Any, Any, Iterable[Any]]]
+
+
+class Outcomes(Protocol):
+    """What becomes of calls that have ended."""
+
+    @property
+    def completed(self) -> Callable[[Entry], None] | None:
+        """Takes entries whose outputs have been set; None if every outcome has to be looked at."""
+        ...
+
+    def complete(self, entry: Entry, invocation: InvocationContext, outputs: Sequence[Any]) -> None:
+        """Take the outputs of a call."""
+        ...
+
+    def end(self, entry: Entry, invocation: InvocationContext, error: BaseException) -> None:
+        """Take the error of a call."""
+        ...
+
+    def crash(self, error: BaseException) -> None:
+        """Take an error of what was called back."""
+        ...
+
+
+class Workers:
+    """Calls the function for the entries that are given to it. Only the thread of the event loop may use it.
+
+    Parameters
+    ----------
+    invoke : coroutine function
+        Called with the value and the context of an entry.
+    fallback : coroutine function
+        Called in its place once the entry's time is over.
+    scope : Scope
+        What all invocations share.
+    concurrency : int
+        How many calls may run at once.
+    latency : LatencyHistogram
+        Gets the duration of a sample of them.
+    outcomes : Outcomes
+        Decides what becomes of them.
+
+    Attributes
+    ----------
+    calls : int
+        How many have been made.
+    """
+
+    __slots__ = (
+        "_idle",
+        "_running",
+        "_waking",
+        "calls",
+        "fallback",
+        "invoke",
+        "latency",
+        "limit",
+        "outcomes",
+        "scope",
+        "stopped",
+        "todo",
+    )
+
+    def __init__(
+        self,
+        invoke: Invoke,
+        fallback: Invoke,
+        scope: Scope,
+        concurrency: int,
+        latency: LatencyHistogram,
+        outcomes: Outcomes,
+    ) -> None:
+        self.invoke = invoke
+        self.fallback = fallback
+        self.scope = scope
+        self.limit = concurrency
+        self.outcomes = outcomes
+        self.todo = deque[Entry]()
+        self.stopped = False
+        self.calls = 0
+        self.latency = latency
+        self._idle: list[asyncio.Future[None]] = []
+        self._running: set[asyncio.Task[None]] = set()
+        self._waking = 0
+
+    def add(self, entry: Entry) -> None:
+        """Call for an entry as soon as a worker is free."""
+        self.todo.append(entry)
+        if not self._waking:
+            self._wake()
+
+    def add_first(self, entry: Entry) -> None:
+        """Call for an entry before all others."""
+        self.todo.appendleft(entry)
+        if not self._waking:
+            self._wake()
+
+    def stop(self) -> None:
+        """Begin no more calls."""
+        self.stopped = True
+        self.todo.clear()
+
+    async def close(self) -> None:
+        """Cancel all calls and wait until they have ended."""
+        self._idle.clear()
+        await cancel_all(self._running)
+
+    def _wake(self) -> None:
+        if self._idle:
+            self._waking += 1
+            self._idle.pop().set_result(None)
+        elif len(self._running) < self.limit:
+            self._waking += 1
+            worker = Worker(self)
+            self._running.add(worker.task)
+            worker.task.add_done_callback(self._running.discard)
+
+    async def work(self, worker: Worker) -> None:
+        """Live as a worker until there are too many."""
+        while True:
+            self._waking -= 1
+            for _ in range(min(_WAKE_AT_ONCE, len(self.todo) - 1)):
+                self._wake()
+            while self.todo:
+                try:
+                    await worker.take_turns(self)
+                except Exception as error:  # noqa: BLE001 - raised by the output; a worker outlives it
+                    self.outcomes.crash(error)
+                if self.stopped or len(self._running) > self.limit:
+                    # At once, not when the task is done: until then it would stand in for one that is needed.
+                    self._running.discard(worker.task)
+                    return
+            sleep = asyncio.get_running_loop().create_future()
+            self._idle.append(sleep)
+            await sleep
+
+
+class Worker:
+    """One task of the pool, and the calls that it makes."""
+
+    __slots__ = ("_pool", "task")
+
+    def __init__(self, pool: Workers) -> None:
+        self._pool = pool
+        # Not by a task factory: an eager one would run it before the pool knows about it.
+        self.task = asyncio.Task(pool.work(self), loop=asyncio.get_running_loop(), name="keygroups worker")
+
+    def interrupt(self) -> None:
+        """Cancel the call; it may ignore that, so another worker may stand in meanwhile."""
+        self._pool.limit += 1
+        self.task.cancel()
+
+    async def take_turns(self, pool: Workers) -> None:
+        """Make one call after the other while there are any; only an entry's current invocation counts."""
+        todo, scope, invoke, outcomes = pool.todo, pool.scope, pool.invoke, pool.outcomes
+        completed = outcomes.completed
+        while todo:
+            entry = todo.popleft()
+            entry.call = self
+            entry.invocation = invocation = InvocationContext()
+            invocation.entry, invocation.scope, invocation.transaction = entry, scope, None
+            try:
+                if entry.expired:
+                    outputs = await pool.fallback(entry.value, invocation)
+                elif entry.sequence & _SAMPLE_MASK:
+                    pool.calls += 1
+                    outputs = await invoke(entry.value, invocation)
+                else:
+                    pool.calls += 1
+                    started = scope.clock.time()
+                    outputs = await invoke(entry.value, invocation)
+                    pool.latency.add(scope.clock.time() - started)
+                if type(outputs) is not tuple and type(outputs) is not list:
+                    outputs = checked(outputs)
+            except asyncio.CancelledError as error:
+                # Cancelled by the operator, or by what the function awaited: then it is the function's failure.
+                if entry.call is self and self.task.cancelling():
+                    raise
+                outcomes.end(entry, invocation, error)
+            except Exception as error:  # noqa: BLE001 - whatever the function raises is the element's failure
+                outcomes.end(entry, invocation, error)
+            else:
+                if pool.stopped:
+                    return
+                if completed is None or invocation.transaction is not None or entry.invocation is not invocation:
+                    outcomes.complete(entry, invocation, outputs)
+                else:
+                    entry.invocation = None
+                    entry.outputs = outputs
+                    completed(entry)
+            if entry.call is not self:
+                self.task.uncancel()
+                pool.limit -= 1
+                return  # the one that stood in goes on
+
+
+def checked(outputs: Iterable[Any]) -> Sequence[Any]:
+    """Return the outputs as a sequence.
+
+    Raises
+    ------
+    InvalidFunctionResult
+        They are a lone record, which is a mistake even where Python can iterate over it.
+    """
+    if isinstance(outputs, str | bytes | dict) or not isinstance(outputs, Iterable):
+        raise InvalidFunctionResult(outputs)
+    return tuple(outputs)
