@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Protocol, overload
 
+from async_op.batch import Batch, count_elements
 from async_op.blocks import Block
 from async_op.cancellation import cancel_all
 from async_op.clock import TimerHandle
 from async_op.context import InvocationContext, Scope
 from async_op.deadlines import Deadlines
 from async_op.elements import Entry
-from async_op.errors import IncompleteBatch, InvalidFunctionResult
+from async_op.errors import IncompleteBatch
 from async_op.functions import AsyncBatchFunction
 from async_op.in_flight import InFlight
 from async_op.statistics import LatencyHistogram
@@ -206,7 +207,7 @@ class Batches:
 
     def _launch(self) -> None:
         while self._full and not self._stopped:
-            count = sum(map(_count, self._full[0]))
+            count = sum(map(count_elements, self._full[0]))
             if self._wanted + count > self._capacity:
                 return
             members = self._full.popleft()
@@ -247,7 +248,7 @@ class Batches:
     def _distribute(self, batch: Batch, results: Sequence[Any]) -> None:
         start = 0
         for member in batch.members:
-            share = results[start : start + _count(member)] if len(batch.members) > 1 else results
+            share = results[start : start + count_elements(member)] if len(batch.members) > 1 else results
             start += len(share)
             if isinstance(member, InvocationContext):
                 self._settle(member, share[0])
@@ -268,76 +269,15 @@ class Batches:
         return block.contexts
 
     def _settle(self, invocation: InvocationContext, result: Any) -> None:
-        try:
-            if isinstance(result, BaseException):
-                self._outcomes.end(invocation.entry, invocation, result)
-                return
-            outputs = checked(result)
-        except InvalidFunctionResult as error:
-            self._outcomes.end(invocation.entry, invocation, error)
+        if not isinstance(result, BaseException):
+            try:
+                result = checked(result)
+            except Exception as error:  # noqa: BLE001 - raised by the outputs: it is the failure of the element
+                result = error
+        if isinstance(result, BaseException):
+            self._outcomes.end(invocation.entry, invocation, result)
         else:
-            self._outcomes.complete(invocation.entry, invocation, outputs)
-
-
-class Batch:
-    """One call for many elements, in a task of its own.
-
-    Attributes
-    ----------
-    members : list of (Block or InvocationContext)
-        Blocks, and the contexts of entries, in the order of the call's values.
-    task : asyncio.Task
-        Makes the call.
-    """
-
-    __slots__ = ("_tell_unwanted", "_wanted", "members", "task")
-
-    def __init__(
-        self,
-        waiting: Iterable[Entry | Block],
-        scope: Scope,
-        call: Callable[[Batch], Coroutine[Any, Any, None]],
-        unwanted: Callable[[int], None],
-    ) -> None:
-        self._tell_unwanted = unwanted
-        self.members: list[Block | InvocationContext] = []
-        for member in waiting:
-            if isinstance(member, Block):
-                member.call = self
-                self.members.append(member)
-            else:
-                self.members.append(self.context_of(member, scope))
-        self._wanted = len(self)
-        # Not by a task factory: an eager one would run it before anybody knows about it.
-        self.task = asyncio.Task(call(self), loop=asyncio.get_running_loop(), name="keygroups batch")
-
-    def __len__(self) -> int:
-        return sum(map(_count, self.members))
-
-    def context_of(self, entry: Entry, scope: Scope) -> InvocationContext:
-        """Begin an invocation of this call for an entry."""
-        entry.call = self
-        entry.invocation = context = InvocationContext()
-        context.entry, context.scope, context.transaction = entry, scope, None
-        return context
-
-    def interrupt(self) -> None:
-        """Count an element whose result is not wanted any more, and cancel the call if none is."""
-        self._wanted -= 1
-        if not self._wanted:
-            self.task.cancel()
-        self._tell_unwanted(1)
-
-    def end(self) -> None:
-        """Tell that the call has ended."""
-        self._tell_unwanted(self._wanted)
-
-    def values(self) -> list[Any]:
-        """Return the values of all members."""
-        found: list[Any] = []
-        for member in self.members:
-            found += [element[0] for element in member.elements] if isinstance(member, Block) else [member.entry.value]
-        return found
+            self._outcomes.complete(invocation.entry, invocation, result)
 
 
 class Contexts(Sequence[InvocationContext]):
@@ -368,10 +308,6 @@ class Contexts(Sequence[InvocationContext]):
 
     def __getitem__(self, index: int | slice) -> InvocationContext | Sequence[InvocationContext]:
         return self._contexts[index]
-
-
-def _count(member: Block | Entry | InvocationContext) -> int:
-    return len(member) if isinstance(member, Block) else 1
 
 
 def _one_for_each(count: int, results: Iterable[Any]) -> Sequence[Any]:

@@ -104,6 +104,7 @@ class AsyncWaitOperator:
         "_keys",
         "_limit",
         "_now",
+        "_put",
         "_recovery",
         "_runtime",
         "_scope",
@@ -310,6 +311,7 @@ class AsyncWaitOperator:
             settings, self._scope, self._gate, self._in_flight, failed=self._errors.apply, crash=self._fail
         )
         self._deadlines, self._start = self._invoker.deadlines, self._invoker.start
+        self._put = self._in_flight.queue.put
         self._batches = self._invoker.batches if self._key_by is None else None
         self._accept = self._accept_entry if self._batches is None else self._batches.accept
         self._recovery = Recovery(self._in_flight, self._invoker, clock, self._timeout)
@@ -356,7 +358,10 @@ class AsyncWaitOperator:
             entry.deadline = deadline = self._now() + self._timeout
             if not self._deadlines.armed:
                 self._deadlines.arm(deadline)
-        in_flight.put(entry)
+        if in_flight.accepted == in_flight.departed:
+            in_flight.idle.stop()
+        in_flight.accepted += 1
+        self._put(entry)
         self._start(entry)
 
     async def _process_blocks(self, batches: Batches, elements: Iterator[tuple[Any, int | None, str | None]]) -> None:

@@ -208,7 +208,7 @@ class Worker:
             else:
                 if pool.stopped:
                     return
-                if completed is None or invocation.transaction is not None or entry.invocation is not invocation:
+                if completed is None or entry.invocation is not invocation or invocation.transaction is not None:
                     outcomes.complete(entry, invocation, outputs)
                 else:
                     entry.invocation = None

@@ -351,3 +351,107 @@ async def test_limits_that_can_never_work_are_refused(size: int, delay: float) -
 
     with pytest.raises(ConfigError, match="max_batch_size is at least 1"):
         await Bench(function).operator.open()
+
+
+class Contextual(Batches):
+    """Looks at the context of each of its elements."""
+
+    async def async_invoke_batch(self, values: Sequence[Any], ctxs: Sequence[InvocationContext]) -> Any:
+        self.seen = [(ctx.attempt, ctx.timestamp, ctx.idempotency_key, ctx.key) for ctx in ctxs]
+        assert ctxs[1].timestamp == self.seen[1][1]
+        assert [ctx.timestamp for ctx in ctxs[1:]] == [timestamp for _, timestamp, _, _ in self.seen[1:]]
+        return await super().async_invoke_batch(values, ctxs)
+
+
+@BOTH
+async def test_each_element_of_a_batch_has_a_context(mode: str) -> None:
+    function = Contextual()
+    async with opened(function, mode=mode) as bench:
+        await bench.operator.process("a", 1, "id a")
+        await bench.operator.process_all([("b", 2, None), ("c", 3, "id c")])
+        await settle()
+        made_up = function.seen[1][2]
+        assert function.seen == [(1, 1, "id a", None), (1, 2, made_up, None), (1, 3, "id c", None)]
+        captured = (await bench.operator.snapshot()).in_flight
+        assert [element.element_id for element in captured] == ["id a", made_up, "id c"]
+        await function.answer(0, [["A"], ["B"], ["C"]])
+        assert bench.outputs == [Record("A", 1), Record("B", 2), Record("C", 3)]
+
+
+@BOTH
+async def test_elements_taken_in_at_once_are_as_those_taken_in_one_by_one(mode: str) -> None:
+    function = Batches()
+    async with opened(function, mode=mode, capacity=100) as bench:
+        await bench.operator.process_all((number, number, None) for number in range(7))
+        await bench.feed(Watermark(6), Record("last", 7))
+        await settle()
+        assert function.called == [[0, 1, 2], [3, 4, 5]]
+        assert [element.timestamp for element in (await bench.operator.snapshot()).in_flight] == [*range(7), 6, 7]
+        await bench.clock.advance(5)
+        assert function.called[2] == [6, "last"]
+        for number in (2, 1, 0):
+            await function.answer(number, [[value] for value in function.called[number]])
+        assert sorted(bench.outputs[:7]) == [Record(number, number) for number in range(7)]
+        assert bench.outputs[7:] == [Watermark(6), Record("last", 7)]
+
+
+async def test_what_came_before_an_error_of_the_input_is_accepted() -> None:
+    def values() -> Any:
+        yield ("a", None, None)
+        yield ("b", None, None)
+        raise OSError("input")
+
+    function = Batches()
+    async with opened(function) as bench:
+        with pytest.raises(OSError, match="input"):
+            await bench.operator.process_all(values())
+        assert await bench.queue() == ["a", "b"]
+
+
+@BOTH
+async def test_what_has_left_of_a_batch_that_failed_in_part_is_not_in_the_snapshot(mode: str) -> None:
+    function = Batches()
+    async with opened(function, mode=mode, retry=FixedDelayRetry(2, 1)) as bench:
+        await bench.feed("a", "b", "c")
+        await function.answer(0, [["A"], ValueError(), ["C"]])
+
+        assert bench.shown == (["A"] if mode == "ordered" else ["A", "C"])
+        assert await bench.queue() == (["b", "c"] if mode == "ordered" else ["b"])
+
+
+async def test_outputs_that_fail_while_they_are_read_fail_their_element_only() -> None:
+    def broken() -> Any:
+        yield "never seen"
+        raise ValueError("while reading")
+
+    function = Batches()
+    async with opened(function, on_error="skip") as bench:
+        await bench.feed("a", "b", "c")
+        await function.answer(0, [["A"], broken(), iter(["C"])])
+
+        assert (bench.shown, bench.operator.statistics().skipped) == (["A", "C"], 1)
+
+
+async def test_a_call_that_nobody_waits_for_any_more_is_cancelled() -> None:
+    function = Batches(fallback=lambda value: [f"late {value}"])
+    async with opened(function, timeout=10) as bench:
+        await bench.feed("a", "b")
+        await bench.clock.advance(5)
+        assert function.called == [["a", "b"]]
+        await bench.clock.advance(5)
+        assert (bench.shown, function.ended) == (["late a", "late b"], 1)
+
+
+async def test_restored_elements_beyond_the_capacity_wait_for_their_batch() -> None:
+    async with opened(Batches(), capacity=9) as bench:
+        await bench.feed(*"abcdefg")
+        snapshot = await commit(await bench.operator.snapshot())
+
+    function = Batches()
+    async with opened(function, capacity=3, restore=snapshot.restore(0)) as bench:
+        await bench.clock.advance(5)
+        assert function.called == [["a", "b", "c"]]
+        await function.answer(0, [["A"], ["B"], ["C"]])
+        assert function.called[1:] == [["d", "e", "f"]]
+        await function.answer(1, [["D"], ["E"], ["F"]])
+        assert function.called[2:] == [["g"]]

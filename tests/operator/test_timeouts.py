@@ -385,3 +385,11 @@ async def test_many_elements_time_out_at_once() -> None:
             await settle()
 
         assert bench.shown == list(range(300))
+
+
+async def test_those_that_expire_together_get_their_fallbacks_in_the_order_in_which_they_came() -> None:
+    service = Service(fallback=lambda value: [f"late {value}"])
+    async with opened(service, timeout=10) as bench:
+        await bench.feed("a", "b", "c")
+        await bench.clock.advance(10)
+        assert service.timed_out == ["a", "b", "c"]
