@@ -5,10 +5,13 @@ from __future__ import annotations
 from snapshots.errors import (
     CommitConflict,
     CommitOutcomeUnknown,
+    FilesystemNotInstalled,
     IncompatibleSnapshot,
     IncompleteSnapshot,
     SnapshotCorrupted,
     SnapshotNotFound,
+    StorageUnavailable,
+    UnsafeFilesystem,
     UnsupportedFilesystem,
     WriterFenced,
 )
@@ -23,6 +26,7 @@ from snapshots.writer import SubtaskHandle
 __all__ = [
     "CommitConflict",
     "CommitOutcomeUnknown",
+    "FilesystemNotInstalled",
     "InFlightElement",
     "IncompatibleSnapshot",
     "IncompleteSnapshot",
@@ -32,9 +36,11 @@ __all__ = [
     "SnapshotCorrupted",
     "SnapshotNotFound",
     "SnapshotStore",
+    "StorageUnavailable",
     "SubtaskHandle",
     "SubtaskRestore",
     "SubtaskSnapshot",
+    "UnsafeFilesystem",
     "UnsupportedFilesystem",
     "VerifyReport",
     "WriterFenced",
