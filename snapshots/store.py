@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Iterable
-from dataclasses import replace
 from os import PathLike
 from typing import Any
 
 from keygroups.errors import ConfigError
 from keygroups.ranges import check_parallelism
+from snapshots.commit import next_manifest, put_manifest
 from snapshots.errors import SnapshotCorrupted, SnapshotNotFound
-from snapshots.filesystem import open_folder
+from snapshots.filesystem import Folder, check_uri, open_folder
 from snapshots.manifest import Manifest, manifest_name
-from snapshots.pending import PendingSnapshot, now_text, put_manifest
+from snapshots.pending import PendingSnapshot
 from snapshots.snapshot import Snapshot
 from snapshots.subtask import SubtaskSnapshot
 from snapshots.verify import Problem, VerifyReport, verify
+from snapshots.versions import committed_versions, newest_version
 
 _OPERATOR_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
-_MANIFEST = re.compile(r"(\d{20})\.json")
 
 
 class SnapshotStore:
@@ -54,16 +53,27 @@ class SnapshotStore:
     ) -> None:
         if not _OPERATOR_ID.fullmatch(operator_id):
             raise ConfigError("operator_id", operator_id, "use letters, digits, '_', '.' and '-', 255 at most")
-        self.operator_id = operator_id
         # Apart from its slashes, nothing may be left of a root such as memory://
         scheme, separator, root = str(uri).rpartition("://")
-        self._folder = open_folder(f"{scheme}{separator}{root.rstrip('/')}/{operator_id}", storage_options)
+        self._use(open_folder(f"{scheme}{separator}{root.rstrip('/')}/{operator_id}", storage_options))
 
     @classmethod
     def at(cls, uri: str | PathLike[str], *, storage_options: dict[str, Any] | None = None) -> SnapshotStore:
         """Open the store whose operator's folder is `uri`."""
+        check_uri(str(uri))
         root, slash, operator_id = str(uri).rstrip("/").rpartition("/")
         return cls(f"{root}{slash}" or ".", operator_id, storage_options=storage_options)
+
+    @classmethod
+    def on(cls, folder: Folder) -> SnapshotStore:
+        """Open the store whose operator's folder is `folder`, such as one that counts what is asked of it."""
+        store = cls.__new__(cls)
+        store._use(folder)
+        return store
+
+    def _use(self, folder: Folder) -> None:
+        self._folder = folder
+        self.operator_id = folder.root.rpartition("/")[2]
 
     @property
     def uri(self) -> str:
@@ -91,13 +101,12 @@ class SnapshotStore:
 
     def versions(self) -> list[int]:
         """Return the committed versions, ascending."""
-        matches = (_MANIFEST.fullmatch(name) for name in self._folder.names("manifests"))
-        return [int(match[1]) for match in matches if match]
+        return committed_versions(self._folder)
 
     def latest(self) -> Snapshot | None:
         """Return the newest snapshot, or None if there is none yet."""
-        versions = self.versions()
-        return self.load(versions[-1]) if versions else None
+        version = newest_version(self._folder)
+        return None if version is None else self.load(version)
 
     def load(self, version: int) -> Snapshot:
         """Return a snapshot by version.
@@ -141,17 +150,7 @@ class SnapshotStore:
         if latest is None:
             raise SnapshotNotFound(self.uri)
         check_parallelism(parallelism, latest.max_parallelism)
-        parent = latest.manifest
-        manifest = replace(
-            parent,
-            version=parent.version + 1,
-            snapshot_id=uuid.uuid4().hex,
-            parent_version=parent.version,
-            parent_id=parent.snapshot_id,
-            created_at=now_text(),
-            parallelism=parallelism,
-            metrics={},
-        )
+        manifest = next_manifest(latest.manifest, "repartition", parallelism=parallelism)
         put_manifest(self._folder, manifest)
         return Snapshot(self._folder, manifest)
 
@@ -164,7 +163,7 @@ class SnapshotStore:
             There is no such version.
         """
         if version is None:
-            version = max(self.versions(), default=None)
+            version = newest_version(self._folder)
         if version is None:
             raise SnapshotNotFound(self.uri)
         try:
