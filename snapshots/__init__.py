@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from snapshots.claim import Claim
 from snapshots.errors import (
     CommitConflict,
     CommitOutcomeUnknown,
@@ -24,6 +25,7 @@ from snapshots.verify import Problem, VerifyReport
 from snapshots.writer import SubtaskHandle
 
 __all__ = [
+    "Claim",
     "CommitConflict",
     "CommitOutcomeUnknown",
     "FilesystemNotInstalled",

@@ -90,7 +90,8 @@ class PendingSnapshot:
         check_json("source_position", source_position)
         parts = _one_of_each_subtask(handles)
         first = parts[0]
-        self._check_parent(first)
+        if self.parent is not None:
+            check_fixed(self.parent, first.max_parallelism, first.hash)
         check_stored(self.folder, parts)
         manifest = Manifest(
             version=self.version,
@@ -113,15 +114,21 @@ class PendingSnapshot:
         put_manifest(self.folder, manifest)
         return Snapshot(self.folder, manifest)
 
-    def _check_parent(self, part: SubtaskHandle) -> None:
-        if self.parent is None:
-            return
-        for what, expected, found in (
-            ("max parallelism", part.max_parallelism, self.parent.max_parallelism),
-            ("hash", part.hash, self.parent.hash),
-        ):
-            if expected != found:
-                raise IncompatibleSnapshot(what, expected, found, "it is fixed once a snapshot exists")
+
+def check_fixed(manifest: Manifest, max_parallelism: int | None, hash_: str | None) -> None:
+    """Refuse what differs from an existing snapshot and cannot; None agrees with everything.
+
+    Raises
+    ------
+    IncompatibleSnapshot
+        The snapshot has another max parallelism or hash.
+    """
+    for what, expected, found in (
+        ("max parallelism", max_parallelism, manifest.max_parallelism),
+        ("hash", hash_, manifest.hash),
+    ):
+        if expected not in (None, found):
+            raise IncompatibleSnapshot(what, expected, found, "it is fixed once a snapshot exists")
 
 
 def _one_of_each_subtask(handles: Iterable[SubtaskHandle]) -> list[SubtaskHandle]:

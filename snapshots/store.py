@@ -8,12 +8,13 @@ from os import PathLike
 from typing import Any
 
 from keygroups.errors import ConfigError
-from keygroups.ranges import check_parallelism
+from keygroups.ranges import check_parallelism, default_max_parallelism
+from snapshots.claim import Claim, commit_claim, commit_first_claim
 from snapshots.commit import next_manifest, put_manifest
-from snapshots.errors import SnapshotCorrupted, SnapshotNotFound
-from snapshots.filesystem import Folder, check_uri, open_folder
+from snapshots.errors import CommitConflict, SnapshotCorrupted, SnapshotNotFound
+from snapshots.filesystem import Folder, attempts, check_uri, open_folder
 from snapshots.manifest import Manifest, manifest_name
-from snapshots.pending import PendingSnapshot
+from snapshots.pending import PendingSnapshot, check_fixed
 from snapshots.snapshot import Snapshot
 from snapshots.subtask import SubtaskSnapshot
 from snapshots.verify import Problem, VerifyReport, verify
@@ -98,6 +99,52 @@ class SnapshotStore:
         """Begin a snapshot on top of the newest one."""
         latest = self.latest()
         return PendingSnapshot(self._folder, self.operator_id, None if latest is None else latest.manifest)
+
+    def claim(
+        self, *, parallelism: int | None = None, max_parallelism: int | None = None, hash: str | None = None
+    ) -> Claim:
+        """Take the operator over: every other writer is fenced from now on.
+
+        The claim is a commit of its own, with the content of the newest snapshot. Whoever began before it, and was
+        paused meanwhile, loses the version that it expected to write.
+
+        Parameters
+        ----------
+        parallelism : int, optional
+            Of the empty first version; needed only where there is no snapshot yet.
+        max_parallelism : int, optional
+            The number of key groups. Chosen for the parallelism where there is no snapshot yet and none is given.
+        hash : str, optional
+            What maps keys to key groups; "xxhash64" where there is no snapshot yet and none is given.
+
+        Raises
+        ------
+        ConfigError
+            There is no snapshot yet, and no parallelism is given.
+        IncompatibleSnapshot
+            The newest snapshot has another max parallelism or hash.
+        CommitConflict
+            Others committed all the while.
+
+        Examples
+        --------
+        >>> claim = SnapshotStore("memory://claims", "enrich").claim(parallelism=2)
+        >>> claim.snapshot.version, claim.begin().version
+        (1, 2)
+        """
+        for _ in attempts():
+            latest = self.latest()
+            try:
+                if latest is not None:
+                    check_fixed(latest.manifest, max_parallelism, hash)
+                    return commit_claim(self._folder, latest.manifest)
+                if parallelism is None:
+                    raise ConfigError("parallelism", None, "there is no snapshot yet that says it: pass one")
+                key_groups = default_max_parallelism(parallelism) if max_parallelism is None else max_parallelism
+                return commit_first_claim(self._folder, self.operator_id, parallelism, key_groups, hash or "xxhash64")
+            except CommitConflict as conflict:
+                lost = conflict
+        raise lost
 
     def versions(self) -> list[int]:
         """Return the committed versions, ascending."""

@@ -15,8 +15,9 @@ from keygroups.errors import ConfigError
 from snapshots.errors import UnsupportedFilesystem
 
 _LOCAL_PROTOCOLS = {"file", "local", "memory"}
-_USER = re.compile(r"(?<=//)[^/?#\s]*:[^/?#\s]*@")
-_QUERY = re.compile(r"(?<=\w)\?[^\s\"']*=[^\s\"']*")
+# To the last @ and over slashes, since secrets have both.
+_USER = re.compile(r"(?<=://)[^\s\"']*:[^\s\"']*@")
+_QUERY = re.compile(r"(?<=://)([^\s\"'?]*)\?[^\s\"']*")
 
 
 class FileInfo(NamedTuple):
@@ -134,7 +135,7 @@ def check_uri(uri: str) -> None:
 
 def redacted(text: str) -> str:
     """Return a text without the passwords and queries of the URIs in it."""
-    return _QUERY.sub("?…", _USER.sub("…@", text))
+    return _QUERY.sub(r"\1?…", _USER.sub("…@", text))
 
 
 def _modified(info: dict[str, Any]) -> float:

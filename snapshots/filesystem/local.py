@@ -46,6 +46,7 @@ class LocalFolder(Folder):
         """Write a file beside the old one and rename it over that."""
         final = Path(self.path(name))
         temporary = _temporary_beside(final)
+        _make_directories(final.parent)
         try:
             temporary.write_bytes(data)
             temporary.replace(final)
