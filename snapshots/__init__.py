@@ -18,6 +18,7 @@ from snapshots.errors import (
 )
 from snapshots.pending import PendingSnapshot
 from snapshots.restore import SubtaskRestore
+from snapshots.retention import GarbageReport
 from snapshots.snapshot import Snapshot
 from snapshots.store import SnapshotStore
 from snapshots.subtask import InFlightElement, SubtaskSnapshot
@@ -29,6 +30,7 @@ __all__ = [
     "CommitConflict",
     "CommitOutcomeUnknown",
     "FilesystemNotInstalled",
+    "GarbageReport",
     "InFlightElement",
     "IncompatibleSnapshot",
     "IncompleteSnapshot",

@@ -15,6 +15,7 @@ from snapshots.errors import CommitConflict, SnapshotCorrupted, SnapshotNotFound
 from snapshots.filesystem import Folder, attempts, check_uri, open_folder
 from snapshots.manifest import Manifest, manifest_name
 from snapshots.pending import PendingSnapshot, check_fixed
+from snapshots.retention import KEEP_LAST, MIN_AGE_SECONDS, GarbageReport, Pins, collect_garbage
 from snapshots.snapshot import Snapshot
 from snapshots.subtask import SubtaskSnapshot
 from snapshots.verify import Problem, VerifyReport, verify
@@ -218,3 +219,53 @@ class SnapshotStore:
         except SnapshotCorrupted as error:
             return VerifyReport(version, 0, 0, (Problem(error.path, error.key_groups, error.damage),))
         return verify(self._folder, snapshot.manifest)
+
+    def pin(self, version: int) -> None:
+        """Keep a version from garbage collection, until it is unpinned.
+
+        Raises
+        ------
+        SnapshotNotFound
+            There is no such version, or it is expiring.
+        """
+        Pins(self._folder).add(version)
+
+    def unpin(self, version: int) -> None:
+        """Let garbage collection have a version again; one that is not pinned stays so."""
+        Pins(self._folder).remove(version)
+
+    def pinned(self) -> list[int]:
+        """Return the pinned versions, ascending."""
+        return Pins(self._folder).versions()
+
+    def collect_garbage(
+        self, *, keep_last: int = KEEP_LAST, min_age: float = MIN_AGE_SECONDS, dry_run: bool = True
+    ) -> GarbageReport:
+        """Expire old versions, and remove the files that no remaining version names.
+
+        It may run beside a writer and beside readers of what remains, and again after a crash. The newest version and
+        those that are pinned always remain.
+
+        Parameters
+        ----------
+        keep_last : int
+            How many of the newest versions remain.
+        min_age : float
+            Seconds that a file without a version is kept, by the storage's clock. It must exceed the time from the
+            first file of a commit to its manifest, and that of a restore from a version that expires meanwhile.
+        dry_run : bool
+            Only report what would be removed.
+
+        Returns
+        -------
+        GarbageReport
+            What goes and what stays.
+
+        Raises
+        ------
+        SnapshotNotFound
+            There is no snapshot.
+        SnapshotCorrupted, IncompatibleSnapshot
+            A version that remains cannot be read, so it is not known what it needs; nothing was removed.
+        """
+        return collect_garbage(self._folder, keep_last=keep_last, min_age=min_age, dry_run=dry_run)

@@ -18,7 +18,7 @@ PROBES_MAX = 8
 """How far above the hint to look before the manifests are listed."""
 
 _HINT_BYTES_MAX = 20
-_MANIFEST = re.compile(r"(\d{20})\.json")
+_MANIFEST = re.compile(r"manifests/(\d{20})\.json")
 _MARK = re.compile(r"\d{20}")
 
 _log = logging.getLogger(__name__)
@@ -26,8 +26,14 @@ _log = logging.getLogger(__name__)
 
 def committed_versions(folder: Folder) -> list[int]:
     """List the versions, ascending."""
-    matches = (_MANIFEST.fullmatch(name) for name in folder.names("manifests"))
-    return [int(match[1]) for match in matches if match]
+    found = (version_of(f"manifests/{name}") for name in folder.names("manifests"))
+    return [version for version in found if version is not None]
+
+
+def version_of(name: str) -> int | None:
+    """Return the version whose manifest has the name, or None if it is no manifest's."""
+    match = _MANIFEST.fullmatch(name)
+    return None if match is None else int(match[1])
 
 
 def newest_version(folder: Folder) -> int | None:
