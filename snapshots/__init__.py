@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from snapshots.claim import Claim
 from snapshots.errors import (
     CommitConflict,
     CommitOutcomeUnknown,
+    FilesystemNotInstalled,
     IncompatibleSnapshot,
     IncompleteSnapshot,
     SnapshotCorrupted,
     SnapshotNotFound,
+    StorageUnavailable,
+    UnsafeFilesystem,
     UnsupportedFilesystem,
     WriterFenced,
 )
 from snapshots.pending import PendingSnapshot
 from snapshots.restore import SubtaskRestore
+from snapshots.retention import GarbageReport
 from snapshots.snapshot import Snapshot
 from snapshots.store import SnapshotStore
 from snapshots.subtask import InFlightElement, SubtaskSnapshot
@@ -21,8 +26,11 @@ from snapshots.verify import Problem, VerifyReport
 from snapshots.writer import SubtaskHandle
 
 __all__ = [
+    "Claim",
     "CommitConflict",
     "CommitOutcomeUnknown",
+    "FilesystemNotInstalled",
+    "GarbageReport",
     "InFlightElement",
     "IncompatibleSnapshot",
     "IncompleteSnapshot",
@@ -32,9 +40,11 @@ __all__ = [
     "SnapshotCorrupted",
     "SnapshotNotFound",
     "SnapshotStore",
+    "StorageUnavailable",
     "SubtaskHandle",
     "SubtaskRestore",
     "SubtaskSnapshot",
+    "UnsafeFilesystem",
     "UnsupportedFilesystem",
     "VerifyReport",
     "WriterFenced",

@@ -156,5 +156,60 @@ class UnsupportedFilesystem(KeyGroupsError, ValueError):
         self.protocol = protocol
         super().__init__(
             f"snapshots on {protocol}:// are not supported, because no atomic way to create a file there is known; "
-            "use a local or shared POSIX path (file://), or memory:// in tests"
+            "use a local or shared POSIX path (file://), s3://, gs://, abfs://, or memory:// in tests"
         )
+
+
+class FilesystemNotInstalled(KeyGroupsError):
+    """The package of a filesystem is missing.
+
+    Attributes
+    ----------
+    protocol : str
+        The protocol of the URI.
+    extra : str
+        The extra of this project that brings the package.
+    """
+
+    def __init__(self, protocol: str, extra: str) -> None:
+        self.protocol = protocol
+        self.extra = extra
+        super().__init__(f"{protocol}:// needs a package that is not installed: pip install 'keygroups[{extra}]'")
+
+
+class UnsafeFilesystem(KeyGroupsError):
+    """The storage cannot create a file only if it is absent, so two writers could commit the same version.
+
+    Attributes
+    ----------
+    uri : str
+        The operator's folder.
+    found : str
+        What was found out.
+    """
+
+    def __init__(self, uri: str, found: str) -> None:
+        self.uri = uri
+        self.found = found
+        super().__init__(
+            f"snapshots cannot be committed safely to {uri}: {found}; nothing was committed: use a storage that heeds "
+            "conditional writes (S3 of AWS, or a release of your object store with `If-None-Match: *`), "
+            "or a POSIX filesystem with hard links"
+        )
+
+
+class StorageUnavailable(KeyGroupsError, OSError):
+    """The storage did not answer, after all attempts of its client.
+
+    Attributes
+    ----------
+    path : str
+        What was asked for.
+    reason : str
+        What the client said.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"the storage did not answer for {path} ({reason}); check network and credentials, try again")

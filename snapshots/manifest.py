@@ -18,6 +18,8 @@ MANIFEST_BYTES_MAX = 256 * 2**20
 
 FileKind = Literal["keyed", "in_flight", "output"]
 
+Operation = Literal["write", "claim", "repartition", "compact", "rewrite", "bootstrap"]
+
 
 def check_json(name: str, value: object) -> None:
     """Refuse an argument that would not come back from a manifest as it is.
@@ -116,6 +118,8 @@ class Manifest:
         What the writer needs to continue its source exactly there.
     metrics : dict of str to int
         Counters of the epoch that wrote it.
+    operation : {"write", "claim", "repartition", "compact", "rewrite", "bootstrap"}
+        Why it was committed.
     """
 
     version: int
@@ -134,6 +138,7 @@ class Manifest:
     in_flight_count: int
     source_position: dict[str, Any] | None
     metrics: dict[str, int]
+    operation: Operation = "write"
 
     @property
     def rows_total(self) -> int:

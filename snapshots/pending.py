@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,18 +12,15 @@ import pyarrow as pa
 
 from keygroups.ranges import range_of
 from snapshots.columns import KEY_ENCODING
-from snapshots.errors import (
-    CommitConflict,
-    CommitOutcomeUnknown,
-    IncompatibleSnapshot,
-    IncompleteSnapshot,
-    SnapshotCorrupted,
-)
+from snapshots.commit import now_text, put_manifest
+from snapshots.errors import IncompatibleSnapshot, IncompleteSnapshot
 from snapshots.filesystem import Folder
-from snapshots.manifest import Manifest, check_json, manifest_name
+from snapshots.manifest import Manifest, check_json
 from snapshots.snapshot import Snapshot
 from snapshots.subtask import SubtaskSnapshot
 from snapshots.writer import SubtaskHandle, write_subtask
+
+REQUESTS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +77,22 @@ class PendingSnapshot:
         ConfigError
             The source position is not what JSON can give back.
         IncompleteSnapshot
-            The handles do not cover every key group exactly once.
+            The handles do not cover every key group exactly once, or do not fit what is stored.
         IncompatibleSnapshot
             The parent has another max parallelism or hash.
         CommitConflict
             Another writer committed this version.
         CommitOutcomeUnknown
             The storage failed and could not be read back.
+        OSError
+            The storage refused; nothing was committed.
         """
         check_json("source_position", source_position)
         parts = _one_of_each_subtask(handles)
         first = parts[0]
-        self._check_parent(first)
+        if self.parent is not None:
+            check_fixed(self.parent, first.max_parallelism, first.hash)
+        check_stored(self.folder, parts)
         manifest = Manifest(
             version=self.version,
             snapshot_id=uuid.uuid4().hex,
@@ -113,50 +114,21 @@ class PendingSnapshot:
         put_manifest(self.folder, manifest)
         return Snapshot(self.folder, manifest)
 
-    def _check_parent(self, part: SubtaskHandle) -> None:
-        if self.parent is None:
-            return
-        for what, expected, found in (
-            ("max parallelism", part.max_parallelism, self.parent.max_parallelism),
-            ("hash", part.hash, self.parent.hash),
-        ):
-            if expected != found:
-                raise IncompatibleSnapshot(what, expected, found, "it is fixed once a snapshot exists")
 
+def check_fixed(manifest: Manifest, max_parallelism: int | None, hash_: str | None) -> None:
+    """Refuse what differs from an existing snapshot and cannot; None agrees with everything.
 
-def put_manifest(folder: Folder, manifest: Manifest) -> None:
-    """Create the manifest, or say exactly why it could not be."""
-    name = manifest_name(manifest.version)
-    try:
-        folder.create(name, manifest.to_bytes())
-    except FileExistsError:
-        # The reply of an earlier try may have been lost, so the winner may be this very manifest.
-        if _read_back(folder, manifest) != manifest.snapshot_id:
-            raise CommitConflict(folder.uri, manifest.version) from None
-    except OSError as error:
-        written = _read_back(folder, manifest)
-        if written is None:
-            raise CommitOutcomeUnknown(folder.uri, manifest.version) from error
-        if written != manifest.snapshot_id:
-            raise CommitConflict(folder.uri, manifest.version) from error
-
-
-def now_text() -> str:
-    """Return the present in ISO 8601, for people."""
-    return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
-
-
-def _read_back(folder: Folder, manifest: Manifest) -> str | None:
-    name = manifest_name(manifest.version)
-    try:
-        return Manifest.from_bytes(folder.read(name), folder.path(name)).snapshot_id
-    except FileNotFoundError:
-        return None
-    except IncompatibleSnapshot as error:
-        # This release reads what it wrote, so another one won.
-        raise CommitConflict(folder.uri, manifest.version) from error
-    except (OSError, SnapshotCorrupted) as error:
-        raise CommitOutcomeUnknown(folder.uri, manifest.version) from error
+    Raises
+    ------
+    IncompatibleSnapshot
+        The snapshot has another max parallelism or hash.
+    """
+    for what, expected, found in (
+        ("max parallelism", max_parallelism, manifest.max_parallelism),
+        ("hash", hash_, manifest.hash),
+    ):
+        if expected not in (None, found):
+            raise IncompatibleSnapshot(what, expected, found, "it is fixed once a snapshot exists")
 
 
 def _one_of_each_subtask(handles: Iterable[SubtaskHandle]) -> list[SubtaskHandle]:
@@ -177,3 +149,44 @@ def _one_of_each_subtask(handles: Iterable[SubtaskHandle]) -> list[SubtaskHandle
     if missing:
         raise IncompleteSnapshot(f"subtasks {sorted(missing)} wrote nothing")
     return [parts[index] for index in range(first.parallelism)]
+
+
+def check_stored(folder: Folder, parts: Sequence[SubtaskHandle]) -> None:
+    """Check that the coordinator finds every file of every part, of the size that its writer reports.
+
+    A size is one cheap request; digests are compared by every reader. What this finds above all is a path that is not
+    shared, where each worker wrote to a disk of its own.
+
+    Raises
+    ------
+    IncompleteSnapshot
+        A file is missing, has another size, or does not belong to its part.
+    """
+    names = [file.path for part in parts for file in part.files]
+    if len(set(names)) < len(names):
+        raise IncompleteSnapshot("two parts name the same file")
+    for part in parts:
+        rows = sum(file.rows for file in part.files if file.kind == "in_flight")
+        if rows != part.in_flight_count:
+            raise IncompleteSnapshot(
+                f"subtask {part.subtask_index} had {part.in_flight_count} elements in flight and wrote {rows}"
+            )
+        if any(file.key_groups != part.key_groups for file in part.files):
+            raise IncompleteSnapshot(f"subtask {part.subtask_index} names a file of key groups of another")
+    files = [(part.subtask_index, file) for part in parts for file in part.files]
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+        sizes = list(pool.map(lambda one: _size(folder, one[1].path), files))
+    for (subtask, file), size in zip(files, sizes, strict=True):
+        if size != file.bytes:
+            found = "nothing" if size is None else f"{size} bytes"
+            raise IncompleteSnapshot(
+                f"subtask {subtask} wrote {file.bytes} bytes to {file.path}, and the coordinator finds {found}: "
+                "all workers must reach the same storage"
+            )
+
+
+def _size(folder: Folder, name: str) -> int | None:
+    try:
+        return folder.size(name)
+    except FileNotFoundError:
+        return None

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Iterable
-from dataclasses import replace
 from os import PathLike
 from typing import Any
 
 from keygroups.errors import ConfigError
-from keygroups.ranges import check_parallelism
-from snapshots.errors import SnapshotCorrupted, SnapshotNotFound
-from snapshots.filesystem import open_folder
+from keygroups.ranges import check_parallelism, default_max_parallelism
+from snapshots.claim import Claim, commit_claim, commit_first_claim
+from snapshots.commit import next_manifest, put_manifest
+from snapshots.errors import CommitConflict, SnapshotCorrupted, SnapshotNotFound
+from snapshots.filesystem import Folder, attempts, check_uri, open_folder
 from snapshots.manifest import Manifest, manifest_name
-from snapshots.pending import PendingSnapshot, now_text, put_manifest
+from snapshots.pending import PendingSnapshot, check_fixed
+from snapshots.retention import KEEP_LAST, MIN_AGE_SECONDS, GarbageReport, Pins, collect_garbage
 from snapshots.snapshot import Snapshot
 from snapshots.subtask import SubtaskSnapshot
 from snapshots.verify import Problem, VerifyReport, verify
+from snapshots.versions import committed_versions, newest_version
 
 _OPERATOR_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
-_MANIFEST = re.compile(r"(\d{20})\.json")
 
 
 class SnapshotStore:
@@ -54,16 +55,27 @@ class SnapshotStore:
     ) -> None:
         if not _OPERATOR_ID.fullmatch(operator_id):
             raise ConfigError("operator_id", operator_id, "use letters, digits, '_', '.' and '-', 255 at most")
-        self.operator_id = operator_id
         # Apart from its slashes, nothing may be left of a root such as memory://
         scheme, separator, root = str(uri).rpartition("://")
-        self._folder = open_folder(f"{scheme}{separator}{root.rstrip('/')}/{operator_id}", storage_options)
+        self._use(open_folder(f"{scheme}{separator}{root.rstrip('/')}/{operator_id}", storage_options))
 
     @classmethod
     def at(cls, uri: str | PathLike[str], *, storage_options: dict[str, Any] | None = None) -> SnapshotStore:
         """Open the store whose operator's folder is `uri`."""
+        check_uri(str(uri))
         root, slash, operator_id = str(uri).rstrip("/").rpartition("/")
         return cls(f"{root}{slash}" or ".", operator_id, storage_options=storage_options)
+
+    @classmethod
+    def on(cls, folder: Folder) -> SnapshotStore:
+        """Open the store whose operator's folder is `folder`, such as one that counts what is asked of it."""
+        store = cls.__new__(cls)
+        store._use(folder)
+        return store
+
+    def _use(self, folder: Folder) -> None:
+        self._folder = folder
+        self.operator_id = folder.root.rpartition("/")[2]
 
     @property
     def uri(self) -> str:
@@ -89,15 +101,60 @@ class SnapshotStore:
         latest = self.latest()
         return PendingSnapshot(self._folder, self.operator_id, None if latest is None else latest.manifest)
 
+    def claim(
+        self, *, parallelism: int | None = None, max_parallelism: int | None = None, hash: str | None = None
+    ) -> Claim:
+        """Take the operator over: every other writer is fenced from now on.
+
+        The claim is a commit of its own, with the content of the newest snapshot. Whoever began before it, and was
+        paused meanwhile, loses the version that it expected to write.
+
+        Parameters
+        ----------
+        parallelism : int, optional
+            Of the empty first version; needed only where there is no snapshot yet.
+        max_parallelism : int, optional
+            The number of key groups. Chosen for the parallelism where there is no snapshot yet and none is given.
+        hash : str, optional
+            What maps keys to key groups; "xxhash64" where there is no snapshot yet and none is given.
+
+        Raises
+        ------
+        ConfigError
+            There is no snapshot yet, and no parallelism is given.
+        IncompatibleSnapshot
+            The newest snapshot has another max parallelism or hash.
+        CommitConflict
+            Others committed all the while.
+
+        Examples
+        --------
+        >>> claim = SnapshotStore("memory://claims", "enrich").claim(parallelism=2)
+        >>> claim.snapshot.version, claim.begin().version
+        (1, 2)
+        """
+        for _ in attempts():
+            latest = self.latest()
+            try:
+                if latest is not None:
+                    check_fixed(latest.manifest, max_parallelism, hash)
+                    return commit_claim(self._folder, latest.manifest)
+                if parallelism is None:
+                    raise ConfigError("parallelism", None, "there is no snapshot yet that says it: pass one")
+                key_groups = default_max_parallelism(parallelism) if max_parallelism is None else max_parallelism
+                return commit_first_claim(self._folder, self.operator_id, parallelism, key_groups, hash or "xxhash64")
+            except CommitConflict as conflict:
+                lost = conflict
+        raise lost
+
     def versions(self) -> list[int]:
         """Return the committed versions, ascending."""
-        matches = (_MANIFEST.fullmatch(name) for name in self._folder.names("manifests"))
-        return [int(match[1]) for match in matches if match]
+        return committed_versions(self._folder)
 
     def latest(self) -> Snapshot | None:
         """Return the newest snapshot, or None if there is none yet."""
-        versions = self.versions()
-        return self.load(versions[-1]) if versions else None
+        version = newest_version(self._folder)
+        return None if version is None else self.load(version)
 
     def load(self, version: int) -> Snapshot:
         """Return a snapshot by version.
@@ -141,17 +198,7 @@ class SnapshotStore:
         if latest is None:
             raise SnapshotNotFound(self.uri)
         check_parallelism(parallelism, latest.max_parallelism)
-        parent = latest.manifest
-        manifest = replace(
-            parent,
-            version=parent.version + 1,
-            snapshot_id=uuid.uuid4().hex,
-            parent_version=parent.version,
-            parent_id=parent.snapshot_id,
-            created_at=now_text(),
-            parallelism=parallelism,
-            metrics={},
-        )
+        manifest = next_manifest(latest.manifest, "repartition", parallelism=parallelism)
         put_manifest(self._folder, manifest)
         return Snapshot(self._folder, manifest)
 
@@ -164,7 +211,7 @@ class SnapshotStore:
             There is no such version.
         """
         if version is None:
-            version = max(self.versions(), default=None)
+            version = newest_version(self._folder)
         if version is None:
             raise SnapshotNotFound(self.uri)
         try:
@@ -172,3 +219,53 @@ class SnapshotStore:
         except SnapshotCorrupted as error:
             return VerifyReport(version, 0, 0, (Problem(error.path, error.key_groups, error.damage),))
         return verify(self._folder, snapshot.manifest)
+
+    def pin(self, version: int) -> None:
+        """Keep a version from garbage collection, until it is unpinned.
+
+        Raises
+        ------
+        SnapshotNotFound
+            There is no such version, or it is expiring.
+        """
+        Pins(self._folder).add(version)
+
+    def unpin(self, version: int) -> None:
+        """Let garbage collection have a version again; one that is not pinned stays so."""
+        Pins(self._folder).remove(version)
+
+    def pinned(self) -> list[int]:
+        """Return the pinned versions, ascending."""
+        return Pins(self._folder).versions()
+
+    def collect_garbage(
+        self, *, keep_last: int = KEEP_LAST, min_age: float = MIN_AGE_SECONDS, dry_run: bool = True
+    ) -> GarbageReport:
+        """Expire old versions, and remove the files that no remaining version names.
+
+        It may run beside a writer and beside readers of what remains, and again after a crash. The newest version and
+        those that are pinned always remain.
+
+        Parameters
+        ----------
+        keep_last : int
+            How many of the newest versions remain.
+        min_age : float
+            Seconds that a file without a version is kept, by the storage's clock. It must exceed the time from the
+            first file of a commit to its manifest, and that of a restore from a version that expires meanwhile.
+        dry_run : bool
+            Only report what would be removed.
+
+        Returns
+        -------
+        GarbageReport
+            What goes and what stays.
+
+        Raises
+        ------
+        SnapshotNotFound
+            There is no snapshot.
+        SnapshotCorrupted, IncompatibleSnapshot
+            A version that remains cannot be read, so it is not known what it needs; nothing was removed.
+        """
+        return collect_garbage(self._folder, keep_last=keep_last, min_age=min_age, dry_run=dry_run)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -27,17 +25,6 @@ Content: TypeAlias = dict[str, dict[Any, object]]
 def new_store(uri: str | None = None) -> SnapshotStore:
     """Return an empty store; in memory, unless told otherwise."""
     return SnapshotStore(uri or f"memory://{uuid.uuid4().hex}", "enrich")
-
-
-@contextmanager
-def restless_threads() -> Iterator[None]:
-    """Let Python switch threads as often as it can, so that a race is met in a few rounds."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 def words(count: int) -> list[str]:

@@ -9,6 +9,7 @@ import typer
 from keygroups.errors import KeyGroupsError
 from snapshots.cli.doctor import doctor
 from snapshots.cli.errors import exit_code_of, show_error
+from snapshots.cli.gc import gc, pin, unpin
 from snapshots.cli.inspect import inspect
 from snapshots.cli.plan import plan
 from snapshots.cli.repartition import repartition
@@ -16,14 +17,14 @@ from snapshots.cli.verify import verify
 
 app = typer.Typer(
     name="keygroups",
-    help="Look at, check and rescale snapshots.",
+    help="Look at, check, rescale and clean up snapshots.",
     epilog="Exit codes: 0 done, 1 a check failed, 2 usage, 3 not found, 4 conflict or fenced.",
     no_args_is_help=True,
     add_completion=False,
     # A bug's traceback is for a bug report: whole, plain, and without the values of local variables.
     pretty_exceptions_enable=False,
 )
-for command in (inspect, plan, repartition, verify, doctor):
+for command in (inspect, plan, repartition, verify, gc, pin, unpin, doctor):
     app.command()(command)
 
 

@@ -26,6 +26,8 @@ _DISTRIBUTION = "keygroups"
 _EXTRAS = {
     "spark": "Spark pipelines",
     "s3": "snapshots on S3",
+    "gcs": "snapshots on Google Cloud Storage",
+    "azure": "snapshots on Azure Blob Storage",
     "uvloop": "a faster event loop",
     "cli": "the command line",
 }

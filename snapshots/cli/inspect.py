@@ -104,6 +104,7 @@ class Inspection:
             "snapshot_id": manifest.snapshot_id,
             "parent_version": manifest.parent_version,
             "created_at": manifest.created_at,
+            "operation": manifest.operation,
             "operator_id": manifest.operator_id,
             "hash": manifest.hash,
             "parallelism": manifest.parallelism,
@@ -163,6 +164,7 @@ class Inspection:
         yield "id", manifest.snapshot_id
         yield "parent", manifest.parent_version
         yield "created", manifest.created_at
+        yield "operation", manifest.operation
         yield "hash", manifest.hash
         yield "parallelism", f"{manifest.parallelism} of at most {manifest.max_parallelism}"
         yield "rows", manifest.rows_total

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 from pathlib import Path
 
 import pytest
 
-from snapshots import SnapshotStore, UnsupportedFilesystem
+from snapshots import SnapshotStore, UnsafeFilesystem, UnsupportedFilesystem
 from snapshots.filesystem import Folder, LocalFolder, MemoryFolder, open_folder
-from tests.contract.folder_contract import FolderContract
+from snapshots.testing import FolderWrapper
+from snapshots.testing.contract import FolderContract
 
 
 class TestLocalFolder(FolderContract):
@@ -41,8 +43,22 @@ class TestLocalFolder(FolderContract):
             folder.create("manifests/2", b"2")
         assert folder.names("manifests") == ["1"]
 
+    @pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP])
+    def test_a_filesystem_without_hard_links_is_refused_at_the_first_create(
+        self, folder: Folder, monkeypatch: pytest.MonkeyPatch, code: int
+    ) -> None:
+        def link(source: Path, target: Path) -> None:
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(os, "link", link)
+        with pytest.raises(UnsafeFilesystem, match="no hard links"):
+            folder.create("manifests/1", b"1")
+        assert folder.files() == []
+
 
 class TestMemoryFolder(FolderContract):
+    is_shared = False
+
     @pytest.fixture
     def folder(self) -> Folder:
         return open_folder(f"memory://{uuid.uuid4().hex}")
@@ -51,10 +67,20 @@ class TestMemoryFolder(FolderContract):
         assert isinstance(folder, MemoryFolder)
 
 
+class TestWrappedFolder(FolderContract):
+    """A wrapper is a folder, too."""
+
+    rounds = 20
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Folder:
+        return FolderWrapper(open_folder(str(tmp_path)))
+
+
 @pytest.mark.parametrize(
     ("uri", "protocol"),
     [
-        ("s3://bucket/snapshots", "s3"),
+        ("hdfs://host.invalid/snapshots", "hdfs"),
         ("ftp://host.invalid/snapshots", "ftp"),
         ("https://host.invalid/snapshots", "https"),
         ("simplecache::memory://snapshots", "simplecache"),

@@ -35,6 +35,7 @@ from snapshots import (
 )
 from snapshots.filesystem import Folder, MemoryFolder, open_folder
 from snapshots.manifest import Manifest, manifest_name
+from snapshots.testing import restless_threads
 from tests.snapshot_kit import (
     COUNT,
     PROFILE,
@@ -44,7 +45,6 @@ from tests.snapshot_kit import (
     part,
     parts,
     record,
-    restless_threads,
     restored,
     words,
 )

@@ -1,0 +1,95 @@
+"""``keygroups gc``: expire old versions and remove what nobody needs; ``pin`` and ``unpin`` make exceptions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import typer
+
+from snapshots.cli.errors import CHECK_FAILED
+from snapshots.cli.options import AsJson, StorageOptions, Uri, open_store
+from snapshots.cli.output import Table, output_for
+from snapshots.retention import KEEP_LAST, GarbageReport
+
+_AGE = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_SHOWN_MAX = 20
+
+Apply = Annotated[bool, typer.Option("--apply", help="Remove it; without this, only show what would go.")]
+KeepLast = Annotated[int, typer.Option("--keep-last", min=1, help="How many of the newest versions remain.")]
+MinAge = Annotated[str, typer.Option("--min-age", help="How old a file without a version must be: 90m, 36h, 7d.")]
+PinnedVersion = Annotated[int, typer.Argument(metavar="VERSION", min=1, help="A version.")]
+
+
+def gc(
+    uri: Uri,
+    apply: Apply = False,
+    keep_last: KeepLast = KEEP_LAST,
+    min_age: MinAge = "24h",
+    as_json: AsJson = False,
+    storage_option: StorageOptions = None,
+) -> None:
+    """Expire old versions and remove files that no version needs; a dry run unless told otherwise."""
+    store = open_store(uri, storage_option)
+    report = store.collect_garbage(keep_last=keep_last, min_age=_seconds(min_age), dry_run=not apply)
+    output = output_for(as_json=as_json)
+    output.show(Collection(report))
+    if report.dry_run:
+        output.note("nothing was removed; to remove it: add --apply")
+    if report.undeleted:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def pin(uri: Uri, version: PinnedVersion, storage_option: StorageOptions = None) -> None:
+    """Keep a version from garbage collection."""
+    open_store(uri, storage_option).pin(version)
+
+
+def unpin(uri: Uri, version: PinnedVersion, storage_option: StorageOptions = None) -> None:
+    """Let garbage collection have a version again."""
+    open_store(uri, storage_option).unpin(version)
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """The report of ``keygroups gc``."""
+
+    report: GarbageReport
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stable form."""
+        return asdict(self.report)
+
+    def tables(self) -> Iterable[Table]:
+        """Return the form for people."""
+        report = self.report
+        verb = "would be removed" if report.dry_run else "removed"
+        yield Table(
+            f"garbage {verb}",
+            ("", "versions", "files", "bytes"),
+            (
+                ("goes", len(report.expired), len(report.files), report.bytes),
+                ("stays", len(report.retained), None, None),
+                ("  pinned", len(report.pinned), None, None),
+                ("too young to go", None, report.young, None),
+            ),
+        )
+        yield from _some("versions that go", report.expired)
+        yield from _some("files that go", report.files)
+        yield from _some("not deleted by the storage", report.undeleted)
+
+
+def _some(title: str, items: tuple[object, ...]) -> Iterable[Table]:
+    if items:
+        more = f" (the first {_SHOWN_MAX})" if len(items) > _SHOWN_MAX else ""
+        yield Table(title + more, (), tuple((item,) for item in items[:_SHOWN_MAX]))
+
+
+def _seconds(text: str) -> float:
+    match = _AGE.fullmatch(text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not an age such as 90m, 36h or 7d", param_hint="--min-age")
+    return float(match[1]) * _SECONDS[match[2]]

@@ -1,0 +1,123 @@
+"""The commit: a manifest is created if its name is free, read back, and only then counts."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from snapshots.errors import CommitConflict, CommitOutcomeUnknown, IncompatibleSnapshot, SnapshotCorrupted
+from snapshots.filesystem import Folder, attempts, is_transient
+from snapshots.manifest import Manifest, Operation, manifest_name
+from snapshots.versions import expired_version, note_newest
+
+
+def next_manifest(parent: Manifest, operation: Operation, **changes: Any) -> Manifest:
+    """Return the manifest of the next version over the same files."""
+    return replace(
+        parent,
+        version=parent.version + 1,
+        snapshot_id=uuid.uuid4().hex,
+        parent_version=parent.version,
+        parent_id=parent.snapshot_id,
+        created_at=now_text(),
+        operation=operation,
+        metrics={},
+        **changes,
+    )
+
+
+def put_manifest(folder: Folder, manifest: Manifest) -> None:
+    """Create the manifest, or say exactly why it could not be.
+
+    Raises
+    ------
+    CommitConflict
+        Another writer has the version, or has had it before it expired.
+    CommitOutcomeUnknown
+        The storage failed and could not be read back.
+    SnapshotCorrupted
+        The storage gave back something else than was put.
+    OSError
+        The storage refused, and nothing was committed.
+    """
+    data = manifest.to_bytes()
+    _create(folder, manifest, data)
+    _verify(folder, manifest, data)
+    _refuse_expired(folder, manifest)
+    note_newest(folder, manifest.version)
+
+
+def now_text() -> str:
+    """Return the present in ISO 8601, for people."""
+    return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
+
+
+def _create(folder: Folder, manifest: Manifest, data: bytes) -> None:
+    """Put the same bytes until they are there or the version is taken; only what may pass is tried again."""
+    name = manifest_name(manifest.version)
+    for _ in attempts():
+        try:
+            folder.create(name, data)
+        except OSError as error:
+            # The reply of an earlier try may have been lost, so the winner may be this very manifest.
+            winner = _winner(folder, manifest)
+            if winner == manifest.snapshot_id:
+                return
+            if winner is not None or isinstance(error, FileExistsError):
+                raise CommitConflict(folder.uri, manifest.version) from error
+            if not is_transient(error):
+                raise
+            failure = error
+        else:
+            return
+    # What was sent may still arrive.
+    raise CommitOutcomeUnknown(folder.uri, manifest.version) from failure
+
+
+def _winner(folder: Folder, manifest: Manifest) -> str | None:
+    """Return the id of the snapshot that has the version, or None if nobody has."""
+    try:
+        data = _read_back(folder, manifest)
+        return None if data is None else Manifest.from_bytes(data, manifest_name(manifest.version)).snapshot_id
+    except IncompatibleSnapshot as error:
+        # This release reads what it wrote, so another one won.
+        raise CommitConflict(folder.uri, manifest.version) from error
+    except SnapshotCorrupted as error:
+        raise CommitOutcomeUnknown(folder.uri, manifest.version) from error
+
+
+def _verify(folder: Folder, manifest: Manifest, data: bytes) -> None:
+    """Read back what was put, before anybody forgets what it replaces."""
+    stored = _read_back(folder, manifest)
+    if stored is None:
+        raise CommitOutcomeUnknown(folder.uri, manifest.version)
+    if stored != data:
+        raise SnapshotCorrupted(folder.path(manifest_name(manifest.version)), "it is not what was just written")
+
+
+def _refuse_expired(folder: Folder, manifest: Manifest) -> None:
+    """Give a version up that had been taken and has been removed since: it was free again, but not for this writer."""
+    try:
+        expired = expired_version(folder)
+    except OSError as error:
+        raise CommitOutcomeUnknown(folder.uri, manifest.version) from error
+    if manifest.version <= expired:
+        with suppress(OSError):
+            folder.delete([manifest_name(manifest.version)])
+        raise CommitConflict(folder.uri, manifest.version)
+
+
+def _read_back(folder: Folder, manifest: Manifest) -> bytes | None:
+    for _ in attempts():
+        try:
+            return folder.read(manifest_name(manifest.version))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            failure = error
+            if not is_transient(error):
+                break
+    raise CommitOutcomeUnknown(folder.uri, manifest.version) from failure

@@ -1,0 +1,27 @@
+"""Folders on the supported filesystems, with the one operation that commits: create if absent."""
+
+from __future__ import annotations
+
+from snapshots.filesystem.folder import FileInfo, Folder, check_uri, redacted
+from snapshots.filesystem.local import LocalFolder
+from snapshots.filesystem.memory import MemoryFolder
+from snapshots.filesystem.objects import AzureFolder, GcsFolder, ObjectFolder
+from snapshots.filesystem.opening import open_folder
+from snapshots.filesystem.retry import attempts, is_transient
+from snapshots.filesystem.s3 import S3Folder
+
+__all__ = [
+    "AzureFolder",
+    "FileInfo",
+    "Folder",
+    "GcsFolder",
+    "LocalFolder",
+    "MemoryFolder",
+    "ObjectFolder",
+    "S3Folder",
+    "attempts",
+    "check_uri",
+    "is_transient",
+    "open_folder",
+    "redacted",
+]

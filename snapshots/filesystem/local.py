@@ -1,0 +1,102 @@
+"""Folders on POSIX filesystems."""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from snapshots.errors import UnsafeFilesystem
+from snapshots.filesystem.folder import FileInfo, Folder
+
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+
+
+class LocalFolder(Folder):
+    """A folder on a POSIX filesystem, local or shared.
+
+    fsspec never calls fsync, and its "create" mode checks first and writes afterwards, which lets two writers win.
+    """
+
+    def create(self, name: str, data: bytes) -> None:
+        """Create a file by linking a temporary one to its name: the link fails if the name is taken."""
+        final = Path(self.path(name))
+        temporary = _temporary_beside(final)
+        try:
+            _write_durably(temporary, data)
+            os.link(temporary, final)
+        except OSError as error:
+            if error.errno in _NO_HARD_LINKS:
+                raise UnsafeFilesystem(self.uri, "it has no hard links") from error
+            raise
+        finally:
+            temporary.unlink(missing_ok=True)
+        _sync_directory(final.parent)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file and make it and its name durable."""
+        final = Path(self.path(name))
+        _write_durably(final, data)
+        _sync_directory(final.parent)
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write a file beside the old one and rename it over that."""
+        final = Path(self.path(name))
+        temporary = _temporary_beside(final)
+        _make_directories(final.parent)
+        try:
+            temporary.write_bytes(data)
+            temporary.replace(final)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def files(self, folder: str = "") -> list[FileInfo]:
+        """List the files below a sub-folder; others may create and remove some meanwhile."""
+        found = []
+        for directory, _, names in os.walk(self.path(folder)):
+            for name in names:
+                path = Path(directory, name)
+                with suppress(FileNotFoundError):
+                    status = path.stat()
+                    relative = path.relative_to(self.root).as_posix()
+                    found.append(FileInfo(relative, status.st_size, status.st_mtime))
+        return sorted(found)
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete files, and the directories of attempts that they leave empty."""
+        super().delete(names)
+        for directory in {Path(self.path(name)).parent for name in names}:
+            if directory.parent.name == "data":
+                with suppress(OSError):
+                    directory.rmdir()
+
+
+def _temporary_beside(final: Path) -> Path:
+    return final.with_name(f".{uuid.uuid4().hex}.tmp")
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    _make_directories(path.parent)
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _make_directories(directory: Path) -> None:
+    """Create missing directories and make each new name durable in its parent."""
+    missing = [parent for parent in (directory, *directory.parents) if not parent.exists()]
+    for parent in reversed(missing):
+        parent.mkdir(exist_ok=True)
+        _sync_directory(parent.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

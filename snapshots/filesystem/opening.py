@@ -1,0 +1,79 @@
+"""From a URI to the folder: which protocols are supported, and what each of them needs."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import fsspec.core
+from fsspec.utils import get_protocol
+
+from snapshots.errors import FilesystemNotInstalled, UnsupportedFilesystem
+from snapshots.filesystem.folder import Folder, check_uri
+from snapshots.filesystem.local import LocalFolder
+from snapshots.filesystem.memory import MemoryFolder
+from snapshots.filesystem.objects import AzureFolder, GcsFolder, ObjectFolder
+from snapshots.filesystem.s3 import S3Folder
+
+
+class _Kind(NamedTuple):
+    folder: type[Folder]
+    extra: str = ""
+
+
+_LOCAL, _MEMORY = _Kind(LocalFolder), _Kind(MemoryFolder)
+_S3, _GCS, _AZURE = _Kind(S3Folder, "s3"), _Kind(GcsFolder, "gcs"), _Kind(AzureFolder, "azure")
+_KINDS = {
+    "file": _LOCAL,
+    "local": _LOCAL,
+    "memory": _MEMORY,
+    "s3": _S3,
+    "s3a": _S3,
+    "gs": _GCS,
+    "gcs": _GCS,
+    "abfs": _AZURE,
+    "abfss": _AZURE,
+    "az": _AZURE,
+}
+
+
+def open_folder(uri: str, storage_options: dict[str, Any] | None = None) -> Folder:
+    """Open a folder by URI or path.
+
+    Parameters
+    ----------
+    uri : str
+        Any fsspec URI of a supported protocol, or a local path.
+    storage_options : dict, optional
+        Passed to the fsspec filesystem; credentials belong here, or into the environment.
+
+    Raises
+    ------
+    UnsupportedFilesystem
+        Files cannot be created atomically there.
+    FilesystemNotInstalled
+        The package of the filesystem is missing.
+    ConfigError
+        The URI has a password or a query.
+
+    Examples
+    --------
+    >>> folder = open_folder("memory://example")
+    >>> folder.create("manifest", b"1")
+    >>> folder.read("manifest")
+    b'1'
+    """
+    # Asked before the filesystem is made, because making one may need a package or a connection.
+    protocol = get_protocol(uri)
+    kind = _KINDS.get(protocol)
+    if kind is None:
+        raise UnsupportedFilesystem(protocol)
+    check_uri(uri)
+    options = dict(storage_options or {})
+    if issubclass(kind.folder, ObjectFolder):
+        # A listing that is kept says of a version that others committed that it is not there.
+        options["use_listings_cache"] = False
+    try:
+        filesystem, root = fsspec.core.url_to_fs(uri, **options)
+    except ImportError as error:
+        raise FilesystemNotInstalled(protocol, kind.extra) from error
+    return kind.folder(filesystem, root)

@@ -1,0 +1,138 @@
+"""A folder that fails at chosen operations, in the ways in which storage and processes fail."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import TypeVar, cast
+
+from snapshots.filesystem import Folder
+from snapshots.testing.wrappers import FolderWrapper, Operation
+
+_T = TypeVar("_T")
+
+
+class Crash(BaseException):
+    """The process is dead: no handler of errors runs, and no operation reaches the storage any more."""
+
+
+class Fault(Enum):
+    """What goes wrong with one operation."""
+
+    CRASH_BEFORE = "the process dies before it"
+    CRASH_DURING = "the process dies in the middle of it: a part is stored, but never under a created name"
+    CRASH_AFTER = "the process dies after it"
+    LOST_REQUEST = "it does not take place, and an error is raised"
+    LOST_REPLY = "it takes place, and an error is raised"
+    LATE = "an error is raised, and it takes place later, before the next operation but one"
+    STALE_LISTING = "a listing shows what the last listing of that folder showed"
+
+
+class FaultyFolder(FolderWrapper):
+    """Fails at the operations with the given numbers. Any thread may call any method; one at a time has an effect.
+
+    Parameters
+    ----------
+    inner : Folder
+        The folder that does the work.
+    faults : mapping of int to Fault
+        By the number of the operation; the first is 0.
+    seed : int
+        Of where a write is torn.
+
+    Attributes
+    ----------
+    operations : list of str
+        What was asked for so far.
+
+    Examples
+    --------
+    >>> from snapshots.filesystem import open_folder
+    >>> folder = FaultyFolder(open_folder("memory://faulty"), {0: Fault.LOST_REPLY})
+    >>> folder.create("manifests/1", b"1")
+    Traceback (most recent call last):
+    ConnectionResetError: the reply to create manifests/1 was lost
+    >>> folder.read("manifests/1")
+    b'1'
+    """
+
+    def __init__(self, inner: Folder, faults: Mapping[int, Fault], seed: int = 0) -> None:
+        super().__init__(inner)
+        self._faults = dict(faults)
+        self._random = random.Random(seed)  # noqa: S311 - not for secrets
+        self._lock = threading.RLock()
+        self._is_dead = False
+        self._late: list[tuple[int, Callable[[], object]]] = []
+        self._listings: dict[str, object] = {}
+        self.operations: list[str] = []
+
+    def around(self, operation: Operation, name: str, data: bytes | None, run: Callable[[], _T]) -> _T:
+        """Run one operation, or what its fault leaves of it."""
+        with self._lock:
+            if self._is_dead:
+                raise Crash
+            number = len(self.operations)
+            self.operations.append(f"{operation} {name}")
+            self._run_late(number)
+            fault = self._faults.get(number)
+            if operation in {"names", "files"}:
+                return self._list(fault, f"{operation} {name}", run)
+            return self._fail(fault, operation, name, data, run)
+
+    def settle(self) -> None:
+        """Let take place what is late."""
+        with self._lock:
+            self._run_late(len(self.operations) + 2)
+
+    def _fail(
+        self, fault: Fault | None, operation: Operation, name: str, data: bytes | None, run: Callable[[], _T]
+    ) -> _T:
+        match fault:
+            case Fault.CRASH_BEFORE:
+                self._die()
+            case Fault.CRASH_DURING:
+                self._tear(operation, name, data)
+                self._die()
+            case Fault.LOST_REQUEST:
+                raise TimeoutError(f"no answer to {operation} {name}")
+            case Fault.LATE if operation in {"create", "write", "replace", "delete"}:
+                self._late.append((len(self.operations) + 1, run))
+                raise TimeoutError(f"no answer yet to {operation} {name}")
+        result = run()
+        if fault is Fault.CRASH_AFTER:
+            self._die()
+        if fault in {Fault.LOST_REPLY, Fault.LATE}:
+            raise ConnectionResetError(f"the reply to {operation} {name} was lost")
+        return result
+
+    def _list(self, fault: Fault | None, asked: str, run: Callable[[], _T]) -> _T:
+        if fault is Fault.STALE_LISTING and asked in self._listings:
+            return cast("_T", self._listings[asked])
+        result = self._fail(fault, "names", asked, None, run)
+        self._listings[asked] = result
+        return result
+
+    def _die(self) -> None:
+        self._is_dead = True
+        raise Crash
+
+    def _tear(self, operation: Operation, name: str, data: bytes | None) -> None:
+        if data is None:
+            return
+        part = bytes(data)[: self._random.randrange(len(data) or 1)]
+        if operation == "write":
+            self.inner.write(name, part)
+        else:
+            # What is created or replaced is atomic; what may stay is a temporary file beside it.
+            self.inner.write(f"{name.rpartition('/')[0] or 'data'}/.{self._random.getrandbits(64):x}.tmp", part)
+
+    def _run_late(self, number: int) -> None:
+        due = [run for at, run in self._late if at <= number]
+        self._late = [(at, run) for at, run in self._late if at > number]
+        for run in due:
+            try:
+                run()
+            except OSError:
+                continue  # nobody waits for the answer

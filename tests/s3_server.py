@@ -1,0 +1,120 @@
+"""A server that speaks S3 on the loopback, by moto; it counts requests, and answers wrongly if told to."""
+
+from __future__ import annotations
+
+import re
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import fsspec
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+KEY, SECRET = "AKIAEXAMPLE", "kept/to+ourselves"
+
+Start = Callable[..., Any]
+
+
+class Quiet(WSGIRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log(self, type: str, message: str, *args: Any) -> None:
+        pass
+
+
+class S3Server:
+    """The server; `requests` counts what came, by method and kind.
+
+    Attributes
+    ----------
+    ignores_condition : bool
+        Conditional writes always succeed, as with stores that do not know them.
+    answers : list of (int, str, bool)
+        Status, code and whether the request takes place all the same, for the next conditional writes.
+    """
+
+    def __init__(self) -> None:
+        self.app = DomainDispatcherApplication(create_backend_app)
+        # S3 decides between two conditional writes; moto's threads would check first and write afterwards.
+        self.lock = threading.Lock()
+        self.requests: Counter[str] = Counter()
+        self.keys_put: list[str] = []
+        self.ignores_condition = False
+        self.answers: list[tuple[int, str, bool]] = []
+        self.server = make_server("127.0.0.1", 0, self, threaded=True, request_handler=Quiet)
+        self.thread = threading.Thread(target=self.server.serve_forever, name="s3", daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"key": KEY, "secret": SECRET, "endpoint_url": self.url, "client_kwargs": {"region_name": "us-east-1"}}
+
+    def new_root(self) -> str:
+        """Return the URI of a folder that nobody else uses, in a bucket of its own."""
+        bucket = f"bucket-{uuid.uuid4().hex}"
+        fsspec.filesystem("s3", **self.options).call_s3("create_bucket", Bucket=bucket)
+        self.reset()
+        return f"s3://{bucket}/operators"
+
+    def reset(self) -> None:
+        self.requests.clear()
+        self.keys_put.clear()
+        self.ignores_condition = False
+        self.answers.clear()
+
+    def __call__(self, environ: dict[str, Any], start_response: Start) -> Iterable[bytes]:
+        is_conditional = "HTTP_IF_NONE_MATCH" in environ
+        kind = "LIST" if "list-type" in environ["QUERY_STRING"] else environ["REQUEST_METHOD"]
+        self.requests[kind] += 1
+        if kind == "PUT":
+            self.keys_put.append(environ["PATH_INFO"])
+        if is_conditional and self.ignores_condition:
+            del environ["HTTP_IF_NONE_MATCH"]
+        if is_conditional and self.answers:
+            status, code, takes_place = self.answers.pop(0)
+            body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            if takes_place:
+                environ["wsgi.input"] = _Body(body)
+                with self.lock:
+                    b"".join(self.app(environ, lambda *_: None))
+            return _refuse(status, code, start_response)
+        with self.lock:
+            return list(self.app(environ, start_response))
+
+
+class _Body:
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def read(self, size: int = -1) -> bytes:
+        part, self.data = (self.data, b"") if size < 0 else (self.data[:size], self.data[size:])
+        return part
+
+
+def _refuse(status: int, code: str, start_response: Start) -> list[bytes]:
+    body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+    start_response(f"{status} {code}", [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
+    return [body]
+
+
+@contextmanager
+def s3_server() -> Iterator[S3Server]:
+    server = S3Server()
+    server.thread.start()
+    try:
+        yield server
+    finally:
+        server.server.shutdown()
+        server.thread.join()
+        server.server.server_close()
+
+
+def secrets_in(text: str) -> list[str]:
+    return [secret for secret in (KEY, SECRET) if re.search(re.escape(secret), text)]

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snapshots import SnapshotStore
+from snapshots.cli import app
+from snapshots.filesystem import LocalFolder
+from tests.snapshot_kit import parts
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Cli = Callable[..., Answer]
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    def run(*arguments: str) -> Answer:
+        try:
+            code = app.run(arguments)
+        except SystemExit as leaving:
+            code = int(leaving.code or 0)
+        captured = capsys.readouterr()
+        return Answer(code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """An operator with 13 versions, two days old."""
+    store = SnapshotStore(tmp_path, "enrich")
+    for number in range(13):
+        store.write(parts({"count": {"a": number}}))
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            os.utime(path, (path.stat().st_mtime - 2 * 86400,) * 2)
+    return f"{tmp_path}/enrich"
+
+
+def test_gc_shows_what_would_go_and_removes_nothing(cli: Cli, uri: str) -> None:
+    answer = cli("gc", uri, "--json")
+
+    assert (answer.code, answer.err) == (0, "")
+    report = answer.json
+    assert report.pop("bytes") > 0
+    assert len(report.pop("files")) == 12
+    assert report == {
+        "dry_run": True,
+        "newest": 13,
+        "retained": list(range(4, 14)),
+        "pinned": [],
+        "expired": [1, 2, 3],
+        "young": 0,
+        "undeleted": [],
+    }
+    assert len(SnapshotStore.at(uri).versions()) == 13
+
+
+def test_gc_tells_people_how_to_apply_it(cli: Cli, uri: str) -> None:
+    answer = cli("gc", uri)
+
+    assert answer.code == 0
+    for expected in ("would be removed", "versions that go", "keyed-count-0-7.parquet"):
+        assert expected in answer.out
+    assert "--apply" in answer.err
+
+
+def test_gc_applies(cli: Cli, uri: str) -> None:
+    answer = cli("gc", uri, "--apply", "--keep-last", "2", "--json")
+
+    assert (answer.code, answer.json["dry_run"], answer.json["retained"]) == (0, False, [12, 13])
+    assert SnapshotStore.at(uri).versions() == [12, 13]
+    assert SnapshotStore.at(uri).verify().ok
+    people = cli("gc", uri, "--apply")
+    assert people.code == 0
+    assert "garbage removed" in people.out
+    assert people.err == ""
+
+
+@pytest.mark.parametrize(
+    ("age", "files"), [("47h", 12), ("7d", 0), ("172799", 12), ("2880m", 12), ("2.5d", 0), ("172900s", 0)]
+)
+def test_gc_takes_an_age_in_any_unit(cli: Cli, uri: str, age: str, files: int) -> None:
+    report = cli("gc", uri, "--min-age", age, "--json").json
+
+    assert (len(report["files"]), report["young"]) == (files, 12 - files)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--min-age", "soon"], ["--min-age", "-1h"], ["--min-age", "1w"], ["--keep-last", "0"], ["--min-age", ""]],
+)
+def test_gc_refuses_what_makes_no_sense(cli: Cli, uri: str, arguments: list[str]) -> None:
+    answer = cli("gc", uri, "--apply", *arguments)
+
+    assert (answer.code, answer.out) == (2, "")
+    assert len(SnapshotStore.at(uri).versions()) == 13
+
+
+def test_gc_of_nothing_is_exit_code_3(cli: Cli, tmp_path: Path) -> None:
+    answer = cli("gc", str(tmp_path / "nothing"), "--apply")
+
+    assert (answer.code, answer.out) == (3, "")
+    assert answer.err.startswith("error: no snapshot in ")
+
+
+def test_gc_says_when_the_storage_did_not_delete(cli: Cli, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalFolder, "delete", lambda folder, names: None)
+
+    answer = cli("gc", uri, "--apply", "--json")
+    assert answer.code == 1
+    assert len(answer.json["undeleted"]) == 12 + 3
+
+
+def test_a_pinned_version_stays(cli: Cli, uri: str) -> None:
+    assert cli("pin", uri, "2") == Answer(0, "", "")
+    assert cli("gc", uri, "--apply", "--json").json["pinned"] == [2]
+    assert SnapshotStore.at(uri).versions() == [2, *range(4, 14)]
+
+    assert cli("unpin", uri, "2") == Answer(0, "", "")
+    assert cli("gc", uri, "--apply", "--json").json["expired"] == [2]
+    assert cli("pin", uri, "2").code == 3
+    assert cli("pin", uri, "two").code == 2
+
+
+def test_inspect_says_why_a_version_was_committed(cli: Cli, uri: str) -> None:
+    SnapshotStore.at(uri).claim()
+
+    assert cli("inspect", uri, "--json").json["operation"] == "claim"
+    assert cli("inspect", uri, "--version", "13", "--json").json["operation"] == "write"
