@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import reprlib
+from typing import Any
 
 from keygroups.errors import ConfigError, KeyGroupsError
 
 
+class _Shortener(reprlib.Repr):
+    def repr_RecordBatch(self, batch: Any, level: int) -> str:  # noqa: N802 - reprlib looks for the type's name
+        first = f", the first {self.repr1(batch.slice(0, 1).to_pylist()[0], level)}" if batch.num_rows else ""
+        return f"RecordBatch of {batch.num_rows} rows{first}"
+
+
+_shortener = _Shortener()
+
+
 def shorten(value: object) -> str:
-    """Return a representation that fits in a message."""
-    return reprlib.repr(value)
+    """Return a representation that fits in a message; of a record batch, its size and first row."""
+    return _shortener.repr(value)
 
 
 class AsyncTimeoutError(KeyGroupsError, TimeoutError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterable
-from typing import TYPE_CHECKING, Any, Required, TypeAlias, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Required, TypeAlias, TypedDict, Unpack, overload
 
 from async_op.dead_letters import DeadLetter, OnError
 from async_op.elements import Record, Watermark
@@ -41,6 +41,8 @@ class FrameOptions(TypedDict, total=False):
     capacity: int
     retry: RetryPolicy | None
     key_by: str | list[str] | None
+    on_error: OnError
+    dead_letters: Literal["column"] | None
 
 
 class AsyncDataStream:
