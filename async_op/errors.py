@@ -64,13 +64,14 @@ class ElementFailed(KeyGroupsError):
         self.cause = f"{type(cause).__name__}: {cause}"
         super().__init__(
             f"attempt {attempt} of element {self.element} with key {self.key} failed: {self.cause}; "
-            "nothing of it was applied: handle the error in the function and start again from the last snapshot"
+            "nothing of it was applied: handle the error in the function, or choose another on_error"
         )
 
 
 def failure_of(element: object, key: object, attempt: int, error: BaseException) -> KeyGroupsError:
     """Return the error with which an element's failure ends the operator."""
     if isinstance(error, AsyncTimeoutError):
+        error.add_note(f"in attempt {attempt}, with key {shorten(key)}")
         return error
     failure = ElementFailed(element, key, attempt, error)
     failure.__cause__ = error

@@ -7,12 +7,13 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from async_op.dead_letters import DeadLetter, OnError
-from async_op.spark.rows import DEAD_LETTER
+from async_op.dead_letters import DeadLetter, InPlace, OnError
+from async_op.spark.rows import DEAD_LETTER, OutputWriter
 from keygroups.errors import ConfigError
 
 DeadLetters = Literal["column"]
@@ -73,14 +74,18 @@ def schema_with_letters(schema: StructType, on_error: OnError, dead_letters: Dea
     return StructType([*outputs, StructField(DEAD_LETTER, _LETTER)])
 
 
-def letter_of_row(letter: DeadLetter) -> dict[str, Any]:
-    """Return the output that stands for an element which is a row."""
-    return {DEAD_LETTER: _fields(letter, letter.value)}
+def rows_in_place() -> InPlace:
+    """Return the receiver for elements that are rows: it gives a row of nothing but the dead letter."""
+    return InPlace(lambda letter: [{DEAD_LETTER: _fields(letter, letter.value)}])
 
 
-def letters_of_batch(letter: DeadLetter) -> list[dict[str, Any]]:
-    """Return the outputs that stand for the rows of an element which is a record batch."""
-    return [{DEAD_LETTER: _fields(letter, row)} for row in letter.value.to_pylist()]
+def batches_in_place(writer: OutputWriter) -> InPlace:
+    """Return the receiver for elements that are record batches: it gives one with a dead letter for each row."""
+
+    def convert(letter: DeadLetter) -> list[pa.RecordBatch]:
+        return [writer.batch_of([{DEAD_LETTER: _fields(letter, row)} for row in letter.value.to_pylist()])]
+
+    return InPlace(convert)
 
 
 def _fields(letter: DeadLetter, value: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from async_op.dead_letters import InPlace
 from async_op.functions import AsyncBatchFunction, Function
 from async_op.spark.arrow import ArrowFunction, recut
-from async_op.spark.dead_letters import letter_of_row, letters_of_batch
+from async_op.spark.dead_letters import batches_in_place, rows_in_place
 from async_op.spark.loop import OUTPUTS_AT_ONCE, Element
 from async_op.spark.rows import OutputWriter, rows_of, slices_of
 
@@ -47,7 +47,7 @@ class RowFormat:
 
     def dead_letters(self) -> InPlace:
         """Return the receiver that gives a row of nothing but the dead letter."""
-        return InPlace(lambda letter: [letter_of_row(letter)])
+        return rows_in_place()
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class ArrowFormat:
 
     def dead_letters(self) -> InPlace:
         """Return the receiver that gives a batch with a dead letter for each row of the element."""
-        return InPlace(lambda letter: [self.writer.batch_of(letters_of_batch(letter))])
+        return batches_in_place(self.writer)
 
 
 Format: TypeAlias = RowFormat | ArrowFormat

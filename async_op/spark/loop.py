@@ -26,6 +26,8 @@ OUTPUTS_AT_ONCE = 1024
 TICK_SECONDS = 0.1
 """How long an output may wait for company, and how often the feeding thread wakes where nothing leaves."""
 
+_SETTLE_SECONDS = 60.0
+
 # A thread that spins takes the interpreter lock from the loop that it waits for, so the default is to park.
 _PARK = ParkWait(5e-3)
 DEFAULT_STRATEGIES = WaitStrategies(source=_PARK, consume=_PARK, back_pressure=_PARK)
@@ -155,10 +157,10 @@ class OperatorThread:
     # The loop's.
 
     async def _end(self, barrier_timeout: float | None) -> None:
-        if barrier_timeout is None:
-            await self.operator.finish()
-        else:
-            await self.operator.settle(barrier_timeout)
+        # Not `finish`, which makes the last attempts at once: a partition's end is no reason to hurry a service.
+        settled = await self.operator.settle(_SETTLE_SECONDS if barrier_timeout is None else barrier_timeout)
+        while not settled and barrier_timeout is None:
+            settled = await self.operator.settle(_SETTLE_SECONDS)
         self._flush()
 
     async def _cut(self) -> tuple[SubtaskSnapshot, list[Any], OperatorStatistics]:

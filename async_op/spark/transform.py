@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from async_op.dead_letters import OnError
 from async_op.elements import Record, Watermark
+from async_op.errors import ElementFailed
 from async_op.functions import AsyncBatchFunction, Function
 from async_op.operator import AsyncWaitOperator
 from async_op.retry import RetryPolicy
@@ -96,10 +97,15 @@ class _PartitionTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         flush = flusher()
         empty = self.format.writer.batch_of(())
-        with OperatorThread(self.make_operator, outputs_at_once=self.format.outputs_at_once) as thread:
-            for outputs in thread.run(self.format.elements(batches)):
-                yield from self.format.batches_of(outputs) if outputs else [empty]
-                flush()
+        try:
+            with OperatorThread(self.make_operator, outputs_at_once=self.format.outputs_at_once) as thread:
+                for outputs in thread.run(self.format.elements(batches)):
+                    yield from self.format.batches_of(outputs) if outputs else [empty]
+                    flush()
+        except ElementFailed as failure:
+            # The driver gets one traceback only: let it be that of the user's function.
+            cause = failure.__cause__
+            raise failure.with_traceback(None if cause is None else cause.__traceback__)  # noqa: B904 - it is the same
 
     def make_operator(self, output: Callable[[Record | Watermark], object]) -> AsyncWaitOperator:
         """Return the operator for one partition."""

@@ -12,11 +12,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
+from async_op.dead_letters import OnError
 from async_op.elements import Record, Watermark
 from async_op.functions import Function
 from async_op.operator import AsyncWaitOperator
 from async_op.retry import RetryPolicy
 from async_op.settings import Mode
+from async_op.spark.dead_letters import rows_in_place
 from async_op.spark.loop import Element, OperatorThread
 from async_op.spark.rows import OutputWriter, key_getter, rows_of
 from async_op.statistics import OperatorStatistics
@@ -47,6 +49,7 @@ class EpochSettings:
     timeout: float | None
     retry: RetryPolicy | None
     barrier_timeout: float | None
+    on_error: OnError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +123,8 @@ class EpochTask:
             parallelism=self.parallelism,
             subtask_index=subtask_index,
             max_parallelism=self.max_parallelism,
+            on_error=settings.on_error,
+            dead_letters=rows_in_place() if settings.on_error == "dead_letter" else None,
         )
 
 
@@ -153,5 +158,6 @@ def _metrics(rows: int, statistics: OperatorStatistics, outputs: int, in_flight:
         "calls": statistics.calls,
         "reinvoked": statistics.reinvoked,
         "reemitted": statistics.reemitted,
+        "dead_letters": statistics.dead_letters,
         "in_flight": in_flight,
     }
