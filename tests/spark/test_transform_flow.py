@@ -17,6 +17,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import InheritableThread, cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from async_op import AsyncDataStream, AsyncFunction
 
@@ -47,17 +48,12 @@ class Logged(AsyncFunction):
         self.note("closed")
 
 
-class Trickle(Logged):
-    """Would take minutes for a partition."""
-
-    async def async_invoke(self, value: Any, ctx: Any) -> list[Any]:
-        await asyncio.sleep(0.002)
-        return [(value["id"],)]
-
-
 class Slow(AsyncFunction):
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
     async def async_invoke(self, value: Any, ctx: Any) -> list[Any]:
-        await asyncio.sleep(3)
+        await asyncio.sleep(self.seconds)
         return [(value["id"],)]
 
 
@@ -126,29 +122,24 @@ def test_a_cancelled_job_leaves_nothing_behind(spark: SparkSession, log: Path, h
 
 
 def test_a_failure_downstream_closes_the_operator(spark: SparkSession, log: Path) -> None:
-    def fail(batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            raise OSError(f"the disk is full at {batch.num_rows}")
-            yield batch
-
-    frame = spark.range(0, 200_000, 1, 1)
-    outputs = AsyncDataStream.unordered_wait(frame, Trickle(log), output_schema="id bigint", capacity=1)
-    # Batches of one row, since Spark fills a batch before it passes it to the next Python worker.
-    with (
-        _options(spark, {"spark.sql.execution.arrow.maxRecordsPerBatch": "1"}),
-        pytest.raises(PySparkException, match="the disk is full"),
-    ):
-        outputs.mapInArrow(fail, "id bigint").collect()
-    _until(lambda: _events(log) == ["opened", "closed"])
+    outputs = AsyncDataStream.unordered_wait(spark.range(0, 50, 1, 1), Logged(log), output_schema="id bigint")
+    with pytest.raises(PySparkException, match="the disk is full"):
+        outputs.select(
+            F.when(F.col("id") < 3, F.col("id")).otherwise(F.raise_error(F.lit("the disk is full")))
+        ).collect()
+    _until(lambda: _events(log) == ["opened", "closed"] and _gone(log))
 
 
 def test_slow_calls_do_not_look_idle(spark: SparkSession) -> None:
     limits = {
-        "spark.sql.execution.pyspark.udf.idleTimeoutSeconds": "1",
+        "spark.sql.execution.pyspark.udf.idleTimeoutSeconds": "4",
         "spark.sql.execution.pyspark.udf.killOnIdleTimeout": "true",
     }
+    frame = spark.range(0, 5, 1, 1)
+    # A worker that has yet to start is silent, too, so that one is started before.
+    assert AsyncDataStream.ordered_wait(frame, Slow(0), output_schema="id bigint").count() == 5
     with _options(spark, limits):
-        outputs = AsyncDataStream.ordered_wait(spark.range(0, 5, 1, 1), Slow(), output_schema="id bigint")
+        outputs = AsyncDataStream.ordered_wait(frame, Slow(6), output_schema="id bigint")
         assert [row.id for row in outputs.collect()] == [0, 1, 2, 3, 4]
 
 
