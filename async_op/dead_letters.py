@@ -40,6 +40,23 @@ class DeadLetter:
     error: BaseException
 
 
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """A receiver of dead letters that gives outputs for them, which leave in the place of the element's own.
+
+    Attributes
+    ----------
+    convert : callable
+        Returns the outputs for a dead letter.
+    """
+
+    convert: Callable[[DeadLetter], Sequence[Any]]
+
+    def __call__(self, letter: DeadLetter) -> Sequence[Any]:
+        """Return the outputs."""
+        return self.convert(letter)
+
+
 class ErrorPolicy:
     """Decides what becomes of an element that failed for good. Only the thread of the event loop may call it.
 
@@ -87,5 +104,7 @@ class ErrorPolicy:
             attempts=entry.attempt,
             error=error,
         )
+        if isinstance(self._collect, InPlace):
+            return self._collect(letter)
         self._collect(letter)
         return ()

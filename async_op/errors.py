@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import reprlib
+from typing import Any
 
 from keygroups.errors import ConfigError, KeyGroupsError
 
 
+class _Shortener(reprlib.Repr):
+    def repr_RecordBatch(self, batch: Any, level: int) -> str:  # noqa: N802 - reprlib looks for the type's name
+        first = f", the first {self.repr1(batch.slice(0, 1).to_pylist()[0], level)}" if batch.num_rows else ""
+        return f"RecordBatch of {batch.num_rows} rows{first}"
+
+
+_shortener = _Shortener()
+
+
 def shorten(value: object) -> str:
-    """Return a representation that fits in a message."""
-    return reprlib.repr(value)
+    """Return a representation that fits in a message; of a record batch, its size and first row."""
+    return _shortener.repr(value)
 
 
 class AsyncTimeoutError(KeyGroupsError, TimeoutError):
@@ -54,13 +64,14 @@ class ElementFailed(KeyGroupsError):
         self.cause = f"{type(cause).__name__}: {cause}"
         super().__init__(
             f"attempt {attempt} of element {self.element} with key {self.key} failed: {self.cause}; "
-            "nothing of it was applied: handle the error in the function and start again from the last snapshot"
+            "nothing of it was applied: handle the error in the function, or choose another on_error"
         )
 
 
 def failure_of(element: object, key: object, attempt: int, error: BaseException) -> KeyGroupsError:
     """Return the error with which an element's failure ends the operator."""
     if isinstance(error, AsyncTimeoutError):
+        error.add_note(f"in attempt {attempt}, with key {shorten(key)}")
         return error
     failure = ElementFailed(element, key, attempt, error)
     failure.__cause__ = error

@@ -86,6 +86,12 @@ class AsyncBatchFunction(Function):
 
     A batch is invoked when it has `max_batch_size` elements, or `max_batch_delay` seconds after its first one.
 
+    On a Spark DataFrame without keys, a function with `arrow = True` gets each batch as one `pyarrow.RecordBatch` of at
+    most `max_batch_size` rows, and in place of `ctxs` the one `InvocationContext` of the whole batch. It returns one
+    record batch that fits `output_schema`, of as many rows as it likes. The batch is then the element: it is retried,
+    timed out and put in order as a whole, and only what is left of a partition makes it smaller (`max_batch_delay`
+    does not apply).
+
     Examples
     --------
     >>> class DoubleAll(AsyncBatchFunction):
@@ -96,6 +102,7 @@ class AsyncBatchFunction(Function):
 
     max_batch_size: int = 100
     max_batch_delay: float = 0.01
+    arrow: bool = False
 
     async def async_invoke_batch(
         self, values: Sequence[Any], ctxs: Sequence[InvocationContext]

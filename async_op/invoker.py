@@ -111,6 +111,10 @@ class Invoker:
         """End of input: make the last attempts now, and take their outcomes as they are."""
         self._retry = None
         self._backoff.release_all()
+        self.flush()
+
+    def flush(self) -> None:
+        """Make the calls that wait for company."""
         if self.batches is not None:
             self.batches.flush()
 

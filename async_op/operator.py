@@ -260,7 +260,12 @@ class AsyncWaitOperator:
         )
 
     async def settle(self, timeout: float) -> bool:
-        """Wait until nothing is in flight, but no longer than `timeout` seconds; tell whether nothing is."""
+        """Wait until nothing is in flight, but no longer than `timeout` seconds; tell whether nothing is.
+
+        Batches that are not full are called for at once; unlike with `finish`, elements in a backoff keep their delays.
+        """
+        self._check_usable()
+        self._invoker.flush()
         await self._waiters.wait_at_most(timeout, self._scope.clock, lambda: not self._in_flight)
         return not self._in_flight
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterable
-from typing import TYPE_CHECKING, Any, Required, TypeAlias, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Required, TypeAlias, TypedDict, Unpack, overload
 
 from async_op.dead_letters import DeadLetter, OnError
 from async_op.elements import Record, Watermark
@@ -41,10 +41,31 @@ class FrameOptions(TypedDict, total=False):
     capacity: int
     retry: RetryPolicy | None
     key_by: str | list[str] | None
+    on_error: OnError
+    dead_letters: Literal["column"] | None
 
 
 class AsyncDataStream:
     """Applies an `AsyncFunction` to a stream, many calls at once.
+
+    Notes
+    -----
+    On a DataFrame each partition (of a streaming query: each partition of a micro-batch) has an operator of its own
+    in a Python worker. Nothing outlives the partition: its end waits for all calls, with their retries. Outputs go on
+    to Spark in batches of 1,024, or after 0.1 s. A failed task is run again by Spark, and its calls with it.
+
+    What there is to set:
+
+    - `capacity` times the number of tasks that run at once is what the service sees; repartition the DataFrame before
+      to have fewer or more of them.
+    - `spark.sql.execution.arrow.maxRecordsPerBatch` (10,000) and `arrow.maxBytesPerBatch` (64 MB) bound an input batch.
+      A worker holds one of them as Arrow, at most 1,024 rows of it and `capacity` rows in flight as Python objects;
+      a function with `arrow = True` holds `capacity` rows as Arrow and no objects. Lower them for wide rows.
+    - `spark.executor.memoryOverhead`, or `spark.executor.pyspark.memory`, is where the memory of workers comes from.
+    - `spark.python.worker.reuse` (true) keeps workers between tasks, and with them what a module holds globally, such
+      as a client that is made on first use; an idle worker ends after a minute.
+    - `spark.sql.execution.pyspark.udf.idleTimeoutSeconds` may be shorter than a call: a partition that waits, also for
+      the function's `open`, shows every 0.1 s that it is alive.
 
     Examples
     --------
@@ -79,13 +100,18 @@ class AsyncDataStream:
         timeout : float, optional
             Seconds for all attempts at an element together.
         capacity : int
-            Elements in flight at once (on Spark: per partition).
+            Elements in flight at once (on Spark: rows per partition).
         retry : RetryPolicy, optional
             Which outcomes are tried again, and when.
         key_by : callable, or on Spark a column name or a list of them
             The element's key; needed by a function that declares states.
-        on_error, dead_letters : optional
-            As for `AsyncWaitOperator`; not for a DataFrame.
+        on_error : {"fail", "skip", "dead_letter"}
+            What becomes of an element that fails for good.
+        dead_letters : callable, or on Spark "column"
+            Where dead letters go, with `on_error="dead_letter"`: to a callable, as for `AsyncWaitOperator`. On Spark
+            into a column `dead_letter`, a struct of value and key (as JSON), timestamp, idempotency_key, attempts,
+            error_type and error_message. It is null beside outputs; a row that has it has no outputs, so all columns
+            become nullable. `async_op.spark.split_dead_letters` makes two DataFrames of one.
         output_schema : StructType or DDL string
             Only for a DataFrame: the schema of the outputs.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from async_op.spark.dead_letters import split_dead_letters
 from async_op.spark.epoch import EpochProgress
 from async_op.spark.errors import OutputMismatch
 from async_op.spark.pipeline import AsyncPipeline, PipelineQuery
 
-__all__ = ["AsyncPipeline", "EpochProgress", "OutputMismatch", "PipelineQuery"]
+__all__ = ["AsyncPipeline", "EpochProgress", "OutputMismatch", "PipelineQuery", "split_dead_letters"]

@@ -43,9 +43,9 @@ class EpochProgress:
         Spark's number of the micro-batch.
     parallelism : int
         The number of subtasks.
-    rows, outputs, calls, reinvoked, reemitted, in_flight : int
-        Input rows, output rows, calls made, calls made again after a restore, stored results taken over, and
-        elements carried over to the next epoch.
+    rows, outputs, calls, reinvoked, reemitted, dead_letters, in_flight : int
+        Input rows, output rows, calls made, calls made again after a restore, stored results taken over, dead letters
+        (which are output rows, too), and elements carried over to the next epoch.
     seconds : float
         From the start of the epoch to the return of the sink.
     """
@@ -59,6 +59,7 @@ class EpochProgress:
     calls: int
     reinvoked: int
     reemitted: int
+    dead_letters: int
     in_flight: int
     seconds: float
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from async_op.cancellation import cancel_all
 from async_op.elements import Record, Watermark
 from async_op.errors import MailboxClosed
 from async_op.operator import AsyncWaitOperator
@@ -22,11 +23,18 @@ _T = TypeVar("_T")
 OUTPUTS_AT_ONCE = 1024
 """Outputs that cross from the loop to the feeding thread together."""
 
+TICK_SECONDS = 0.1
+"""How long an output may wait for company, and how often the feeding thread wakes where nothing leaves."""
+
+_SETTLE_SECONDS = 60.0
+
 # A thread that spins takes the interpreter lock from the loop that it waits for, so the default is to park.
 _PARK = ParkWait(5e-3)
 DEFAULT_STRATEGIES = WaitStrategies(source=_PARK, consume=_PARK, back_pressure=_PARK)
 
-Element = tuple[Any, str | None]
+Element = tuple[Any, int | None, str | None]
+"""A value, its timestamp and its id, as `AsyncWaitOperator.process` takes them."""
+
 OperatorFactory = Callable[[Callable[[Record | Watermark], object]], AsyncWaitOperator]
 
 
@@ -42,11 +50,20 @@ class OperatorThread:
         Called with the operator's `output`.
     restore : SubtaskRestore, optional
         What the operator is opened with.
+    outputs_at_once : int
+        How many outputs cross to the feeding thread together, unless `TICK_SECONDS` are over before.
     """
 
-    def __init__(self, make_operator: OperatorFactory, restore: SubtaskRestore | None = None) -> None:
-        self._make_operator = make_operator
+    def __init__(
+        self,
+        make_operator: OperatorFactory,
+        restore: SubtaskRestore | None = None,
+        *,
+        outputs_at_once: int = OUTPUTS_AT_ONCE,
+    ) -> None:
+        self.operator = make_operator(self._keep)
         self._restore = restore
+        self._outputs_at_once = outputs_at_once
         self._outputs: list[Any] = []
         self._arrived: list[list[Any]] = []
         self._loop = _new_event_loop()
@@ -54,11 +71,6 @@ class OperatorThread:
 
     def __enter__(self) -> OperatorThread:
         self._thread.start()
-        try:
-            self._call(self._open())
-        except BaseException:
-            self._stop()
-            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,20 +82,28 @@ class OperatorThread:
     def run(self, source: Iterator[Iterable[Element]], barrier_timeout: float | None = None) -> Iterator[list[Any]]:
         """Feed elements until the source ends, then wait for what is in flight; yields outputs as they come.
 
+        Opens the operator first. Where no output comes, an empty list is yielded every `TICK_SECONDS`, so that whoever
+        takes them can show that it is alive, and learns that nobody listens any more.
+
         Parameters
         ----------
-        source : iterator of iterables of (value, element id or None)
+        source : iterator of iterables of elements
             One iterable a batch.
         barrier_timeout : float, optional
             Seconds to wait, at the end, for calls under way; without it, until all have returned.
         """
         self._processor = MailboxProcessor(lambda _: self._feed(source, barrier_timeout), DEFAULT_STRATEGIES)
         self._mail = self._processor.executor()
+        self._ended = False
+        opened = self._processor.suspend_default_action(WaitSituation.SOURCE)
+        self._start(self.operator.open(self._restore), opened.resume)
+        self._loop.call_soon_threadsafe(self._tick)
         try:
-            going_on = True
-            while going_on:
-                going_on = self._processor.step()
+            while not self._ended:
+                self._processor.run()
                 yield from self._take_arrived()
+            self._processor.close()
+            yield from self._take_arrived()
         finally:
             self._processor.close()
 
@@ -103,15 +123,22 @@ class OperatorThread:
         self._processor.count_wait(WaitSituation.SOURCE, time.monotonic() - started)
         if batch is not None:
             accepted = self._processor.suspend_default_action(WaitSituation.BACK_PRESSURE)
-            self._start(self._process(batch), accepted.resume)
+            self._start(self.operator.process_all(batch), accepted.resume)
         else:
             self._processor.suspend_default_action(WaitSituation.CONSUME)
             # As mail, so that it comes after the outputs.
-            end = lambda: self._mail.execute(self._processor.complete, "end")  # noqa: E731
-            self._start(self._end(barrier_timeout), end)
+            self._start(self._end(barrier_timeout), lambda: self._mail.execute(self._leave_run, "end"))
 
     def _start(self, work: Coroutine[Any, Any, object], then: Callable[[], object]) -> None:
         asyncio.run_coroutine_threadsafe(self._report(work, then), self._loop)
+
+    def _arrive(self, outputs: list[Any]) -> None:
+        self._arrived.append(outputs)
+        self._processor.pause()
+
+    def _leave_run(self) -> None:
+        self._ended = True
+        self._processor.complete()
 
     def _take_arrived(self) -> list[list[Any]]:
         arrived, self._arrived = self._arrived, []
@@ -122,24 +149,19 @@ class OperatorThread:
         return future.result()
 
     def _stop(self) -> None:
+        self._call(_end_all_tasks())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     # The loop's.
 
-    async def _open(self) -> None:
-        self.operator = self._make_operator(self._keep)
-        await self.operator.open(self._restore)
-
-    async def _process(self, elements: Iterable[Element]) -> None:
-        await self.operator.process_all((value, None, element_id) for value, element_id in elements)
-
     async def _end(self, barrier_timeout: float | None) -> None:
-        if barrier_timeout is None:
-            await self.operator.finish()
-        else:
-            await self.operator.settle(barrier_timeout)
+        # Not `finish`, which makes the last attempts at once: a partition's end is no reason to hurry a service.
+        settled = await self.operator.settle(_SETTLE_SECONDS if barrier_timeout is None else barrier_timeout)
+        while not settled and barrier_timeout is None:
+            settled = await self.operator.settle(_SETTLE_SECONDS)
+        self._flush()
 
     async def _cut(self) -> tuple[SubtaskSnapshot, list[Any], OperatorStatistics]:
         """Cut and close in one step of the loop: a call that began in between would be paid for and forgotten."""
@@ -155,21 +177,38 @@ class OperatorThread:
         except Exception as error:  # noqa: BLE001 - raised again in the feeding thread
             self._processor.report(error)
         else:
-            self._flush()
             then()
 
     def _keep(self, element: Record | Watermark) -> None:
         assert isinstance(element, Record), "no watermark was put in"
         self._outputs.append(element.value)
-        if len(self._outputs) >= OUTPUTS_AT_ONCE:
+        if len(self._outputs) >= self._outputs_at_once:
             self._flush()
 
-    def _flush(self) -> None:
-        outputs, self._outputs = self._outputs, []
+    def _tick(self) -> None:
+        # Mail that nobody has taken yet says as much as an empty one more.
+        if (self._outputs or not self._processor.mailbox.has_mail()) and not self._flush():
+            return
+        self._loop.call_later(TICK_SECONDS, self._tick)
+
+    def _flush(self) -> bool:
+        """Send what has left the operator to the feeding thread; tell whether that takes anything any more."""
+        outputs = self._outputs
+        keep = lambda: self._arrived.append(outputs)  # noqa: E731
         try:
-            self._mail.execute(lambda: self._arrived.append(outputs), "outputs")
+            self._mail.execute(lambda: self._arrive(outputs), "outputs", cancel=keep)
         except MailboxClosed:
-            return  # nobody takes outputs any more
+            return False
+        self._outputs = []
+        return True
+
+
+async def _end_all_tasks() -> None:
+    """End what a function has started on the loop and left behind, its threads included."""
+    loop = asyncio.get_running_loop()
+    await cancel_all(asyncio.all_tasks() - {asyncio.current_task()})
+    await loop.shutdown_asyncgens()
+    await loop.shutdown_default_executor()
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:

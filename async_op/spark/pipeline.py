@@ -11,9 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from async_op.dead_letters import OnError
 from async_op.functions import Function
 from async_op.retry import RetryPolicy
 from async_op.settings import Mode
+from async_op.spark.arrow import check_arrow
+from async_op.spark.dead_letters import DeadLetters, schema_with_letters
 from async_op.spark.epoch import EpochProgress, EpochRunner, Sink
 from async_op.spark.transform import arrow_schema, parse_schema
 from async_op.spark.worker import EpochSettings
@@ -61,6 +64,13 @@ class AsyncPipeline:
         Which outcomes are tried again, and when.
     barrier_timeout : float, optional
         Seconds that an epoch waits, at the end of its input, for calls under way; without it, until all have returned.
+        A call that is carried over starts anew in the next epoch, with its attempt number and idempotency key: where
+        micro-batches are shorter than the slowest calls, those come to their end only in a drain.
+    on_error : {"fail", "skip", "dead_letter"}
+        What becomes of a row that fails for good: it fails its epoch, is dropped, or becomes a dead letter.
+    dead_letters : {"column"}, optional
+        Where dead letters go, with `on_error="dead_letter"`: into a column of the sink's DataFrame, as described for
+        `AsyncDataStream.ordered_wait`. They are committed with the epoch and delivered again with it.
     storage_options : dict, optional
         Passed to the fsspec filesystem of `snapshots`.
 
@@ -93,14 +103,17 @@ class AsyncPipeline:
         timeout: float | None = None,
         retry: RetryPolicy | None = None,
         barrier_timeout: float | None = None,
+        on_error: OnError = "fail",
+        dead_letters: DeadLetters | None = None,
         storage_options: dict[str, Any] | None = None,
     ) -> None:
+        check_arrow(function, key_by, mode)
         self._store = SnapshotStore(snapshots, operator_id, storage_options=storage_options)
         self._parallelism = parallelism
         self._max_parallelism = max_parallelism
         check_parallelism(parallelism, self._key_groups())
         self._order_by = [order_by] if isinstance(order_by, str) else list(order_by or [])
-        self._output_schema = parse_schema(output_schema)
+        self._output_schema = schema_with_letters(parse_schema(output_schema), on_error, dead_letters)
         self._settings = EpochSettings(
             function=function,
             key_by=key_by,
@@ -109,6 +122,7 @@ class AsyncPipeline:
             timeout=timeout,
             retry=retry,
             barrier_timeout=barrier_timeout,
+            on_error=on_error,
         )
         self._query: PipelineQuery | None = None
 
@@ -140,6 +154,8 @@ class AsyncPipeline:
         IncompatibleSnapshot
             The newest snapshot has another max parallelism.
         """
+        if type(stream_df).__module__.startswith("pyspark.sql.connect."):
+            raise ConfigError("stream_df", stream_df, "a pipeline needs a classic Spark session, not a Connect one")
         if self._query is not None and self._query.isActive:
             raise ConfigError("pipeline", self._store.uri, "it runs already: stop its query first")
         spark = stream_df.sparkSession

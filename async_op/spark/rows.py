@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
 
 from async_op.spark.errors import OutputMismatch
+
+ROWS_AT_ONCE = 1024
+"""Rows that are turned into Python objects together, so that what leaves is taken before more is put in."""
+
+DEAD_LETTER = "dead_letter"
+"""The name of the column that tells why a row has no outputs."""
+
+_CONVERSION_ERRORS = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
@@ -18,6 +26,13 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
+def slices_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Cut batches into pieces of at most `ROWS_AT_ONCE` rows."""
+    for batch in batches:
+        for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+            yield batch.slice(start, ROWS_AT_ONCE)
+
+
 def key_getter(key_by: str | list[str] | None) -> Callable[[dict[str, Any]], Hashable] | None:
     """Return the function from a row to its key: a value, or a tuple for several columns."""
     if key_by is None:
@@ -25,48 +40,104 @@ def key_getter(key_by: str | list[str] | None) -> Callable[[dict[str, Any]], Has
     return itemgetter(*([key_by] if isinstance(key_by, str) else key_by))
 
 
-def batch_of(outputs: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
-    """Return the outputs as one batch of exactly this schema.
+class OutputWriter:
+    """Makes batches of exactly one schema from what functions return.
 
-    Raises
-    ------
-    OutputMismatch
-        An output has another shape, or a value another type.
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        Of the batches. If its last column is `DEAD_LETTER`, that is not the function's: it is null unless an output is
+        a dict that has it.
     """
-    names = schema.names
-    rows = [_row(output, names) for output in outputs]
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
-    arrays = [_array(column, field, outputs) for column, field in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._names = tuple(schema.names)
+        self._fields = list(schema)
+        self._letters = self._fields.pop() if self._names[-1:] == (DEAD_LETTER,) else None
+
+    def batch_of(self, outputs: Sequence[Any]) -> pa.RecordBatch:
+        """Return dicts and tuples as one batch.
+
+        Raises
+        ------
+        OutputMismatch
+            An output has another shape, or a value another type.
+        """
+        columns = self._columns(outputs)
+        arrays = [_array(column, field, outputs) for column, field in zip(columns, self.schema, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def fit(self, output: Any) -> pa.RecordBatch:
+        """Return a record batch with its columns in the schema's order.
+
+        Raises
+        ------
+        OutputMismatch
+            It is no record batch, or has other columns or types.
+        """
+        if not isinstance(output, pa.RecordBatch):
+            raise OutputMismatch(output, None, f"it is a {type(output).__name__}, not a RecordBatch")
+        names = output.schema.names
+        arrays = [_column(output, field) for field in self._fields]
+        if len(names) != len(arrays):
+            raise OutputMismatch(output, None, f"its columns are {', '.join(names)}")
+        if self._letters is not None:
+            arrays.append(pa.nulls(output.num_rows, self._letters.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _columns(self, outputs: Sequence[Any]) -> Sequence[Sequence[Any]]:
+        """Return a list of values for each column; all of one shape is the fast case."""
+        kinds = set(map(type, outputs))
+        if kinds == {tuple} and set(map(len, outputs)) == {len(self._fields)}:
+            columns: list[Sequence[Any]] = list(zip(*outputs, strict=True))
+            return columns if self._letters is None else [*columns, [None] * len(outputs)]
+        if kinds == {dict} and set().union(*outputs) <= set(self._names):
+            return [[output.get(name) for output in outputs] for name in self._names]
+        rows = [self._row(output) for output in outputs]
+        return list(zip(*rows, strict=True)) if rows else [()] * len(self._names)
+
+    def _row(self, output: Any) -> tuple[Any, ...]:
+        if isinstance(output, Mapping):
+            unknown = output.keys() - set(self._names)
+            if unknown:
+                raise OutputMismatch(output, str(min(unknown)), "there is no such column")
+            return tuple(output.get(name) for name in self._names)
+        if not isinstance(output, tuple):
+            raise OutputMismatch(output, None, f"it is a {type(output).__name__}")
+        if len(output) != len(self._fields):
+            raise OutputMismatch(output, None, f"{len(output)} values for {len(self._fields)} columns")
+        return output if self._letters is None else (*output, None)
 
 
-def _row(output: Any, names: list[str]) -> tuple[Any, ...]:
-    if isinstance(output, Mapping):
-        unknown = output.keys() - set(names)
-        if unknown:
-            raise OutputMismatch(output, str(min(unknown)), "there is no such column")
-        return tuple(output.get(name) for name in names)
-    if not isinstance(output, tuple):
-        raise OutputMismatch(output, None, f"it is a {type(output).__name__}")
-    if len(output) != len(names):
-        raise OutputMismatch(output, None, f"{len(output)} values for {len(names)} columns")
-    return output
+def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    found = batch.schema.get_all_field_indices(field.name)
+    if len(found) != 1:
+        raise OutputMismatch(batch, field.name, f"the batch has {len(found)} such columns")
+    column = batch.column(found[0])
+    if column.type != field.type:
+        raise OutputMismatch(batch, field.name, f"its type is {column.type}, not {field.type}")
+    if column.null_count and not field.nullable:
+        raise OutputMismatch(batch, field.name, "null in a column that is not nullable")
+    return column
 
 
-def _array(values: tuple[Any, ...], field: pa.Field, outputs: Sequence[Any]) -> pa.Array:
+def _array(values: Sequence[Any], field: pa.Field, outputs: Sequence[Any]) -> pa.Array:
     try:
         array = pa.array(values, field.type)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+    except _CONVERSION_ERRORS:
         for output, value in zip(outputs, values, strict=True):
             _check_value(output, value, field)
         raise
     if array.null_count and not field.nullable:
-        raise OutputMismatch(outputs[values.index(None)], field.name, "null in a column that is not nullable")
+        first = array.is_null().index(True).as_py()
+        raise OutputMismatch(outputs[first], field.name, "null in a column that is not nullable")
     return array
 
 
 def _check_value(output: Any, value: Any, field: pa.Field) -> None:
     try:
         pa.array([value], field.type)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        raise OutputMismatch(output, field.name, f"{error} (wanted {field.type})") from error
+    except _CONVERSION_ERRORS as error:
+        reason = f"its value is of type {type(value).__name__}, not {field.type}: {error}"
+        raise OutputMismatch(output, field.name, reason) from error

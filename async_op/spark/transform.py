@@ -10,13 +10,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from async_op.dead_letters import OnError
 from async_op.elements import Record, Watermark
-from async_op.functions import Function
+from async_op.errors import ElementFailed
+from async_op.functions import AsyncBatchFunction, Function
 from async_op.operator import AsyncWaitOperator
 from async_op.retry import RetryPolicy
 from async_op.settings import Mode
+from async_op.spark.arrow import check_arrow
+from async_op.spark.dead_letters import DeadLetters, schema_with_letters
+from async_op.spark.formats import ArrowFormat, Format, RowFormat
 from async_op.spark.loop import OperatorThread
-from async_op.spark.rows import batch_of, key_getter, rows_of
+from async_op.spark.rows import OutputWriter, key_getter
+from async_op.spark.task_output import flusher
 from keygroups.errors import ConfigError
 
 
@@ -30,19 +36,24 @@ def transform(
     capacity: int = 100,
     key_by: str | list[str] | None = None,
     retry: RetryPolicy | None = None,
+    on_error: OnError = "fail",
+    dead_letters: DeadLetters | None = None,
 ) -> DataFrame:
     """Apply a function to each row of a DataFrame, batch or streaming; nothing survives a partition's end.
 
     Raises
     ------
     ConfigError
-        The function declares keyed state, which needs `AsyncPipeline`, or a key column does not exist.
+        The function declares keyed state, which needs `AsyncPipeline`, or an argument can never work.
     """
     if function.states:
         raise ConfigError("function", function, "keyed state needs snapshots: use async_op.spark.AsyncPipeline")
-    schema = parse_schema(output_schema)
     check_columns(frame, "key_by", key_by)
-    task = _PartitionTask(function, arrow_schema(frame.sparkSession, schema), mode, timeout, capacity, key_by, retry)
+    check_arrow(function, key_by, mode)
+    schema = schema_with_letters(parse_schema(output_schema), on_error, dead_letters)
+    writer = OutputWriter(arrow_schema(frame.sparkSession, schema))
+    task = _PartitionTask(_format_of(function, capacity, writer), mode, timeout, key_by, retry, on_error)
+    task.make_operator(lambda _: None)  # so that what can never work is refused here
     return frame.mapInArrow(task, schema)
 
 
@@ -66,31 +77,46 @@ def check_columns(frame: DataFrame, argument: str, columns: str | list[str] | No
             raise ConfigError(argument, column, f"the columns are {frame.columns}")
 
 
+def _format_of(function: Function, capacity: int, writer: OutputWriter) -> Format:
+    if isinstance(function, AsyncBatchFunction) and function.arrow:
+        return ArrowFormat(function, capacity, writer)
+    return RowFormat(function, capacity, writer)
+
+
 @dataclass(frozen=True)
 class _PartitionTask:
     """What each Python worker runs."""
 
-    function: Function
-    output_schema: pa.Schema
+    format: Format
     mode: Mode
     timeout: float | None
-    capacity: int
     key_by: str | list[str] | None
     retry: RetryPolicy | None
+    on_error: OnError
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        source = (((row, None) for row in rows_of(batch)) for batch in batches)
-        with OperatorThread(self._make_operator) as thread:
-            for outputs in thread.run(source):
-                yield batch_of(outputs, self.output_schema)
+        flush = flusher()
+        empty = self.format.writer.batch_of(())
+        try:
+            with OperatorThread(self.make_operator, outputs_at_once=self.format.outputs_at_once) as thread:
+                for outputs in thread.run(self.format.elements(batches)):
+                    yield from self.format.batches_of(outputs) if outputs else [empty]
+                    flush()
+        except ElementFailed as failure:
+            # The driver gets one traceback only: let it be that of the user's function.
+            cause = failure.__cause__
+            raise failure.with_traceback(None if cause is None else cause.__traceback__)  # noqa: B904 - it is the same
 
-    def _make_operator(self, output: Callable[[Record | Watermark], object]) -> AsyncWaitOperator:
+    def make_operator(self, output: Callable[[Record | Watermark], object]) -> AsyncWaitOperator:
+        """Return the operator for one partition."""
         return AsyncWaitOperator(
-            self.function,
+            self.format.function,
             output,
             mode=self.mode,
-            capacity=self.capacity,
+            capacity=self.format.capacity,
             timeout=self.timeout,
             retry=self.retry,
             key_by=key_getter(self.key_by),
+            on_error=self.on_error,
+            dead_letters=self.format.dead_letters() if self.on_error == "dead_letter" else None,
         )

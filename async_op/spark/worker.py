@@ -12,13 +12,15 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
+from async_op.dead_letters import OnError
 from async_op.elements import Record, Watermark
 from async_op.functions import Function
 from async_op.operator import AsyncWaitOperator
 from async_op.retry import RetryPolicy
 from async_op.settings import Mode
-from async_op.spark.loop import OperatorThread
-from async_op.spark.rows import batch_of, key_getter, rows_of
+from async_op.spark.dead_letters import rows_in_place
+from async_op.spark.loop import Element, OperatorThread
+from async_op.spark.rows import OutputWriter, key_getter, rows_of
 from async_op.statistics import OperatorStatistics
 from keygroups.codec import pack
 from keygroups.errors import KeyGroupsError
@@ -47,6 +49,7 @@ class EpochSettings:
     timeout: float | None
     retry: RetryPolicy | None
     barrier_timeout: float | None
+    on_error: OnError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +99,12 @@ class EpochTask:
     def _run(self, subtask_index: int, batches: Iterator[pa.RecordBatch]) -> SubtaskReport:
         restore = None if self.snapshot is None else self.snapshot.restore(subtask_index, self.parallelism)
         source = _Source(batches, self.epoch_id)
+        writer = OutputWriter(self.output_schema)
         barrier_timeout = None if self.drain else self.settings.barrier_timeout
         with OperatorThread(lambda output: self._make_operator(subtask_index, output), restore) as thread:
-            outputs = [batch_of(part, self.output_schema) for part in thread.run(source, barrier_timeout)]
+            outputs = [writer.batch_of(part) for part in thread.run(source, barrier_timeout) if part]
             cut, last, statistics = thread.cut()
-            outputs.append(batch_of(last, self.output_schema))
+            outputs.append(writer.batch_of(last))
         table = pa.Table.from_batches(outputs, self.output_schema)
         assert table.num_rows == cut.emitted, "an output is in the snapshot's or in the epoch's, never in both"
         handle = self.pending.write_subtask(cut, table)
@@ -119,10 +123,12 @@ class EpochTask:
             parallelism=self.parallelism,
             subtask_index=subtask_index,
             max_parallelism=self.max_parallelism,
+            on_error=settings.on_error,
+            dead_letters=rows_in_place() if settings.on_error == "dead_letter" else None,
         )
 
 
-class _Source(Iterator[Iterator[tuple[dict[str, Any], str]]]):
+class _Source(Iterator[Iterator[Element]]):
     """Rows with an id that is the same whenever the epoch runs, in whatever order the rows come."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], epoch_id: str) -> None:
@@ -131,10 +137,10 @@ class _Source(Iterator[Iterator[tuple[dict[str, Any], str]]]):
         self._prefix = hashlib.blake2b(epoch_id.encode(), digest_size=16)
         self._seen = Counter[bytes]()
 
-    def __next__(self) -> Iterator[tuple[dict[str, Any], str]]:
+    def __next__(self) -> Iterator[Element]:
         batch = next(self._batches)
         self.rows += batch.num_rows
-        return ((row, self._identify(row)) for row in rows_of(batch))
+        return ((row, None, self._identify(row)) for row in rows_of(batch))
 
     def _identify(self, row: dict[str, Any]) -> str:
         digest = self._prefix.copy()
@@ -152,5 +158,6 @@ def _metrics(rows: int, statistics: OperatorStatistics, outputs: int, in_flight:
         "calls": statistics.calls,
         "reinvoked": statistics.reinvoked,
         "reemitted": statistics.reemitted,
+        "dead_letters": statistics.dead_letters,
         "in_flight": in_flight,
     }

@@ -60,6 +60,7 @@ class Run:
         self.log = folder / "calls"
         self.delivered: dict[int, list[tuple[Any, ...]]] = {}
         self.deliveries = Counter[int]()
+        self.redelivered_same = True
         self.fail_sink_at: int | None = None
         self.function = Count(self.log)
         self.log.touch()
@@ -71,7 +72,9 @@ class Run:
 
     def sink(self, batch: DataFrame, epoch: int) -> None:
         self.deliveries[epoch] += 1
-        self.delivered[epoch] = sorted(tuple(row) for row in batch.collect())
+        rows = sorted((tuple(row) for row in batch.collect()), key=str)
+        self.redelivered_same &= self.delivered.setdefault(epoch, rows) == rows
+        self.delivered[epoch] = rows
         if epoch == self.fail_sink_at:
             self.fail_sink_at = None
             raise OSError("the sink is down")
@@ -163,6 +166,51 @@ def test_a_failed_delivery_is_repeated_without_a_call(run: Run) -> None:
     assert run.deliveries[2] >= 2
     assert restarted.progress()[0].epoch == 3
     assert len(run.calls()) - before == sum(epoch.calls for epoch in restarted.progress())
+
+
+class CountSome(Count):
+    """Every 25th row fails for good, of which every second one after the barrier."""
+
+    async def async_invoke(self, value: dict[str, Any], ctx: Any) -> list[Any]:
+        outputs = await super().async_invoke(value, ctx)
+        if value["id"] % 25 == 0:
+            await asyncio.sleep(value["id"] % 50 / 50)
+            raise ValueError(f"no answer for {value['id']}")
+        return outputs
+
+
+@pytest.mark.parametrize("mode", ["ordered", "unordered", "key_ordered"])
+def test_dead_letters_are_delivered_exactly_once_with_their_epoch(run: Run, mode: str) -> None:
+    run.write_input()
+    run.function = CountSome(run.log)
+    run.fail_sink_at = 2
+    options: dict[str, Any] = {"mode": mode, "on_error": "dead_letter", "dead_letters": "column"}
+    with pytest.raises(Exception, match="the sink is down"):
+        run.run(**options)
+    pipeline = run.run(**options)
+    assert run.deliveries[2] >= 2
+    assert run.redelivered_same
+    rows = [row for epoch in run.delivered.values() for row in epoch]
+    letters = [row[-1] for row in rows if row[-1] is not None]
+    assert sorted(json.loads(letter.value)["id"] for letter in letters) == list(range(0, FILES * ROWS_PER_FILE, 25))
+    assert sorted(row[0] for row in rows if row[-1] is None) == [n for n in range(FILES * ROWS_PER_FILE) if n % 25]
+    for letter in letters:
+        number = json.loads(letter.value)["id"]
+        assert (letter.attempts, letter.error_type) == (1, "ValueError")
+        assert letter.error_message == f"no answer for {number}"
+        assert json.loads(letter.key) == f"u{number % KEYS}"
+    calls = dict(run.calls())
+    assert all(calls[json.loads(letter.value)["id"]] == letter.idempotency_key for letter in letters)
+    found = sum(epoch.dead_letters for epoch in pipeline.progress())
+    assert 0 < found < len(letters)
+
+
+def test_failed_rows_can_be_skipped(run: Run) -> None:
+    run.write_input()
+    run.function = CountSome(run.log)
+    run.run(on_error="skip")
+    rows = [row for epoch in run.delivered.values() for row in epoch]
+    assert sorted(row[0] for row in rows) == [n for n in range(FILES * ROWS_PER_FILE) if n % 25]
 
 
 def test_a_failed_epoch_leaves_no_trace(run: Run) -> None:

@@ -11,7 +11,7 @@ from pyspark import cloudpickle
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
-from async_op import AsyncDataStream, AsyncFunction
+from async_op import AsyncDataStream, AsyncFunction, FixedDelayRetry
 from keygroups import ConfigError, ValueState
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -40,10 +40,12 @@ class FailAt(AsyncFunction):
         return []
 
 
-class Hang(AsyncFunction):
+class HangForGood(AsyncFunction):
     async def async_invoke(self, value, ctx):
         await asyncio.get_running_loop().create_future()
 
+
+class Hang(HangForGood):
     async def timeout(self, value, ctx):
         return [(value["id"], -1)]
 
@@ -88,10 +90,32 @@ def test_a_timeout_can_give_a_fallback(spark: SparkSession) -> None:
     assert sorted(tuple(row) for row in outputs.collect()) == [(0, -1), (1, -1), (2, -1)]
 
 
-def test_a_failing_row_is_named(spark: SparkSession) -> None:
-    outputs = AsyncDataStream.ordered_wait(spark.range(10), FailAt(), output_schema=SCHEMA)
-    with pytest.raises(PythonException, match=r"ElementFailed.*\{'id': 7\}.*the service said no"):
+def test_a_failing_row_is_named_with_the_line_that_failed(spark: SparkSession) -> None:
+    outputs = AsyncDataStream.key_ordered_wait(
+        spark.range(10), FailAt(), output_schema=SCHEMA, key_by="id", retry=FixedDelayRetry(3, 0.001)
+    )
+    with pytest.raises(PythonException) as raised:
         outputs.collect()
+    *trace, error = str(raised.value).strip().splitlines()
+    assert "ElementFailed: attempt 3 of element {'id': 7} with key 7 failed: ValueError: the service said no" in error
+    assert 'raise ValueError("the service said no")' in "\n".join(trace)
+    assert "mailbox" not in "\n".join(trace)
+
+
+def test_a_row_that_timed_out_is_named(spark: SparkSession) -> None:
+    outputs = AsyncDataStream.ordered_wait(spark.range(3), HangForGood(), output_schema=SCHEMA, timeout=0.05)
+    with pytest.raises(
+        PythonException, match=r"no result within 0.05 s for \{'id': \d\}(.|\n)*in attempt 1, with key None"
+    ):
+        outputs.collect()
+
+
+def test_a_long_value_is_shortened(spark: SparkSession) -> None:
+    frame = spark.range(7, 8).selectExpr("id", "repeat('x', 10000) as text")
+    with pytest.raises(PythonException) as raised:
+        AsyncDataStream.ordered_wait(frame, FailAt(), output_schema=SCHEMA).collect()
+    assert "'id': 7, 'text': 'xxx" in str(raised.value)
+    assert "x" * 100 not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +123,7 @@ def test_a_failing_row_is_named(spark: SparkSession) -> None:
     [
         ((1,), SCHEMA, "1 values for 2 columns"),
         ({"id": 1, "thrice": 3}, SCHEMA, "'thrice': there is no such column"),
-        ({"id": "one", "twice": 2}, SCHEMA, "column 'id'"),
+        ({"id": "one", "twice": 2}, SCHEMA, "column 'id': its value is of type str, not int64"),
         ({"twice": 2}, "id bigint not null, twice bigint", "column 'id': null"),
         (5, SCHEMA, "it is a int"),
         ((1, 2**40), "id bigint, twice int", "column 'twice'"),

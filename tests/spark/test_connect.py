@@ -1,0 +1,92 @@
+"""Spark Connect: the stateless transform works, a pipeline says what it needs. In a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from keygroups.java import use_java
+
+pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
+
+SCRIPT = """
+import asyncio
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+from async_op import AsyncBatchFunction, AsyncDataStream, AsyncFunction
+from async_op.spark import AsyncPipeline, split_dead_letters
+from keygroups import ConfigError
+
+class Double(AsyncFunction):
+    async def async_invoke(self, value, ctx):
+        await asyncio.sleep(0.001)
+        if value["id"] == 7:
+            raise ValueError("the service said no")
+        return [(value["id"], 2 * value["id"])]
+
+class DoubleAll(AsyncBatchFunction):
+    arrow = True
+    async def async_invoke_batch(self, batch, ctx):
+        return batch.append_column("twice", pc.multiply(batch.column("id"), 2))
+
+SCHEMA = "id bigint, twice bigint"
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+assert type(spark).__module__.startswith("pyspark.sql.connect")
+frame = spark.range(0, 100, 1, 2)
+
+letters = {"on_error": "dead_letter", "dead_letters": "column"}
+outputs, dead = split_dead_letters(AsyncDataStream.ordered_wait(frame, Double(), output_schema=SCHEMA, **letters))
+assert sorted(map(tuple, outputs.collect())) == [(n, 2 * n) for n in range(100) if n != 7]
+assert [row.value for row in dead.collect()] == ['{"id": 7}']
+
+outputs = AsyncDataStream.unordered_wait(frame, DoubleAll(), output_schema=SCHEMA)
+assert sorted(map(tuple, outputs.collect())) == [(n, 2 * n) for n in range(100)]
+
+try:
+    AsyncDataStream.unordered_wait(frame, Double(), output_schema=SCHEMA).collect()
+except Exception as error:
+    assert "attempt 1 of element {'id': 7}" in str(error), error
+else:
+    raise AssertionError("it did not fail")
+
+ticks = spark.readStream.format("rate").option("rowsPerSecond", 20).load().selectExpr("value + 8 as id")
+query = (AsyncDataStream.unordered_wait(ticks, Double(), output_schema=SCHEMA)
+         .writeStream.format("memory").queryName("doubled").start())
+for _ in range(60):
+    if spark.table("doubled").count() or query.awaitTermination(1):
+        break
+assert spark.table("doubled").where("twice = id * 2").count()
+query.stop()
+
+pipeline = AsyncPipeline(Double(), key_by="id", output_schema=SCHEMA, snapshots="snapshots", operator_id="double",
+                         parallelism=1)
+try:
+    pipeline.start(ticks, lambda batch, epoch: None, checkpoint_location="checkpoint")
+except ConfigError as error:
+    assert "classic Spark session" in str(error), error
+else:
+    raise AssertionError("it was not refused")
+spark.stop()
+print("done")
+"""
+
+
+def test_the_transform_works_over_connect(tmp_path: Path) -> None:
+    use_java()
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONWARNINGS": "default"}
+    (tmp_path / "connect.py").write_text(SCRIPT)
+    ended = subprocess.run(
+        [sys.executable, "connect.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    assert ended.stdout.endswith("done\n")

@@ -1,0 +1,147 @@
+"""The operator beside the feeding thread, without Spark: what comes out when, and what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from async_op import AsyncFunction, AsyncWaitOperator, ElementFailed, FixedDelayRetry
+from async_op.spark.loop import OUTPUTS_AT_ONCE, OperatorThread
+
+
+class Calls(AsyncFunction):
+    """Negative values never return; `late` ones do when they are released. Leaves a task and a thread behind."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+        self.closed = False
+        self.attempts: list[int] = []
+
+    async def open(self, runtime: Any) -> None:
+        self.stray = asyncio.create_task(asyncio.sleep(3600))
+        await asyncio.to_thread(int)
+
+    async def async_invoke(self, value: Any, ctx: Any) -> list[Any]:
+        self.attempts.append(ctx.attempt)
+        if value == "bad":
+            raise ValueError("no")
+        if value == "late":
+            await asyncio.to_thread(self.released.wait, 60)
+        if isinstance(value, int) and value < 0:
+            await asyncio.get_running_loop().create_future()
+        return [value]
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) == before
+
+
+def _thread(function: Calls, **options: Any) -> OperatorThread:
+    return OperatorThread(lambda output: AsyncWaitOperator(function, output, **({"capacity": 10} | options)))
+
+
+def _source(*portions: list[Any]) -> Iterator[list[tuple[Any, None, None]]]:
+    return iter([[(value, None, None) for value in portion] for portion in portions])
+
+
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+
+
+def test_everything_comes_out_in_portions() -> None:
+    count = 3 * OUTPUTS_AT_ONCE + 17
+    function = Calls()
+    with _thread(function, mode="ordered") as thread:
+        parts = [part for part in thread.run(_source(list(range(count)))) if part]
+    assert [value for part in parts for value in part] == list(range(count))
+    assert max(map(len, parts)) == OUTPUTS_AT_ONCE
+    assert function.closed
+
+
+def test_an_output_leaves_while_others_are_awaited() -> None:
+    function = Calls()
+    seen = []
+    with _thread(function) as thread:
+        for part in thread.run(_source(["late", 1], [2])):
+            seen += part
+            if {1, 2} <= set(seen):
+                function.released.set()
+    assert sorted(map(str, seen)) == ["1", "2", "late"]
+
+
+def test_a_portion_is_fed_only_when_the_one_before_has_been_accepted() -> None:
+    asked: list[int] = []
+
+    def source() -> Iterator[list[tuple[Any, None, None]]]:
+        for number in range(3):
+            asked.append(number)
+            yield [("late" if number == 0 else number, None, None)]
+
+    function = Calls()
+    with _thread(function, capacity=1) as thread:
+        outputs = thread.run(source())
+        assert next(outputs) == []  # it shows that it is alive
+        assert next(outputs) == []
+        assert asked == [0, 1]
+        function.released.set()
+        assert sorted(str(value) for part in outputs for value in part) == ["1", "2", "late"]
+
+
+def test_whoever_stops_taking_closes_the_operator() -> None:
+    function = Calls()
+    with _thread(function) as thread:
+        outputs = thread.run(_source([1, -1], [2, -2]))
+        while not next(outputs):
+            pass
+        outputs.close()
+    assert function.closed
+    assert function.stray.cancelled()
+
+
+@pytest.mark.parametrize("values", [["bad"], [1, "bad", -1], [-1, -2, "bad", 4]])
+def test_a_failure_is_raised_to_whoever_takes(values: list[Any]) -> None:
+    function = Calls()
+    with pytest.raises(ElementFailed, match="'bad'"), _thread(function) as thread:
+        list(thread.run(_source(values)))
+    assert function.closed
+
+
+def test_a_function_that_cannot_be_opened_fails_the_run() -> None:
+    class Unopened(Calls):
+        async def open(self, runtime: Any) -> None:
+            raise OSError("no network")
+
+    with pytest.raises(OSError, match="no network"), _thread(Unopened()) as thread:
+        list(thread.run(_source([1])))
+
+
+def test_the_end_of_the_input_takes_no_attempt_away() -> None:
+    function = Calls()
+    with pytest.raises(ElementFailed, match="attempt 4"), _thread(function, retry=FixedDelayRetry(4, 0.001)) as thread:
+        list(thread.run(_source(["bad"])))
+    assert function.attempts == [1, 2, 3, 4]
+
+
+def test_what_leaves_after_the_barrier_is_in_the_cut() -> None:
+    function = Calls()
+    with _thread(function) as thread:
+        parts = list(thread.run(_source([1, "late", -1]), barrier_timeout=0.01))
+        function.released.set()
+        before = threading.Event()
+        thread._loop.call_soon_threadsafe(before.set)
+        before.wait()
+        snapshot, last, _ = thread.cut()
+    emitted = [value for part in [*parts, last] for value in part]
+    assert len(emitted) == snapshot.emitted
+    assert len(emitted) + len(snapshot.in_flight) == 3
+    completed = [element for element in snapshot.in_flight if element.completed]
+    assert completed == []
