@@ -16,7 +16,7 @@ from snapshots.pending import PendingSnapshot
 from snapshots.restore import SubtaskRestore
 from snapshots.snapshot import Snapshot
 from snapshots.store import SnapshotStore
-from snapshots.subtask import InFlightElement, SubtaskSnapshot
+from snapshots.subtask import InFlightElement, OperatorStateCut, SubtaskSnapshot
 from snapshots.verify import Problem, VerifyReport
 from snapshots.writer import SubtaskHandle
 
@@ -26,6 +26,7 @@ __all__ = [
     "InFlightElement",
     "IncompatibleSnapshot",
     "IncompleteSnapshot",
+    "OperatorStateCut",
     "PendingSnapshot",
     "Problem",
     "Snapshot",

@@ -11,9 +11,10 @@ from typing import Any
 
 from keygroups.errors import ConfigError
 from keygroups.ranges import check_parallelism
+from snapshots.compaction import compacted_files
 from snapshots.errors import SnapshotCorrupted, SnapshotNotFound
 from snapshots.filesystem import open_folder
-from snapshots.manifest import Manifest, manifest_name
+from snapshots.manifest import Manifest, features_of, library_versions, manifest_name
 from snapshots.pending import PendingSnapshot, now_text, put_manifest
 from snapshots.snapshot import Snapshot
 from snapshots.subtask import SubtaskSnapshot
@@ -151,6 +152,43 @@ class SnapshotStore:
             created_at=now_text(),
             parallelism=parallelism,
             metrics={},
+        )
+        put_manifest(self._folder, manifest)
+        return Snapshot(self._folder, manifest)
+
+    def compact(self) -> Snapshot:
+        """Fold the deltas of the newest snapshot into its base files, and commit the result as the next version.
+
+        The content stays the same, so that writers continue with deltas on it. Returns the newest snapshot as it is if
+        there is nothing to fold.
+
+        Raises
+        ------
+        SnapshotNotFound
+            There is no snapshot yet.
+        SnapshotCorrupted
+            A file is damaged; nothing was committed.
+        CommitConflict
+            Another writer committed meanwhile.
+        """
+        latest = self.latest()
+        if latest is None:
+            raise SnapshotNotFound(self.uri)
+        parent = latest.manifest
+        files = compacted_files(self._folder, parent)
+        if files == parent.files:
+            return latest
+        manifest = replace(
+            parent,
+            version=parent.version + 1,
+            snapshot_id=uuid.uuid4().hex,
+            parent_version=parent.version,
+            parent_id=parent.snapshot_id,
+            created_at=now_text(),
+            files=files,
+            metrics={},
+            required_features=features_of(files),
+            written_by=library_versions(),
         )
         put_manifest(self._folder, manifest)
         return Snapshot(self._folder, manifest)
