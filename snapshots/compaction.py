@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from keygroups.ranges import KeyGroupRange
 from snapshots.columns import common_key_type, keyed_schema
@@ -47,12 +47,16 @@ def compacted_files(folder: Folder, manifest: Manifest) -> tuple[DataFile, ...]:
     return (*carry_over(manifest.files_of("keyed", "delta"), new), *new, *others)
 
 
-def _runs(spans: Iterable[tuple[KeyGroupRange, list[KeyedReader]]]) -> Iterator[Run]:
-    """Join neighbours that are to be written again."""
+def _runs(spans: Run) -> Iterator[Run]:
+    """Join neighbours that are to be written again: all that a base holds, or none of it."""
+    changed = {
+        base.file.path
+        for _, (base, *deltas) in spans
+        if deltas or base.file.key_groups != base.file.file_key_groups
+    }
     run: Run = []
     for span, layers in spans:
-        file = layers[0].file
-        if len(layers) > 1 or file.key_groups != file.file_key_groups:
+        if layers[0].file.path in changed:
             run.append((span, layers))
         elif run:
             yield run

@@ -48,7 +48,7 @@ class SnapshotMachine(RuleBasedStateMachine):
     @initialize(
         parallelism=PARALLELISMS,
         keyed=st.booleans(),
-        delta_share=st.sampled_from([0.5, 100.0]),
+        delta_share=st.sampled_from([0.5, float("inf")]),
         deltas=st.sampled_from([1, 2, writer.DELTAS_MAX]),
         file_bytes=st.sampled_from([1, files.FILE_BYTES]),
     )
@@ -179,6 +179,16 @@ class SnapshotMachine(RuleBasedStateMachine):
         if not again:
             self.barrier = None
         self.check_snapshot(parallelism)
+
+    @rule(rounds=st.lists(st.tuples(st.dictionaries(KEYS, COUNTS, max_size=4), st.none() | KEYS), min_size=1, max_size=4))
+    def checkpoint(self, rounds: list[tuple[dict[Any, int | None], Any]]) -> None:
+        """What an undisturbed operator does: some work, a cut, its commit, and again."""
+        for counts, removed in rounds:
+            self.put(counts)
+            if removed is not None:
+                self.delete(removed, "count")
+            self.cut()
+            self.write(self.parallelism, again=False)
 
     @precondition(lambda self: self.barrier is not None)
     @rule()
