@@ -75,6 +75,7 @@ class RowEncoder:
     def __init__(self, cut: StateCut, schema: pa.Schema) -> None:
         self._where = f"state {cut.descriptor.name!r}"
         self._schema = schema
+        self._is_delta = DELETED in schema.names
         self._piece_rows = 256
 
     def rows(
@@ -83,23 +84,27 @@ class RowEncoder:
         """Encode a key group, or of a delta what became of its changed keys."""
         keys = list(group if changed is None else changed)
         values = list(group.values()) if changed is None else [group.get(key, MISSING) for key in keys]
+        if TypedKey in set(map(type, keys)):
+            keys = list(map(original_of, keys))
         start = 0
         while start < len(keys):
             end = start + self._piece_rows
-            table = self._table(key_group, list(map(original_of, keys[start:end])), values[start:end])
+            table = self._table(key_group, keys[start:end], values[start:end])
             start = end
             row_bytes = max(table.nbytes // table.num_rows, 1)
             self._piece_rows = min(max(PIECE_BYTES // row_bytes, 1), PIECE_ROWS_MAX)
             yield table
 
     def _table(self, key_group: int, keys: list[Any], values: list[Any]) -> pa.Table:
+        deleted = [value is MISSING for value in values] if self._is_delta else []
+        if any(deleted) and not is_packed(self._schema.field("value")):
+            values = [None if value is MISSING else value for value in values]
         columns = [
             pa.repeat(pa.scalar(key_group, pa.int32()), len(keys)),
             encode_column(keys, self._schema.field("key"), f"a key of {self._where}"),
+            *([pa.array(deleted, pa.bool_())] if self._is_delta else []),
             encode_column(values, self._schema.field("value"), self._where, keys),
         ]
-        if DELETED in self._schema.names:
-            columns.insert(2, pa.array([value is MISSING for value in values], pa.bool_()))
         return pa.Table.from_arrays(columns, schema=self._schema)
 
 
@@ -129,6 +134,6 @@ def _array(values: list[Any], field: pa.Field, where: str) -> pa.Array:
     if is_packed(field):
         return pa.array([None if value is MISSING else pack(value, where) for value in values], pa.binary())
     try:
-        return array_of([None if value is MISSING else value for value in values], field.type)
+        return array_of(values, field.type)
     except Misfit as error:
         raise UnstorableValue(f"{type(values[0]).__qualname__} that does not fit {error}", where) from error

@@ -54,7 +54,11 @@ class ParquetEncoder:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._sink = pa.BufferOutputStream()
-        self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd", write_page_checksum=True)
+        # Values are mostly different, and then a dictionary of them takes longer than everything else together.
+        dictionaries = [KEY_GROUP] if KEY_GROUP in schema.names else True
+        self._writer = pq.ParquetWriter(
+            self._sink, schema, compression="zstd", use_dictionary=dictionaries, write_page_checksum=True
+        )
         self.rows = 0
 
     @property

@@ -1,4 +1,4 @@
-"""The command line: ``keygroups inspect``, ``plan``, ``repartition``, ``verify`` and ``doctor``."""
+"""The command line: ``keygroups inspect``, ``plan``, ``repartition``, ``compact``, ``verify`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["main"]
 _HELP_WITHOUT_EXTRA = """\
 Usage: keygroups COMMAND [ARGS]...
 
-Look at, check and rescale snapshots: inspect, plan, repartition, verify, doctor.
+Look at, check and rescale snapshots: inspect, plan, repartition, compact, verify, doctor.
 
 The commands need packages that are not installed: pip install 'keygroups[cli]'
 """

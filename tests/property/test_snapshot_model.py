@@ -24,6 +24,7 @@ from snapshots import (
     files,
     writer,
 )
+from snapshots.layers import layers_of
 from tests.snapshot_kit import COUNT, PROFILE, Content, G, content_of, loaded, new_store, part, record, restored, watermark
 
 STATES = (COUNT, PROFILE)
@@ -51,8 +52,11 @@ class SnapshotMachine(RuleBasedStateMachine):
         delta_share=st.sampled_from([0.5, float("inf")]),
         deltas=st.sampled_from([1, 2, writer.DELTAS_MAX]),
         file_bytes=st.sampled_from([1, files.FILE_BYTES]),
+        changed_min=st.sampled_from([0, 1, memory.CHANGED_KEYS_MIN]),
     )
-    def start(self, parallelism: int, keyed: bool, delta_share: float, deltas: int, file_bytes: int) -> None:
+    def start(
+        self, parallelism: int, keyed: bool, delta_share: float, deltas: int, file_bytes: int, changed_min: int
+    ) -> None:
         self.limits = pytest.MonkeyPatch()
         self.limits.setattr(writer, "DELTA_SHARE_MAX", delta_share)
         self.limits.setattr(writer, "DELTAS_MAX", deltas)
@@ -60,7 +64,7 @@ class SnapshotMachine(RuleBasedStateMachine):
         self.limits.setattr(files, "ROW_GROUP_ROWS_MIN", 4)
         self.limits.setattr(files, "ROW_GROUP_BYTES", 200)
         self.limits.setattr(columns, "PIECE_ROWS_MAX", 2)
-        self.limits.setattr(memory, "CHANGED_KEYS_MIN", 8)
+        self.limits.setattr(memory, "CHANGED_KEYS_MIN", changed_min)
         self.store = new_store()
         self.other_store = new_store()
         self.history: dict[int, tuple[Content, list[list[InFlightElement]]]] = {}
@@ -306,6 +310,9 @@ class SnapshotMachine(RuleBasedStateMachine):
         assert self.snapshot is not None
         assert self.snapshot.version == max(self.store.versions())
         self.history[self.snapshot.version] = self.committed, self.committed_elements
+        for state in STATES:
+            layers = self.snapshot.manifest.files_of("keyed", "delta", state=state.name)
+            assert max(len(layers_of(layers, key_group)) for key_group in range(G)) <= 1 + writer.DELTAS_MAX
         report = self.store.verify()
         assert report.ok, report.problems
         assert content_of(self.snapshot, parallelism) == self.committed
