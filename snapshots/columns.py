@@ -76,6 +76,8 @@ class RowEncoder:
         self._where = f"state {cut.descriptor.name!r}"
         self._schema = schema
         self._is_delta = DELETED in schema.names
+        # Keys of one of the other types are what they are.
+        self._has_typed_keys = is_packed(schema.field("key")) or schema.field("key").type == pa.float64()
         self._piece_rows = 256
 
     def rows(
@@ -84,12 +86,14 @@ class RowEncoder:
         """Encode a key group, or of a delta what became of its changed keys."""
         keys = list(group if changed is None else changed)
         values = list(group.values()) if changed is None else [group.get(key, MISSING) for key in keys]
-        if TypedKey in set(map(type, keys)):
+        if self._has_typed_keys:
             keys = list(map(original_of, keys))
         start = 0
         while start < len(keys):
             end = start + self._piece_rows
-            table = self._table(key_group, keys[start:end], values[start:end])
+            is_whole = start == 0 and end >= len(keys)
+            piece = (keys, values) if is_whole else (keys[start:end], values[start:end])
+            table = self._table(key_group, *piece)
             start = end
             row_bytes = max(table.nbytes // table.num_rows, 1)
             self._piece_rows = min(max(PIECE_BYTES // row_bytes, 1), PIECE_ROWS_MAX)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import Future
 
 from keygroups.ranges import KeyGroupRange
 from snapshots.columns import common_key_type, keyed_schema
@@ -20,7 +21,7 @@ Run = list[tuple[KeyGroupRange, list[KeyedReader]]]
 def compacted_files(folder: Folder, manifest: Manifest) -> tuple[DataFile, ...]:
     """Write what has deltas, or lies in a file of which only a part holds, as files of their own.
 
-    One key group and one unfinished file are in memory at a time.
+    One key group and two files are in memory at a time.
 
     Parameters
     ----------
@@ -34,15 +35,16 @@ def compacted_files(folder: Folder, manifest: Manifest) -> tuple[DataFile, ...]:
     tuple of DataFile
         All files of a snapshot with the same content; those of the manifest itself if there is nothing to do.
     """
-    files = FileWriter(folder, uuid.uuid4().hex)
     path = folder.path(manifest_name(manifest.version))
-    new: list[DataFile] = []
-    for info in manifest.states:
-        layers = StateReader(folder, manifest.files_of("keyed", "delta", state=info.name), path)
-        for run in _runs(layers.spans(KeyGroupRange(0, manifest.max_parallelism - 1))):
-            new += _write(files, info, manifest.version + 1, run)
-    if not new:
+    stored: list[Future[DataFile]] = []
+    with FileWriter(folder, uuid.uuid4().hex) as files:
+        for info in manifest.states:
+            layers = StateReader(folder, manifest.files_of("keyed", "delta", state=info.name), path)
+            for run in _runs(layers.spans(KeyGroupRange(0, manifest.max_parallelism - 1))):
+                stored += _write(files, info, manifest.version + 1, run)
+    if not stored:
         return manifest.files
+    new = [file.result() for file in stored]
     others = (file for file in manifest.files if file.kind not in {"keyed", "delta"})
     return (*carry_over(manifest.files_of("keyed", "delta"), new), *new, *others)
 
@@ -65,7 +67,7 @@ def _runs(spans: Run) -> Iterator[Run]:
         yield run
 
 
-def _write(files: FileWriter, info: StateInfo, version: int, run: Run) -> Iterator[DataFile]:
+def _write(files: FileWriter, info: StateInfo, version: int, run: Run) -> Iterator[Future[DataFile]]:
     types = {stored_key_type(layer) for _, layers in run for layer in layers if layer.file.rows}
     schema = keyed_schema(info, common_key_type(types))
     label = FileLabel(kind="keyed", state=info.name, subtask=run[0][1][0].file.subtask, version=version)

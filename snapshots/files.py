@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Self
 
 import pyarrow as pa
 
 from keygroups.ranges import KeyGroupRange
 from snapshots.filesystem import Folder
 from snapshots.manifest import DataFile, FileKind
-from snapshots.parquet import ParquetEncoder
+from snapshots.parquet import EncodedFile, ParquetEncoder
 
-FILE_BYTES = 128 * 2**20
-"""A file is ended at the next key group once it has so many bytes: that is what a writer keeps in memory."""
+FILE_BYTES = 32 * 2**20
+"""A file is ended at the next key group once it has so many bytes: a writer keeps two such files in memory."""
 
 ROW_GROUP_ROWS_MIN = 8192
 """Neighbouring key groups share a row group until it has this many rows."""
@@ -35,7 +37,7 @@ class FileLabel:
 
 
 class FileWriter:
-    """Writes files into a folder of their own, so that no other attempt overwrites them.
+    """Stores files in a folder of their own, so that no other attempt overwrites them; one while the next is encoded.
 
     Parameters
     ----------
@@ -48,9 +50,21 @@ class FileWriter:
     def __init__(self, folder: Folder, attempt_id: str) -> None:
         self._folder = folder
         self._prefix = f"data/{attempt_id}"
+        self._thread = ThreadPoolExecutor(1, "snapshot-files")
+        self._storing: Future[DataFile] | None = None
 
-    def write(self, label: FileLabel, name: str, key_groups: KeyGroupRange, encoder: ParquetEncoder) -> DataFile:
-        """End a file, store it and describe it."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
+
+    def write(
+        self, label: FileLabel, name: str, key_groups: KeyGroupRange, encoder: ParquetEncoder
+    ) -> Future[DataFile]:
+        """End a file and store it, once the one before it is stored."""
+        if self._storing is not None:
+            self._storing.result()
         path = f"{self._prefix}/{name}.parquet"
         metadata = {
             "keygroups.path": path,
@@ -60,6 +74,10 @@ class FileWriter:
             "keygroups.parent": label.parent_id or "",
         }
         encoded = encoder.finish(metadata)
+        self._storing = self._thread.submit(self._store, label, path, key_groups, encoded)
+        return self._storing
+
+    def _store(self, label: FileLabel, path: str, key_groups: KeyGroupRange, encoded: EncodedFile) -> DataFile:
         self._folder.write(path, encoded.data)
         return DataFile(
             kind=label.kind,
@@ -104,7 +122,7 @@ class KeyedWriter:
         self._waiting: list[pa.Table] = []
         self._rows = self._bytes = 0
 
-    def add(self, key_group: int, tables: Iterator[pa.Table]) -> Iterator[DataFile]:
+    def add(self, key_group: int, tables: Iterator[pa.Table]) -> Iterator[Future[DataFile]]:
         """Add the rows of a key group; yields the file before it, if that is full."""
         if self._encoder.rows and self._encoder.bytes >= FILE_BYTES:
             yield self._end_file(key_group - 1)
@@ -119,7 +137,7 @@ class KeyedWriter:
         if self._rows >= ROW_GROUP_ROWS_MIN:
             self._end_row_group()
 
-    def finish(self) -> DataFile:
+    def finish(self) -> Future[DataFile]:
         """Write the last file."""
         return self._end_file(self._last)
 
@@ -128,7 +146,7 @@ class KeyedWriter:
             self._encoder.write(pa.concat_tables(self._waiting))
         self._waiting, self._rows, self._bytes = [], 0, 0
 
-    def _end_file(self, last: int) -> DataFile:
+    def _end_file(self, last: int) -> Future[DataFile]:
         self._end_row_group()
         key_groups = KeyGroupRange(self._first, last)
         name = f"{self._label.kind}-{self._label.state}-{key_groups.start}-{key_groups.end}"

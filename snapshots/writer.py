@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -62,7 +63,9 @@ def write_subtask(
         state_info(cut.descriptor, None if parent is None else parent.state(cut.descriptor.name))
         for cut in snapshot.states
     )
-    writer = _SubtaskWriter(folder, FileWriter(folder, attempt_id), snapshot, parent)
+    with FileWriter(folder, attempt_id) as files:
+        writer = _SubtaskWriter(folder, files, snapshot, parent)
+        stored = [*writer.keyed_files(states), *writer.other_files(outputs)]
     return SubtaskHandle(
         subtask_index=snapshot.subtask_index,
         parallelism=snapshot.parallelism,
@@ -72,7 +75,7 @@ def write_subtask(
         parent_id=None if parent is None else parent.snapshot_id,
         states=states,
         operator_states=tuple(OperatorStateInfo(state.name, state.mode) for state in snapshot.operator_states),
-        files=(*writer.keyed_files(states), *writer.other_files(outputs)),
+        files=tuple(file.result() for file in stored),
         channel=_channel(snapshot),
         in_flight_count=len(snapshot.in_flight),
     )
@@ -92,7 +95,7 @@ class _SubtaskWriter:
     snapshot: SubtaskSnapshot
     parent: Manifest | None
 
-    def keyed_files(self, states: Iterable[StateInfo]) -> Iterator[DataFile]:
+    def keyed_files(self, states: Iterable[StateInfo]) -> Iterator[Future[DataFile]]:
         """Write what each state needs."""
         for cut, info in zip(self.snapshot.states, states, strict=True):
             match self._plan(cut, info):
@@ -103,7 +106,7 @@ class _SubtaskWriter:
                 case _Plan.FOLDED_DELTA:
                     yield from self._write_delta(cut, info, self._deltas_by_key_group(info.name))
 
-    def other_files(self, outputs: pa.Table | None) -> Iterator[DataFile]:
+    def other_files(self, outputs: pa.Table | None) -> Iterator[Future[DataFile]]:
         """Write the in-flight elements, the operator state and the outputs, if there are any."""
         snapshot, owned = self.snapshot, self.snapshot.key_groups
         if snapshot.in_flight:
@@ -149,7 +152,7 @@ class _SubtaskWriter:
         known = {channel.cut_id for channel in self.parent.channels if channel.key_groups == self.snapshot.key_groups}
         return cut.since == self.parent.snapshot_id or cut.since in known
 
-    def _write_whole(self, cut: StateCut, info: StateInfo) -> Iterator[DataFile]:
+    def _write_whole(self, cut: StateCut, info: StateInfo) -> Iterator[Future[DataFile]]:
         schema = keyed_schema(info, common_key_type(_key_types(cut)))
         encoder = RowEncoder(cut, schema)
         writer = KeyedWriter(self.files, self._label("keyed", info.name), schema, self.snapshot.key_groups)
@@ -164,7 +167,7 @@ class _SubtaskWriter:
             yield from writer.add(key_group, encoder.rows(key_group, content))
         yield writer.finish()
 
-    def _write_delta(self, cut: StateCut, info: StateInfo, older: dict[int, list[KeyedReader]]) -> Iterator[DataFile]:
+    def _write_delta(self, cut: StateCut, info: StateInfo, older: dict[int, list[KeyedReader]]) -> Iterator[Future[DataFile]]:
         """Write what changed; with older deltas, in their place."""
         assert cut.changed is not None
         changed = {key_group: keys for key_group, keys in cut.changed.items() if keys}

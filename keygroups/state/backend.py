@@ -46,8 +46,8 @@ class StateCut:
         What `changed` is relative to: the id of the cut before this one, or of the snapshot that was restored. None
         if there was neither.
     changed : mapping of int to (keys or None), or None
-        By key group, the keys that were written or removed since then; None for a group of which nearly all were. A
-        key group that is left out did not change. None if `since` is.
+        By key group, the keys that were written or removed since then; None for a group in which they were too many to
+        note. A key group that is left out did not change. None if `since` is.
     """
 
     descriptor: ValueState

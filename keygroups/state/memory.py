@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Hashable, Iterable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from keygroups.descriptors import ValueState
 from keygroups.errors import ConfigError, KeyGroupOutOfRange
@@ -12,9 +12,21 @@ from keygroups.ranges import KeyGroupRange
 from keygroups.state.backend import MISSING, LazyGroup, StateCut
 
 CHANGED_KEYS_MIN = 1024
-"""A group counts as wholly changed once more keys than this, and more than half of the group, were touched."""
+"""A group counts as wholly changed once removals have brought more keys than this, and than half of the group."""
 
 _Group: TypeAlias = dict[Hashable, object]
+
+
+class _FreedInSteps(dict[int, Any]):
+    """Key groups of a cut. Whichever thread lets go of the last reference lets others run between two groups.
+
+    To free a million replaced values at once would hold the interpreter lock, so the event loop, for tens of
+    milliseconds.
+    """
+
+    def __del__(self) -> None:
+        while self:
+            self.popitem()
 
 
 class MemoryTable:
@@ -92,11 +104,8 @@ class MemoryTable:
             As in `StateCut`.
         """
         assert (since is not None) == self._tracks, "changes are noted from the first cut or restore on"
-        groups = {key_group: group for key_group, group in self._groups.items() if group}
-        changed = {
-            key_group: None if keys is None or _is_whole(group, keys) else keys
-            for key_group, (group, keys) in self._opened.items()
-        }
+        groups = _FreedInSteps((key_group, group) for key_group, group in self._groups.items() if group)
+        changed = _FreedInSteps((key_group, keys) for key_group, (_, keys) in self._opened.items())
         self._opened = {}
         self._in_cut = frozenset(key_group for key_group, group in groups.items() if isinstance(group, dict))
         self._tracks = True
