@@ -147,7 +147,9 @@ def rescale(count: int, folder: Path, repeats: int) -> list[Figure]:
         Figure(f"rescale 2 to 3 of {count:,} keys", statistics.median(seconds) * 1e3, "ms", 50),
         Figure(f"first element at P = 3 of {count:,} keys", statistics.median(firsts) * 1e3, "ms", 200),
         Figure(f"restore of a third of {count:,} keys, each", statistics.median(loads) / count * 3 * 1e9, "ns"),
-        Figure(f"bytes read for a third of {count:,} keys / a third", read / snapshot.manifest.bytes_total * 3, "", 1.1),
+        Figure(
+            f"bytes read for a third of {count:,} keys / a third", read / snapshot.manifest.bytes_total * 3, "", 1.1
+        ),
     ]
 
 

@@ -52,9 +52,7 @@ def compacted_files(folder: Folder, manifest: Manifest) -> tuple[DataFile, ...]:
 def _runs(spans: Run) -> Iterator[Run]:
     """Join neighbours that are to be written again: all that a base holds, or none of it."""
     changed = {
-        base.file.path
-        for _, (base, *deltas) in spans
-        if deltas or base.file.key_groups != base.file.file_key_groups
+        base.file.path for _, (base, *deltas) in spans if deltas or base.file.key_groups != base.file.file_key_groups
     }
     run: Run = []
     for span, layers in spans:

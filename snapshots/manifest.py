@@ -371,7 +371,9 @@ def _known(kind: type[Any], fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_ranges(fields: dict[str, Any]) -> dict[str, Any]:
-    return fields | {name: KeyGroupRange(**fields[name]) for name in ("key_groups", "file_key_groups") if name in fields}
+    return fields | {
+        name: KeyGroupRange(**fields[name]) for name in ("key_groups", "file_key_groups") if name in fields
+    }
 
 
 def _check_file(file: DataFile) -> None:

@@ -66,7 +66,9 @@ def shares(manifest: Manifest, parallelism: int, subtask_index: int) -> dict[str
     dealt |= {name: union(old, 1)[0] for name, old in modes["union"].items()}
     dealt |= {name: broadcast(old, parallelism)[subtask_index] for name, old in modes["broadcast"].items()}
     return {
-        name: tuple(_slice(files[name, subtask], list(run)) for subtask, run in groupby(items, key=lambda item: item[0]))
+        name: tuple(
+            _slice(files[name, subtask], list(run)) for subtask, run in groupby(items, key=lambda item: item[0])
+        )
         for name, items in dealt.items()
     }
 

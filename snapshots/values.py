@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 
-class Misfit(Exception):  # noqa: N818 - it never leaves the package
+class Misfit(Exception):
     """A value would not come back from a column of that type as it is."""
 
 

@@ -167,7 +167,9 @@ class _SubtaskWriter:
             yield from writer.add(key_group, encoder.rows(key_group, content))
         yield writer.finish()
 
-    def _write_delta(self, cut: StateCut, info: StateInfo, older: dict[int, list[KeyedReader]]) -> Iterator[Future[DataFile]]:
+    def _write_delta(
+        self, cut: StateCut, info: StateInfo, older: dict[int, list[KeyedReader]]
+    ) -> Iterator[Future[DataFile]]:
         """Write what changed; with older deltas, in their place."""
         assert cut.changed is not None
         changed = {key_group: keys for key_group, keys in cut.changed.items() if keys}
@@ -242,7 +244,5 @@ def _channel(snapshot: SubtaskSnapshot) -> Channel:
         key_groups=snapshot.key_groups,
         watermark=snapshot.watermark,
         cut_id=snapshot.states[0].cut_id if snapshot.states else None,
-        keyless=sum(
-            element.key_group == NO_KEY_GROUP and not element.is_watermark for element in snapshot.in_flight
-        ),
+        keyless=sum(element.key_group == NO_KEY_GROUP and not element.is_watermark for element in snapshot.in_flight),
     )

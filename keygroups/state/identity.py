@@ -71,7 +71,7 @@ def _plain(key: Any) -> Any:
         case tuple():
             return tuple(map(_plain, key))
         case float():
-            return _NAN if key != key else key + 0.0  # noqa: PLR0124 - only NaN differs from itself
+            return _NAN if key != key else key + 0.0
         case dt.datetime() if key.tzinfo is not None:
             return key.astimezone(dt.UTC)
         case _:

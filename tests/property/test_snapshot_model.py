@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from keygroups import key_group_of, range_of, subtask_of
-from keygroups.state import memory
-from keygroups.state import MISSING, MemoryBackend, Transaction, identity_of
+from keygroups.state import MISSING, MemoryBackend, Transaction, identity_of, memory
 from snapshots import (
     CommitConflict,
     IncompleteSnapshot,
@@ -25,7 +24,19 @@ from snapshots import (
     writer,
 )
 from snapshots.layers import layers_of
-from tests.snapshot_kit import COUNT, PROFILE, Content, G, content_of, loaded, new_store, part, record, restored, watermark
+from tests.snapshot_kit import (
+    COUNT,
+    PROFILE,
+    Content,
+    G,
+    content_of,
+    loaded,
+    new_store,
+    part,
+    record,
+    restored,
+    watermark,
+)
 
 STATES = (COUNT, PROFILE)
 # Few, so that they meet again.
@@ -184,7 +195,9 @@ class SnapshotMachine(RuleBasedStateMachine):
             self.barrier = None
         self.check_snapshot(parallelism)
 
-    @rule(rounds=st.lists(st.tuples(st.dictionaries(KEYS, COUNTS, max_size=4), st.none() | KEYS), min_size=1, max_size=4))
+    @rule(
+        rounds=st.lists(st.tuples(st.dictionaries(KEYS, COUNTS, max_size=4), st.none() | KEYS), min_size=1, max_size=4)
+    )
     def checkpoint(self, rounds: list[tuple[dict[Any, int | None], Any]]) -> None:
         """What an undisturbed operator does: some work, a cut, its commit, and again."""
         for counts, removed in rounds:

@@ -187,6 +187,15 @@ def test_repartition_commits_a_version_and_says_how_long_it_took(cli: Cli, uri: 
     assert (newest.version, newest.parallelism) == (2, 3)
 
 
+def test_compact_says_what_it_folded_or_that_there_was_nothing_to_fold(cli: Cli, uri: str) -> None:
+    answer = cli("compact", uri, "--json")
+    report = json.loads(answer.out)
+    assert (report["old_version"], report["new_version"]) == (1, 1)
+    assert report["old_files"] == report["new_files"]
+
+    assert "nothing to fold" in cli("compact", uri).out
+
+
 def test_repartition_shows_the_same_to_people(cli: Cli, uri: str) -> None:
     answer = cli("repartition", uri, "--parallelism", "4")
 

@@ -343,7 +343,10 @@ def test_a_value_of_a_newer_release_in_a_sound_file_is_named_with_its_file(
         snapshot = store.write(parts(state, parallelism=1, in_flight=[record("a", 0, 0)]))
     assert store.verify().ok
 
-    (keyed,), (in_flight,) = snapshot.manifest.files_of("keyed", state="profile"), snapshot.manifest.files_of("in_flight")
+    (keyed,), (in_flight,) = (
+        snapshot.manifest.files_of("keyed", state="profile"),
+        snapshot.manifest.files_of("in_flight"),
+    )
     reads: list[tuple[DataFile, Callable[[], object]]] = [
         (keyed, lambda: content_of_state(snapshot, "profile", 0)),
         (in_flight, snapshot.restore(0).queue),
