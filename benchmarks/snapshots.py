@@ -1,7 +1,7 @@
 """Snapshots against the bare floor: the same columns, written by hand.
 
-The floor of a snapshot builds the Arrow arrays from the same dicts, writes them as one Parquet file with zstd, and calls
-fsync. All figures are of one subtask on the local disk, unless they are of a rescale.
+The floor of a snapshot builds the Arrow arrays from the same dicts, writes them as one Parquet file with zstd, and
+calls fsync. All figures are of one subtask on the local disk, unless they are of a rescale.
 
     python -m benchmarks.snapshots --json
 """
@@ -51,7 +51,7 @@ class Keys:
     """So many keys with values of 100 random bytes, which nothing can compress, and their key groups."""
 
     def __init__(self, count: int) -> None:
-        draw = random.Random(count)
+        draw = random.Random(count)  # noqa: S311 - nothing is secret
         self.keys = [f"user-{number}" for number in range(count)]
         self.key_groups = key_groups_of(self.keys, MAX_PARALLELISM).tolist()
         self.values = [draw.randbytes(VALUE_BYTES) for _ in range(count)]

@@ -1,6 +1,6 @@
 """Which files hold a key group: one base, and the deltas that were written on it since.
 
-A manifest names, for each state and key group, exactly one base file, and the deltas of higher versions; a newer version
+A manifest names, for each state and key group, exactly one base file, and the deltas of higher versions; the newest
 says what holds. Every manifest is complete: what a newer file has replaced is no longer named, for that range.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 
 from keygroups.ranges import KeyGroupRange
 from snapshots.manifest import DataFile
@@ -60,7 +60,7 @@ def spans(files: Iterable[DataFile], wanted: KeyGroupRange) -> Iterator[tuple[Ke
     for file in overlapping:
         starts |= {file.key_groups.start, file.key_groups.end + 1}
     bounds = [*sorted(start for start in starts if start in wanted), wanted.end + 1]
-    for start, after in zip(bounds, bounds[1:], strict=False):
+    for start, after in pairwise(bounds):
         yield KeyGroupRange(start, after - 1), layers_of(overlapping, start)
 
 

@@ -63,9 +63,9 @@ def widens(old: pa.DataType | None, new: pa.DataType | None) -> bool:
     if types.is_integer(old):
         return _integer_widens(old, new)
     if types.is_floating(old):
-        return types.is_floating(new) and new.bit_width >= old.bit_width
+        return bool(types.is_floating(new) and new.bit_width >= old.bit_width)
     if types.is_string(old) or types.is_binary(old):
-        return types.is_large_string(new) if types.is_string(old) else types.is_large_binary(new)
+        return bool(types.is_large_string(new) if types.is_string(old) else types.is_large_binary(new))
     if types.is_decimal(old) and types.is_decimal(new):
         digits = new.precision - new.scale >= old.precision - old.scale
         return bool(digits and new.scale >= old.scale and new.bit_width >= old.bit_width)
@@ -84,7 +84,7 @@ def _integer_widens(old: pa.DataType, new: pa.DataType) -> bool:
 
 
 def _temporal_widens(old: pa.DataType, new: pa.DataType) -> bool:
-    """A finer unit: times of day and durations of seconds, but also instants, which Arrow checks for overflow."""
+    """Tell whether the unit is as fine, and the time zone the same."""
     for is_kind in (types.is_time, types.is_duration, types.is_timestamp):
         if is_kind(old) and is_kind(new):
             same_zone = not types.is_timestamp(old) or old.tz == new.tz

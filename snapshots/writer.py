@@ -18,7 +18,7 @@ from snapshots.files import FileLabel, FileWriter, KeyedWriter
 from snapshots.filesystem import Folder
 from snapshots.in_flight import IN_FLIGHT_SCHEMA, in_flight_table, key_groups_of_elements
 from snapshots.layers import share_of
-from snapshots.manifest import Channel, DataFile, Manifest, OperatorStateInfo, StateInfo, manifest_name
+from snapshots.manifest import Channel, DataFile, FileKind, Manifest, OperatorStateInfo, StateInfo, manifest_name
 from snapshots.operator_state import OPERATOR_STATE_SCHEMA, operator_state_table
 from snapshots.parquet import KEY_GROUP, ParquetEncoder
 from snapshots.reader import ArrowGroup, KeyedReader, StateReader, in_schema, merge, stored_key_type
@@ -180,7 +180,9 @@ class _SubtaskWriter:
         label = self._label("delta", info.name, folds=bool(older))
         writer = KeyedWriter(self.files, label, schema, self.snapshot.key_groups)
         for key_group in sorted(changed.keys() | older.keys()):
-            rows = encoder.rows(key_group, cut.groups.get(key_group, {}), changed.get(key_group, ()))
+            group = cut.groups.get(key_group, {}) if key_group in changed else {}
+            assert isinstance(group, dict), "what changed is in memory"
+            rows = encoder.rows(key_group, group, changed.get(key_group, ()))
             if key_group in older:
                 new = pa.concat_tables([schema.empty_table(), *rows])
                 layers = [layer.take(key_group) for layer in older[key_group]]

@@ -78,9 +78,10 @@ def _plain(key: Any) -> Any:
             return key
 
 
-def _kind(key: Hashable) -> Hashable:
+def _kind(key: Hashable) -> Hashable | None:
     """Return what the key must be told apart by, None if nothing of another type equals it."""
     if isinstance(key, tuple):
         kinds = tuple(map(_kind, key))
         return kinds if any(kind is not None for kind in kinds) else None
-    return type(key) if isinstance(key, bool | float) else None
+    kind: Hashable = type(key)
+    return kind if isinstance(key, bool | float) else None

@@ -44,6 +44,7 @@ KEYS = st.sampled_from([*range(-4, 5), "", "a", "ä", b"a", ("a", 1), 1.5])
 PARALLELISMS = st.sampled_from([1, 2, 3, 4, 5, 7, G])
 COUNTS = st.none() | st.integers(-(2**63), 2**63 - 1)
 PROFILES = st.none() | st.integers() | st.text(max_size=3) | st.tuples(st.integers(), st.binary(max_size=3))
+ROUNDS = st.tuples(st.dictionaries(KEYS, COUNTS, max_size=4), st.none() | KEYS)
 
 
 class Barrier(NamedTuple):

@@ -84,7 +84,7 @@ def test_files_of_a_compacted_snapshot_are_read_by_anything_that_reads_parquet(
 def test_a_snapshot_with_deltas_is_read_as_one_table(store: SnapshotStore) -> None:
     table = store.load(2).to_arrow("count")
     assert table.schema.names == ["key_group", "key", "value"]
-    rows = duckdb.sql("SELECT key, value FROM table").fetchall()
+    rows = duckdb.from_arrow(table).project("key, value").fetchall()
 
     assert dict(rows) == expected(2)["count"]
     assert dict(zip(table.to_pandas()["key"], table.to_pandas()["value"], strict=True)) == expected(2)["count"]

@@ -488,7 +488,7 @@ class TestOperatorState:
         restores = [pickle.loads(pickle.dumps(snapshot.restore(n, parallelism))) for n in range(parallelism)]
 
         dealt = [restore.operator_state("offsets") for restore in restores]
-        assert sum(dealt, []) == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
+        assert [item for share in dealt for item in share] == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
         assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
         assert [restore.operator_state("seen") for restore in restores] == [[0, 1]] * parallelism
         assert [restore.operator_state("rules") for restore in restores] == [["rule", {"n": 1}]] * parallelism
@@ -529,7 +529,8 @@ class TestLayers:
     def test_spans_are_the_runs_with_the_same_layers(self) -> None:
         stored = [data_file("keyed", 1, 0, 7), data_file("keyed", 1, 8, 15), data_file("delta", 2, 6, 9)]
 
-        assert [(span.start, span.end, [f.version for f in layers]) for span, layers in spans(stored, KeyGroupRange(2, 12))] == [
+        found = spans(stored, KeyGroupRange(2, 12))
+        assert [(span.start, span.end, [f.version for f in layers]) for span, layers in found] == [
             (2, 5, [1]), (6, 7, [1, 2]), (8, 9, [1, 2]), (10, 12, [1]),
         ]  # fmt: skip
 
