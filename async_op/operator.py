@@ -298,8 +298,7 @@ class AsyncWaitOperator:
         settings, clock = self._settings, self._clock or LoopClock(asyncio.get_running_loop())
         function = settings.function
         self._runtime = settings.runtime(restore)
-        states = None if restore is None else restore.states(function.states)
-        since = None if restore is None else restore.snapshot_id
+        states, since = (None, None) if restore is None else (restore.states(function.states), restore.snapshot_id)
         backend = MemoryBackend(function.states, self._runtime.key_groups, states, since)
         self._keys = KeyAssignment(settings.hash, self._runtime)
         self._scope = Scope(backend, self._keys.key_group_of, self._keys.element_id_of, clock, self._timeout)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import Future
 
 from keygroups.ranges import KeyGroupRange
 from snapshots.columns import common_key_type, keyed_schema
@@ -36,15 +35,14 @@ def compacted_files(folder: Folder, manifest: Manifest) -> tuple[DataFile, ...]:
         All files of a snapshot with the same content; those of the manifest itself if there is nothing to do.
     """
     path = folder.path(manifest_name(manifest.version))
-    stored: list[Future[DataFile]] = []
     with FileWriter(folder, uuid.uuid4().hex) as files:
         for info in manifest.states:
             layers = StateReader(folder, manifest.files_of("keyed", "delta", state=info.name), path)
             for run in _runs(layers.spans(KeyGroupRange(0, manifest.max_parallelism - 1))):
-                stored += _write(files, info, manifest.version + 1, run)
-    if not stored:
+                _write(files, info, manifest.version + 1, run)
+        new = files.stored()
+    if not new:
         return manifest.files
-    new = [file.result() for file in stored]
     others = (file for file in manifest.files if file.kind not in {"keyed", "delta"})
     return (*carry_over(manifest.files_of("keyed", "delta"), new), *new, *others)
 
@@ -65,7 +63,7 @@ def _runs(spans: Run) -> Iterator[Run]:
         yield run
 
 
-def _write(files: FileWriter, info: StateInfo, version: int, run: Run) -> Iterator[Future[DataFile]]:
+def _write(files: FileWriter, info: StateInfo, version: int, run: Run) -> None:
     types = {stored_key_type(layer) for _, layers in run for layer in layers if layer.file.rows}
     schema = keyed_schema(info, common_key_type(types))
     label = FileLabel(kind="keyed", state=info.name, subtask=run[0][1][0].file.subtask, version=version)
@@ -73,5 +71,5 @@ def _write(files: FileWriter, info: StateInfo, version: int, run: Run) -> Iterat
     for span, layers in run:
         for key_group in span:
             table = merge([layer.take(key_group) for layer in layers])
-            yield from writer.add(key_group, iter([in_schema(table, schema)]))
-    yield writer.finish()
+            writer.add(key_group, [in_schema(table, schema)])
+    writer.finish()

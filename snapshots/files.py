@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Self
@@ -50,21 +50,27 @@ class FileWriter:
     def __init__(self, folder: Folder, attempt_id: str) -> None:
         self._folder = folder
         self._prefix = f"data/{attempt_id}"
-        self._thread = ThreadPoolExecutor(1, "snapshot-files")
+        self._stored: list[DataFile] = []
         self._storing: Future[DataFile] | None = None
+        self._thread: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._thread.shutdown()
+        if self._thread is not None:
+            self._thread.shutdown()
 
     def write(
-        self, label: FileLabel, name: str, key_groups: KeyGroupRange, encoder: ParquetEncoder
-    ) -> Future[DataFile]:
-        """End a file and store it, once the one before it is stored."""
-        if self._storing is not None:
-            self._storing.result()
+        self,
+        label: FileLabel,
+        name: str,
+        key_groups: KeyGroupRange,
+        encoder: ParquetEncoder,
+        *,
+        goes_on: bool = False,
+    ) -> None:
+        """End a file and store it, once the one before it is stored; in a thread, if there is more to encode."""
         path = f"{self._prefix}/{name}.parquet"
         metadata = {
             "keygroups.path": path,
@@ -74,8 +80,22 @@ class FileWriter:
             "keygroups.parent": label.parent_id or "",
         }
         encoded = encoder.finish(metadata)
-        self._storing = self._thread.submit(self._store, label, path, key_groups, encoded)
-        return self._storing
+        self._wait()
+        if goes_on:
+            self._thread = self._thread or ThreadPoolExecutor(1, "snapshot-files")
+            self._storing = self._thread.submit(self._store, label, path, key_groups, encoded)
+        else:
+            self._stored.append(self._store(label, path, key_groups, encoded))
+
+    def stored(self) -> tuple[DataFile, ...]:
+        """Return all files, once the last one is stored."""
+        self._wait()
+        return tuple(self._stored)
+
+    def _wait(self) -> None:
+        if self._storing is not None:
+            self._stored.append(self._storing.result())
+            self._storing = None
 
     def _store(self, label: FileLabel, path: str, key_groups: KeyGroupRange, encoded: EncodedFile) -> DataFile:
         self._folder.write(path, encoded.data)
@@ -122,10 +142,10 @@ class KeyedWriter:
         self._waiting: list[pa.Table] = []
         self._rows = self._bytes = 0
 
-    def add(self, key_group: int, tables: Iterator[pa.Table]) -> Iterator[Future[DataFile]]:
-        """Add the rows of a key group; yields the file before it, if that is full."""
+    def add(self, key_group: int, tables: Iterable[pa.Table]) -> None:
+        """Add the rows of a key group, after the file before it is ended if that is full."""
         if self._encoder.rows and self._encoder.bytes >= FILE_BYTES:
-            yield self._end_file(key_group - 1)
+            self._end_file(key_group - 1, goes_on=True)
             self._encoder = ParquetEncoder(self._schema)
             self._first = key_group
         for table in tables:
@@ -137,17 +157,17 @@ class KeyedWriter:
         if self._rows >= ROW_GROUP_ROWS_MIN:
             self._end_row_group()
 
-    def finish(self) -> Future[DataFile]:
+    def finish(self) -> None:
         """Write the last file."""
-        return self._end_file(self._last)
+        self._end_file(self._last, goes_on=False)
 
     def _end_row_group(self) -> None:
         if self._rows:
             self._encoder.write(pa.concat_tables(self._waiting))
         self._waiting, self._rows, self._bytes = [], 0, 0
 
-    def _end_file(self, last: int) -> Future[DataFile]:
+    def _end_file(self, last: int, *, goes_on: bool) -> None:
         self._end_row_group()
         key_groups = KeyGroupRange(self._first, last)
         name = f"{self._label.kind}-{self._label.state}-{key_groups.start}-{key_groups.end}"
-        return self._files.write(self._label, name, key_groups, self._encoder)
+        self._files.write(self._label, name, key_groups, self._encoder, goes_on=goes_on)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -65,7 +64,9 @@ def write_subtask(
     )
     with FileWriter(folder, attempt_id) as files:
         writer = _SubtaskWriter(folder, files, snapshot, parent)
-        stored = [*writer.keyed_files(states), *writer.other_files(outputs)]
+        writer.write_keyed(states)
+        writer.write_others(outputs)
+        stored = files.stored()
     return SubtaskHandle(
         subtask_index=snapshot.subtask_index,
         parallelism=snapshot.parallelism,
@@ -75,7 +76,7 @@ def write_subtask(
         parent_id=None if parent is None else parent.snapshot_id,
         states=states,
         operator_states=tuple(OperatorStateInfo(state.name, state.mode) for state in snapshot.operator_states),
-        files=tuple(file.result() for file in stored),
+        files=stored,
         channel=_channel(snapshot),
         in_flight_count=len(snapshot.in_flight),
     )
@@ -95,18 +96,18 @@ class _SubtaskWriter:
     snapshot: SubtaskSnapshot
     parent: Manifest | None
 
-    def keyed_files(self, states: Iterable[StateInfo]) -> Iterator[Future[DataFile]]:
+    def write_keyed(self, states: Iterable[StateInfo]) -> None:
         """Write what each state needs."""
         for cut, info in zip(self.snapshot.states, states, strict=True):
             match self._plan(cut, info):
                 case _Plan.WHOLE:
-                    yield from self._write_whole(cut, info)
+                    self._write_whole(cut, info)
                 case _Plan.DELTA:
-                    yield from self._write_delta(cut, info, {})
+                    self._write_delta(cut, info, {})
                 case _Plan.FOLDED_DELTA:
-                    yield from self._write_delta(cut, info, self._deltas_by_key_group(info.name))
+                    self._write_delta(cut, info, self._deltas_by_key_group(info.name))
 
-    def other_files(self, outputs: pa.Table | None) -> Iterator[Future[DataFile]]:
+    def write_others(self, outputs: pa.Table | None) -> None:
         """Write the in-flight elements, the operator state and the outputs, if there are any."""
         snapshot, owned = self.snapshot, self.snapshot.key_groups
         if snapshot.in_flight:
@@ -115,17 +116,17 @@ class _SubtaskWriter:
                 encoder.write(table)
             name = f"in_flight-{owned.start}-{owned.end}"
             key_groups = key_groups_of_elements(snapshot.in_flight, owned)
-            yield self.files.write(self._label("in_flight"), name, key_groups, encoder)
+            self.files.write(self._label("in_flight"), name, key_groups, encoder)
         for state in snapshot.operator_states:
             if state.items:
                 encoder = ParquetEncoder(OPERATOR_STATE_SCHEMA)
                 encoder.write(operator_state_table(state))
                 name = f"operator-{state.name}-{snapshot.subtask_index}"
-                yield self.files.write(self._label("operator", state.name), name, owned, encoder)
+                self.files.write(self._label("operator", state.name), name, owned, encoder)
         if outputs is not None and outputs.num_rows:
             encoder = ParquetEncoder(outputs.schema)
             encoder.write(outputs)
-            yield self.files.write(self._label("output"), f"output-{snapshot.subtask_index}", owned, encoder)
+            self.files.write(self._label("output"), f"output-{snapshot.subtask_index}", owned, encoder)
 
     def _plan(self, cut: StateCut, info: StateInfo) -> _Plan:
         """Decide how a state is written: as little as is certain to be right, and as what is quick to read."""
@@ -152,7 +153,7 @@ class _SubtaskWriter:
         known = {channel.cut_id for channel in self.parent.channels if channel.key_groups == self.snapshot.key_groups}
         return cut.since == self.parent.snapshot_id or cut.since in known
 
-    def _write_whole(self, cut: StateCut, info: StateInfo) -> Iterator[Future[DataFile]]:
+    def _write_whole(self, cut: StateCut, info: StateInfo) -> None:
         schema = keyed_schema(info, common_key_type(_key_types(cut)))
         encoder = RowEncoder(cut, schema)
         writer = KeyedWriter(self.files, self._label("keyed", info.name), schema, self.snapshot.key_groups)
@@ -161,15 +162,13 @@ class _SubtaskWriter:
             if isinstance(group, ArrowGroup):
                 table = group.table()
                 if table.schema.equals(schema, check_metadata=True):
-                    yield from writer.add(key_group, iter([table]))
+                    writer.add(key_group, [table])
                     continue
             content = group if isinstance(group, dict) else group.load()
-            yield from writer.add(key_group, encoder.rows(key_group, content))
-        yield writer.finish()
+            writer.add(key_group, encoder.rows(key_group, content))
+        writer.finish()
 
-    def _write_delta(
-        self, cut: StateCut, info: StateInfo, older: dict[int, list[KeyedReader]]
-    ) -> Iterator[Future[DataFile]]:
+    def _write_delta(self, cut: StateCut, info: StateInfo, older: dict[int, list[KeyedReader]]) -> None:
         """Write what changed; with older deltas, in their place."""
         assert cut.changed is not None
         changed = {key_group: keys for key_group, keys in cut.changed.items() if keys}
@@ -182,13 +181,13 @@ class _SubtaskWriter:
         for key_group in sorted(changed.keys() | older.keys()):
             group = cut.groups.get(key_group, {}) if key_group in changed else {}
             assert isinstance(group, dict), "what changed is in memory"
-            rows = encoder.rows(key_group, group, changed.get(key_group, ()))
+            rows: Iterable[pa.Table] = encoder.rows(key_group, group, changed.get(key_group, ()))
             if key_group in older:
                 new = pa.concat_tables([schema.empty_table(), *rows])
                 layers = [layer.take(key_group) for layer in older[key_group]]
-                rows = iter([in_schema(merge([*layers, new], keep_deleted=True), schema)])
-            yield from writer.add(key_group, rows)
-        yield writer.finish()
+                rows = [in_schema(merge([*layers, new], keep_deleted=True), schema)]
+            writer.add(key_group, rows)
+        writer.finish()
 
     def _deltas_by_key_group(self, state: str) -> dict[int, list[KeyedReader]]:
         assert self.parent is not None
