@@ -195,7 +195,9 @@ def with_one_key_type(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
 
 
 def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the rows with the columns of a schema, whose keys may be msgpack where the table's are not."""
+    """Return the rows with the columns of a schema: its keys may be msgpack, its values of a wider type."""
+    if not table.num_rows:
+        return schema.empty_table()
     if is_packed(schema.field("key")):
         table = _packed(table)
     return table.cast(schema)

@@ -160,12 +160,10 @@ class _SubtaskWriter:
         for key_group in sorted(cut.groups):
             group = cut.groups[key_group]
             if isinstance(group, ArrowGroup):
-                table = group.table()
-                if table.schema.equals(schema, check_metadata=True):
-                    writer.add(key_group, [table])
-                    continue
-            content = group if isinstance(group, dict) else group.load()
-            writer.add(key_group, encoder.rows(key_group, content))
+                writer.add(key_group, [in_schema(group.table(), schema)])
+            else:
+                content = group if isinstance(group, dict) else group.load()
+                writer.add(key_group, encoder.rows(key_group, content))
         writer.finish()
 
     def _write_delta(self, cut: StateCut, info: StateInfo, older: dict[int, list[KeyedReader]]) -> None:
