@@ -305,7 +305,9 @@ class AsyncWaitOperator:
         settings, clock = self._settings, self._clock or LoopClock(asyncio.get_running_loop())
         states = settings.function.states
         self._runtime = settings.runtime(restore)
-        backend = MemoryBackend(states, self._runtime.key_groups, None if restore is None else restore.states(states))
+        restored = None if restore is None else restore.states(states)
+        since = None if restore is None else restore.snapshot_id
+        backend = MemoryBackend(states, self._runtime.key_groups, restored, since)
         self._keys = KeyAssignment(settings.hash, self._runtime)
         self._scope = Scope(backend, self._keys.key_group_of, self._keys.element_id_of, clock, self._timeout)
         self._now = clock.time

@@ -21,7 +21,7 @@ from snapshots.restore import SubtaskRestore
 from snapshots.retention import GarbageReport
 from snapshots.snapshot import Snapshot
 from snapshots.store import SnapshotStore
-from snapshots.subtask import InFlightElement, SubtaskSnapshot
+from snapshots.subtask import InFlightElement, OperatorStateCut, SubtaskSnapshot
 from snapshots.verify import Problem, VerifyReport
 from snapshots.writer import SubtaskHandle
 
@@ -34,6 +34,7 @@ __all__ = [
     "InFlightElement",
     "IncompatibleSnapshot",
     "IncompleteSnapshot",
+    "OperatorStateCut",
     "PendingSnapshot",
     "Problem",
     "Snapshot",

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from keygroups.hashing import key_hasher
-from keygroups.ranges import check_parallelism
+from keygroups.ranges import check_parallelism, range_of
 from snapshots.columns import KEY_ENCODING
 from snapshots.commit import next_manifest, now_text, put_manifest
 from snapshots.errors import CommitConflict, WriterFenced
 from snapshots.filesystem import Folder
-from snapshots.manifest import Manifest
+from snapshots.manifest import Channel, Manifest
 from snapshots.pending import PendingSnapshot
 from snapshots.snapshot import Snapshot
 from snapshots.subtask import SubtaskSnapshot
@@ -160,7 +160,16 @@ def commit_first_claim(folder: Folder, operator_id: str, parallelism: int, max_p
         key_encoding=KEY_ENCODING,
         states=(),
         files=(),
-        watermarks=(None,) * parallelism,
+        channels=tuple(
+            Channel(
+                subtask=subtask,
+                key_groups=range_of(subtask, parallelism, max_parallelism),
+                watermark=None,
+                cut_id=None,
+                keyless=0,
+            )
+            for subtask in range(parallelism)
+        ),
         in_flight_count=0,
         source_position=None,
         metrics={},

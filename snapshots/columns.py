@@ -1,176 +1,131 @@
-"""Keyed state as Arrow columns, and back."""
+"""Keyed state as Arrow columns: the rows of a file that is written."""
 
 from __future__ import annotations
 
-import datetime as dt
-import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
-from keygroups.codec import pack, unpack
-from keygroups.descriptors import ValueState
+from keygroups.codec import pack
 from keygroups.errors import UnstorableValue
-from keygroups.ranges import KeyGroupRange
-from keygroups.state import LazyGroup, StateCut
-from snapshots.parquet import KEY_GROUP, ParquetReader, damage_named
-
-ROW_GROUP_ROWS_MIN = 8192
-"""Neighbouring key groups share a row group until it has this many rows."""
+from keygroups.state import MISSING, StateCut, TypedKey, original_of
+from snapshots.manifest import StateInfo
+from snapshots.parquet import KEY_GROUP
+from snapshots.schemas import with_field_ids
+from snapshots.values import Misfit, array_of
 
 KEY_ENCODING = "columns-1"
 """Keys are a column of their own type where all are of one, else msgpack; named in the manifest."""
 
-_ENCODING = b"keygroups.encoding"
-_MSGPACK = {_ENCODING: b"msgpack"}
+DELETED = "deleted"
+"""The column of a delta that tells a removed key from a written one."""
+
+PIECE_ROWS_MAX = 8192
+PIECE_BYTES = 4 * 2**20
+"""So much is encoded at once: the interpreter lock is not held long, and large values do not fill the memory."""
+
+PACKED = {b"keygroups.encoding": b"msgpack"}
+"""The metadata of a binary column whose values are msgpack."""
+
 _KEY_TYPES: dict[type, pa.DataType] = {int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.binary()}
 
 
 def is_packed(field: pa.Field) -> bool:
     """Tell whether a column's binary values are msgpack."""
-    return (field.metadata or {}).get(_ENCODING) == b"msgpack"
+    return (field.metadata or {}).get(b"keygroups.encoding") == b"msgpack"
 
 
-class ArrowGroup:
-    """One key group of one file, not in memory until it is asked for."""
-
-    __slots__ = ("_key_group", "_reader")
-
-    def __init__(self, reader: KeyedReader, key_group: int) -> None:
-        self._reader = reader
-        self._key_group = key_group
-
-    def load(self) -> dict[Hashable, object]:
-        """Return the values by key."""
-        table = self.table()
-        with self._reader.damage_named():
-            return dict(zip(_decode(table, "key"), _decode(table, "value"), strict=True))
-
-    def table(self) -> pa.Table:
-        """Return the rows as they are stored."""
-        return self._reader.take(self._key_group)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the file."""
-        return self._reader.schema
+def keyed_schema(info: StateInfo, key_type: pa.DataType | None, *, delta: bool = False) -> pa.Schema:
+    """Return the columns of a state's file; without a key type, keys are msgpack."""
+    type_ = info.arrow_type
+    fields = [
+        pa.field(KEY_GROUP, pa.int32(), False),
+        pa.field("key", key_type, False) if key_type else pa.field("key", pa.binary(), False, PACKED),
+        *([pa.field(DELETED, pa.bool_(), False)] if delta else []),
+        pa.field("value", type_) if type_ else pa.field("value", pa.binary(), metadata=PACKED),
+    ]
+    return pa.schema([with_field_ids(field, info.field_ids, field.name) for field in fields])
 
 
-class KeyedReader:
-    """Gives out the key groups of one file, reading each row group once for all the key groups in it."""
-
-    def __init__(self, parquet: ParquetReader) -> None:
-        self._parquet = parquet
-        self._tables: dict[int, pa.Table] = {}
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the file."""
-        return self._parquet.schema
-
-    def damage_named(self) -> AbstractContextManager[None]:
-        """Turn what decoding raises into `SnapshotCorrupted` of this file."""
-        return damage_named(self._parquet.path, self._parquet.file.key_groups)
-
-    def groups(self, wanted: KeyGroupRange) -> Iterator[tuple[int, ArrowGroup]]:
-        """Return the key groups of the range that the file may hold; nothing is read."""
-        shared = self._parquet.file.key_groups.intersection(wanted)
-        return ((key_group, ArrowGroup(self, key_group)) for key_group in shared or ())
-
-    def take(self, key_group: int) -> pa.Table:
-        """Return the rows of a key group, and read its neighbours in the row group for later calls.
-
-        The operator's thread may load a group while another writes a cut that holds it too, so each step on
-        `_tables` is one operation; at worst both read the row group.
-        """
-        table = self._tables.pop(key_group, None)
-        return self._read_around(key_group) if table is None else table
-
-    def _read_around(self, key_group: int) -> pa.Table:
-        numbers = self._parquet.row_groups(key_group, key_group)
-        table = self._parquet.read(numbers)
-        runs = table.column(KEY_GROUP).combine_chunks().value_counts()
-        tables: dict[int, pa.Table] = {}
-        offset = 0
-        for group, rows in zip(runs.field(0).to_pylist(), runs.field(1).to_pylist(), strict=True):
-            tables[group] = table.slice(offset, rows)
-            offset += rows
-        wanted = tables.pop(key_group, table.slice(0, 0))
-        self._tables.update(tables)
-        return wanted
+def key_types_of(keys: Iterable[Hashable]) -> set[pa.DataType | None]:
+    """Return the types of the columns that could hold the keys, None for those that only msgpack can."""
+    kinds = set(map(type, keys))
+    if TypedKey in kinds:
+        kinds = set(map(type, map(original_of, keys)))
+    return {_KEY_TYPES.get(kind) for kind in kinds}
 
 
-def keyed_schema(cut: StateCut) -> pa.Schema:
-    """Choose the columns of a state: typed where everything fits one type."""
-    key_types = set[pa.DataType | None]()
-    for group in cut.groups.values():
-        if isinstance(group, dict):
-            key_types.update(_KEY_TYPES.get(kind) for kind in set(map(type, group)))
-        elif isinstance(group, ArrowGroup):
-            field = group.schema.field("key")
-            key_types.add(None if is_packed(field) else field.type)
-    key_type = key_types.pop() if len(key_types) == 1 else None
-    key = pa.field("key", key_type, False) if key_type else pa.field("key", pa.binary(), False, _MSGPACK)
-    return pa.schema([pa.field(KEY_GROUP, pa.int32(), False), key, _value_field(cut.descriptor)])
+def common_key_type(types: set[pa.DataType | None]) -> pa.DataType | None:
+    """Return the one type of all keys, None if they are to be msgpack."""
+    return next(iter(types)) if len(types) == 1 else None
 
 
-def keyed_tables(cut: StateCut, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Encode a state, key group after key group, as the row groups of a file."""
-    waiting: list[pa.Table] = []
-    rows = 0
-    for key_group in sorted(cut.groups):
-        table = _group_table(cut.descriptor, key_group, cut.groups[key_group], schema)
-        if table.num_rows:
-            waiting.append(table)
-            rows += table.num_rows
-        if rows >= ROW_GROUP_ROWS_MIN:
-            yield pa.concat_tables(waiting)
-            waiting, rows = [], 0
-    if waiting:
-        yield pa.concat_tables(waiting)
+class RowEncoder:
+    """Encodes rows of one state, a bounded piece at a time.
+
+    Parameters
+    ----------
+    cut : StateCut
+        The state.
+    schema : pyarrow.Schema
+        From `keyed_schema`.
+    """
+
+    def __init__(self, cut: StateCut, schema: pa.Schema) -> None:
+        self._where = f"state {cut.descriptor.name!r}"
+        self._schema = schema
+        self._is_delta = DELETED in schema.names
+        # Keys of one of the other types are what they are.
+        self._has_typed_keys = is_packed(schema.field("key")) or schema.field("key").type == pa.float64()
+        self._piece_rows = 256
+
+    def rows(
+        self, key_group: int, group: Mapping[Hashable, object], changed: Collection[Hashable] | None = None
+    ) -> Iterator[pa.Table]:
+        """Encode a key group, or of a delta what became of its changed keys."""
+        keys = list(group if changed is None else changed)
+        values = list(group.values()) if changed is None else [group.get(key, MISSING) for key in keys]
+        if self._has_typed_keys:
+            keys = list(map(original_of, keys))
+        start = 0
+        while start < len(keys):
+            end = start + self._piece_rows
+            is_whole = start == 0 and end >= len(keys)
+            piece = (keys, values) if is_whole else (keys[start:end], values[start:end])
+            table = self._table(key_group, *piece)
+            start = end
+            row_bytes = max(table.nbytes // table.num_rows, 1)
+            self._piece_rows = min(max(PIECE_BYTES // row_bytes, 1), PIECE_ROWS_MAX)
+            yield table
+
+    def _table(self, key_group: int, keys: list[Any], values: list[Any]) -> pa.Table:
+        deleted = [value is MISSING for value in values] if self._is_delta else []
+        if any(deleted) and not is_packed(self._schema.field("value")):
+            values = [None if value is MISSING else value for value in values]
+        columns = [
+            pa.repeat(pa.scalar(key_group, pa.int32()), len(keys)),
+            encode_column(keys, self._schema.field("key"), f"a key of {self._where}"),
+            *([pa.array(deleted, pa.bool_())] if self._is_delta else []),
+            encode_column(values, self._schema.field("value"), self._where, keys),
+        ]
+        return pa.Table.from_arrays(columns, schema=self._schema)
 
 
-def unify(tables: Sequence[pa.Table]) -> pa.Table:
-    """Join tables of one state whose keys may be encoded differently."""
-    # A file without rows says nothing about the keys.
-    tables = [table for table in tables if table.num_rows] or tables[:1]
-    schemas = {table.schema.field("key").type for table in tables if not is_packed(table.schema.field("key"))}
-    packed = any(is_packed(table.schema.field("key")) for table in tables)
-    if not packed and len(schemas) <= 1:
-        return pa.concat_tables(tables)
-    field = pa.field("key", pa.binary(), False, _MSGPACK)
-    return pa.concat_tables(
-        table
-        if is_packed(table.schema.field("key"))
-        else table.set_column(1, field, _encode(table.column("key").to_pylist(), field, "a key"))
-        for table in tables
-    )
+def encode_column(values: list[Any], field: pa.Field, where: str, keys: list[Any] | None = None) -> pa.Array:
+    """Encode values, or raise `UnstorableValue` for the first that does not fit.
 
-
-def _value_field(descriptor: ValueState) -> pa.Field:
-    if descriptor.type is None:
-        return pa.field("value", pa.binary(), metadata=_MSGPACK)
-    return pa.field("value", descriptor.type)
-
-
-def _group_table(
-    descriptor: ValueState, key_group: int, group: Mapping[Hashable, object] | LazyGroup, schema: pa.Schema
-) -> pa.Table:
-    if isinstance(group, ArrowGroup):
-        if group.schema.equals(schema, check_metadata=True):
-            return group.table()
-        group = group.load()
-    assert isinstance(group, Mapping), f"a {type(group).__name__} cannot be stored"
-    where = f"state {descriptor.name!r}"
-    keys = _encode(list(group), schema.field("key"), f"a key of {where}")
-    values = _encode(list(group.values()), schema.field("value"), where, list(group))
-    groups = pa.repeat(pa.scalar(key_group, pa.int32()), len(group))
-    return pa.Table.from_arrays([groups, keys, values], schema=schema)
-
-
-def _encode(values: list[Any], field: pa.Field, where: str, keys: list[Any] | None = None) -> pa.Array:
+    Parameters
+    ----------
+    values : list
+        `MISSING` becomes null.
+    field : pyarrow.Field
+        The column.
+    where : str
+        What the values are, for the error.
+    keys : list, optional
+        Whose values they are, for the error.
+    """
     try:
         return _array(values, field, where)
     except UnstorableValue:
@@ -181,37 +136,8 @@ def _encode(values: list[Any], field: pa.Field, where: str, keys: list[Any] | No
 
 def _array(values: list[Any], field: pa.Field, where: str) -> pa.Array:
     if is_packed(field):
-        return pa.array([pack(value, where) for value in values], pa.binary())
+        return pa.array([None if value is MISSING else pack(value, where) for value in values], pa.binary())
     try:
-        array = pa.array(values, field.type)
-        back = array.to_pylist()
-        if back == values or all(map(_comes_back, values, back)):
-            return array
-        error = None
-    except (pa.ArrowException, OverflowError, TypeError, ValueError) as refusal:
-        error = refusal
-    raise UnstorableValue(f"{type(values[0]).__qualname__} that does not fit {field.type}", where) from error
-
-
-def _comes_back(value: Any, back: Any) -> bool:
-    """Tell whether a column keeps a value as it is; Arrow silently cuts 1.5 to an integer and a time to its unit.
-
-    Only the rounding of a float is no loss, because the declared type asks for it.
-    """
-    match value, back:
-        case float(), float():
-            return math.isinf(value) == math.isinf(back)
-        case dt.datetime(), dt.datetime():
-            # Not by ==, which is never true between two zones in the hour that a clock repeats.
-            return (value.tzinfo is None) == (back.tzinfo is None) and not value - back
-        case (list(), list()) | (tuple(), tuple()):
-            return len(value) == len(back) and all(map(_comes_back, value, back))
-        case dict(), dict():
-            return value.keys() == back.keys() and all(_comes_back(value[name], back[name]) for name in value)
-        case _:
-            return bool(value == back)
-
-
-def _decode(table: pa.Table, name: str) -> list[Any]:
-    values = table.column(name).to_pylist()
-    return [unpack(value) for value in values] if is_packed(table.schema.field(name)) else values
+        return array_of(values, field.type)
+    except Misfit as error:
+        raise UnstorableValue(f"{type(values[0]).__qualname__} that does not fit {error}", where) from error

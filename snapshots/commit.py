@@ -10,7 +10,7 @@ from typing import Any
 
 from snapshots.errors import CommitConflict, CommitOutcomeUnknown, IncompatibleSnapshot, SnapshotCorrupted
 from snapshots.filesystem import Folder, attempts, is_transient
-from snapshots.manifest import Manifest, Operation, manifest_name
+from snapshots.manifest import Manifest, Operation, library_versions, manifest_name
 from snapshots.versions import expired_version, note_newest
 
 
@@ -25,6 +25,7 @@ def next_manifest(parent: Manifest, operation: Operation, **changes: Any) -> Man
         created_at=now_text(),
         operation=operation,
         metrics={},
+        written_by=library_versions(),
         **changes,
     )
 

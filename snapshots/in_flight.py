@@ -10,8 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from keygroups.codec import pack, unpack
+from keygroups.ranges import KeyGroupRange
 from snapshots.parquet import KEY_GROUP
-from snapshots.subtask import InFlightElement
+from snapshots.subtask import NO_KEY_GROUP, InFlightElement
 
 _PACKED = {b"keygroups.encoding": b"msgpack"}
 
@@ -127,12 +128,42 @@ def merge_channels(elements: Iterable[InFlightElement], watermarks: Mapping[int,
     return RestoredQueue(tuple(element._replace(sequence=n) for n, element in enumerate(merged)), start)
 
 
-def deal(elements: Sequence[InFlightElement], parallelism: int, subtask_index: int) -> list[InFlightElement]:
-    """Return a subtask's share of the elements without a key: contiguous runs, the first ones longer by one."""
-    ordered = sorted(elements, key=lambda element: (element.channel, element.sequence))
-    base, rest = divmod(len(ordered), parallelism)
+def deal(counts: Sequence[int], parallelism: int, subtask_index: int) -> dict[int, tuple[int, int]]:
+    """Return a subtask's share of the elements without a key: contiguous runs, the first ones longer by one.
+
+    Parameters
+    ----------
+    counts : sequence of int
+        How many elements each channel has.
+    parallelism, subtask_index : int
+        Of the subtask.
+
+    Returns
+    -------
+    dict of int to (int, int)
+        By channel, where its run begins and before which element it ends.
+
+    Examples
+    --------
+    >>> deal([3, 4], 3, 0), deal([3, 4], 3, 2)
+    ({0: (0, 3)}, {1: (2, 4)})
+    """
+    base, rest = divmod(sum(counts), parallelism)
     start = subtask_index * base + min(subtask_index, rest)
-    return ordered[start : start + base + (subtask_index < rest)]
+    end = start + base + (subtask_index < rest)
+    share: dict[int, tuple[int, int]] = {}
+    for channel, count in enumerate(counts):
+        if start < count and end > 0 and start < end:
+            share[channel] = max(start, 0), min(end, count)
+        start -= count
+        end -= count
+    return share
+
+
+def key_groups_of_elements(elements: Iterable[InFlightElement], owned: KeyGroupRange) -> KeyGroupRange:
+    """Return the range that holds the owned key groups and those of all elements."""
+    key_groups = {element.key_group for element in elements if element.key_group != NO_KEY_GROUP}
+    return KeyGroupRange(min(key_groups | {owned.start}), max(key_groups | {owned.end}))
 
 
 def _move_to_watermark(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from keygroups.codec import UnreadableValue
 from keygroups.ranges import KeyGroupRange
@@ -20,6 +23,9 @@ from snapshots.manifest import DataFile
 
 KEY_GROUP = "key_group"
 """The column by which every file is sorted and its row groups are cut."""
+
+REQUEST_BYTES_MAX = 64 * 2**20
+"""Neighbouring row groups are read by one request of at most so many bytes, unless one alone has more."""
 
 _TAIL_BYTES = 8  # the footer's length and the magic, at the end of every Parquet file
 
@@ -43,22 +49,39 @@ class EncodedFile:
         return hashlib.sha256(memoryview(self.data)[-self.footer_bytes :]).hexdigest()
 
 
-def encode(schema: pa.Schema, row_groups: Iterable[pa.Table], path: str) -> EncodedFile:
-    """Encode tables as one Parquet file, each table as one row group.
+class ParquetEncoder:
+    """Encodes tables as one Parquet file, each table as one row group."""
 
-    The path stands in the footer, so that no two files have the same one: a file that was swapped for another whose
-    values have the same sizes and bounds would be read otherwise.
-    """
-    sink = pa.BufferOutputStream()
-    rows = 0
-    with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer:
-        for table in row_groups:
-            writer.write_table(table, row_group_size=max(table.num_rows, 1))
-            rows += table.num_rows
-        writer.add_key_value_metadata({"keygroups.path": path})
-    data = sink.getvalue()
-    footer_length = int.from_bytes(memoryview(data)[-_TAIL_BYTES:-4], "little")
-    return EncodedFile(data, rows, footer_length + _TAIL_BYTES)
+    def __init__(self, schema: pa.Schema) -> None:
+        self._sink = pa.BufferOutputStream()
+        # Values are mostly different, and then a dictionary of them takes longer than everything else together.
+        dictionaries = [KEY_GROUP] if KEY_GROUP in schema.names else True
+        self._writer = pq.ParquetWriter(
+            self._sink, schema, compression="zstd", use_dictionary=dictionaries, write_page_checksum=True
+        )
+        self.rows = 0
+
+    @property
+    def bytes(self) -> int:
+        """How much is encoded so far."""
+        return int(self._sink.tell())
+
+    def write(self, table: pa.Table) -> None:
+        """Encode a row group."""
+        self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
+        self.rows += table.num_rows
+
+    def finish(self, metadata: Mapping[str, str]) -> EncodedFile:
+        """End the file with its metadata.
+
+        The file's path must be part of it, so that no two files have the same footer: a file that was swapped for
+        another whose values have the same sizes and bounds would be read otherwise.
+        """
+        self._writer.add_key_value_metadata(dict(metadata))
+        self._writer.close()
+        data = self._sink.getvalue()
+        footer_length = int.from_bytes(memoryview(data)[-_TAIL_BYTES:-4], "little")
+        return EncodedFile(data, self.rows, footer_length + _TAIL_BYTES)
 
 
 @contextmanager
@@ -73,7 +96,7 @@ def damage_named(path: str, key_groups: KeyGroupRange) -> Iterator[None]:
 
 
 class ParquetReader:
-    """Reads the row groups of one data file that hold the asked key groups, and no more.
+    """Reads the row groups of one data file that hold the asked key groups, and no more. Any thread may call it.
 
     The footer is checked against the manifest's digest, the pages against their checksums.
     """
@@ -103,20 +126,50 @@ class ParquetReader:
 
     def row_groups(self, first: int, last: int) -> list[int]:
         """Return the numbers of the row groups that may hold rows of the key groups, `last` included."""
-        metadata = self.metadata()
-        bounds = [_bounds(metadata.row_group(number)) for number in range(metadata.num_row_groups)]
-        return [number for number, (low, high) in enumerate(bounds) if low <= last and high >= first]
+        low, high = self._bounds
+        numbers: list[int] = np.flatnonzero((low <= last) & (high >= first)).tolist()
+        return numbers
 
     def read(self, row_groups: list[int]) -> pa.Table:
-        """Read some row groups."""
+        """Read some row groups, ascending; neighbours by one request."""
         metadata, schema = self.metadata(), self.schema
-        with damage_named(self.path, self.file.key_groups), self._folder.open(self.file.path) as source:
+        with damage_named(self.path, self.file.key_groups):
+            pieces = [self._read_bytes(start, end) for start, end in self._spans(row_groups)]
+            source = pa.PythonFile(_Pieces(pieces, self.file.bytes), mode="r")
             parquet = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True)
             return parquet.read_row_groups(row_groups, use_threads=False).cast(schema)
 
     def read_all(self) -> pa.Table:
         """Read the whole file."""
         return self.read(list(range(self.metadata().num_row_groups)))
+
+    @cached_property
+    def _bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The lowest and the highest key group of each row group."""
+        metadata = self.metadata()
+        statistics = [metadata.row_group(number).column(0).statistics for number in range(metadata.num_row_groups)]
+        return np.array([one.min for one in statistics], np.int64), np.array([one.max for one in statistics], np.int64)
+
+    def _spans(self, row_groups: list[int]) -> list[tuple[int, int]]:
+        spans: list[tuple[int, int]] = []
+        for start, end in map(self._span, row_groups):
+            if spans and spans[-1][1] == start and end - spans[-1][0] <= REQUEST_BYTES_MAX:
+                spans[-1] = spans[-1][0], end
+            else:
+                spans.append((start, end))
+        return spans
+
+    def _span(self, number: int) -> tuple[int, int]:
+        row_group = self.metadata().row_group(number)
+        chunks = [row_group.column(column) for column in range(row_group.num_columns)]
+        start = min(chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks)
+        return start, start + sum(chunk.total_compressed_size for chunk in chunks)
+
+    def _read_bytes(self, start: int, end: int) -> tuple[int, bytes]:
+        data = self._folder.read(self.file.path, start=start, end=end)
+        if len(data) != end - start:
+            raise EOFError(f"the file ends before byte {end}")
+        return start, data
 
     def _read_footer(self) -> pq.FileMetaData:
         file = self.file
@@ -126,6 +179,31 @@ class ParquetReader:
         return pq.read_metadata(pa.BufferReader(tail))
 
 
-def _bounds(row_group: pq.RowGroupMetaData) -> tuple[int, int]:
-    statistics = row_group.column(0).statistics
-    return statistics.min, statistics.max
+class _Pieces:
+    """A file of which only some pieces are there."""
+
+    closed = False
+
+    def __init__(self, pieces: list[tuple[int, bytes]], size: int) -> None:
+        assert all(one[0] + len(one[1]) <= other[0] for one, other in pairwise(pieces)), "pieces ascend"
+        self._pieces = pieces
+        self._size = size
+        self._position = 0
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._position = offset + (0, self._position, self._size)[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int) -> memoryview:
+        for start, data in self._pieces:
+            if start <= self._position < start + len(data):
+                found = memoryview(data)[self._position - start :][:size]
+                self._position += len(found)
+                return found
+        raise EOFError(f"no row group that was asked for is at byte {self._position}")
+
+    def close(self) -> None:
+        self._pieces = []

@@ -15,7 +15,8 @@ from snapshots.columns import KEY_ENCODING
 from snapshots.commit import now_text, put_manifest
 from snapshots.errors import IncompatibleSnapshot, IncompleteSnapshot
 from snapshots.filesystem import Folder
-from snapshots.manifest import Manifest, check_json
+from snapshots.layers import carry_over
+from snapshots.manifest import DataFile, Manifest, check_json, features_of
 from snapshots.snapshot import Snapshot
 from snapshots.subtask import SubtaskSnapshot
 from snapshots.writer import SubtaskHandle, write_subtask
@@ -61,7 +62,7 @@ class PendingSnapshot:
         UnstorableValue
             A value has a type that cannot be stored; nothing refers to what was written before it.
         """
-        return write_subtask(self.folder, uuid.uuid4().hex, snapshot, outputs)
+        return write_subtask(self.folder, uuid.uuid4().hex, snapshot, self.parent, outputs)
 
     def commit(
         self,
@@ -92,7 +93,9 @@ class PendingSnapshot:
         first = parts[0]
         if self.parent is not None:
             check_fixed(self.parent, first.max_parallelism, first.hash)
+        self._check_parent(first)
         check_stored(self.folder, parts)
+        files = self._files(parts)
         manifest = Manifest(
             version=self.version,
             snapshot_id=uuid.uuid4().hex,
@@ -105,14 +108,29 @@ class PendingSnapshot:
             hash=first.hash,
             key_encoding=KEY_ENCODING,
             states=first.states,
-            files=tuple(file for part in parts for file in part.files),
-            watermarks=tuple(part.watermark for part in parts),
+            operator_states=first.operator_states,
+            files=files,
+            channels=tuple(part.channel for part in parts),
             in_flight_count=sum(part.in_flight_count for part in parts),
             source_position=source_position,
             metrics=metrics or {},
+            required_features=features_of(files),
         )
         put_manifest(self.folder, manifest)
         return Snapshot(self.folder, manifest)
+
+    def _files(self, parts: Iterable[SubtaskHandle]) -> tuple[DataFile, ...]:
+        """Return the files of all parts, and those of the parent's keyed state that still hold."""
+        new = [file for part in parts for file in part.files]
+        if self.parent is None:
+            return tuple(new)
+        declared = {info.name for part in parts for info in part.states}
+        old = [file for file in self.parent.files_of("keyed", "delta") if file.state in declared]
+        return (*carry_over(old, [file for file in new if file.kind in {"keyed", "delta"}]), *new)
+
+    def _check_parent(self, part: SubtaskHandle) -> None:
+        if part.parent_id != (None if self.parent is None else self.parent.snapshot_id):
+            raise IncompleteSnapshot(f"subtask {part.subtask_index} wrote its part on top of another snapshot")
 
 
 def check_fixed(manifest: Manifest, max_parallelism: int | None, hash_: str | None) -> None:
@@ -140,7 +158,7 @@ def _one_of_each_subtask(handles: Iterable[SubtaskHandle]) -> list[SubtaskHandle
         raise IncompleteSnapshot("no subtask wrote its part")
     first = next(iter(parts.values()))
     for part in parts.values():
-        for what in ("parallelism", "max_parallelism", "hash", "states"):
+        for what in ("parallelism", "max_parallelism", "hash", "states", "operator_states", "parent_id"):
             if getattr(part, what) != getattr(first, what):
                 raise IncompleteSnapshot(f"subtasks {first.subtask_index} and {part.subtask_index} differ in {what}")
         if part.key_groups != range_of(part.subtask_index, part.parallelism, part.max_parallelism):
@@ -171,7 +189,8 @@ def check_stored(folder: Folder, parts: Sequence[SubtaskHandle]) -> None:
             raise IncompleteSnapshot(
                 f"subtask {part.subtask_index} had {part.in_flight_count} elements in flight and wrote {rows}"
             )
-        if any(file.key_groups != part.key_groups for file in part.files):
+        keyed = [file.key_groups for file in part.files if file.kind in {"keyed", "delta"}]
+        if any(key_groups.intersection(part.key_groups) != key_groups for key_groups in keyed):
             raise IncompleteSnapshot(f"subtask {part.subtask_index} names a file of key groups of another")
     files = [(part.subtask_index, file) for part in parts for file in part.files]
     with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from keygroups.descriptors import ValueState
 from keygroups.ranges import KeyGroupRange, range_of
 from keygroups.state import LazyGroup
-from snapshots.columns import KeyedReader
 from snapshots.errors import IncompatibleSnapshot
 from snapshots.filesystem import Folder
 from snapshots.in_flight import RestoredQueue, deal, in_flight_elements, merge_channels
-from snapshots.manifest import Manifest
+from snapshots.manifest import DataFile, Manifest, StateInfo, manifest_name
+from snapshots.operator_state import FileSlice, read_items, shares
 from snapshots.parquet import ParquetReader, damage_named
+from snapshots.reader import StateReader
+from snapshots.schemas import widens
 from snapshots.subtask import NO_KEY_GROUP, InFlightElement
 
 
@@ -26,20 +28,54 @@ class SubtaskRestore:
     folder : Folder
         The operator's folder.
     manifest : Manifest
-        The snapshot.
+        The snapshot, with no more files and channels than the share needs.
     subtask_index, parallelism : int
         The subtask that is restored, and of how many.
+    keyless : dict of int to (int, int)
+        By channel, the run of in-flight elements without a key that falls to the subtask.
+    operator_slices : dict of str to tuple of FileSlice
+        By operator state, the items that fall to the subtask.
     """
 
     folder: Folder
     manifest: Manifest
     subtask_index: int
     parallelism: int
+    keyless: dict[int, tuple[int, int]]
+    operator_slices: dict[str, tuple[FileSlice, ...]]
+
+    @classmethod
+    def of(cls, folder: Folder, manifest: Manifest, subtask_index: int, parallelism: int) -> SubtaskRestore:
+        """Take a subtask's share of a whole manifest."""
+        owned = range_of(subtask_index, parallelism, manifest.max_parallelism)
+        channels = manifest.channels
+        is_same = [channel.key_groups for channel in channels] == [
+            range_of(index, parallelism, manifest.max_parallelism) for index in range(parallelism)
+        ]
+        if is_same:
+            count = channels[subtask_index].keyless
+            keyless = {subtask_index: (0, count)} if count else {}
+        else:
+            keyless = deal([channel.keyless for channel in channels], parallelism, subtask_index)
+        in_range = [file for file in manifest.files if file.key_groups.intersection(owned) is not None]
+        queues = {file.subtask for file in in_range if file.kind == "in_flight"} | keyless.keys()
+        fed = [channel for channel in channels if channel.subtask in queues or channel.key_groups.intersection(owned)]
+        sources = {channel.subtask for channel in fed}
+        files = [file for file in in_range if file.kind in {"keyed", "delta"}]
+        files += [file for file in manifest.files_of("in_flight") if file.subtask in sources]
+        share = replace(manifest, files=tuple(files), channels=tuple(fed))
+        slices = shares(manifest, parallelism, subtask_index)
+        return cls(folder, share, subtask_index, parallelism, keyless, slices)
 
     @property
     def key_groups(self) -> KeyGroupRange:
         """The key groups that the subtask owns."""
         return range_of(self.subtask_index, self.parallelism, self.manifest.max_parallelism)
+
+    @property
+    def snapshot_id(self) -> str:
+        """The snapshot's id, which the changes of a restored backend are relative to."""
+        return self.manifest.snapshot_id
 
     def check_fits(self, subtask_index: int, parallelism: int, max_parallelism: int, hash_name: str) -> None:
         """Raise `IncompatibleSnapshot` unless this share is made for such an operator."""
@@ -60,10 +96,13 @@ class SubtaskRestore:
     def states(self, descriptors: Iterable[ValueState]) -> dict[str, dict[int, LazyGroup]]:
         """Return the keyed state by name and key group; each group is read when it is loaded.
 
+        A state that the snapshot does not have is empty. One whose type has widened since is cast as it is read.
+
         Raises
         ------
         IncompatibleSnapshot
-            The snapshot has a state that is not declared, or one of another kind or type.
+            The snapshot has a state that is not declared, or one of another kind or of a type that does not widen to
+            the declared one.
         """
         declared = {descriptor.name: descriptor for descriptor in descriptors}
         for info in self.manifest.states:
@@ -72,53 +111,59 @@ class SubtaskRestore:
                 raise IncompatibleSnapshot(
                     "a state", sorted(declared), info.name, "declare it in the function's states"
                 )
-            wanted = (descriptor.kind, None if descriptor.type is None else str(descriptor.type))
-            if wanted != (info.kind, info.type):
-                found = (info.kind, info.type)
-                raise IncompatibleSnapshot(f"state {info.name!r}", wanted, found, "declare it as it was written")
-        return {name: self._groups(name) for name in declared}
+            _check_state(descriptor, info)
+        stored = {info.name for info in self.manifest.states}
+        return {name: self._groups(declared[name]) if name in stored else {} for name in declared}
+
+    def operator_state(self, name: str) -> list[object]:
+        """Read the items of an operator state that fall to this subtask; none if the snapshot has no such state."""
+        return read_items(self.folder, self.operator_slices.get(name, ()))
 
     def queue(self) -> RestoredQueue:
         """Read the in-flight elements that fall to this subtask, as one queue."""
-        records: list[InFlightElement] = []
-        keyless: list[InFlightElement] = []
-        watermarks: list[InFlightElement] = []
-        for file in self.manifest.files_of("in_flight"):
-            for element in self._read_elements(ParquetReader(self.folder, file)):
-                if element.is_watermark:
-                    watermarks.append(element)
-                elif element.key_group == NO_KEY_GROUP:
-                    keyless.append(element)
-                elif element.key_group in self.key_groups:
-                    records.append(element)
-        records += self._share(keyless)
-        channels = {*self._overlapping_channels(), *(record.channel for record in records)}
-        fed = records + [watermark for watermark in watermarks if watermark.channel in channels]
-        return merge_channels(fed, {channel: self.manifest.watermarks[channel] for channel in channels})
-
-    def _groups(self, state: str) -> dict[int, LazyGroup]:
-        groups: dict[int, LazyGroup] = {}
-        for file in self.manifest.files_of("keyed", state):
-            if file.key_groups.intersection(self.key_groups) is not None:
-                groups.update(KeyedReader(ParquetReader(self.folder, file)).groups(self.key_groups))
-        return groups
-
-    def _overlapping_channels(self) -> Iterable[int]:
-        channels = len(self.manifest.watermarks)
-        for channel in range(channels):
-            written = range_of(channel, channels, self.manifest.max_parallelism)
-            if written.intersection(self.key_groups) is not None:
-                yield channel
-
-    def _read_elements(self, reader: ParquetReader) -> list[InFlightElement]:
-        """Read the row groups of the owned range and those of elements without a key group."""
+        readers = [ParquetReader(self.folder, file) for file in self.manifest.files_of("in_flight")]
         owned = self.key_groups
-        wanted = {*reader.row_groups(NO_KEY_GROUP, NO_KEY_GROUP), *reader.row_groups(owned.start, owned.end)}
-        table = reader.read(sorted(wanted))
-        with damage_named(reader.path, reader.file.key_groups):
-            return in_flight_elements(table)
+        records = [
+            element
+            for reader in readers
+            if reader.file.key_groups.intersection(owned) is not None
+            for element in _read_elements(reader, owned.start, owned.end)
+            if element.key_group in owned
+        ]
+        fed = {channel.subtask for channel in self.manifest.channels if channel.key_groups.intersection(owned)}
+        fed |= self.keyless.keys() | {record.channel for record in records}
+        for reader in readers:
+            if reader.file.subtask in fed:
+                records += self._without_key_group(reader)
+        watermarks = {channel.subtask: channel.watermark for channel in self.manifest.channels}
+        return merge_channels(records, {channel: watermarks[channel] for channel in fed})
 
-    def _share(self, keyless: list[InFlightElement]) -> list[InFlightElement]:
-        if self.parallelism == len(self.manifest.watermarks):
-            return [element for element in keyless if element.channel == self.subtask_index]
-        return deal(keyless, self.parallelism, self.subtask_index)
+    def _without_key_group(self, reader: ParquetReader) -> Iterable[InFlightElement]:
+        """Return a channel's watermarks, and the run of its records without a key."""
+        elements = _read_elements(reader, NO_KEY_GROUP, NO_KEY_GROUP)
+        start, end = self.keyless.get(reader.file.subtask, (0, 0))
+        yield from (element for element in elements if element.is_watermark)
+        yield from [element for element in elements if not element.is_watermark][start:end]
+
+    def _groups(self, descriptor: ValueState) -> dict[int, LazyGroup]:
+        files: tuple[DataFile, ...] = self.manifest.files_of("keyed", "delta", state=descriptor.name)
+        path = self.folder.path(manifest_name(self.manifest.version))
+        return {**StateReader(self.folder, files, path).groups(self.key_groups, descriptor.type)}
+
+
+def _check_state(descriptor: ValueState, info: StateInfo) -> None:
+    if descriptor.kind != info.kind or not widens(info.arrow_type, descriptor.type):
+        declared = (descriptor.kind, None if descriptor.type is None else str(descriptor.type))
+        next_step = "declare it as it was written, or with a type that holds all values of that one"
+        raise IncompatibleSnapshot(f"state {info.name!r}", declared, (info.kind, info.type), next_step)
+
+
+def _read_elements(reader: ParquetReader, first: int, last: int) -> list[InFlightElement]:
+    """Read the elements of some key groups, ordered by channel and place in it."""
+    numbers = reader.row_groups(first, last)
+    if not numbers:
+        return []
+    table = reader.read(numbers)
+    with damage_named(reader.path, reader.file.key_groups):
+        elements = [element for element in in_flight_elements(table) if first <= element.key_group <= last]
+    return sorted(elements, key=lambda element: element.sequence)

@@ -8,13 +8,14 @@ from typing import Any
 import pyarrow as pa
 
 from keygroups.errors import ConfigError
-from keygroups.ranges import check_parallelism
-from snapshots.columns import unify
+from keygroups.ranges import KeyGroupRange, check_parallelism
 from snapshots.filesystem import Folder
 from snapshots.in_flight import IN_FLIGHT_SCHEMA
-from snapshots.manifest import Manifest
+from snapshots.manifest import Manifest, manifest_name
 from snapshots.parquet import ParquetReader
+from snapshots.reader import StateReader
 from snapshots.restore import SubtaskRestore
+from snapshots.schemas import without_field_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +82,10 @@ class Snapshot:
         check_parallelism(parallelism, self.max_parallelism)
         if not 0 <= subtask_index < parallelism:
             raise ConfigError("subtask_index", subtask_index, f"there are subtasks 0 to {parallelism - 1}")
-        return SubtaskRestore(self.folder, self.manifest, subtask_index, parallelism)
+        return SubtaskRestore.of(self.folder, self.manifest, subtask_index, parallelism)
 
     def to_arrow(self, state_name: str) -> pa.Table:
-        """Read one state as a table with the columns key_group, key and value.
+        """Read one state as a table with the columns key_group, key and value, sorted by key group.
 
         Parameters
         ----------
@@ -104,8 +105,10 @@ class Snapshot:
         """
         if state_name not in self.state_names:
             raise ConfigError("state_name", state_name, f"the snapshot has the states {list(self.state_names)}")
-        files = self.manifest.files_of("keyed", state_name)
-        return unify([ParquetReader(self.folder, file).read_all() for file in files])
+        files = self.manifest.files_of("keyed", "delta", state=state_name)
+        reader = StateReader(self.folder, files, self.folder.path(manifest_name(self.version)))
+        table = reader.table(KeyGroupRange(0, self.max_parallelism - 1))
+        return table.cast(pa.schema([without_field_ids(field) for field in table.schema]))
 
     def in_flight(self) -> pa.Table:
         """Read all in-flight elements as a table."""

@@ -11,9 +11,10 @@ from keygroups.errors import ConfigError
 from keygroups.ranges import check_parallelism, default_max_parallelism
 from snapshots.claim import Claim, commit_claim, commit_first_claim
 from snapshots.commit import next_manifest, put_manifest
+from snapshots.compaction import compacted_files
 from snapshots.errors import CommitConflict, SnapshotCorrupted, SnapshotNotFound
 from snapshots.filesystem import Folder, attempts, check_uri, open_folder
-from snapshots.manifest import Manifest, manifest_name
+from snapshots.manifest import Manifest, features_of, manifest_name
 from snapshots.pending import PendingSnapshot, check_fixed
 from snapshots.retention import KEEP_LAST, MIN_AGE_SECONDS, GarbageReport, Pins, collect_garbage
 from snapshots.snapshot import Snapshot
@@ -199,6 +200,32 @@ class SnapshotStore:
             raise SnapshotNotFound(self.uri)
         check_parallelism(parallelism, latest.max_parallelism)
         manifest = next_manifest(latest.manifest, "repartition", parallelism=parallelism)
+        put_manifest(self._folder, manifest)
+        return Snapshot(self._folder, manifest)
+
+    def compact(self) -> Snapshot:
+        """Fold the deltas of the newest snapshot into its base files, and commit the result as the next version.
+
+        The content stays the same, so that writers continue with deltas on it. Returns the newest snapshot as it is if
+        there is nothing to fold.
+
+        Raises
+        ------
+        SnapshotNotFound
+            There is no snapshot yet.
+        SnapshotCorrupted
+            A file is damaged; nothing was committed.
+        CommitConflict
+            Another writer committed meanwhile.
+        """
+        latest = self.latest()
+        if latest is None:
+            raise SnapshotNotFound(self.uri)
+        parent = latest.manifest
+        files = compacted_files(self._folder, parent)
+        if files == parent.files:
+            return latest
+        manifest = next_manifest(parent, "compact", files=files, required_features=features_of(files))
         put_manifest(self._folder, manifest)
         return Snapshot(self._folder, manifest)
 

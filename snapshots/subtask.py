@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from keygroups.ranges import KeyGroupRange, range_of
 from keygroups.state import StateCut
+from snapshots.manifest import OperatorStateMode
 
 NO_KEY_GROUP = -1
 """The key group of an element without a key, and of a watermark."""
@@ -62,6 +63,26 @@ class InFlightElement(NamedTuple):
     outputs: tuple[object, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class OperatorStateCut:
+    """The items of a state that belongs to a subtask rather than to a key.
+
+    Attributes
+    ----------
+    name : str
+        Of the state.
+    mode : {"split", "union", "broadcast"}
+        To whom the items go after a rescale: each to one subtask, all to every subtask, or to every subtask one of the
+        copies, which are all alike.
+    items : tuple
+        In their order.
+    """
+
+    name: str
+    mode: OperatorStateMode
+    items: tuple[object, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskSnapshot:
     """The state of one subtask at a barrier.
@@ -76,6 +97,8 @@ class SubtaskSnapshot:
         The keyed state.
     in_flight : tuple of InFlightElement
         In the order of the queue.
+    operator_states : tuple of OperatorStateCut
+        The state without a key.
     watermark : int or None
         The newest watermark that was emitted.
     emitted : int
@@ -88,6 +111,7 @@ class SubtaskSnapshot:
     hash: str
     states: tuple[StateCut, ...] = ()
     in_flight: tuple[InFlightElement, ...] = ()
+    operator_states: tuple[OperatorStateCut, ...] = ()
     watermark: int | None = None
     emitted: int = 0
 

@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 from keygroups.ranges import KeyGroupRange
 from snapshots.errors import SnapshotCorrupted
 from snapshots.filesystem import Folder
-from snapshots.manifest import DataFile, Manifest
+from snapshots.manifest import DataFile, Manifest, manifest_name
 from snapshots.parquet import KEY_GROUP, ParquetReader, damage_named
+from snapshots.reader import StateReader
 from snapshots.subtask import NO_KEY_GROUP
 
 
@@ -53,12 +54,24 @@ class VerifyReport:
 def verify(folder: Folder, manifest: Manifest) -> VerifyReport:
     """Read every file of a snapshot and compare it with the manifest."""
     problems = []
-    for file in manifest.files:
+    for file in manifest.whole_files:
         try:
             _verify_file(folder, file)
         except SnapshotCorrupted as error:
             problems.append(Problem(error.path, error.key_groups, error.damage))
-    return VerifyReport(manifest.version, len(manifest.files), manifest.bytes_total, tuple(problems))
+    try:
+        _verify_layers(folder, manifest)
+    except SnapshotCorrupted as error:
+        problems.append(Problem(error.path, error.key_groups, error.damage))
+    return VerifyReport(manifest.version, len(manifest.whole_files), manifest.bytes_total, tuple(problems))
+
+
+def _verify_layers(folder: Folder, manifest: Manifest) -> None:
+    """Check that each key group of each state has one base, and its deltas in order."""
+    path = folder.path(manifest_name(manifest.version))
+    for state in manifest.states:
+        files = manifest.files_of("keyed", "delta", state=state.name)
+        StateReader(folder, files, path).spans(KeyGroupRange(0, manifest.max_parallelism - 1))
 
 
 def _verify_file(folder: Folder, file: DataFile) -> None:
@@ -72,12 +85,12 @@ def _verify_file(folder: Folder, file: DataFile) -> None:
     table = ParquetReader(folder, file).read_all()
     if table.num_rows != file.rows:
         raise SnapshotCorrupted(path, f"{table.num_rows} rows instead of {file.rows}", file.key_groups)
-    if file.kind != "output":
+    if file.kind in {"keyed", "delta", "in_flight"}:
         _verify_key_groups(table, path, file)
 
 
 def _verify_key_groups(table: pa.Table, path: str, file: DataFile) -> None:
-    owned = file.key_groups
+    owned = file.file_key_groups
     column = table.column(KEY_GROUP)
     inside = pc.and_(pc.greater_equal(column, owned.start), pc.less_equal(column, owned.end))
     if file.kind == "in_flight":

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum, auto
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from keygroups.ranges import KeyGroupRange
-from snapshots.columns import keyed_schema, keyed_tables
+from keygroups.state import StateCut
+from snapshots.columns import RowEncoder, common_key_type, key_types_of, keyed_schema
+from snapshots.files import FileLabel, FileWriter, KeyedWriter
 from snapshots.filesystem import Folder
-from snapshots.in_flight import IN_FLIGHT_SCHEMA, in_flight_table
-from snapshots.manifest import DataFile, FileKind, StateInfo
-from snapshots.parquet import encode
-from snapshots.subtask import SubtaskSnapshot
+from snapshots.in_flight import IN_FLIGHT_SCHEMA, in_flight_table, key_groups_of_elements
+from snapshots.layers import share_of
+from snapshots.manifest import Channel, DataFile, FileKind, Manifest, OperatorStateInfo, StateInfo, manifest_name
+from snapshots.operator_state import OPERATOR_STATE_SCHEMA, operator_state_table
+from snapshots.parquet import KEY_GROUP, ParquetEncoder
+from snapshots.reader import ArrowGroup, KeyedReader, StateReader, in_schema, merge, stored_key_type
+from snapshots.schemas import state_info
+from snapshots.subtask import NO_KEY_GROUP, SubtaskSnapshot
+
+DELTAS_MAX = 8
+"""So many deltas of a key group are read one after the other; the next one takes them all in."""
+
+DELTA_SHARE_MAX = 0.5
+"""Deltas have at most this share of the base's rows, or the state is written whole."""
+
+_IN_FLIGHT_ROW_GROUP_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,81 +42,206 @@ class SubtaskHandle:
     max_parallelism: int
     hash: str
     key_groups: KeyGroupRange
+    parent_id: str | None
     states: tuple[StateInfo, ...]
+    operator_states: tuple[OperatorStateInfo, ...]
     files: tuple[DataFile, ...]
-    watermark: int | None
+    channel: Channel
     in_flight_count: int
 
 
 def write_subtask(
-    folder: Folder, attempt_id: str, snapshot: SubtaskSnapshot, outputs: pa.Table | None = None
+    folder: Folder,
+    attempt_id: str,
+    snapshot: SubtaskSnapshot,
+    parent: Manifest | None,
+    outputs: pa.Table | None = None,
 ) -> SubtaskHandle:
     """Write one subtask's files under a name that no other attempt uses."""
-    writer = _FileWriter(folder, f"data/{attempt_id}", snapshot)
+    states = tuple(
+        state_info(cut.descriptor, None if parent is None else parent.state(cut.descriptor.name))
+        for cut in snapshot.states
+    )
+    with FileWriter(folder, attempt_id) as files:
+        writer = _SubtaskWriter(folder, files, snapshot, parent)
+        writer.write_keyed(states)
+        writer.write_others(outputs)
+        stored = files.stored()
     return SubtaskHandle(
         subtask_index=snapshot.subtask_index,
         parallelism=snapshot.parallelism,
         max_parallelism=snapshot.max_parallelism,
         hash=snapshot.hash,
         key_groups=snapshot.key_groups,
-        states=tuple(
-            _state_info(cut.descriptor.name, cut.descriptor.kind, cut.descriptor.type) for cut in snapshot.states
-        ),
-        files=tuple(writer.files(outputs)),
-        watermark=snapshot.watermark,
+        parent_id=None if parent is None else parent.snapshot_id,
+        states=states,
+        operator_states=tuple(OperatorStateInfo(state.name, state.mode) for state in snapshot.operator_states),
+        files=stored,
+        channel=_channel(snapshot),
         in_flight_count=len(snapshot.in_flight),
     )
 
 
+class _Plan(Enum):
+    WHOLE = auto()
+    DELTA = auto()
+    FOLDED_DELTA = auto()
+    NOTHING = auto()
+
+
 @dataclass(frozen=True, slots=True)
-class _FileWriter:
+class _SubtaskWriter:
     folder: Folder
-    prefix: str
+    files: FileWriter
     snapshot: SubtaskSnapshot
+    parent: Manifest | None
 
-    def files(self, outputs: pa.Table | None) -> Iterator[DataFile]:
-        """Write the files of every state, and those of the elements and the outputs if there are any."""
-        owned = self.snapshot.key_groups
-        span = f"{owned.start}-{owned.end}"
-        for cut in self.snapshot.states:
-            # Also without rows: the file says of which type the values would be.
-            schema = keyed_schema(cut)
-            name = f"keyed-{cut.descriptor.name}-{span}.parquet"
-            yield self._write("keyed", cut.descriptor.name, name, schema, keyed_tables(cut, schema))
-        if self.snapshot.in_flight:
-            tables = _row_groups(in_flight_table(self.snapshot.in_flight))
-            yield self._write("in_flight", None, f"in_flight-{span}.parquet", IN_FLIGHT_SCHEMA, tables)
+    def write_keyed(self, states: Iterable[StateInfo]) -> None:
+        """Write what each state needs."""
+        for cut, info in zip(self.snapshot.states, states, strict=True):
+            match self._plan(cut, info):
+                case _Plan.WHOLE:
+                    self._write_whole(cut, info)
+                case _Plan.DELTA:
+                    self._write_delta(cut, info, {})
+                case _Plan.FOLDED_DELTA:
+                    self._write_delta(cut, info, self._deltas_by_key_group(info.name))
+
+    def write_others(self, outputs: pa.Table | None) -> None:
+        """Write the in-flight elements, the operator state and the outputs, if there are any."""
+        snapshot, owned = self.snapshot, self.snapshot.key_groups
+        if snapshot.in_flight:
+            encoder = ParquetEncoder(IN_FLIGHT_SCHEMA)
+            for table in _in_flight_row_groups(in_flight_table(snapshot.in_flight)):
+                encoder.write(table)
+            name = f"in_flight-{owned.start}-{owned.end}"
+            key_groups = key_groups_of_elements(snapshot.in_flight, owned)
+            self.files.write(self._label("in_flight"), name, key_groups, encoder)
+        for state in snapshot.operator_states:
+            if state.items:
+                encoder = ParquetEncoder(OPERATOR_STATE_SCHEMA)
+                encoder.write(operator_state_table(state))
+                name = f"operator-{state.name}-{snapshot.subtask_index}"
+                self.files.write(self._label("operator", state.name), name, owned, encoder)
         if outputs is not None and outputs.num_rows:
-            name = f"output-{self.snapshot.subtask_index}.parquet"
-            yield self._write("output", None, name, outputs.schema, iter([outputs]))
+            encoder = ParquetEncoder(outputs.schema)
+            encoder.write(outputs)
+            self.files.write(self._label("output"), f"output-{snapshot.subtask_index}", owned, encoder)
 
-    def _write(
-        self, kind: FileKind, state: str | None, name: str, schema: pa.Schema, tables: Iterator[pa.Table]
-    ) -> DataFile:
-        path = f"{self.prefix}/{name}"
-        encoded = encode(schema, tables, path)
-        self.folder.write(path, encoded.data)
-        return DataFile(
+    def _plan(self, cut: StateCut, info: StateInfo) -> _Plan:
+        """Decide how a state is written: as little as is certain to be right, and as what is quick to read."""
+        parent, changed = self.parent, cut.changed
+        if parent is None or changed is None or not self._is_known(cut) or parent.state(info.name) != info:
+            return _Plan.WHOLE
+        if any(keys is None for keys in changed.values()):
+            return _Plan.WHOLE
+        owned = self.snapshot.key_groups
+        rows = sum(len(keys) for keys in changed.values() if keys is not None)
+        deltas = self._overlapping("delta", info.name)
+        base_rows = sum(file.rows * share_of(file, owned) for file in self._overlapping("keyed", info.name))
+        delta_rows = sum(file.rows * share_of(file, owned) for file in deltas)
+        if rows == 0:
+            return _Plan.NOTHING
+        if rows + delta_rows > DELTA_SHARE_MAX * base_rows:
+            return _Plan.WHOLE
+        depth = max(Counter(key_group for file in deltas for key_group in file.key_groups).values(), default=0)
+        return _Plan.FOLDED_DELTA if depth >= DELTAS_MAX else _Plan.DELTA
+
+    def _is_known(self, cut: StateCut) -> bool:
+        """Tell whether the parent holds, for this subtask's range, exactly what the changes are relative to."""
+        assert self.parent is not None
+        known = {channel.cut_id for channel in self.parent.channels if channel.key_groups == self.snapshot.key_groups}
+        return cut.since == self.parent.snapshot_id or cut.since in known
+
+    def _write_whole(self, cut: StateCut, info: StateInfo) -> None:
+        schema = keyed_schema(info, common_key_type(_key_types(cut)))
+        encoder = RowEncoder(cut, schema)
+        writer = KeyedWriter(self.files, self._label("keyed", info.name), schema, self.snapshot.key_groups)
+        for key_group in sorted(cut.groups):
+            group = cut.groups[key_group]
+            if isinstance(group, ArrowGroup):
+                writer.add(key_group, [in_schema(group.table(), schema)])
+            else:
+                content = group if isinstance(group, dict) else group.load()
+                writer.add(key_group, encoder.rows(key_group, content))
+        writer.finish()
+
+    def _write_delta(self, cut: StateCut, info: StateInfo, older: dict[int, list[KeyedReader]]) -> None:
+        """Write what changed; with older deltas, in their place."""
+        assert cut.changed is not None
+        changed = {key_group: keys for key_group, keys in cut.changed.items() if keys}
+        types = {type_ for keys in changed.values() for type_ in key_types_of(keys)}
+        types |= {stored_key_type(layer) for readers in older.values() for layer in readers}
+        schema = keyed_schema(info, common_key_type(types), delta=True)
+        encoder = RowEncoder(cut, schema)
+        label = self._label("delta", info.name, folds=bool(older))
+        writer = KeyedWriter(self.files, label, schema, self.snapshot.key_groups)
+        for key_group in sorted(changed.keys() | older.keys()):
+            group = cut.groups.get(key_group, {}) if key_group in changed else {}
+            assert isinstance(group, dict), "what changed is in memory"
+            rows: Iterable[pa.Table] = encoder.rows(key_group, group, changed.get(key_group, ()))
+            if key_group in older:
+                new = pa.concat_tables([schema.empty_table(), *rows])
+                layers = [layer.take(key_group) for layer in older[key_group]]
+                rows = [in_schema(merge([*layers, new], keep_deleted=True), schema)]
+            writer.add(key_group, rows)
+        writer.finish()
+
+    def _deltas_by_key_group(self, state: str) -> dict[int, list[KeyedReader]]:
+        assert self.parent is not None
+        reader = StateReader(self.folder, self.parent.files_of("keyed", "delta", state=state), self._parent_path)
+        spans = reader.spans(self.snapshot.key_groups)
+        return {key_group: layers[1:] for span, layers in spans if len(layers) > 1 for key_group in span}
+
+    @property
+    def _parent_path(self) -> str:
+        assert self.parent is not None
+        return self.folder.path(manifest_name(self.parent.version))
+
+    def _overlapping(self, kind: FileKind, state: str) -> list[DataFile]:
+        assert self.parent is not None
+        owned = self.snapshot.key_groups
+        return [file for file in self.parent.files_of(kind, state=state) if file.key_groups.intersection(owned)]
+
+    def _label(self, kind: FileKind, state: str | None = None, *, folds: bool = False) -> FileLabel:
+        parent = self.parent
+        return FileLabel(
             kind=kind,
             state=state,
             subtask=self.snapshot.subtask_index,
-            key_groups=self.snapshot.key_groups,
-            path=path,
-            rows=encoded.rows,
-            bytes=encoded.data.size,
-            sha256=encoded.sha256,
-            footer_bytes=encoded.footer_bytes,
-            footer_sha256=encoded.footer_sha256,
+            version=1 if parent is None else parent.version + 1,
+            parent_id=parent.snapshot_id if parent is not None and kind == "delta" else None,
+            folds=folds,
         )
 
 
-_IN_FLIGHT_ROW_GROUP_ROWS = 1024
+def _key_types(cut: StateCut) -> set[pa.DataType | None]:
+    found = set[pa.DataType | None]()
+    layers = set[KeyedReader]()
+    for group in cut.groups.values():
+        if isinstance(group, dict):
+            found |= key_types_of(group)
+        elif isinstance(group, ArrowGroup):
+            layers |= set(group.layers)
+        else:
+            found.add(None)
+    return found | {stored_key_type(layer) for layer in layers if layer.file.rows}
 
 
-def _row_groups(table: pa.Table) -> Iterator[pa.Table]:
-    for offset in range(0, table.num_rows, _IN_FLIGHT_ROW_GROUP_ROWS):
-        yield table.slice(offset, _IN_FLIGHT_ROW_GROUP_ROWS)
+def _in_flight_row_groups(table: pa.Table) -> Iterator[pa.Table]:
+    """Keep apart what has no key group, because each channel's is read by other subtasks than its elements with one."""
+    keyless = pc.sum(pc.equal(table.column(KEY_GROUP), NO_KEY_GROUP)).as_py()
+    for part in (table.slice(0, keyless), table.slice(keyless)):
+        for offset in range(0, part.num_rows, _IN_FLIGHT_ROW_GROUP_ROWS):
+            yield part.slice(offset, _IN_FLIGHT_ROW_GROUP_ROWS)
 
 
-def _state_info(name: str, kind: str, type_: pa.DataType | None) -> StateInfo:
-    return StateInfo(name, kind, None if type_ is None else str(type_))
+def _channel(snapshot: SubtaskSnapshot) -> Channel:
+    assert all(element.channel == snapshot.subtask_index for element in snapshot.in_flight), "a queue is one channel"
+    return Channel(
+        subtask=snapshot.subtask_index,
+        key_groups=snapshot.key_groups,
+        watermark=snapshot.watermark,
+        cut_id=snapshot.states[0].cut_id if snapshot.states else None,
+        keyless=sum(element.key_group == NO_KEY_GROUP and not element.is_watermark for element in snapshot.in_flight),
+    )

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from keygroups import ValueState, key_group_of, range_of, subtask_of
-from keygroups.state import MemoryBackend
+from keygroups.state import LazyGroup, MemoryBackend, identity_of, original_of
 from snapshots import InFlightElement, Snapshot, SnapshotStore, SubtaskSnapshot
 from snapshots.subtask import NO_KEY_GROUP
 
@@ -83,7 +83,7 @@ def parts(
             for key, value in values.items():
                 key_group = key_group_of(key, G)
                 if key_group in owned:
-                    backend.tables[state].put(key_group, key, value)
+                    backend.tables[state].put(key_group, identity_of(key), value)
         queue = [element for element in elements if element.channel == subtask]
         made.append(part(backend, subtask, parallelism, queue, (watermarks or {}).get(subtask)))
     return made
@@ -97,7 +97,13 @@ def restored(
 ) -> MemoryBackend:
     """Return a subtask's backend as the operator restores it: nothing is loaded yet."""
     restore = snapshot.restore(subtask_index, parallelism)
-    return MemoryBackend(descriptors, restore.key_groups, restore.states(descriptors))
+    return MemoryBackend(descriptors, restore.key_groups, restore.states(descriptors), restore.snapshot_id)
+
+
+def loaded(group: LazyGroup | dict[Hashable, object]) -> dict[Any, object]:
+    """Return the values of a key group by key."""
+    content = group if isinstance(group, dict) else group.load()
+    return {original_of(identity): value for identity, value in content.items()}
 
 
 def content_of(
@@ -110,7 +116,7 @@ def content_of(
         for name, groups in restore.states(descriptors).items():
             for key_group, group in groups.items():
                 assert key_group in restore.key_groups
-                for key, value in group.load().items():
+                for key, value in loaded(group).items():
                     assert key_group_of(key, snapshot.max_parallelism) == key_group
                     assert key not in content[name], f"{key!r} has two owners"
                     content[name][key] = value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from keygroups.state.backend import MISSING, KeyedStateBackend, LazyGroup, StateCut, StateTable
+from keygroups.state.identity import TypedKey, identity_of, original_of
 from keygroups.state.memory import MemoryBackend
 from keygroups.state.transaction import StateAccessOutsideInvocation, StateNotDeclared, Transaction, ValueHandle
 
@@ -16,5 +17,8 @@ __all__ = [
     "StateNotDeclared",
     "StateTable",
     "Transaction",
+    "TypedKey",
     "ValueHandle",
+    "identity_of",
+    "original_of",
 ]

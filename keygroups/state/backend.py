@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -22,7 +22,10 @@ class LazyGroup(Protocol):
     """The rows of one key group that are not in memory yet."""
 
     def load(self) -> dict[Hashable, object]:
-        """Return the values by key; called once, by the thread that owns the backend."""
+        """Read the values by the identity of their key.
+
+        Any thread may call it, several at the same time as well: each call returns a dict of its own.
+        """
         ...
 
 
@@ -35,15 +38,30 @@ class StateCut:
     descriptor : ValueState
         The declaration of the state.
     groups : mapping of int to (dict or LazyGroup)
-        The non-empty key groups. Nobody changes the dicts any more: a later write copies its group first.
+        The non-empty key groups; keys by their identity. Nobody changes the dicts any more: a later write copies its
+        group first.
+    cut_id : str
+        Unique, the same for all states that were cut at once.
+    since : str or None
+        What `changed` is relative to: the id of the cut before this one, or of the snapshot that was restored. None
+        if there was neither.
+    changed : mapping of int to (keys or None), or None
+        By key group, the keys that were written or removed since then; None for a group in which they were too many to
+        note. A key group that is left out did not change. None if `since` is.
     """
 
     descriptor: ValueState
     groups: Mapping[int, dict[Hashable, object] | LazyGroup]
+    cut_id: str = ""
+    since: str | None = None
+    changed: Mapping[int, Collection[Hashable] | None] | None = None
 
 
 class StateTable(Protocol):
-    """One state of all keys of a subtask. Only the thread that owns the operator may call it."""
+    """One state of all keys of a subtask. Only the thread that owns the operator may call it.
+
+    Keys are passed by their identity (`identity_of`).
+    """
 
     @property
     def descriptor(self) -> ValueState:
@@ -56,6 +74,17 @@ class StateTable(Protocol):
 
     def put(self, key_group: int, key: Hashable, value: object) -> None:
         """Store the value of a key; `MISSING` removes it."""
+        ...
+
+    def unloaded(self) -> Mapping[int, LazyGroup]:
+        """Return the key groups that are not in memory yet.
+
+        A thread may load them while the owner goes on, and hand each to the owner for `install`.
+        """
+        ...
+
+    def install(self, key_group: int, loaded: dict[Hashable, object]) -> None:
+        """Take over what was loaded for a key group, unless it is in memory already."""
         ...
 
 

@@ -2,73 +2,133 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, TypeAlias
 
 from keygroups.descriptors import ValueState
-from keygroups.errors import KeyGroupOutOfRange
+from keygroups.errors import ConfigError, KeyGroupOutOfRange
 from keygroups.ranges import KeyGroupRange
 from keygroups.state.backend import MISSING, LazyGroup, StateCut
+
+CHANGED_KEYS_MIN = 1024
+"""A group counts as wholly changed once removals have brought more keys than this, and than half of the group."""
+
+_Group: TypeAlias = dict[Hashable, object]
+
+
+class _FreedInSteps(dict[int, Any]):
+    """Key groups of a cut. Whichever thread lets go of the last reference lets others run between two groups.
+
+    To free a million replaced values at once would hold the interpreter lock, so the event loop, for tens of
+    milliseconds.
+    """
+
+    def __del__(self) -> None:
+        while self:
+            self.popitem()
 
 
 class MemoryTable:
     """One state in memory.
 
-    A group is a dict, or a `LazyGroup` until its first touch. After a cut every group is frozen; the first
-    write to a frozen group copies it, so the cut costs nothing per key and memory grows by what is touched.
+    A group is a dict, or a `LazyGroup` until its first touch. The first write to a group after a cut *opens* it: copies
+    it if a cut holds it, and begins to note which keys change. So a cut costs nothing per key, and memory grows by what
+    is touched. Nothing is noted before there is a cut or a snapshot to be relative to.
     """
 
-    __slots__ = ("_first", "_frozen", "_groups", "descriptor")
+    __slots__ = ("_groups", "_in_cut", "_opened", "_owned", "_tracks", "descriptor")
 
     def __init__(
-        self, descriptor: ValueState, owned: KeyGroupRange, restored: Mapping[int, LazyGroup] | None = None
+        self,
+        descriptor: ValueState,
+        owned: KeyGroupRange,
+        restored: Mapping[int, LazyGroup] | None = None,
+        *,
+        tracks: bool = False,
     ) -> None:
         self.descriptor = descriptor
-        self._first = owned.start
-        self._groups: list[dict[Hashable, object] | LazyGroup] = [{} for _ in range(len(owned))]
-        self._frozen = bytearray(len(owned))
+        self._owned = owned
+        self._groups: dict[int, _Group | LazyGroup] = {key_group: {} for key_group in owned}
         for key_group, group in (restored or {}).items():
-            self._groups[self._index(key_group)] = group
+            if key_group not in owned:
+                raise self._not_owned(key_group)
+            self._groups[key_group] = group
+        self._opened: dict[int, tuple[_Group, set[Hashable] | None]] = {}
+        self._in_cut = frozenset[int]()
+        self._tracks = tracks
 
     def get(self, key_group: int, key: Hashable) -> object:
         """Return the value of a key, or `MISSING`."""
-        group = self._groups[key_group - self._first]
+        try:
+            group = self._groups[key_group]
+        except KeyError:
+            raise self._not_owned(key_group) from None
         if type(group) is not dict:
             group = self._load(key_group)
         return group.get(key, MISSING)
 
     def put(self, key_group: int, key: Hashable, value: object) -> None:
         """Store the value of a key; `MISSING` removes it."""
-        index = key_group - self._first
-        group = self._groups[index]
-        if type(group) is not dict:
-            group = self._load(key_group)
-        if self._frozen[index]:
-            group = self._groups[index] = group.copy()
-            self._frozen[index] = False
+        try:
+            group, changed = self._opened[key_group]
+        except KeyError:
+            group, changed = self._open(key_group)
+        if changed is not None:
+            changed.add(key)
         if value is MISSING:
             group.pop(key, None)
+            # Only removals make more keys change than there are.
+            if changed is not None and _is_whole(group, changed):
+                self._opened[key_group] = group, None
         else:
             group[key] = value
 
-    def cut(self) -> StateCut:
-        """Freeze every group as it is now."""
-        self._frozen[:] = b"\x01" * len(self._frozen)
-        groups = {self._first + index: group for index, group in enumerate(self._groups) if group}
-        return StateCut(self.descriptor, groups)
+    def unloaded(self) -> dict[int, LazyGroup]:
+        """Return the key groups that are not in memory yet."""
+        return {key_group: group for key_group, group in self._groups.items() if not isinstance(group, dict)}
 
-    def _load(self, key_group: int) -> dict[Hashable, object]:
-        index = self._index(key_group)
-        group = self._groups[index]
-        loaded = group if isinstance(group, dict) else group.load()
-        self._groups[index] = loaded
-        self._frozen[index] = False
+    def install(self, key_group: int, loaded: _Group) -> None:
+        """Take over what was loaded for a key group, unless it is in memory already."""
+        if key_group not in self._groups:
+            raise self._not_owned(key_group)
+        if not isinstance(self._groups[key_group], dict):
+            self._groups[key_group] = loaded
+
+    def cut(self, cut_id: str, since: str | None) -> StateCut:
+        """Freeze every group as it is now.
+
+        Parameters
+        ----------
+        cut_id, since : str, str or None
+            As in `StateCut`.
+        """
+        assert (since is not None) == self._tracks, "changes are noted from the first cut or restore on"
+        groups = _FreedInSteps((key_group, group) for key_group, group in self._groups.items() if group)
+        changed = _FreedInSteps((key_group, keys) for key_group, (_, keys) in self._opened.items())
+        self._opened = {}
+        self._in_cut = frozenset(key_group for key_group, group in groups.items() if isinstance(group, dict))
+        self._tracks = True
+        return StateCut(self.descriptor, groups, cut_id, since, None if since is None else changed)
+
+    def _open(self, key_group: int) -> tuple[_Group, set[Hashable] | None]:
+        group = self._load(key_group)
+        if key_group in self._in_cut:
+            group = self._groups[key_group] = group.copy()
+        opened = self._opened[key_group] = group, set() if self._tracks else None
+        return opened
+
+    def _load(self, key_group: int) -> _Group:
+        if key_group not in self._groups:
+            raise self._not_owned(key_group)
+        group = self._groups[key_group]
+        if isinstance(group, dict):
+            return group
+        loaded = self._groups[key_group] = group.load()
         return loaded
 
-    def _index(self, key_group: int) -> int:
-        index = key_group - self._first
-        if not 0 <= index < len(self._groups):
-            raise KeyGroupOutOfRange(key_group, self._first, self._first + len(self._groups) - 1)
-        return index
+    def _not_owned(self, key_group: int) -> KeyGroupOutOfRange:
+        return KeyGroupOutOfRange(key_group, self._owned.start, self._owned.end)
 
 
 class MemoryBackend:
@@ -82,6 +142,13 @@ class MemoryBackend:
         The key groups of the subtask.
     restored : mapping of str to (mapping of int to LazyGroup), optional
         Content by state name and key group, loaded on first touch.
+    since : str, optional
+        The id of the snapshot that `restored` is the whole content of, so that the next one can be a delta on it.
+
+    Raises
+    ------
+    ConfigError
+        Two states have the same name.
 
     Examples
     --------
@@ -91,19 +158,31 @@ class MemoryBackend:
     1
     """
 
-    __slots__ = ("tables",)
+    __slots__ = ("_since", "tables")
 
     def __init__(
         self,
         descriptors: Iterable[ValueState],
         owned: KeyGroupRange,
         restored: Mapping[str, Mapping[int, LazyGroup]] | None = None,
+        since: str | None = None,
     ) -> None:
         contents = restored or {}
-        self.tables: dict[str, MemoryTable] = {
-            descriptor.name: MemoryTable(descriptor, owned, contents.get(descriptor.name)) for descriptor in descriptors
-        }
+        self._since = since
+        self.tables: dict[str, MemoryTable] = {}
+        for descriptor in descriptors:
+            if descriptor.name in self.tables:
+                raise ConfigError("states", descriptor.name, "two states have this name; each needs one of its own")
+            table = MemoryTable(descriptor, owned, contents.get(descriptor.name), tracks=since is not None)
+            self.tables[descriptor.name] = table
 
     def cut(self) -> tuple[StateCut, ...]:
         """Freeze the content of all states as it is now, without copying it."""
-        return tuple(table.cut() for table in self.tables.values())
+        cut_id = uuid.uuid4().hex
+        cuts = tuple(table.cut(cut_id, self._since) for table in self.tables.values())
+        self._since = cut_id
+        return cuts
+
+
+def _is_whole(group: _Group, changed: set[Hashable]) -> bool:
+    return len(changed) > max(CHANGED_KEYS_MIN, len(group) // 2)

@@ -8,6 +8,7 @@ from typing import Any
 from keygroups.descriptors import ValueState
 from keygroups.errors import KeyGroupsError
 from keygroups.state.backend import MISSING, KeyedStateBackend, StateTable
+from keygroups.state.identity import identity_of
 
 
 class StateNotDeclared(KeyGroupsError, LookupError):
@@ -53,11 +54,12 @@ class Transaction:
     Only the thread that owns the operator may call it.
     """
 
-    __slots__ = ("backend", "closed", "key", "key_group", "writes")
+    __slots__ = ("backend", "closed", "identity", "key", "key_group", "writes")
 
     def __init__(self, backend: KeyedStateBackend, key: Hashable, key_group: int) -> None:
         self.backend = backend
         self.key = key
+        self.identity = identity_of(key)
         self.key_group = key_group
         self.writes: dict[StateTable, object] = {}
         self.closed = False
@@ -74,9 +76,9 @@ class Transaction:
         self.closed = True
         for table in self.writes:
             # Loads the group: one that is damaged must fail before the first write, not between two.
-            table.get(self.key_group, self.key)
+            table.get(self.key_group, self.identity)
         for table, value in self.writes.items():
-            table.put(self.key_group, self.key, value)
+            table.put(self.key_group, self.identity, value)
 
     def abandon(self) -> None:
         """Forget all writes and end the transaction."""
@@ -104,7 +106,7 @@ class ValueHandle:
         if self._table in transaction.writes:
             value = transaction.writes[self._table]
         else:
-            value = self._table.get(transaction.key_group, transaction.key)
+            value = self._table.get(transaction.key_group, transaction.identity)
         return self._table.descriptor.default if value is MISSING else value
 
     def update(self, value: object) -> None:

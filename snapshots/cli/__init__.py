@@ -1,4 +1,4 @@
-"""The command line: ``keygroups inspect``, ``plan``, ``repartition``, ``verify``, ``gc`` and others."""
+"""The command line: ``keygroups inspect``, ``plan``, ``repartition``, ``compact``, ``verify``, ``gc`` and others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["main"]
 _HELP_WITHOUT_EXTRA = """\
 Usage: keygroups COMMAND [ARGS]...
 
-Look at, check, rescale and clean up snapshots: inspect, plan, repartition, verify, gc, pin, unpin, doctor.
+Look at, check, rescale and clean up snapshots: inspect, plan, repartition, compact, verify, gc, pin, unpin, doctor.
 
 The commands need packages that are not installed: pip install 'keygroups[cli]'
 """

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import typer
 
 from keygroups.errors import KeyGroupsError
+from snapshots.cli.compact import compact
 from snapshots.cli.doctor import doctor
 from snapshots.cli.errors import exit_code_of, show_error
 from snapshots.cli.gc import gc, pin, unpin
@@ -24,7 +25,7 @@ app = typer.Typer(
     # A bug's traceback is for a bug report: whole, plain, and without the values of local variables.
     pretty_exceptions_enable=False,
 )
-for command in (inspect, plan, repartition, verify, gc, pin, unpin, doctor):
+for command in (inspect, plan, repartition, compact, verify, gc, pin, unpin, doctor):
     app.command()(command)
 
 

@@ -23,7 +23,7 @@ def inspect(uri: Uri, version: Version = None, as_json: AsJson = False, storage_
     report = Inspection.of(load(open_store(uri, storage_option), version))
     output.show(report)
     if not all(subtask.size.is_exact for subtask in report.subtasks):
-        output.note("~ by share of key groups: a file holds more than the subtask's range")
+        output.note("~ by share of key groups: a file holds more than the subtask's range, or the same keys as another")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Inspection:
         """Read what the report needs: the manifest, and the in-flight elements."""
         manifest = snapshot.manifest
         in_flight = InFlight.of(snapshot.in_flight(), manifest.max_parallelism)
-        keyed = manifest.files_of("keyed")
+        keyed = manifest.files_of("keyed", "delta")
         ranges = (
             range_of(index, manifest.parallelism, manifest.max_parallelism) for index in range(manifest.parallelism)
         )
@@ -182,7 +182,7 @@ class Inspection:
 
     def _states(self) -> Iterable[tuple[str, str, str | None, int, int]]:
         for state in self.manifest.states:
-            files = self.manifest.files_of("keyed", state.name)
+            files = self.manifest.files_of("keyed", "delta", state=state.name)
             yield state.name, state.kind, state.type, sum(f.rows for f in files), sum(f.bytes for f in files)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from keygroups.ranges import KeyGroupRange
+from snapshots.layers import share_of
 from snapshots.manifest import DataFile
 
 
@@ -18,7 +19,8 @@ class Size:
     rows, bytes : int
         Their number.
     is_exact : bool
-        False where a file reaches beyond the range, and is counted by its share of key groups.
+        False where a file reaches beyond the range, and is counted by its share of key groups, or where a delta may
+        have rows for keys that its base has as well.
     """
 
     rows: int
@@ -44,8 +46,8 @@ def size_of(files: Iterable[DataFile], key_groups: KeyGroupRange) -> Size:
         common = file.key_groups.intersection(key_groups)
         if common is None:
             continue
-        share = len(common) / len(file.key_groups)
+        share = share_of(file, key_groups)
         rows += file.rows * share
         size += file.bytes * share
-        is_exact = is_exact and common == file.key_groups
+        is_exact = is_exact and common == file.file_key_groups and file.kind != "delta"
     return Size(round(rows), round(size), is_exact)

@@ -43,7 +43,7 @@ def pytest_asyncio_loop_factories() -> Mapping[str, LoopFactory]:
     return _loop_factories()
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def no_blocking_calls() -> Iterator[None]:
     """Fail a test in which our own code blocks the thread of the event loop."""
     with blockbuster_ctx(["async_op", "keygroups", "snapshots"]) as detector:

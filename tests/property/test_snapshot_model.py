@@ -6,14 +6,37 @@ import pickle
 from collections import Counter
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from keygroups import key_group_of, range_of, subtask_of
-from keygroups.state import MISSING, MemoryBackend, Transaction
-from snapshots import InFlightElement, Snapshot, SubtaskSnapshot
-from tests.snapshot_kit import COUNT, PROFILE, Content, G, content_of, new_store, part, record, restored, watermark
+from keygroups.state import MISSING, MemoryBackend, Transaction, identity_of, memory
+from snapshots import (
+    CommitConflict,
+    IncompleteSnapshot,
+    InFlightElement,
+    Snapshot,
+    SubtaskSnapshot,
+    columns,
+    files,
+    writer,
+)
+from snapshots.layers import layers_of
+from tests.snapshot_kit import (
+    COUNT,
+    PROFILE,
+    Content,
+    G,
+    content_of,
+    loaded,
+    new_store,
+    part,
+    record,
+    restored,
+    watermark,
+)
 
 STATES = (COUNT, PROFILE)
 # Few, so that they meet again.
@@ -21,6 +44,7 @@ KEYS = st.sampled_from([*range(-4, 5), "", "a", "ä", b"a", ("a", 1), 1.5])
 PARALLELISMS = st.sampled_from([1, 2, 3, 4, 5, 7, G])
 COUNTS = st.none() | st.integers(-(2**63), 2**63 - 1)
 PROFILES = st.none() | st.integers() | st.text(max_size=3) | st.tuples(st.integers(), st.binary(max_size=3))
+ROUNDS = st.tuples(st.dictionaries(KEYS, COUNTS, max_size=4), st.none() | KEYS)
 
 
 class Barrier(NamedTuple):
@@ -34,9 +58,28 @@ class Barrier(NamedTuple):
 class SnapshotMachine(RuleBasedStateMachine):
     """All subtasks of one operator, in one process, and what they should hold."""
 
-    @initialize(parallelism=PARALLELISMS, keyed=st.booleans())
-    def start(self, parallelism: int, keyed: bool) -> None:
+    @initialize(
+        parallelism=PARALLELISMS,
+        keyed=st.booleans(),
+        delta_share=st.sampled_from([0.5, float("inf")]),
+        deltas=st.sampled_from([1, 2, writer.DELTAS_MAX]),
+        file_bytes=st.sampled_from([1, files.FILE_BYTES]),
+        changed_min=st.sampled_from([0, 1, memory.CHANGED_KEYS_MIN]),
+    )
+    def start(
+        self, parallelism: int, keyed: bool, delta_share: float, deltas: int, file_bytes: int, changed_min: int
+    ) -> None:
+        self.limits = pytest.MonkeyPatch()
+        self.limits.setattr(writer, "DELTA_SHARE_MAX", delta_share)
+        self.limits.setattr(writer, "DELTAS_MAX", deltas)
+        self.limits.setattr(files, "FILE_BYTES", file_bytes)
+        self.limits.setattr(files, "ROW_GROUP_ROWS_MIN", 4)
+        self.limits.setattr(files, "ROW_GROUP_BYTES", 200)
+        self.limits.setattr(columns, "PIECE_ROWS_MAX", 2)
+        self.limits.setattr(memory, "CHANGED_KEYS_MIN", changed_min)
         self.store = new_store()
+        self.other_store = new_store()
+        self.history: dict[int, tuple[Content, list[list[InFlightElement]]]] = {}
         self.keyed = keyed
         self.model: Content = {state.name: {} for state in STATES}
         self.committed: Content = {state.name: {} for state in STATES}
@@ -62,13 +105,13 @@ class SnapshotMachine(RuleBasedStateMachine):
     def put(self, counts: dict[Any, int | None]) -> None:
         for key, count in counts.items():
             backend, key_group = self.owner(key)
-            backend.tables["count"].put(key_group, key, count)
+            backend.tables["count"].put(key_group, identity_of(key), count)
         self.model["count"] |= counts
 
     @rule(key=KEYS, state=st.sampled_from(["count", "profile"]))
     def delete(self, key: Any, state: str) -> None:
         backend, key_group = self.owner(key)
-        backend.tables[state].put(key_group, key, MISSING)
+        backend.tables[state].put(key_group, identity_of(key), MISSING)
         self.model[state].pop(key, None)
 
     @rule(key=KEYS, count=COUNTS, profile=PROFILES, completes=st.booleans())
@@ -144,34 +187,103 @@ class SnapshotMachine(RuleBasedStateMachine):
         self.barrier = Barrier(parts, model, [list(queue) for queue in self.queues])
 
     @precondition(lambda self: self.barrier is not None)
-    @rule(parallelism=PARALLELISMS)
-    def write(self, parallelism: int) -> None:
+    @rule(parallelism=PARALLELISMS, again=st.booleans())
+    def write(self, parallelism: int, again: bool) -> None:
         assert self.barrier is not None
         self.snapshot = self.store.write(self.barrier.parts, source_position={"identity": self.identity})
         self.committed, self.committed_elements = self.barrier.model, self.barrier.queues
-        self.barrier = None
-        assert self.store.verify().ok
+        if not again:
+            self.barrier = None
         self.check_snapshot(parallelism)
+
+    @rule(
+        rounds=st.lists(st.tuples(st.dictionaries(KEYS, COUNTS, max_size=4), st.none() | KEYS), min_size=1, max_size=4)
+    )
+    def checkpoint(self, rounds: list[tuple[dict[Any, int | None], Any]]) -> None:
+        """What an undisturbed operator does: some work, a cut, its commit, and again."""
+        for counts, removed in rounds:
+            self.put(counts)
+            if removed is not None:
+                self.delete(removed, "count")
+            self.cut()
+            self.write(self.parallelism, again=False)
+
+    @precondition(lambda self: self.barrier is not None)
+    @rule()
+    def write_elsewhere(self) -> None:
+        """A second store, fed by the same operator whenever it likes."""
+        assert self.barrier is not None
+        snapshot = self.other_store.write(self.barrier.parts)
+        assert content_of(snapshot) == self.barrier.model
+
+    @precondition(lambda self: self.barrier is not None)
+    @rule()
+    def fail_to_write(self) -> None:
+        """The parts are there, but nobody commits them."""
+        assert self.barrier is not None
+        pending = self.store.begin()
+        for made in self.barrier.parts:
+            pending.write_subtask(made)
+        self.barrier = None
+
+    @precondition(lambda self: self.barrier is not None and self.snapshot is not None)
+    @rule(parallelism=PARALLELISMS)
+    def lose_the_commit(self, parallelism: int) -> None:
+        assert self.barrier is not None
+        pending = self.store.begin()
+        handles = [pending.write_subtask(made) for made in self.barrier.parts]
+        self.repartition(parallelism)
+        with pytest.raises(CommitConflict):
+            pending.commit(handles)
+        with pytest.raises(IncompleteSnapshot):
+            self.store.begin().commit(handles)
+        self.barrier = None
 
     @precondition(lambda self: self.snapshot is not None)
     @rule(parallelism=PARALLELISMS)
     def repartition(self, parallelism: int) -> None:
+        self.committed, self.committed_elements = self.history[max(self.store.versions())]
         self.snapshot = self.store.repartition(parallelism)
         assert self.snapshot.parallelism == parallelism
         self.check_snapshot(None)
 
+    @precondition(lambda self: self.snapshot is not None)
+    @rule(parallelism=PARALLELISMS)
+    def compact(self, parallelism: int) -> None:
+        self.committed, self.committed_elements = self.history[max(self.store.versions())]
+        self.snapshot = self.store.compact()
+        manifest = self.snapshot.manifest
+        assert not manifest.files_of("delta")
+        assert all(file.key_groups == file.file_key_groups for file in manifest.files)
+        assert self.store.compact().version == self.snapshot.version
+        self.check_snapshot(parallelism)
+
+    @precondition(lambda self: self.history)
+    @rule(data=st.data(), parallelism=st.none() | PARALLELISMS)
+    def restore_an_older_one(self, data: st.DataObject, parallelism: int | None) -> None:
+        """The next snapshot is written on top of a newer one, with which it has nothing to do."""
+        version = data.draw(st.sampled_from(sorted(self.history)))
+        self.snapshot = self.store.load(version)
+        self.committed, self.committed_elements = self.history[version]
+        self.restore(self.snapshot, parallelism)
+
     @rule(parallelism=st.none() | PARALLELISMS)
     def crash_and_restore(self, parallelism: int | None) -> None:
         """All that was not in a snapshot is gone; the rest comes back, at another parallelism as well."""
-        self.barrier = None
-        self.model = {state: dict(values) for state, values in self.committed.items()}
-        if self.snapshot is None:
+        latest = self.store.latest()
+        if latest is None:
+            self.barrier = None
+            self.model = {state: {} for state in self.model}
             self.begin(parallelism or self.parallelism)
             return
-        latest = self.store.latest()
-        assert latest is not None
-        assert latest.manifest == self.snapshot.manifest
-        snapshot: Snapshot = pickle.loads(pickle.dumps(latest))
+        self.snapshot = latest
+        self.committed, self.committed_elements = self.history[latest.version]
+        self.restore(latest, parallelism)
+
+    def restore(self, snapshot: Snapshot, parallelism: int | None) -> None:
+        self.barrier = None
+        self.model = {state: dict(values) for state, values in self.committed.items()}
+        snapshot = pickle.loads(pickle.dumps(snapshot))
         self.begin(parallelism or snapshot.parallelism)
         self.backends = [restored(snapshot, n, self.parallelism) for n in range(self.parallelism)]
         for subtask in range(self.parallelism):
@@ -200,7 +312,7 @@ class SnapshotMachine(RuleBasedStateMachine):
         backend, key_group = self.owner(key)
         for state in STATES:
             expected = self.model[state.name].get(key, MISSING)
-            found = backend.tables[state.name].get(key_group, key)
+            found = backend.tables[state.name].get(key_group, identity_of(key))
             assert (found, type(found)) == (expected, type(expected))
 
     @invariant()
@@ -210,20 +322,35 @@ class SnapshotMachine(RuleBasedStateMachine):
 
     def check_snapshot(self, parallelism: int | None) -> None:
         assert self.snapshot is not None
+        assert self.snapshot.version == max(self.store.versions())
+        self.history[self.snapshot.version] = self.committed, self.committed_elements
+        for state in STATES:
+            layers = self.snapshot.manifest.files_of("keyed", "delta", state=state.name)
+            assert max(len(layers_of(layers, key_group)) for key_group in range(G)) <= 1 + writer.DELTAS_MAX
+        report = self.store.verify()
+        assert report.ok, report.problems
         assert content_of(self.snapshot, parallelism) == self.committed
         for state in STATES:
             assert self.snapshot.to_arrow(state.name).num_rows == len(self.committed[state.name])
         assert self.snapshot.in_flight_count == sum(map(len, self.committed_elements))
 
+    @precondition(lambda self: self.history)
+    @rule(data=st.data(), parallelism=PARALLELISMS)
+    def look_back(self, data: st.DataObject, parallelism: int) -> None:
+        """What was committed stays as it was."""
+        version = data.draw(st.sampled_from(sorted(self.history)))
+        assert content_of(self.store.load(version), parallelism) == self.history[version][0]
+
     def teardown(self) -> None:
         """The union over the subtasks, loaded whole, is the model."""
         if not hasattr(self, "backends"):
             return
+        self.limits.undo()
         held: Content = {state.name: {} for state in STATES}
         for backend in self.backends:
             for cut in backend.cut():
                 for key_group, group in cut.groups.items():
-                    for key, value in (group if isinstance(group, dict) else group.load()).items():
+                    for key, value in loaded(group).items():
                         assert key_group_of(key, G) == key_group
                         assert key not in held[cut.descriptor.name]
                         held[cut.descriptor.name][key] = value

@@ -187,6 +187,15 @@ def test_repartition_commits_a_version_and_says_how_long_it_took(cli: Cli, uri: 
     assert (newest.version, newest.parallelism) == (2, 3)
 
 
+def test_compact_says_what_it_folded_or_that_there_was_nothing_to_fold(cli: Cli, uri: str) -> None:
+    answer = cli("compact", uri, "--json")
+    report = json.loads(answer.out)
+    assert (report["old_version"], report["new_version"]) == (1, 1)
+    assert report["old_files"] == report["new_files"]
+
+    assert "nothing to fold" in cli("compact", uri).out
+
+
 def test_repartition_shows_the_same_to_people(cli: Cli, uri: str) -> None:
     answer = cli("repartition", uri, "--parallelism", "4")
 
@@ -329,7 +338,9 @@ def data_file(first: int, last: int, rows: int) -> DataFile:
         kind="keyed",
         state="delay",
         subtask=0,
+        version=1,
         key_groups=KeyGroupRange(first, last),
+        file_key_groups=KeyGroupRange(first, last),
         path=f"data/x/keyed-delay-{first}-{last}.parquet",
         rows=rows,
         bytes=rows * 10,

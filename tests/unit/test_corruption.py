@@ -11,19 +11,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from keygroups import KeyGroupRange
+from keygroups import KeyGroupRange, key_group_of, subtask_of
 from keygroups.codec import unpack
+from keygroups.state import MISSING
 from snapshots import Problem, Snapshot, SnapshotCorrupted, SnapshotNotFound, SnapshotStore
 from snapshots.filesystem import Folder
 from snapshots.manifest import DataFile, manifest_name
 from snapshots.parquet import ParquetReader
-from tests.snapshot_kit import content_of, new_store, part, parts, record, restored, watermark, words
+from tests.snapshot_kit import G, content_of, new_store, part, parts, record, restored, watermark, words
 
 SEED = 20_260_102
 FLIPS_IN_PAGES = 100
 FLIPS_IN_THE_FOOTER = 40
 
-KINDS = ["count", "profile", "in_flight", "output"]
+KINDS = ["count", "profile", "delta", "in_flight", "output"]
 OUTPUTS = pa.table({"key": words(40), "score": pa.array(range(40), pa.int64())})
 
 
@@ -57,7 +58,10 @@ class Damaged:
 
 
 def written(store: SnapshotStore, shift: int = 0) -> Snapshot:
-    """Write a snapshot that has files of every kind; another `shift` gives the same sizes and bounds."""
+    """Write a snapshot that has files of every kind; another `shift` gives the same sizes and bounds.
+
+    It is the second version: the first is what its deltas change.
+    """
     keys = words(40)
     turned = keys[shift:] + keys[:shift]
     state: dict[str, dict[Any, object]] = {
@@ -66,9 +70,15 @@ def written(store: SnapshotStore, shift: int = 0) -> Snapshot:
     }
     queue = [record(key, n, completed=n % 2 == 0, outputs=(n,) if n % 2 == 0 else None) for n, key in enumerate(keys)]
     queue += [watermark(100 + channel, 1000, channel) for channel in range(2)]
+    before = store.write(parts(state))
+    backends = [restored(before, subtask) for subtask in range(2)]
+    for number, key in enumerate(turned[:8]):
+        key_group = key_group_of(key, G)
+        value = MISSING if number % 4 == 0 else 1000 + number
+        backends[subtask_of(key_group, 2, G)].tables["count"].put(key_group, key, value)
     pending = store.begin()
-    handles = [pending.write_subtask(made, OUTPUTS) for made in parts(state, in_flight=queue)]
-    return pending.commit(handles)
+    cuts = [part(b, n, 2, [e for e in queue if e.channel == n]) for n, b in enumerate(backends)]
+    return pending.commit([pending.write_subtask(cut, OUTPUTS) for cut in cuts])
 
 
 def content(snapshot: Snapshot, file: DataFile) -> object:
@@ -136,7 +146,7 @@ def test_a_sound_snapshot_has_no_problems(damaged: Damaged) -> None:
     report = damaged.store.verify()
 
     assert (report.problems, report.ok) == ((), True)
-    assert report.files == len(damaged.snapshot.manifest.files) == 8
+    assert report.files == len(damaged.snapshot.manifest.files) == 10
     assert report.bytes == damaged.snapshot.manifest.bytes_total > 0
 
 
@@ -243,13 +253,13 @@ def test_the_same_file_of_another_snapshot_in_its_place(damaged: Damaged) -> Non
     )
     damaged.put(damaged.read_bytes(twin.path))
 
-    assert len(damaged.store.verify(1).problems) == 1
+    assert len(damaged.store.verify(2).problems) == 1
     check_refused(damaged)
 
 
 def test_two_swapped_files_are_both_named() -> None:
     damaged = Damaged("count")
-    one, two = damaged.snapshot.manifest.files_of("keyed", "count")
+    one, two = damaged.snapshot.manifest.files_of("keyed", state="count")
     folder = damaged.snapshot.folder
     data = [folder.read(file.path) for file in (one, two)]
     for file, other in zip((one, two), reversed(data), strict=True):
@@ -281,14 +291,25 @@ def content_of_state(snapshot: Snapshot, state: str, subtask: int) -> dict[Any, 
 
 
 def test_a_snapshot_on_damaged_state_is_not_written() -> None:
-    """What was never touched is read for the next snapshot, which must not become a snapshot without it."""
+    """What was never touched is read for a whole snapshot, which must not become a snapshot without it."""
     damaged = Damaged("count")
     backends = [restored(damaged.snapshot, subtask) for subtask in range(2)]
+    elsewhere = new_store()
     damaged.put(damaged.data[: len(damaged.data) // 2])
 
     with pytest.raises(SnapshotCorrupted, match=damaged.file.path):
-        damaged.store.write([part(backend, subtask, 2) for subtask, backend in enumerate(backends)])
-    assert damaged.store.versions() == [1]
+        elsewhere.write([part(backend, subtask, 2) for subtask, backend in enumerate(backends)])
+    assert elsewhere.versions() == []
+
+
+@pytest.mark.parametrize("kind", ["count", "delta"])
+def test_a_snapshot_on_damaged_state_is_not_compacted(kind: str) -> None:
+    damaged = Damaged(kind)
+    damaged.put(damaged.data[: len(damaged.data) // 2])
+
+    with pytest.raises(SnapshotCorrupted, match=damaged.file.path):
+        damaged.store.compact()
+    assert damaged.store.versions() == [1, 2]
 
 
 @pytest.mark.parametrize("kind", ["count", "profile", "in_flight"])
@@ -297,13 +318,13 @@ def test_a_file_whose_rows_are_not_of_its_range_is_found(kind: str) -> None:
     damaged = Damaged(kind)
     shifted = KeyGroupRange(damaged.file.key_groups.start + 8, damaged.file.key_groups.end + 8)
     manifest = damaged.snapshot.manifest
-    moved = dataclasses.replace(damaged.file, key_groups=shifted)
+    moved = dataclasses.replace(damaged.file, key_groups=shifted, file_key_groups=shifted)
     wrong = dataclasses.replace(
-        manifest, version=2, files=tuple(moved if file == damaged.file else file for file in manifest.files)
+        manifest, version=3, files=tuple(moved if file == damaged.file else file for file in manifest.files)
     )
-    damaged.snapshot.folder.create(manifest_name(2), wrong.to_bytes())
+    damaged.snapshot.folder.create(manifest_name(3), wrong.to_bytes())
 
-    (problem,) = damaged.store.verify(2).problems
+    problem = damaged.store.verify(3).problems[0]
     assert problem == Problem(damaged.path, shifted, "it has rows of key groups outside of its range")
 
 
@@ -322,7 +343,10 @@ def test_a_value_of_a_newer_release_in_a_sound_file_is_named_with_its_file(
         snapshot = store.write(parts(state, parallelism=1, in_flight=[record("a", 0, 0)]))
     assert store.verify().ok
 
-    (keyed,), (in_flight,) = snapshot.manifest.files_of("keyed", "profile"), snapshot.manifest.files_of("in_flight")
+    (keyed,), (in_flight,) = (
+        snapshot.manifest.files_of("keyed", state="profile"),
+        snapshot.manifest.files_of("in_flight"),
+    )
     reads: list[tuple[DataFile, Callable[[], object]]] = [
         (keyed, lambda: content_of_state(snapshot, "profile", 0)),
         (in_flight, snapshot.restore(0).queue),
@@ -349,7 +373,6 @@ class TestManifest:
 
     def test_damage_is_found_and_never_an_empty_start_or_an_older_snapshot(self) -> None:
         store = new_store()
-        written(store)
         folder = written(store).folder
         path, data = folder.path(manifest_name(2)), folder.read(manifest_name(2))
         before = names(folder)
@@ -362,6 +385,7 @@ class TestManifest:
                 lambda: store.load(2),
                 lambda: store.repartition(1),
                 lambda: store.write(parts({})),
+                store.compact,
             ]
             for use in uses:
                 with pytest.raises(SnapshotCorrupted) as refused:
@@ -376,7 +400,7 @@ class TestManifest:
     def test_a_missing_version_is_not_found_and_others_stay(self) -> None:
         store = new_store()
         for _ in range(3):
-            folder = written(store).folder
+            folder = store.write(parts({})).folder
         folder.filesystem.rm_file(folder.path(manifest_name(2)))
 
         for use in (store.load, store.verify):

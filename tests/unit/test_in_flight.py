@@ -166,12 +166,16 @@ class TestKeyless:
 
     @given(st.lists(st.integers(0, 6), min_size=1, max_size=5), st.integers(1, 9))
     def test_each_element_is_dealt_once_in_order_and_evenly(self, counts: list[int], parallelism: int) -> None:
-        elements = [record(None, n, channel) for channel, count in enumerate(counts) for n in range(count)]
-        shares = [deal(elements[::-1], parallelism, subtask) for subtask in range(parallelism)]
+        shares = [deal(counts, parallelism, subtask) for subtask in range(parallelism)]
+        dealt = [
+            [(channel, n) for channel, (start, end) in share.items() for n in range(start, end)] for share in shares
+        ]
 
-        assert [element for share in shares for element in share] == elements
-        assert sorted(map(len, shares), reverse=True) == list(map(len, shares))
-        assert len(shares[0]) - len(shares[-1]) <= 1
+        assert [place for share in dealt for place in share] == [
+            (channel, n) for channel, count in enumerate(counts) for n in range(count)
+        ]
+        assert sorted(map(len, dealt), reverse=True) == list(map(len, dealt))
+        assert len(dealt[0]) - len(dealt[-1]) <= 1
 
 
 class TestWatermarks:

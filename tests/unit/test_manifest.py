@@ -9,7 +9,17 @@ import pytest
 
 from keygroups import ConfigError, KeyGroupRange
 from snapshots import IncompatibleSnapshot, SnapshotCorrupted, manifest
-from snapshots.manifest import FORMAT_VERSION, DataFile, Manifest, StateInfo, check_json, manifest_name
+from snapshots.manifest import (
+    FORMAT_VERSION,
+    Channel,
+    DataFile,
+    Manifest,
+    OperatorStateInfo,
+    check_json,
+    manifest_name,
+)
+from snapshots.schemas import state_info
+from tests.snapshot_kit import COUNT, PROFILE
 
 PATH = "/operators/enrich/manifests/7.json"
 
@@ -17,13 +27,25 @@ KEYED = DataFile(
     kind="keyed",
     state="profile",
     subtask=1,
+    version=7,
     key_groups=KeyGroupRange(64, 127),
+    file_key_groups=KeyGroupRange(0, 127),
     path="data/4a1/keyed-profile-64-127.parquet",
     rows=10,
     bytes=1000,
     sha256="ab" * 32,
     footer_bytes=500,
     footer_sha256="cd" * 32,
+)
+DELTA = dataclasses.replace(
+    KEYED,
+    kind="delta",
+    version=8,
+    parent_id="4" * 32,
+    folds=True,
+    key_groups=KeyGroupRange(70, 80),
+    path="data/4a1/delta-profile-64-127.parquet",
+    rows=1,
 )
 IN_FLIGHT = dataclasses.replace(KEYED, kind="in_flight", state=None, path="data/4a1/in_flight-64-127.parquet", rows=3)
 SAMPLE = Manifest(
@@ -37,12 +59,18 @@ SAMPLE = Manifest(
     parallelism=2,
     hash="xxhash64",
     key_encoding="columns-1",
-    states=(StateInfo("count", "value", "int64"), StateInfo("profile", "value", None)),
-    files=(KEYED, IN_FLIGHT),
-    watermarks=(None, 1_700_000_000_000),
+    states=(state_info(COUNT, None), state_info(PROFILE, None)),
+    operator_states=(OperatorStateInfo("offsets", "split"),),
+    files=(KEYED, DELTA, IN_FLIGHT),
+    channels=(
+        Channel(subtask=0, key_groups=KeyGroupRange(0, 63), watermark=None, cut_id="c0", keyless=0),
+        Channel(subtask=1, key_groups=KeyGroupRange(64, 127), watermark=1_700_000_000_000, cut_id=None, keyless=2),
+    ),
     in_flight_count=3,
     source_position={"topic": "flüge", "offsets": [1, 2], "share": 1.0, "done": False, "at": None},
     metrics={"rows": 100},
+    required_features=("delta",),
+    written_by={"pyarrow": "1.2.3"},
 )
 
 
@@ -80,10 +108,19 @@ def test_names_sort_like_versions() -> None:
 
 
 def test_totals_are_those_of_all_files_and_files_are_found_by_kind_and_state() -> None:
-    assert (SAMPLE.rows_total, SAMPLE.bytes_total) == (13, 2000)
-    assert SAMPLE.files_of("keyed") == SAMPLE.files_of("keyed", "profile") == (KEYED,)
+    assert (SAMPLE.rows_total, SAMPLE.bytes_total) == (14, 3000)
+    assert SAMPLE.files_of("keyed") == SAMPLE.files_of("keyed", state="profile") == (KEYED,)
+    assert SAMPLE.files_of("keyed", "delta") == (KEYED, DELTA)
     assert SAMPLE.files_of("in_flight") == (IN_FLIGHT,)
-    assert SAMPLE.files_of("keyed", "count") == SAMPLE.files_of("output") == ()
+    assert SAMPLE.files_of("keyed", state="count") == SAMPLE.files_of("output") == ()
+
+
+def test_a_file_of_which_two_ranges_hold_counts_once() -> None:
+    rest = dataclasses.replace(KEYED, key_groups=KeyGroupRange(0, 3))
+    twice = dataclasses.replace(SAMPLE, files=(rest, KEYED))
+
+    assert Manifest.from_bytes(twice.to_bytes(), PATH) == twice
+    assert (twice.rows_total, twice.bytes_total) == (KEYED.rows, KEYED.bytes)
 
 
 def test_no_flipped_bit_goes_unseen() -> None:
@@ -174,8 +211,7 @@ MISSING = object()
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *((name, MISSING) for name in ("version", "operator_id", "files", "states", "watermarks", "source_position")),
-        ("unknown", 1),
+        *((name, MISSING) for name in ("version", "operator_id", "files", "states", "channels", "source_position")),
         ("parallelism", 0),
         ("parallelism", 129),
         ("parallelism", "2"),
@@ -185,7 +221,11 @@ MISSING = object()
         ("files", [{}]),
         ("states", [{"name": "a"}]),
         ("states", 7),
-        ("watermarks", None),
+        ("states", [{"name": "a"}] * (manifest.STATES_MAX + 1)),
+        ("channels", None),
+        ("channels", [{}]),
+        ("channels", [{}] * (2**15 + 1)),
+        ("required_features", 7),
     ],
 )
 def test_a_wrong_field_is_corruption_even_if_the_checksum_matches(name: str, value: object) -> None:
@@ -200,7 +240,16 @@ def test_a_wrong_field_is_corruption_even_if_the_checksum_matches(name: str, val
     ("name", "value"),
     [
         ("sha256", MISSING),
-        ("unknown", 1),
+        ("kind", "another"),
+        ("rows", -1),
+        ("rows", 2**60),
+        ("bytes", -1),
+        ("bytes", 2**60),
+        ("bytes", 499),
+        ("footer_bytes", -1),
+        ("footer_bytes", 2**40),
+        ("file_key_groups", {"start": 65, "end": 127}),
+        ("file_key_groups", MISSING),
         ("key_groups", {"start": 5, "end": 4}),
         ("key_groups", {"start": 0, "end": 32768}),
         ("key_groups", {"start": "0", "end": "1"}),
@@ -214,6 +263,30 @@ def test_a_wrong_field_of_a_file_is_corruption_too(name: str, value: object) -> 
         del fields["files"][0][name]
 
     assert "field" in refused(sealed(fields)).damage
+
+
+def test_unknown_fields_are_optional_ones_of_a_newer_release() -> None:
+    fields = body() | {"unknown": 1}
+    fields["files"][0]["unknown"] = fields["channels"][0]["unknown"] = fields["states"][0]["unknown"] = 2
+
+    assert Manifest.from_bytes(sealed(fields), PATH) == SAMPLE
+
+
+def test_fields_of_this_release_that_an_older_one_lacks_are_filled_in() -> None:
+    fields = body()
+    for name in ("operator_states", "required_features", "written_by"):
+        del fields[name]
+    read = Manifest.from_bytes(sealed(fields), PATH)
+
+    assert (read.operator_states, read.required_features, read.written_by) == ((), (), {})
+
+
+def test_a_feature_that_is_not_known_is_refused_by_name() -> None:
+    fields = body() | {"required_features": ["delta", "teleport"]}
+
+    with pytest.raises(IncompatibleSnapshot, match="newer release") as error:
+        Manifest.from_bytes(sealed(fields), PATH)
+    assert (error.value.what, error.value.found) == ("a required feature", "teleport")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800"])

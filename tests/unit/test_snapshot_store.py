@@ -31,11 +31,12 @@ from snapshots import (
     SnapshotNotFound,
     SnapshotStore,
     SubtaskSnapshot,
-    columns,
+    files,
 )
 from snapshots.filesystem import Folder, MemoryFolder, open_folder
 from snapshots.manifest import Manifest, manifest_name
 from snapshots.testing import restless_threads
+from snapshots.values import values_of
 from tests.snapshot_kit import (
     COUNT,
     PROFILE,
@@ -627,7 +628,7 @@ class TestToArrow:
             (pa.list_(pa.timestamp("s")), [dt.datetime(2026, 1, 2), None]),
             (pa.list_(pa.int64(), 2), [1, 2]),
             (pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))]), {"a": 1, "b": ["x"]}),
-            (pa.map_(pa.string(), pa.int64()), [("a", 1)]),
+            (pa.map_(pa.string(), pa.int64()), {"a": 1}),
             (pa.dictionary(pa.int32(), pa.string()), "a"),
         ],
         ids=lambda value: str(value) if isinstance(value, pa.DataType) else None,
@@ -640,7 +641,7 @@ class TestToArrow:
         for _ in range(2):
             table = snapshot.to_arrow("typed")
             assert table.schema.field("value").type == type_
-            assert dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)) == content["typed"]
+            assert dict(zip(table["key"].to_pylist(), values_of(table["value"]), strict=True)) == content["typed"]
             assert content_of(snapshot, 3, [state]) == content
             assert store.verify().ok
             snapshot = store.write([part(restored(snapshot, n, 3, [state]), n, 3) for n in range(3)])
@@ -698,12 +699,15 @@ class TestToArrow:
             (pa.duration("s"), dt.timedelta(microseconds=1), "timedelta that does not fit duration"),
             (pa.decimal128(10, 1), Decimal("1.25"), "Decimal that does not fit decimal128"),
             (pa.list_(pa.int64()), [1, 1.5], "list that does not fit list"),
-            (pa.list_(pa.int64()), (1, 2), "tuple that does not fit list"),
-            (pa.list_(pa.float64()), np.array([1.0, 2.0]), "ndarray that does not fit list"),
+            (pa.list_(pa.int64()), (1, 1.5), "tuple that does not fit list"),
+            (pa.list_(pa.int64()), np.array([1.0, 2.5]), "ndarray that does not fit list"),
+            (pa.list_(pa.float32()), np.array([1.0, 1e300]), "ndarray that does not fit list"),
+            (pa.list_(pa.float32()), [1.0, 1e300], "list that does not fit list"),
             (pa.struct([("a", pa.int64())]), {"a": "x"}, "dict that does not fit struct"),
             (pa.struct([("a", pa.int64())]), {"a": 1, "b": 2}, "dict that does not fit struct"),
             (pa.struct([("a", pa.int64())]), {}, "dict that does not fit struct"),
-            (pa.map_(pa.string(), pa.int64()), {"a": 1}, "dict that does not fit map"),
+            (pa.map_(pa.string(), pa.int64()), {"a": 1.5}, "dict that does not fit map"),
+            (pa.map_(pa.string(), pa.int64()), [("a", 1), ("a", 2)], "list that does not fit map"),
         ],
         ids=lambda value: str(value) if isinstance(value, pa.DataType) else repr(value)[:20],
     )
@@ -729,6 +733,14 @@ class TestToArrow:
             (pa.float64(), np.float64(0.1), 0.1),
             (pa.int64(), np.int32(7), 7),
             (pa.float64(), float("-inf"), float("-inf")),
+            (pa.float32(), float("-inf"), float("-inf")),
+            (pa.list_(pa.int64()), (1, None, 2), [1, None, 2]),
+            (pa.list_(pa.float64()), np.array([1.0, 2.5]), [1.0, 2.5]),
+            (pa.list_(pa.float32()), np.array([1.5, 0.1]), [1.5, 0.10000000149011612]),
+            (pa.list_(pa.int64()), np.array([1.0, 2.0]), [1, 2]),
+            (pa.list_(pa.float32(), 2), np.array([1.5, 2.5], np.float32), [1.5, 2.5]),
+            (pa.map_(pa.string(), pa.int64()), [("a", 1), ("b", 2)], {"a": 1, "b": 2}),
+            (pa.struct([("a", pa.list_(pa.int8()))]), {"a": (1, 2)}, {"a": [1, 2]}),
         ],
         ids=lambda value: str(value) if isinstance(value, pa.DataType) else repr(value)[:20],
     )
@@ -765,9 +777,9 @@ class TestToArrow:
 class TestRowGroups:
     def test_a_restore_reads_only_the_row_groups_of_its_range(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The rest may even be damaged."""
-        monkeypatch.setattr(columns, "ROW_GROUP_ROWS_MIN", 1)
+        monkeypatch.setattr(files, "ROW_GROUP_ROWS_MIN", 1)
         snapshot = new_store().write(parts(CONTENT, parallelism=1))
-        (file,) = snapshot.manifest.files_of("keyed", "count")
+        (file,) = snapshot.manifest.files_of("keyed", state="count")
         whole = snapshot.folder.read(file.path)
         read = [load_all(snapshot, subtask) for subtask in range(4)]
         starts = first_bytes_of_key_groups(snapshot, whole)
@@ -796,7 +808,7 @@ def load_all(snapshot: Snapshot, subtask: int) -> dict[Any, object]:
 
 def first_bytes_of_key_groups(snapshot: Snapshot, data: bytes | None = None) -> dict[int, tuple[int, int]]:
     """Return where the row group of each key group begins and ends."""
-    (file,) = snapshot.manifest.files_of("keyed", "count")
+    (file,) = snapshot.manifest.files_of("keyed", state="count")
     metadata = pq.read_metadata(pa.BufferReader(data or snapshot.folder.read(file.path)))
     spans: dict[int, tuple[int, int]] = {}
     for number in range(metadata.num_row_groups):

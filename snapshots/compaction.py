@@ -1,0 +1,75 @@
+"""Compaction: the layers of keyed state written again as one file."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+from keygroups.ranges import KeyGroupRange
+from snapshots.columns import common_key_type, keyed_schema
+from snapshots.files import FileLabel, FileWriter, KeyedWriter
+from snapshots.filesystem import Folder
+from snapshots.layers import carry_over
+from snapshots.manifest import DataFile, Manifest, StateInfo, manifest_name
+from snapshots.reader import KeyedReader, StateReader, in_schema, merge, stored_key_type
+
+Run = list[tuple[KeyGroupRange, list[KeyedReader]]]
+"""Neighbouring ranges with the layers of each."""
+
+
+def compacted_files(folder: Folder, manifest: Manifest) -> tuple[DataFile, ...]:
+    """Write what has deltas, or lies in a file of which only a part holds, as files of their own.
+
+    One key group and two files are in memory at a time.
+
+    Parameters
+    ----------
+    folder : Folder
+        The operator's folder.
+    manifest : Manifest
+        The snapshot to compact.
+
+    Returns
+    -------
+    tuple of DataFile
+        All files of a snapshot with the same content; those of the manifest itself if there is nothing to do.
+    """
+    path = folder.path(manifest_name(manifest.version))
+    with FileWriter(folder, uuid.uuid4().hex) as files:
+        for info in manifest.states:
+            layers = StateReader(folder, manifest.files_of("keyed", "delta", state=info.name), path)
+            for run in _runs(layers.spans(KeyGroupRange(0, manifest.max_parallelism - 1))):
+                _write(files, info, manifest.version + 1, run)
+        new = files.stored()
+    if not new:
+        return manifest.files
+    others = (file for file in manifest.files if file.kind not in {"keyed", "delta"})
+    return (*carry_over(manifest.files_of("keyed", "delta"), new), *new, *others)
+
+
+def _runs(spans: Run) -> Iterator[Run]:
+    """Join neighbours that are to be written again: all that a base holds, or none of it."""
+    changed = {
+        base.file.path for _, (base, *deltas) in spans if deltas or base.file.key_groups != base.file.file_key_groups
+    }
+    run: Run = []
+    for span, layers in spans:
+        if layers[0].file.path in changed:
+            run.append((span, layers))
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def _write(files: FileWriter, info: StateInfo, version: int, run: Run) -> None:
+    types = {stored_key_type(layer) for _, layers in run for layer in layers if layer.file.rows}
+    schema = keyed_schema(info, common_key_type(types))
+    label = FileLabel(kind="keyed", state=info.name, subtask=run[0][1][0].file.subtask, version=version)
+    writer = KeyedWriter(files, label, schema, KeyGroupRange(run[0][0].start, run[-1][0].end))
+    for span, layers in run:
+        for key_group in span:
+            table = merge([layer.take(key_group) for layer in layers])
+            writer.add(key_group, [in_schema(table, schema)])
+    writer.finish()

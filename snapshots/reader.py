@@ -1,0 +1,229 @@
+"""Keyed state as it is read: the key groups of files, and the layers of one key group as one."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keygroups.codec import unpack
+from keygroups.ranges import KeyGroupRange
+from keygroups.state import identity_of
+from snapshots.columns import DELETED, PACKED, encode_column, is_packed
+from snapshots.errors import SnapshotCorrupted
+from snapshots.filesystem import Folder
+from snapshots.layers import spans
+from snapshots.manifest import DataFile
+from snapshots.parquet import KEY_GROUP, ParquetReader, damage_named
+from snapshots.values import values_of
+
+
+class KeyedReader:
+    """Gives out the key groups of one file, reading each row group once for all the key groups in it.
+
+    Any thread may call it: each step on `_tables` is one operation, and at worst two threads read a row group both.
+    """
+
+    def __init__(self, parquet: ParquetReader) -> None:
+        self._parquet = parquet
+        self._tables: dict[int, pa.Table] = {}
+
+    @property
+    def file(self) -> DataFile:
+        """The file."""
+        return self._parquet.file
+
+    @property
+    def path(self) -> str:
+        """The whole path, for errors."""
+        return self._parquet.path
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the file."""
+        return self._parquet.schema
+
+    def take(self, key_group: int) -> pa.Table:
+        """Return the rows of a key group, and keep its neighbours in the row group for later calls."""
+        table = self._tables.pop(key_group, None)
+        return self._read_around(key_group) if table is None else table
+
+    def read(self, wanted: KeyGroupRange) -> pa.Table:
+        """Return the rows of a range."""
+        table = self._parquet.read(self._parquet.row_groups(wanted.start, wanted.end))
+        groups = self._key_groups_of(table)
+        start, end = np.searchsorted(groups, [wanted.start, wanted.end + 1]).tolist()
+        return table.slice(start, end - start)
+
+    def _read_around(self, key_group: int) -> pa.Table:
+        numbers = self._parquet.row_groups(key_group, key_group)
+        table = self._parquet.read(numbers)
+        found, starts = np.unique(self._key_groups_of(table), return_index=True)
+        bounds = [*starts.tolist(), table.num_rows]
+        tables = {
+            group: table.slice(start, end - start)
+            for group, start, end in zip(found.tolist(), bounds, bounds[1:], strict=False)
+            # The first and the last may go on in a row group that was not read.
+            if set(self._parquet.row_groups(group, group)) <= set(numbers)
+        }
+        wanted = tables.pop(key_group, table.slice(0, 0))
+        self._tables.update(tables)
+        return wanted
+
+    def _key_groups_of(self, table: pa.Table) -> Any:
+        """Return the column by which rows are sorted, after a look whether they are."""
+        groups = table.column(KEY_GROUP).to_numpy()
+        owned = self.file.file_key_groups
+        if len(groups) and not (owned.start <= groups[0] and groups[-1] <= owned.end and np.all(np.diff(groups) >= 0)):
+            raise SnapshotCorrupted(self.path, "it has rows of key groups outside of its range, or not sorted", owned)
+        return groups
+
+
+class ArrowGroup:
+    """One key group of a snapshot, not in memory until it is asked for. Any thread may call it."""
+
+    __slots__ = ("_key_group", "_type", "layers")
+
+    def __init__(self, layers: Sequence[KeyedReader], key_group: int, type_: pa.DataType | None) -> None:
+        self.layers = layers
+        self._key_group = key_group
+        self._type = type_
+
+    def load(self) -> dict[Hashable, object]:
+        """Return the values by the identity of their key."""
+        table = self.table()
+        base = self.layers[0]
+        with damage_named(base.path, base.file.key_groups):
+            keys = decode_column(table, "key")
+            if is_packed(table.schema.field("key")) or table.schema.field("key").type == pa.float64():
+                keys = list(map(identity_of, keys))
+            if self._type is not None and table.schema.field("value").type != self._type:
+                table = table.set_column(2, "value", table.column("value").cast(self._type))
+            group = dict(zip(keys, decode_column(table, "value"), strict=True))
+        if len(group) != table.num_rows:
+            raise SnapshotCorrupted(base.path, f"key group {self._key_group} has a key twice", base.file.key_groups)
+        return group
+
+    def table(self) -> pa.Table:
+        """Return the rows as they are stored."""
+        return merge([layer.take(self._key_group) for layer in self.layers])
+
+
+class StateReader:
+    """Reads one state of a snapshot. Any thread may call it.
+
+    Parameters
+    ----------
+    folder : Folder
+        The operator's folder.
+    files : iterable of DataFile
+        Those of the state.
+    manifest_path : str
+        For errors.
+    """
+
+    def __init__(self, folder: Folder, files: Iterable[DataFile], manifest_path: str) -> None:
+        self._files = tuple(files)
+        self._path = manifest_path
+        self._readers = {file.path: KeyedReader(ParquetReader(folder, file)) for file in self._files}
+
+    def groups(self, wanted: KeyGroupRange, type_: pa.DataType | None) -> dict[int, ArrowGroup]:
+        """Return the key groups of a range, whose values are to become of a type; nothing is read."""
+        groups: dict[int, ArrowGroup] = {}
+        for span, layers in self.spans(wanted):
+            groups |= {key_group: ArrowGroup(layers, key_group, type_) for key_group in span}
+        return groups
+
+    def spans(self, wanted: KeyGroupRange) -> list[tuple[KeyGroupRange, list[KeyedReader]]]:
+        """Return the runs of key groups that the same layers hold; nothing is read."""
+        try:
+            found = list(spans(self._files, wanted))
+        except ValueError as error:
+            raise SnapshotCorrupted(self._path, str(error), wanted) from error
+        return [(span, [self._readers[file.path] for file in layers]) for span, layers in found]
+
+    def table(self, wanted: KeyGroupRange) -> pa.Table:
+        """Read the rows of a range."""
+        return unify([merge([layer.read(span) for layer in layers]) for span, layers in self.spans(wanted)])
+
+
+def stored_key_type(layer: KeyedReader) -> pa.DataType | None:
+    """Return the type of a file's keys, None if they are msgpack."""
+    field = layer.schema.field("key")
+    return None if is_packed(field) else field.type
+
+
+def merge(layers: Sequence[pa.Table], *, keep_deleted: bool = False) -> pa.Table:
+    """Return what holds of a base and the deltas after it: of each key the row of the newest layer.
+
+    Parameters
+    ----------
+    layers : sequence of pyarrow.Table
+        The base first; all of one range of key groups.
+    keep_deleted : bool
+        Whether removed keys stay as rows, because all layers are deltas and the result is one, too.
+    """
+    if len(layers) == 1 or not any(table.num_rows for table in layers[1:]):
+        return layers[0]
+    tables = with_one_key_type(layers)
+    newer = tables[-1]
+    for older in reversed(tables[:-1]):
+        if older.num_rows:
+            hidden = pc.is_in(older.column("key"), value_set=newer.column("key").combine_chunks())
+            kept = older.filter(pc.invert(hidden))
+            newer = pa.concat_tables([_as_delta(kept, newer.schema), newer])
+    merged = newer if keep_deleted else newer.filter(pc.invert(newer.column(DELETED))).drop_columns(DELETED)
+    return merged.sort_by(KEY_GROUP)
+
+
+def unify(tables: Sequence[pa.Table]) -> pa.Table:
+    """Join tables of one state whose keys may be encoded differently."""
+    # A file without rows says nothing about the keys.
+    return pa.concat_tables(with_one_key_type([table for table in tables if table.num_rows] or tables[:1]))
+
+
+def with_one_key_type(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
+    """Return the tables with keys that are encoded alike: as they are, or all as msgpack."""
+    fields = [table.schema.field("key") for table in tables if table.num_rows]
+    if len({(field.type, is_packed(field)) for field in fields}) <= 1:
+        used = next(iter(fields), tables[0].schema.field("key"))
+        return [table if table.num_rows else _with_keys(table, used, pa.array([], used.type)) for table in tables]
+    return [_packed(table) for table in tables]
+
+
+def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the rows with the columns of a schema: its keys may be msgpack, its values of a wider type."""
+    if not table.num_rows:
+        return schema.empty_table()
+    if is_packed(schema.field("key")):
+        table = _packed(table)
+    return table.cast(schema)
+
+
+def decode_column(table: pa.Table, name: str) -> list[Any]:
+    """Return the Python values of a column."""
+    values = values_of(table.column(name))
+    if is_packed(table.schema.field(name)):
+        return [None if value is None else unpack(value) for value in values]
+    return values
+
+
+def _packed(table: pa.Table) -> pa.Table:
+    field = table.schema.field("key")
+    if is_packed(field):
+        return table
+    packed = pa.field("key", pa.binary(), False, (field.metadata or {}) | PACKED)
+    return _with_keys(table, packed, encode_column(table.column("key").to_pylist(), packed, "a key"))
+
+
+def _with_keys(table: pa.Table, field: pa.Field, keys: pa.Array) -> pa.Table:
+    return table.set_column(1, field, keys)
+
+
+def _as_delta(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    if DELETED not in table.schema.names:
+        table = table.add_column(2, schema.field(DELETED), pa.repeat(pa.scalar(False), table.num_rows))
+    return table.cast(schema)

@@ -1,0 +1,79 @@
+"""Makes the golden snapshot of the present format version, once: what was released must stay readable for ever.
+
+python -m tests.golden.generate
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from keygroups import KeyGroupRange, ValueState, key_group_of
+from keygroups.state import MISSING, MemoryBackend, identity_of
+from snapshots import InFlightElement, OperatorStateCut, SnapshotStore, SubtaskSnapshot
+from snapshots.manifest import FORMAT_VERSION
+
+FOLDER = Path(__file__).parent
+OPERATOR_ID = "golden"
+G = 8
+
+STATES = (
+    ValueState("count", pa.int64()),
+    ValueState("profile"),
+    ValueState("place", pa.struct([("name", pa.string()), ("tags", pa.list_(pa.string())), ("at", pa.float32())])),
+)
+KEYS: tuple[Any, ...] = ("a", "b", "c", "d", 1, 1.0, True, ("a", 2), b"raw", dt.date(2026, 1, 2))
+FIRST: dict[str, dict[Any, Any]] = {
+    "count": {f"key {number}": number for number in range(12)},
+    "profile": {
+        key: {"n": n, "at": dt.datetime(2026, 1, 2, tzinfo=dt.UTC), "price": Decimal("1.20"), "tags": {n}, "big": 2**70}
+        for n, key in enumerate(KEYS)
+    },
+    "place": {"a": {"name": "A", "tags": ["x", None], "at": 1.5}, "b": None},
+}
+CHANGES: dict[str, dict[Any, Any]] = {"count": {"key 1": -1, "key 2": MISSING, "new": 5}, "profile": {1.0: "float"}}
+ELEMENTS = (
+    InFlightElement(0, 0, value={"id": 1}, timestamp=5, key="a", key_group=key_group_of("a", G), element_id="e0"),
+    InFlightElement(0, 1, is_watermark=True, timestamp=7),
+    InFlightElement(
+        0, 2, completed=True, value=2, key="b", key_group=key_group_of("b", G), element_id="e2", attempt=2, outputs=(3,)
+    ),
+    InFlightElement(0, 3, value="without a key", element_id="e3", remaining=0.5, delay=0.25),
+)
+OPERATOR_STATE = OperatorStateCut("offsets", "split", (("topic", 1), ("topic", 2)))
+
+
+def write(root: Path) -> None:
+    """Write two versions: a whole one, and one with a delta, elements in flight and operator state."""
+    store = SnapshotStore(root, OPERATOR_ID)
+    backend = MemoryBackend(STATES, KeyGroupRange(0, G - 1))
+    for contents in (FIRST, CHANGES):
+        for state, values in contents.items():
+            for key, value in values.items():
+                backend.tables[state].put(key_group_of(key, G), identity_of(key), value)
+        store.write([_part(backend)], source_position={"offset": 42})
+
+
+def _part(backend: MemoryBackend) -> SubtaskSnapshot:
+    return SubtaskSnapshot(
+        subtask_index=0,
+        parallelism=1,
+        max_parallelism=G,
+        hash="xxhash64",
+        states=backend.cut(),
+        in_flight=ELEMENTS,
+        operator_states=(OPERATOR_STATE,),
+        watermark=3,
+    )
+
+
+if __name__ == "__main__":
+    folder = FOLDER / f"v{FORMAT_VERSION}"
+    if folder.exists():
+        sys.exit(f"{folder} exists: a golden snapshot is never written again; a new format version has its own")
+    write(folder)
