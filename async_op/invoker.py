@@ -15,6 +15,7 @@ from async_op.elements import Entry
 from async_op.functions import AsyncBatchFunction
 from async_op.gate import KeyGate
 from async_op.in_flight import InFlight
+from async_op.loading import Loading
 from async_op.retry import Backoff
 from async_op.settings import OperatorSettings
 from async_op.statistics import LatencyHistogram
@@ -55,6 +56,7 @@ class Invoker:
         "_failed",
         "_gate",
         "_latency",
+        "_loading",
         "_queue",
         "_retry",
         "_stopped",
@@ -99,6 +101,9 @@ class Invoker:
                 function, scope, settings.capacity, in_flight, self.deadlines, self._latency, outcomes=self
             )
         self.start = self._workers.add if gate is None and self.batches is None else self._enter
+        tables = scope.backend.tables.values()
+        is_loaded = not any(table.unloaded() for table in tables)
+        self._loading = None if is_loaded else Loading(tables, self._ready, crash)
         self._stopped = False
         self.retries = self.timeouts = self.late_results = 0
 
@@ -136,10 +141,14 @@ class Invoker:
         self._workers.stop()
         if self.batches is not None:
             self.batches.stop()
+        if self._loading is not None:
+            self._loading.stop()
 
     async def close(self) -> None:
         """Cancel all calls and wait until they have ended."""
         self.stop()
+        if self._loading is not None:
+            await self._loading.close()
         await self._calls.close()
         if self.batches is not None:
             await self.batches.close()
@@ -197,6 +206,8 @@ class Invoker:
             self._ready(entry)
 
     def _ready(self, entry: Entry) -> None:
+        if self._loading is not None and self._loading.holds(entry):
+            return
         if self.batches is None or entry.expired:
             self._workers.add(entry)
         else:

@@ -28,9 +28,14 @@ class Claim:
     Any thread of the coordinator may call any method; commits come one after the other. A claim stays in its process:
     workers get the `PendingSnapshot` that `begin` returns. After `CommitOutcomeUnknown`, make a new claim.
 
-    It is made by `SnapshotStore.claim`. The storage decides, no clock does: a claim takes a version, and a writer that
-    was paused before and wakes up later finds the version taken that it expected to write (a fencing token, after
-    M. Kleppmann, "How to do distributed locking").
+    It is made by `SnapshotStore.claim`, or from the snapshot that its owner has just committed. The storage decides, no
+    clock does: a claim takes a version, and a writer that was paused before and wakes up later finds the version taken
+    that it expected to write (a fencing token, after M. Kleppmann, "How to do distributed locking").
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The owner's own last commit.
 
     Attributes
     ----------
@@ -38,11 +43,26 @@ class Claim:
         What the claim committed last; at first the claim itself, with the content that it found.
     """
 
-    def __init__(self, folder: Folder, snapshot: Snapshot) -> None:
-        self._folder = folder
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._folder = snapshot.folder
         self._lock = threading.Lock()
         self._fenced: WriterFenced | None = None
         self.snapshot = snapshot
+
+    def check(self) -> None:
+        """Ask the storage whether the claim still holds, before work that could not be committed.
+
+        Raises
+        ------
+        WriterFenced
+            Somebody else has committed since.
+        """
+        with self._lock:
+            version = self.snapshot.version
+            newest = newest_version(self._folder) or 0
+            if newest > version:
+                self._fenced = WriterFenced(self._folder.uri, version + 1, newest)
+                raise self._fenced
 
     def begin(self) -> PendingSnapshot:
         """Begin a snapshot on top of the claim's own last commit, whatever else has been committed since.
@@ -180,4 +200,4 @@ def commit_first_claim(folder: Folder, operator_id: str, parallelism: int, max_p
 
 def _committed(folder: Folder, manifest: Manifest) -> Claim:
     put_manifest(folder, manifest)
-    return Claim(folder, Snapshot(folder, manifest))
+    return Claim(Snapshot(folder, manifest))

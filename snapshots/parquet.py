@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from keygroups.codec import UnreadableValue
 from keygroups.ranges import KeyGroupRange
 from snapshots.errors import SnapshotCorrupted
-from snapshots.filesystem import Folder
+from snapshots.filesystem import Folder, is_transient
 from snapshots.manifest import DataFile
 
 KEY_GROUP = "key_group"
@@ -86,12 +86,19 @@ class ParquetEncoder:
 
 @contextmanager
 def damage_named(path: str, key_groups: KeyGroupRange) -> Iterator[None]:
-    """Turn what storage, pyarrow and the codec raise on a bad file into `SnapshotCorrupted`."""
+    """Turn what storage, pyarrow and the codec raise on a bad file into `SnapshotCorrupted`.
+
+    A storage that does not answer, or not this reader, says nothing about the file.
+    """
     try:
         yield
     except FileNotFoundError as error:
         raise SnapshotCorrupted(path, "the file is missing", key_groups) from error
+    except PermissionError:
+        raise
     except (pa.ArrowException, OSError, EOFError, IndexError, UnreadableValue) as error:
+        if is_transient(error):
+            raise
         raise SnapshotCorrupted(path, str(error) or type(error).__name__, key_groups) from error
 
 

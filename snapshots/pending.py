@@ -96,6 +96,7 @@ class PendingSnapshot:
         self._check_parent(first)
         check_stored(self.folder, parts)
         files = self._files(parts)
+        check_covered(files, [info.name for info in first.states], first.max_parallelism)
         manifest = Manifest(
             version=self.version,
             snapshot_id=uuid.uuid4().hex,
@@ -167,6 +168,22 @@ def _one_of_each_subtask(handles: Iterable[SubtaskHandle]) -> list[SubtaskHandle
     if missing:
         raise IncompleteSnapshot(f"subtasks {sorted(missing)} wrote nothing")
     return [parts[index] for index in range(first.parallelism)]
+
+
+def check_covered(files: Iterable[DataFile], states: Iterable[str], max_parallelism: int) -> None:
+    """Check that each key group of each state has exactly one base file.
+
+    Raises
+    ------
+    IncompleteSnapshot
+        A key group has none, or several.
+    """
+    bases = [file for file in files if file.kind == "keyed"]
+    for state in states:
+        ranges = sorted((file.key_groups.start, file.key_groups.end) for file in bases if file.state == state)
+        starts = [start for start, _ in ranges]
+        if starts != [0, *(end + 1 for _, end in ranges[:-1])] or ranges[-1][1] != max_parallelism - 1:
+            raise IncompleteSnapshot(f"the files of state {state!r} do not hold each key group exactly once")
 
 
 def check_stored(folder: Folder, parts: Sequence[SubtaskHandle]) -> None:

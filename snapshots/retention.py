@@ -126,12 +126,13 @@ def _plan_and_names(folder: Folder, keep_last: int) -> tuple[GarbageReport, list
 
 
 def _plan(folder: Folder, listed: Sequence[FileInfo], keep_last: int) -> GarbageReport:
+    # In this order: the mark is below whatever is the newest afterwards, however many others are at work.
+    expired = expired_version(folder)
     newest = newest_version(folder)
     if newest is None:
         raise SnapshotNotFound(folder.uri)
     versions = sorted({version for version in map(version_of, (file.name for file in listed)) if version} | {newest})
     pinned = set(Pins(folder).versions()) & set(versions)
-    expired = expired_version(folder)
     kept = [version for version in versions if version > expired][-keep_last:]
     through = kept[0] - 1
     assert expired <= through < newest, "the newest version stays"

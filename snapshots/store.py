@@ -154,8 +154,15 @@ class SnapshotStore:
 
     def latest(self) -> Snapshot | None:
         """Return the newest snapshot, or None if there is none yet."""
-        version = newest_version(self._folder)
-        return None if version is None else self.load(version)
+        for _ in attempts():
+            version = newest_version(self._folder)
+            if version is None:
+                return None
+            try:
+                return self.load(version)
+            except SnapshotNotFound as error:
+                expired = error  # since others committed, and collected garbage
+        raise expired
 
     def load(self, version: int) -> Snapshot:
         """Return a snapshot by version.

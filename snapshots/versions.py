@@ -2,7 +2,8 @@
 
 Two small things help, beside the manifests themselves. ``latest`` is a hint, written after each commit and never
 trusted: from it, one looks upwards. ``expired/<version>`` is the mark of retention: manifests up to it may be missing,
-above it none was ever removed. It is created before anything is removed, so whoever finds a name free finds the mark.
+above it none was ever removed. It is created before anything is removed, so whoever finds a name free finds the mark,
+on any storage that lists what is there, as S3, GCS, Azure and POSIX filesystems do.
 """
 
 from __future__ import annotations

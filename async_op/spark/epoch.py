@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from async_op.spark.transform import check_columns
 from async_op.spark.worker import REPORT_SCHEMA, EpochSettings, EpochTask, SubtaskReport
 from keygroups.spark import subtask_column
-from snapshots import IncompatibleSnapshot, PendingSnapshot, Snapshot, SnapshotStore, WriterFenced
+from snapshots import Claim, IncompatibleSnapshot, PendingSnapshot, Snapshot, SnapshotStore
 from snapshots.spark import outputs_frame
 
 _log = logging.getLogger(__name__)
@@ -107,6 +107,11 @@ class EpochRunner:
         self._lock = threading.RLock()
         self._latest = store.latest()
         self._check_fits()
+        # Without a snapshot there is nothing to take over: whoever commits the first version owns it.
+        self._claim: Claim | None = None
+        if self._latest is not None:
+            self._claim = store.claim()
+            self._latest = self._claim.snapshot
 
     @property
     def in_flight(self) -> int:
@@ -122,7 +127,8 @@ class EpochRunner:
     def run_batch(self, frame: DataFrame, query_id: str, batch_id: int) -> None:
         """Run a micro-batch, or deliver it again if its snapshot exists."""
         with self._lock:
-            self._check_owned()
+            if self._claim is not None:
+                self._claim.check()
             spark = frame.sparkSession
             position = {} if self._latest is None else self._latest.source_position or {}
             if position.get("query_id") == query_id and batch_id <= position["batch_id"]:
@@ -136,7 +142,8 @@ class EpochRunner:
     def drain(self, spark: SparkSession) -> None:
         """Run an epoch without input until nothing is in flight."""
         with self._lock:
-            self._check_owned()
+            if self._claim is not None:
+                self._claim.check()
             if self._latest is None or self._latest.in_flight_count == 0:
                 return
             frame = spark.range(0, self.parallelism, 1, self.parallelism)
@@ -146,7 +153,7 @@ class EpochRunner:
 
     def _run(self, spark: SparkSession, frame: DataFrame, source: dict[str, Any], kind: Kind) -> None:
         started = time.monotonic()
-        pending = self._store.begin()
+        pending = self._store.begin() if self._claim is None else self._claim.begin()
         task = EpochTask(
             settings=self._settings,
             pending=pending,
@@ -159,6 +166,7 @@ class EpochRunner:
         )
         snapshot = self._commit(pending, _run_subtasks(frame, task), {**source, "kind": kind, "epoch": pending.version})
         self._latest = snapshot
+        self._claim = self._claim or Claim(snapshot)
         self._deliver(spark, snapshot, snapshot.version)
         self._report(snapshot, kind, source["batch_id"], time.monotonic() - started)
 
@@ -199,13 +207,6 @@ class EpochRunner:
                 self._latest.max_parallelism,
                 "it is fixed once a snapshot exists: pass the snapshot's as max_parallelism",
             )
-
-    def _check_owned(self) -> None:
-        """Stop if another coordinator has committed since this one did."""
-        versions = self._store.versions()
-        newest = versions[-1] if versions else 0
-        if newest >= self._next_version():
-            raise WriterFenced(self._store.uri, self._next_version(), newest)
 
     def _report(self, snapshot: Snapshot, kind: Kind, batch_id: int | None, seconds: float) -> None:
         progress = EpochProgress(

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from snapshots.filesystem.folder import redacted
-from snapshots.filesystem.objects import SINGLE_PUT_BYTES_MAX, ObjectFolder
+from snapshots.filesystem.objects import SINGLE_PUT_BYTES_MAX, ObjectFolder, status_of
 
 _AWS = ("amazonaws.com", "amazonaws.com.cn")
 
@@ -16,6 +16,9 @@ class S3Folder(ObjectFolder):
     """A folder on S3: the condition is ``If-None-Match: *``, which AWS heeds and others may not."""
 
     put_options: ClassVar[dict[str, Any]] = {"chunksize": SINGLE_PUT_BYTES_MAX}
+
+    # Otherwise s3fs asks for the size of a whole object before it reads it.
+    read_options: ClassVar[dict[str, Any]] = {"max_concurrency": 1}
 
     @property
     def endpoint(self) -> str:
@@ -28,18 +31,6 @@ class S3Folder(ObjectFolder):
         host = urlsplit(self.endpoint).hostname or ""
         return any(host == domain or host.endswith(f".{domain}") for domain in _AWS)
 
-    def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
-        """Read an object, or its bytes from `start` to `end`, in one request."""
-        try:
-            with self._answers(name):
-                # Without this, s3fs asks for the size of a whole object before it reads it.
-                data: bytes = self.filesystem.cat_file(self.path(name), start=start, end=end, max_concurrency=1)
-                return data
-        except OSError as error:
-            if _status(error) == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-                return b""
-            raise
-
     def exists(self, name: str) -> bool:
         """Return whether there is such an object, in one request; s3fs would look for a folder of that name, too."""
         try:
@@ -50,14 +41,7 @@ class S3Folder(ObjectFolder):
 
     def _is_taken(self, error: OSError) -> bool:
         # Not every endpoint names the condition that failed, as s3fs wants it.
-        return super()._is_taken(error) or _status(error) == HTTPStatus.PRECONDITION_FAILED
+        return super()._is_taken(error) or status_of(error) == HTTPStatus.PRECONDITION_FAILED
 
     def _is_conflict(self, error: OSError) -> bool:
-        return _status(error) == HTTPStatus.CONFLICT
-
-
-def _status(error: OSError) -> int | None:
-    """Return the HTTP status of a translated answer."""
-    response = getattr(error.__cause__, "response", None) or {}
-    status: int | None = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    return status
+        return status_of(error) == HTTPStatus.CONFLICT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from typing import TypeVar, cast
 
@@ -41,6 +41,9 @@ class FaultyFolder(FolderWrapper):
         By the number of the operation; the first is 0.
     seed : int
         Of where a write is torn.
+    fresh : collection of str
+        Sub-folders whose listings are never stale. Commits and retention count on those of ``expired`` and ``pins``;
+        S3, GCS, Azure and POSIX filesystems list what is there.
 
     Attributes
     ----------
@@ -58,8 +61,9 @@ class FaultyFolder(FolderWrapper):
     b'1'
     """
 
-    def __init__(self, inner: Folder, faults: Mapping[int, Fault], seed: int = 0) -> None:
+    def __init__(self, inner: Folder, faults: Mapping[int, Fault], seed: int = 0, fresh: Collection[str] = ()) -> None:
         super().__init__(inner)
+        self._fresh = frozenset(fresh)
         self._faults = dict(faults)
         self._random = random.Random(seed)  # noqa: S311 - not for secrets
         self._lock = threading.RLock()
@@ -78,7 +82,8 @@ class FaultyFolder(FolderWrapper):
             self._run_late(number)
             fault = self._faults.get(number)
             if operation in {"names", "files"}:
-                return self._list(fault, f"{operation} {name}", run)
+                is_stale = fault is Fault.STALE_LISTING and name not in self._fresh
+                return self._list(fault, is_stale, f"{operation} {name}", run)
             return self._fail(fault, operation, name, data, run)
 
     def settle(self) -> None:
@@ -107,8 +112,8 @@ class FaultyFolder(FolderWrapper):
             raise ConnectionResetError(f"the reply to {operation} {name} was lost")
         return result
 
-    def _list(self, fault: Fault | None, asked: str, run: Callable[[], _T]) -> _T:
-        if fault is Fault.STALE_LISTING and asked in self._listings:
+    def _list(self, fault: Fault | None, is_stale: bool, asked: str, run: Callable[[], _T]) -> _T:
+        if is_stale and asked in self._listings:
             return cast("_T", self._listings[asked])
         result = self._fail(fault, "names", asked, None, run)
         self._listings[asked] = result

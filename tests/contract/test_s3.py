@@ -169,6 +169,28 @@ class TestAnswers:
             assert not secrets_in(str(failed.value))
 
 
+def test_a_large_object_is_created_in_one_request_too(folder: Folder, s3: S3Server) -> None:
+    """The condition of an upload in parts is another one, which was not tried out."""
+    folder.create("tried", b"")
+    s3.reset()
+    folder.create("manifests/1", bytes(TestS3Folder.large_bytes))
+
+    assert s3.requests == {"PUT": 1}
+
+
+def test_what_others_did_since_a_listing_is_seen(folder: Folder, s3: S3Server) -> None:
+    # Of one process, fsspec makes one filesystem; this stands for that of another.
+    other = open_folder(f"s3://{folder.root}", s3.options | {"skip_instance_cache": True})
+    folder.write("data/a/1", b"1")
+    assert folder.names("data/a") == ["1"]
+    assert [file.name for file in folder.files("data")] == ["data/a/1"]
+    other.write("data/a/2", b"22")
+
+    assert folder.size("data/a/2") == 2
+    assert folder.names("data/a") == ["1", "2"]
+    assert [file.bytes for file in folder.files("data")] == [1, 2]
+
+
 def test_each_operation_is_one_request(folder: Folder, s3: S3Server) -> None:
     folder.create("tried", b"")
     s3.reset()

@@ -48,8 +48,6 @@ def no_blocking_calls() -> Iterator[None]:
     """Fail a test in which our own code blocks the thread of the event loop."""
     with blockbuster_ctx(["async_op", "keygroups", "snapshots"]) as detector:
         for function in detector.functions.values():
-            # A restored key group is read on its first touch, which is in the middle of a call.
-            function.can_block_in("keygroups/state/memory.py", "_load")
             # The threads of a pool are joined only when all of them are idle, so that none is left; they end at once.
             function.can_block_in("concurrent/futures/thread.py", "shutdown")
         yield

@@ -157,6 +157,27 @@ class TestFencing:
             one.begin()
         assert store.versions() == [1, 2]
 
+    def test_an_owner_may_ask_before_it_works(self, store: SnapshotStore) -> None:
+        one = store.claim(parallelism=2, max_parallelism=G)
+        one.check()
+        one.write(count(1))
+        one.check()
+        store.claim()
+
+        with pytest.raises(WriterFenced) as fenced:
+            one.check()
+        assert (fenced.value.version, fenced.value.newest) == (3, 3)
+        with pytest.raises(WriterFenced):
+            one.begin()
+
+    def test_whoever_commits_the_first_version_owns_it(self, store: SnapshotStore) -> None:
+        owner = Claim(store.write(count(1)))
+        assert owner.write(count(2)).version == 2
+        store.claim()
+
+        with pytest.raises(WriterFenced):
+            owner.write(count(3))
+
     def test_an_owner_does_not_take_over_what_others_committed(self, store: SnapshotStore) -> None:
         claim = store.claim(parallelism=2, max_parallelism=G)
         store.write(count(1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,10 +15,12 @@ import pytest
 from keygroups import KeyGroupRange, key_group_of, subtask_of
 from keygroups.codec import unpack
 from keygroups.state import MISSING
-from snapshots import Problem, Snapshot, SnapshotCorrupted, SnapshotNotFound, SnapshotStore
+from snapshots import Problem, Snapshot, SnapshotCorrupted, SnapshotNotFound, SnapshotStore, StorageUnavailable
 from snapshots.filesystem import Folder
 from snapshots.manifest import DataFile, manifest_name
 from snapshots.parquet import ParquetReader
+from snapshots.testing import FolderWrapper
+from snapshots.testing.wrappers import Operation
 from tests.snapshot_kit import G, content_of, new_store, part, parts, record, restored, watermark, words
 
 SEED = 20_260_102
@@ -355,6 +358,37 @@ def test_a_value_of_a_newer_release_in_a_sound_file_is_named_with_its_file(
         with pytest.raises(SnapshotCorrupted, match="extension 42 is unknown") as refused:
             read()
         assert (refused.value.path, refused.value.key_groups) == (snapshot.folder.path(file.path), file.key_groups)
+
+
+@pytest.mark.parametrize(
+    ("answer", "as_it_is"),
+    [
+        (ConnectionResetError(104, "reset by peer"), True),
+        (TimeoutError("no answer"), True),
+        (StorageUnavailable("bucket/a", "503"), True),
+        (OSError(errno.EBUSY, "reduce your request rate"), True),
+        (PermissionError(13, "not allowed"), True),
+        (OSError(errno.EIO, "a bad sector"), False),
+    ],
+    ids=lambda value: type(value).__name__ + str(getattr(value, "errno", "")),
+)
+def test_a_storage_that_does_not_answer_is_not_damage(damaged: Damaged, answer: OSError, as_it_is: bool) -> None:
+    class Silent(FolderWrapper):
+        def around(self, operation: Operation, name: str, data: bytes | None, run: Callable[[], Any]) -> Any:
+            if name == damaged.file.path:
+                raise answer
+            return run()
+
+    snapshot = dataclasses.replace(damaged.snapshot, folder=Silent(damaged.snapshot.folder))
+    if as_it_is:
+        with pytest.raises(type(answer)) as raised:
+            content(snapshot, damaged.file)
+        assert raised.value is answer
+        with pytest.raises(type(answer)):
+            SnapshotStore.on(snapshot.folder).verify()
+    else:
+        with pytest.raises(SnapshotCorrupted, match="bad sector"):
+            content(snapshot, damaged.file)
 
 
 def changes_of_a_manifest() -> list[Callable[[bytes], bytes]]:

@@ -33,10 +33,11 @@ from snapshots import (
     SubtaskSnapshot,
     files,
 )
-from snapshots.filesystem import Folder, MemoryFolder, open_folder
+from snapshots.filesystem import Folder, MemoryFolder, open_folder, retry
 from snapshots.manifest import Manifest, manifest_name
-from snapshots.testing import restless_threads
+from snapshots.testing import Fault, FaultyFolder, restless_threads
 from snapshots.values import values_of
+from snapshots.writer import SubtaskHandle
 from tests.snapshot_kit import (
     COUNT,
     PROFILE,
@@ -537,6 +538,132 @@ class TestAmbiguousOutcome:
         assert len(open_folder(store.uri).names("data")) == 2
         if failure is gone_silent:
             assert content_of(store.load(1))["count"] == {"a": 1}
+
+
+class TestRetries:
+    """Of a commit, with the pauses between its attempts."""
+
+    @pytest.fixture
+    def pauses(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+        pauses: list[float] = []
+        monkeypatch.setattr(retry, "pause", pauses.append)
+        return pauses
+
+    def failing(self, store: SnapshotStore, operation: str, fault: Fault, times: int) -> SnapshotStore:
+        """Return the store on a storage that fails at the first operations of a kind."""
+        rehearsal = FaultyFolder(open_folder(new_store().uri), {})
+        SnapshotStore.on(rehearsal).write(parts({}))
+        first = next(n for n, asked in enumerate(rehearsal.operations) if asked.startswith(operation))
+        return SnapshotStore.on(FaultyFolder(open_folder(store.uri), dict.fromkeys(range(first, first + times), fault)))
+
+    @pytest.mark.parametrize("times", [1, 2, 3])
+    def test_a_request_that_is_lost_is_sent_again(self, pauses: list[float], times: int) -> None:
+        """Each attempt is followed by a look, which is lost as well."""
+        store = new_store()
+        self.failing(store, "create manifests", Fault.LOST_REQUEST, times).write(parts({}))
+
+        assert store.versions() == [1]
+        assert len(pauses) == times
+        assert max(pauses) < 1.0
+
+    def test_there_is_an_end_to_it(self, pauses: list[float]) -> None:
+        store = new_store()
+        with pytest.raises(CommitOutcomeUnknown):
+            self.failing(store, "create manifests", Fault.LOST_REQUEST, 100).write(parts({}))
+
+        assert store.versions() == []
+        assert len(pauses) == retry.ATTEMPTS_MAX - 1
+
+    def test_what_arrives_late_is_recognised(self, pauses: list[float]) -> None:
+        store = new_store()
+        snapshot = self.failing(store, "create manifests", Fault.LATE, 1).write(parts({}))
+
+        assert store.load(1).manifest == snapshot.manifest
+        assert len(pauses) <= 1
+
+    @pytest.mark.parametrize("error", [PermissionError(13, "not allowed"), OSError(28, "No space left on device")])
+    def test_a_refusal_is_not_tried_again_and_nothing_is_unknown(self, pauses: list[float], error: OSError) -> None:
+        store = new_store()
+
+        def refuse(folder: Faulty, name: str, data: bytes) -> None:
+            raise error
+
+        pending = dataclasses.replace(store.begin(), folder=Faulty(store.begin().folder, refuse))
+        with pytest.raises(type(error)) as refused:
+            pending.commit([pending.write_subtask(made) for made in parts({})])
+        assert refused.value is error
+        assert pauses == []
+
+    def test_what_is_read_back_must_be_what_was_put(self) -> None:
+        store = new_store()
+
+        def corrupt(folder: Faulty, name: str, data: bytes) -> None:
+            MemoryFolder.create(folder, name, data[:-1] + b"?")
+
+        pending = dataclasses.replace(store.begin(), folder=Faulty(store.begin().folder, corrupt))
+        with pytest.raises(SnapshotCorrupted, match="not what was just written"):
+            pending.commit([pending.write_subtask(made) for made in parts({})])
+
+
+class TestReports:
+    """What workers report is looked at before it is committed."""
+
+    def refused(self, change: Callable[[Folder, list[SubtaskHandle]], list[SubtaskHandle]], problem: str) -> None:
+        store = new_store()
+        pending = store.begin()
+        handles = [pending.write_subtask(made) for made in parts(CONTENT, in_flight=[record("a", 0)])]
+        with pytest.raises(IncompleteSnapshot, match=problem):
+            pending.commit(change(pending.folder, handles))
+        assert store.versions() == []
+
+    def test_files_that_only_the_worker_sees(self) -> None:
+        def lose(folder: Folder, handles: list[SubtaskHandle]) -> list[SubtaskHandle]:
+            folder.delete([handles[1].files[0].path])
+            return handles
+
+        self.refused(lose, "subtask 1 wrote .* finds nothing: all workers must reach the same storage")
+
+    def test_files_of_another_size(self) -> None:
+        def truncate(folder: Folder, handles: list[SubtaskHandle]) -> list[SubtaskHandle]:
+            path = handles[0].files[1].path
+            folder.replace(path, folder.read(path)[:-1])
+            return handles
+
+        self.refused(truncate, "subtask 0 wrote .* finds [0-9]+ bytes")
+
+    def test_elements_that_were_not_written(self) -> None:
+        def forget(folder: Folder, handles: list[SubtaskHandle]) -> list[SubtaskHandle]:
+            return [dataclasses.replace(handle, in_flight_count=handle.in_flight_count + 1) for handle in handles]
+
+        self.refused(forget, r"subtask 0 had \d elements in flight and wrote \d")
+
+    def test_a_file_that_is_named_twice(self) -> None:
+        def double(folder: Folder, handles: list[SubtaskHandle]) -> list[SubtaskHandle]:
+            return [dataclasses.replace(handle, files=handle.files + handle.files[:1]) for handle in handles]
+
+        self.refused(double, "name the same file")
+
+    def test_a_file_of_other_key_groups(self) -> None:
+        def move(folder: Folder, handles: list[SubtaskHandle]) -> list[SubtaskHandle]:
+            return [dataclasses.replace(handles[0], files=handles[1].files), handles[1]]
+
+        def swap(folder: Folder, handles: list[SubtaskHandle]) -> list[SubtaskHandle]:
+            first, second = ([file for file in handle.files if file.kind == "keyed"] for handle in handles)
+            others = [[file for file in handle.files if file.kind != "keyed"] for handle in handles]
+            return [
+                dataclasses.replace(handles[0], files=(*second, *others[0])),
+                dataclasses.replace(handles[1], files=(*first, *others[1])),
+            ]
+
+        self.refused(move, "name the same file")
+        self.refused(swap, "key groups of another")
+
+    def test_key_groups_without_a_base_file(self) -> None:
+        def narrow(folder: Folder, handles: list[SubtaskHandle]) -> list[SubtaskHandle]:
+            files = tuple(dataclasses.replace(file, key_groups=KeyGroupRange(0, 1)) for file in handles[0].files)
+            return [dataclasses.replace(handles[0], files=files), handles[1]]
+
+        self.refused(narrow, "do not hold each key group exactly once")
 
 
 def arrow_of(keys: list[Any], values: list[Any], descriptor: ValueState = COUNT, parallelism: int = 2) -> pa.Table:

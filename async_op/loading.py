@@ -1,0 +1,80 @@
+"""Brings restored key groups into memory beside the event loop: those that elements wait for first, then the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from async_op.elements import Entry
+from keygroups.state import StateTable
+
+
+class Loading:
+    """Loads key groups one after the other in a thread. Only the thread of the event loop may call it.
+
+    An element is held back until the key group of its key is in memory, so that no call reads a file on the loop.
+
+    Parameters
+    ----------
+    tables : iterable of StateTable
+        The restored states.
+    ready : callable
+        Called with each entry that was held back, once its key group is there.
+    crash : callable
+        Called with the error of a key group that cannot be read.
+    """
+
+    __slots__ = ("_crash", "_held", "_ready", "_tables", "_task", "_urgent")
+
+    def __init__(
+        self,
+        tables: Iterable[StateTable],
+        ready: Callable[[Entry], None],
+        crash: Callable[[BaseException], None],
+    ) -> None:
+        self._tables = tuple(tables)
+        self._ready = ready
+        self._crash = crash
+        missing = sorted({key_group for table in self._tables for key_group in table.unloaded()})
+        self._held: dict[int, list[Entry]] = {key_group: [] for key_group in missing}
+        self._urgent: list[int] = []
+        # Not by a task factory: an eager one would begin before the operator is open.
+        self._task = asyncio.Task(self._load_all(), loop=asyncio.get_running_loop(), name="keygroups loading")
+
+    def holds(self, entry: Entry) -> bool:
+        """Hold an entry back if its key group is not in memory yet, and tell whether that is so."""
+        assert entry.key_group is not None, "where there is state, entries have a key"
+        held = self._held.get(entry.key_group)
+        if held is None:
+            return False
+        if not held:
+            self._urgent.append(entry.key_group)
+        held.append(entry)
+        return True
+
+    def stop(self) -> None:
+        """Load no more; what is held back stays so."""
+        self._held.clear()
+        self._urgent.clear()
+        self._task.cancel()
+
+    async def close(self) -> None:
+        """Wait until the thread has ended."""
+        self.stop()
+        await asyncio.wait([self._task])
+
+    async def _load_all(self) -> None:
+        try:
+            while self._held:
+                key_group = self._urgent.pop(0) if self._urgent else next(iter(self._held))
+                await self._load(key_group)
+        except Exception as error:  # noqa: BLE001 - it ends the operator, as it would have ended the call
+            self._crash(error)
+
+    async def _load(self, key_group: int) -> None:
+        for table in self._tables:
+            group = table.unloaded().get(key_group)
+            if group is not None:
+                table.install(key_group, await asyncio.to_thread(group.load))
+        for entry in self._held.pop(key_group, ()):
+            self._ready(entry)
