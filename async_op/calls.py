@@ -110,7 +110,6 @@ class BlockingCalls(_ForeignCalls):
 
     async def invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
         """Call on a thread of the pool and wait for the result."""
-        ctx.load_states()
         result: asyncio.Future[Iterable[Any]] = self._loop.create_future()
         self._running += 1
         self._pool.submit(self._call, value, ctx, result)

@@ -87,11 +87,6 @@ class InvocationContext:
             self.transaction = Transaction(self.scope.backend, self.entry.key, self.key_group)
         return self.transaction.state(descriptor)
 
-    def load_states(self) -> None:
-        """Bring the key's state into memory, so that another thread may read it."""
-        for table in self.scope.backend.tables.values():
-            table.get(self.key_group, self.key)
-
     def abandon(self) -> None:
         """End the invocation and forget its writes."""
         self.entry.invocation = None
