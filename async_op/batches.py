@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Any, Protocol, overload
 
 from async_op.batch import Batch, count_elements
@@ -16,6 +17,7 @@ from async_op.context import InvocationContext, Scope
 from async_op.deadlines import Deadlines
 from async_op.elements import Entry
 from async_op.errors import IncompleteBatch
+from async_op.feed import Element
 from async_op.functions import AsyncBatchFunction
 from async_op.in_flight import InFlight
 from async_op.statistics import LatencyHistogram
@@ -126,16 +128,16 @@ class Batches:
         if not self.room:
             self.flush()
 
-    def accept_all(self, elements: Sequence[tuple[Any, int | None, str | None]]) -> None:
-        """Take in new elements, no more than there is room for."""
-        block = self._block or self._begin_block()
-        block.elements += elements
-        if self._scope.timeout is not None:
-            block.deadlines += [self._scope.clock.time() + self._scope.timeout] * len(elements)
-        self._in_flight.accepted += len(elements)
-        self.room -= len(elements)
-        if not self.room:
-            self.flush()
+    def take(self, source: Iterator[Element], room: int) -> bool:
+        """Take in as many new elements as there is room for, here and elsewhere; tell whether there may be more."""
+        room = min(room, self.room)
+        elements: list[Element] = []
+        try:
+            elements.extend(islice(source, room))
+        finally:
+            if elements:  # also what came before an error
+                self._accept_all(elements)
+        return len(elements) == room
 
     def add(self, entry: Entry) -> None:
         """Let an entry join the next batch."""
@@ -190,6 +192,16 @@ class Batches:
     async def close(self) -> None:
         """Cancel all calls and wait until they have ended."""
         await cancel_all(self._running)
+
+    def _accept_all(self, elements: list[Element]) -> None:
+        block = self._block or self._begin_block()
+        block.elements += elements
+        if self._scope.timeout is not None:
+            block.deadlines += [self._scope.clock.time() + self._scope.timeout] * len(elements)
+        self._in_flight.accepted += len(elements)
+        self.room -= len(elements)
+        if not self.room:
+            self.flush()
 
     def _begin_block(self) -> Block:
         block = self._block = Block(self._in_flight.accepted)

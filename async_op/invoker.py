@@ -12,6 +12,7 @@ from async_op.calls import calls_of
 from async_op.context import InvocationContext, Scope
 from async_op.deadlines import Deadlines
 from async_op.elements import Entry
+from async_op.feed import Feed
 from async_op.functions import AsyncBatchFunction
 from async_op.gate import KeyGate
 from async_op.in_flight import InFlight
@@ -123,6 +124,14 @@ class Invoker:
         if self.batches is not None:
             self.batches.flush()
 
+    async def feed(self, feed: Feed) -> None:
+        """Let workers take elements in, until they do no more."""
+        self._workers.feed = feed
+        try:
+            await feed.wait()
+        finally:
+            self._workers.feed = None
+
     def counters(self) -> dict[str, Any]:
         """Return what the operator's statistics say of calls."""
         return {
@@ -139,6 +148,8 @@ class Invoker:
         self.deadlines.close()
         self._backoff.close()
         self._workers.stop()
+        if self._workers.feed is not None:
+            self._workers.feed.leave()
         if self.batches is not None:
             self.batches.stop()
         if self._loading is not None:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from async_op.batches import Batches
 from async_op.clock import Clock, LoopClock
 from async_op.context import Scope
 from async_op.dead_letters import DeadLetter, ErrorPolicy, OnError
 from async_op.elements import Entry, Record, Watermark
 from async_op.errors import OperatorClosed
+from async_op.feed import Element, Feed
 from async_op.functions import Function
 from async_op.gate import KeyGate
 from async_op.in_flight import InFlight
@@ -26,8 +26,10 @@ from async_op.waiters import Waiters
 from keygroups.state import MemoryBackend
 from snapshots import SubtaskRestore, SubtaskSnapshot
 
-_TURN_MASK = 1023
+_TURN = 1024
 """After so many elements without a wait, `process` lets the calls begin."""
+
+_TURN_MASK = _TURN - 1
 
 
 class AsyncWaitOperator:
@@ -213,7 +215,7 @@ class AsyncWaitOperator:
             await asyncio.sleep(0)
         self._accept(value, timestamp, element_id)
 
-    async def process_all(self, elements: Iterable[tuple[Any, int | None, str | None]]) -> None:
+    async def process_all(self, elements: Iterable[Element]) -> None:
         """Accept many records as `process` does, at less cost for each.
 
         For a batch function, as many elements are taken from the iterable at once as fit into the next batch.
@@ -223,16 +225,18 @@ class AsyncWaitOperator:
         elements : iterable of (value, timestamp, element id)
             As the arguments of `process`.
         """
-        if self._batches is not None:
-            await self._process_blocks(self._batches, iter(elements))
-            return
-        in_flight, accept = self._in_flight, self._accept
-        for value, timestamp, element_id in elements:
-            if in_flight.accepted - in_flight.departed >= self._limit:
-                await self._wait_for_room()
-            elif not ~in_flight.accepted & _TURN_MASK:
+        source = iter(elements)
+        take = self._take_entries if self._batches is None else self._batches.take
+        while True:
+            room = min(self._room(), _TURN)
+            if room <= 0:
+                if (first := next(source, None)) is None:
+                    return
+                await self._feed_while_full(first, source)
+            elif take(source, room):
                 await asyncio.sleep(0)
-            accept(value, timestamp, element_id)
+            else:
+                return
 
     async def process_watermark(self, timestamp: int) -> None:
         """Accept a watermark (milliseconds since the epoch); it leaves after every record before it."""
@@ -334,15 +338,30 @@ class AsyncWaitOperator:
 
     async def _wait_for_room(self) -> None:
         self._check_usable()
-        if not self._has_room():
+        if self._room() <= 0:
             with self._times.back_pressured:
-                await self._waiters.wait_until(self._has_room)
+                await self._waiters.wait_until(lambda: self._room() > 0)
 
-    def _has_room(self) -> bool:
-        if self._gate is None or self._settings.mode != "key_ordered":
-            return len(self._in_flight) < self._limit
-        waiting = self._gate.waiting_count
-        return len(self._in_flight) - waiting < self._limit and waiting < self._settings.waiting_max
+    async def _feed_while_full(self, first: Element, source: Iterator[Element]) -> None:
+        """Let workers take over the input, as long as the operator is about full."""
+        self._check_usable()
+        feed = Feed(first, source, self._in_flight, self._limit, self._accept)
+        with self._times.back_pressured:
+            if self._settings.mode == "key_ordered" or self._invoker.batches is not None:
+                # Fullness is another thing there, or it is no worker whose call returns.
+                await self._waiters.wait_until(lambda: self._room() > 0)
+            else:
+                await self._invoker.feed(feed)
+        self._check_usable()
+        if feed.next is not None:
+            self._accept(*feed.next)
+
+    def _room(self) -> int:
+        """Return how many elements may come in now."""
+        room = self._limit - len(self._in_flight)
+        if self._gate is not None and self._settings.mode == "key_ordered":
+            room = min(room + self._gate.waiting_count, self._settings.waiting_max - self._gate.waiting_count)
+        return room
 
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
@@ -371,18 +390,10 @@ class AsyncWaitOperator:
         self._put(entry)
         self._start(entry)
 
-    async def _process_blocks(self, batches: Batches, elements: Iterator[tuple[Any, int | None, str | None]]) -> None:
-        """Accept elements of a batch function, as many at once as fit into the next batch."""
-        while True:
-            if len(self._in_flight) >= self._limit:
-                await self._wait_for_room()
-            room = min(batches.room, self._limit - len(self._in_flight))
-            block: list[tuple[Any, int | None, str | None]] = []
-            try:
-                block.extend(islice(elements, room))
-            finally:
-                if block:  # also what came before an error
-                    batches.accept_all(block)
-            if len(block) < room:
-                return
-            await asyncio.sleep(0)
+    def _take_entries(self, source: Iterator[Element], room: int) -> bool:
+        """Accept as many elements as there is room for, and tell whether there may be more."""
+        in_flight, accept = self._in_flight, self._accept
+        before = in_flight.accepted
+        for value, timestamp, element_id in islice(source, room):
+            accept(value, timestamp, element_id)
+        return in_flight.accepted - before == room

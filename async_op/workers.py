@@ -15,6 +15,7 @@ from async_op.cancellation import cancel_all
 from async_op.context import InvocationContext, Scope
 from async_op.elements import Entry
 from async_op.errors import InvalidFunctionResult
+from async_op.feed import Feed
 from async_op.statistics import LatencyHistogram
 
 _WAKE_AT_ONCE = 2
@@ -70,6 +71,8 @@ class Workers:
     ----------
     calls : int
         How many have been made.
+    feed : Feed or None
+        Where a worker finds the next element when it has nothing else to do.
     """
 
     __slots__ = (
@@ -78,6 +81,7 @@ class Workers:
         "_waking",
         "calls",
         "fallback",
+        "feed",
         "invoke",
         "latency",
         "limit",
@@ -102,6 +106,7 @@ class Workers:
         self.limit = concurrency
         self.outcomes = outcomes
         self.todo = deque[Entry]()
+        self.feed: Feed | None = None
         self.stopped = False
         self.calls = 0
         self.latency = latency
@@ -160,6 +165,17 @@ class Workers:
             self._idle.append(sleep)
             await sleep
 
+    def take_in(self) -> bool:
+        """Take in as much of the feed as there is room for: as a rule the one element whose place has become free."""
+        assert self.feed is not None, "there is one"
+        self._waking += 1  # nobody else, as long as it is one
+        while self.feed.take():
+            pass
+        self._waking -= 1
+        for _ in range(min(_WAKE_AT_ONCE, len(self.todo) - 1)):
+            self._wake()
+        return bool(self.todo)
+
 
 class Worker:
     """One task of the pool, and the calls that it makes."""
@@ -180,7 +196,7 @@ class Worker:
         """Make one call after the other while there are any; only an entry's current invocation counts."""
         todo, scope, invoke, outcomes = pool.todo, pool.scope, pool.invoke, pool.outcomes
         completed = outcomes.completed
-        while todo:
+        while todo or (pool.feed is not None and pool.take_in()):
             entry = todo.popleft()
             entry.call = self
             entry.invocation = invocation = InvocationContext()

@@ -8,6 +8,7 @@ import sys
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import groupby
 
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -142,12 +143,15 @@ class Run:
 
     async def _feed(self, subtask: SimulatedSubtask, parallelism: int) -> None:
         draw = self.scenario.random("feed", self.ledger.restarts, subtask.index)
-        for item in self.scenario.items:
-            if not self._is_due(item, subtask, parallelism):
+        due = [item for item in self.scenario.items if self._is_due(item, subtask, parallelism)]
+        for is_watermark, run in groupby(due, lambda item: isinstance(item, Watermark)):
+            if not is_watermark and draw.random() < 0.4:
+                await subtask.feed_all([item for item in run if isinstance(item, Item)])
                 continue
-            if draw.random() < 0.3:
-                await asyncio.sleep(draw.random())
-            await subtask.feed(item)
+            for item in run:
+                if draw.random() < 0.3:
+                    await asyncio.sleep(draw.random())
+                await subtask.feed(item)
 
     def _is_due(self, item: Item | Watermark, subtask: SimulatedSubtask, parallelism: int) -> bool:
         if isinstance(item, Watermark):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from async_op import AsyncWaitOperator, DeadLetter, Record, Watermark
@@ -23,6 +24,7 @@ class SimulatedSubtask:
         self.outputs: list[Record | Watermark] = []
         self.emitted: dict[int, list[Any]] = {}
         self.fed: list[Item | Watermark] = []
+        self._in_hand: Item | None = None
         self.restored: dict[int, InFlightElement] = {}
         self.restored_size = 0
         self.closed = False
@@ -95,15 +97,41 @@ class SimulatedSubtask:
         else:
             await self._feed_record(item)
 
+    async def feed_all(self, items: Sequence[Item]) -> None:
+        """Hand a run of records to the operator, which takes each when it has room."""
+        await self.operator.process_all(self._offered(items))
+
+    def _offered(self, items: Sequence[Item]) -> Iterator[tuple[Any, int | None, str | None]]:
+        for item in items:
+            element_id = self._offer(item)
+            self._in_hand = item
+            yield item.value, item.timestamp, element_id
+            self._in_hand = None
+            self._accepted(item)
+
+    def _look_at_hand(self) -> None:
+        """Note the record that was taken last if it has been accepted; the operator may hold one in its hand."""
+        known = sum(isinstance(item, Item) for item in self.fed)
+        if self._in_hand is not None and self.operator.statistics().accepted > known:
+            self._accepted(self._in_hand)
+
     async def _feed_record(self, item: Item) -> None:
+        element_id = self._offer(item)
+        await self.operator.process(item.value, item.timestamp, element_id)
+        self._accepted(item)
+
+    def _offer(self, item: Item) -> str | None:
         ledger, index = self.ledger, item.index
         ledger.owners[index] = self.index
         ledger.offered.add(index)
         self._segments[index] = sum(isinstance(before, Watermark) for before in self.fed)
         self._rank[index] = (-1, len(self.fed))
-        element_id = f"row-{index}" if self.scenario.named else None
-        await self.operator.process(item.value, item.timestamp, element_id)
-        ledger.start_clock(index)
+        return f"row-{index}" if self.scenario.named else None
+
+    def _accepted(self, item: Item) -> None:
+        if self.fed[-1:] == [item]:
+            return
+        self.ledger.start_clock(item.index)
         self.fed.append(item)
 
     # -- out
@@ -190,6 +218,7 @@ class SimulatedSubtask:
         """Take a snapshot, compare it with what is known, and return what it says about this subtask's elements."""
         ledger = self.ledger
         cut = await self.operator.snapshot()
+        self._look_at_hand()
         ledger.check(cut.emitted == len(self.outputs), f"{cut.emitted} outputs are counted, not {len(self.outputs)}")
         ledger.check(cut.watermark == self.watermark, f"the watermark is {cut.watermark}, not {self.watermark}")
         records = [element for element in cut.in_flight if not element.is_watermark]
