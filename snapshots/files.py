@@ -15,7 +15,10 @@ from snapshots.manifest import DataFile, FileKind
 from snapshots.parquet import EncodedFile, ParquetEncoder
 
 FILE_BYTES = 32 * 2**20
-"""A file is ended at the next key group once it has so many bytes: a writer keeps two such files in memory."""
+"""A file is ended at the next key group once it has so many bytes …"""
+
+LARGE_FILE_BYTES = 256 * 2**20
+"""… or, in a large state, an eighth of what is written of it, up to this: a writer keeps two files in memory."""
 
 ROW_GROUP_ROWS_MIN = 8192
 """Neighbouring key groups share a row group until it has this many rows."""
@@ -140,11 +143,11 @@ class KeyedWriter:
         self._last = key_groups.end
         self._encoder = ParquetEncoder(schema)
         self._waiting: list[pa.Table] = []
-        self._rows = self._bytes = 0
+        self._rows = self._bytes = self._stored_bytes = 0
 
     def add(self, key_group: int, tables: Iterable[pa.Table]) -> None:
         """Add the rows of a key group, after the file before it is ended if that is full."""
-        if self._encoder.rows and self._encoder.bytes >= FILE_BYTES:
+        if self._encoder.rows and self._encoder.bytes >= self._file_bytes:
             self._end_file(key_group - 1, goes_on=True)
             self._encoder = ParquetEncoder(self._schema)
             self._first = key_group
@@ -161,6 +164,11 @@ class KeyedWriter:
         """Write the last file."""
         self._end_file(self._last, goes_on=False)
 
+    @property
+    def _file_bytes(self) -> int:
+        """How large the present file is to become, so that the number of files does not grow with the state."""
+        return max(FILE_BYTES, min(self._stored_bytes // 8, LARGE_FILE_BYTES))
+
     def _end_row_group(self) -> None:
         if self._rows:
             self._encoder.write(pa.concat_tables(self._waiting))
@@ -170,4 +178,5 @@ class KeyedWriter:
         self._end_row_group()
         key_groups = KeyGroupRange(self._first, last)
         name = f"{self._label.kind}-{self._label.state}-{key_groups.start}-{key_groups.end}"
+        self._stored_bytes += self._encoder.bytes
         self._files.write(self._label, name, key_groups, self._encoder, goes_on=goes_on)

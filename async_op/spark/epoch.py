@@ -202,8 +202,7 @@ class EpochRunner:
 
     def _check_owned(self) -> None:
         """Stop if another coordinator has committed since this one did."""
-        versions = self._store.versions()
-        newest = versions[-1] if versions else 0
+        newest = self._store.newest_version()
         if newest >= self._next_version():
             raise WriterFenced(self._store.uri, self._next_version(), newest)
 
