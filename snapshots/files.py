@@ -120,6 +120,17 @@ class FileWriter:
         )
 
 
+def target_file_bytes(stored_bytes: int) -> int:
+    """Return how large the next file is to become, so that a large state does not have ever more files.
+
+    Parameters
+    ----------
+    stored_bytes : int
+        What the subtask has written of the state already.
+    """
+    return max(FILE_BYTES, min(stored_bytes // 8, LARGE_FILE_BYTES))
+
+
 class KeyedWriter:
     """Writes rows of one state, which come in the order of key groups, as files that together cover a range.
 
@@ -147,7 +158,7 @@ class KeyedWriter:
 
     def add(self, key_group: int, tables: Iterable[pa.Table]) -> None:
         """Add the rows of a key group, after the file before it is ended if that is full."""
-        if self._encoder.rows and self._encoder.bytes >= self._file_bytes:
+        if self._encoder.rows and self._encoder.bytes >= target_file_bytes(self._stored_bytes):
             self._end_file(key_group - 1, goes_on=True)
             self._encoder = ParquetEncoder(self._schema)
             self._first = key_group
@@ -163,11 +174,6 @@ class KeyedWriter:
     def finish(self) -> None:
         """Write the last file."""
         self._end_file(self._last, goes_on=False)
-
-    @property
-    def _file_bytes(self) -> int:
-        """How large the present file is to become, so that the number of files does not grow with the state."""
-        return max(FILE_BYTES, min(self._stored_bytes // 8, LARGE_FILE_BYTES))
 
     def _end_row_group(self) -> None:
         if self._rows:

@@ -195,7 +195,7 @@ class ParquetReader:
             if not 0 <= row_group.total_byte_size <= ROW_GROUP_BYTES_MAX:
                 raise EOFError(f"a row group has {row_group.total_byte_size} bytes, at most {ROW_GROUP_BYTES_MAX}")
             start, end = _span(row_group)
-            if start not in pages or end not in pages:
+            if not (start in pages and end in pages and start <= end):
                 raise EOFError(f"a row group lies at the bytes {start} to {end} of {len(pages)}")
 
 

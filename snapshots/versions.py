@@ -22,6 +22,9 @@ _HINT_BYTES_MAX = 20
 _MANIFEST = re.compile(r"manifests/(\d{20})\.json")
 _MARK = re.compile(r"\d{20}")
 
+_last_loaded: dict[str, Manifest] = {}
+"""At most one, by the id of its snapshot."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -72,7 +75,7 @@ def load_manifest(folder: Folder, version: int) -> Manifest:
 
 
 def load_committed(folder: Folder, version: int, snapshot_id: str) -> Manifest:
-    """Read the manifest that another process had at hand.
+    """Read the manifest that another process had at hand; the last one is kept, because one process has many tasks.
 
     Raises
     ------
@@ -81,9 +84,13 @@ def load_committed(folder: Folder, version: int, snapshot_id: str) -> Manifest:
     SnapshotCorrupted
         It is damaged.
     """
-    manifest = load_manifest(folder, version)
-    if manifest.snapshot_id != snapshot_id:
-        raise SnapshotNotFound(folder.uri, version)
+    manifest = _last_loaded.get(snapshot_id)
+    if manifest is None:
+        manifest = load_manifest(folder, version)
+        if manifest.snapshot_id != snapshot_id:
+            raise SnapshotNotFound(folder.uri, version)
+        _last_loaded.clear()
+        _last_loaded[snapshot_id] = manifest
     return manifest
 
 
