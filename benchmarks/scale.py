@@ -292,11 +292,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1, help="has no effect: counts are the same in every run")
     parser.add_argument("--shrink", type=int, default=1, help="divide P, G and the bytes by this, for a quick look")
     arguments = parser.parse_args()
-    reference, varied = shrunk(Case(), arguments.shrink), VARIED
+    reference = shrunk(Case(), arguments.shrink)
+    cases = {name: shrunk(case, arguments.shrink) for name, case in VARIED.items()}
     at_reference = measure(reference)
-    smaller = {
-        name: (case, measure(case)) for name, case in ((n, shrunk(c, arguments.shrink)) for n, c in varied.items())
-    }
+    smaller = {name: (case, measure(case)) for name, case in cases.items()}
     rows = []
     for name, value in at_reference.items():
         exponents = {

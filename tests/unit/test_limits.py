@@ -15,6 +15,7 @@ import pytest
 
 from keygroups import KeyGroupRange
 from keygroups.codec import NESTED_EXTENSIONS_MAX, UnreadableValue, pack, unpack
+from keygroups.errors import ConfigError
 from snapshots import IncompleteSnapshot, SnapshotCorrupted, SnapshotNotFound, SnapshotStore, files, versions
 from snapshots import commit as commits
 from snapshots import manifest as manifests
@@ -54,6 +55,11 @@ class TestManifest:
         with pytest.raises(IncompleteSnapshot, match="at most can be read"):
             store.write(parts(CONTENT))
         assert store.versions() == []
+
+    @pytest.mark.parametrize("value", [manifests.StateInfo, KeyGroupRange, KeyGroupRange(0, 1)])
+    def test_a_dataclass_is_no_json(self, value: object) -> None:
+        with pytest.raises(ConfigError, match="stored as JSON"):
+            manifests.check_json("source_position", {"value": value})
 
 
 class TestParquet:
