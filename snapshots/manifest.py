@@ -26,6 +26,7 @@ MANIFEST_BYTES_MAX = 256 * 2**20
 FILES_MAX = 1_000_000
 STATES_MAX = 10_000
 FILE_BYTES_MAX = 2**40
+OPERATOR_ITEMS_MAX = 2**24
 FOOTER_BYTES_MAX = 256 * 2**20
 """A manifest that promises more of anything is refused before memory is taken for it."""
 
@@ -110,7 +111,8 @@ class DataFile:
     def __post_init__(self) -> None:
         if self.key_groups.intersection(self.file_key_groups) != self.key_groups:
             raise ValueError(f"{self.path} holds for {self.key_groups}, but was written for {self.file_key_groups}")
-        for name, most in (("rows", FILE_BYTES_MAX), ("bytes", FILE_BYTES_MAX), ("footer_bytes", FOOTER_BYTES_MAX)):
+        rows_max = OPERATOR_ITEMS_MAX if self.kind == "operator" else FILE_BYTES_MAX
+        for name, most in (("rows", rows_max), ("bytes", FILE_BYTES_MAX), ("footer_bytes", FOOTER_BYTES_MAX)):
             if not 0 <= getattr(self, name) <= most:
                 raise ValueError(f"{self.path} has {getattr(self, name)} {name}")
         if self.footer_bytes > self.bytes:

@@ -56,6 +56,12 @@ class TestManifest:
             store.write(parts(CONTENT))
         assert store.versions() == []
 
+    def test_items_of_operator_state_are_counted_before_they_are_dealt(self) -> None:
+        file = new_store().write(parts(CONTENT)).manifest.files[0]
+        dataclasses.replace(file, rows=manifests.OPERATOR_ITEMS_MAX + 1)
+        with pytest.raises(ValueError, match="16777217 rows"):
+            dataclasses.replace(file, kind="operator", rows=manifests.OPERATOR_ITEMS_MAX + 1)
+
     @pytest.mark.parametrize("value", [manifests.StateInfo, KeyGroupRange, KeyGroupRange(0, 1)])
     def test_a_dataclass_is_no_json(self, value: object) -> None:
         with pytest.raises(ConfigError, match="stored as JSON"):
