@@ -10,6 +10,7 @@ import datetime as dt
 import uuid
 from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import msgpack
@@ -19,6 +20,9 @@ from keygroups.errors import KeyGroupsError, UnstorableValue
 
 _BIG_INT, _TUPLE, _SET, _FROZENSET, _DECIMAL, _UUID, _DATETIME, _DATE, _TIME, _TIMEDELTA = range(1, 11)
 _NATIVE = (type(None), bool, int, float, str, bytes)
+
+NESTED_EXTENSIONS_MAX = 64
+"""Tuples, sets and the like may hold each other so deep. (msgpack itself allows 511 lists and dicts in each.)"""
 
 
 class UnreadableValue(KeyGroupsError, ValueError):
@@ -58,7 +62,10 @@ def pack(value: object, where: str) -> bytes:
     >>> unpack(pack({"at": (1, 2)}, "an example"))
     {'at': (1, 2)}
     """
+    return _pack(value, where, 0)
 
+
+def _pack(value: object, where: str, depth: int) -> bytes:
     def extend(item: Any) -> Any:
         if isinstance(item, np.generic):
             item = _python_value(item)
@@ -67,7 +74,9 @@ def pack(value: object, where: str) -> bytes:
         if type(item) not in _ENCODERS:
             raise UnstorableValue(type(item).__qualname__, where)
         number, to_plain = _ENCODERS[type(item)]
-        return msgpack.ExtType(number, pack(to_plain(item), where))
+        if depth == NESTED_EXTENSIONS_MAX:
+            raise ValueError(f"more than {NESTED_EXTENSIONS_MAX} extensions in each other")
+        return msgpack.ExtType(number, _pack(to_plain(item), where, depth + 1))
 
     try:
         return msgpack.packb(value, default=extend, strict_types=True)  # type: ignore[no-any-return]
@@ -90,18 +99,24 @@ def unpack(data: bytes) -> Any:
     """
     try:
         return _unpack(data)
-    except (ArithmeticError, RecursionError, TypeError, ValueError) as error:
+    except (ArithmeticError, MemoryError, RecursionError, TypeError, ValueError) as error:
         raise UnreadableValue(str(error) or type(error).__name__) from error
 
 
-def _unpack(data: bytes) -> Any:
-    return msgpack.unpackb(data, ext_hook=_decode, strict_map_key=False)
+def _unpack(data: bytes, depth: int = 0) -> Any:
+    # Of each list msgpack reserves what its header promises, at most an item for each byte of the data.
+    return msgpack.unpackb(data, ext_hook=_HOOKS[depth], strict_map_key=False)
 
 
-def _decode(number: int, data: bytes) -> Any:
+def _decode(depth: int, number: int, data: bytes) -> Any:
     if number not in _DECODERS:
         raise ValueError(f"extension {number} is unknown")
-    return _DECODERS[number](_unpack(data))
+    if depth == NESTED_EXTENSIONS_MAX:
+        raise ValueError(f"more than {depth} extensions in each other")
+    return _DECODERS[number](_unpack(data, depth + 1))
+
+
+_HOOKS = tuple(partial(_decode, depth) for depth in range(NESTED_EXTENSIONS_MAX + 1))
 
 
 def _python_value(scalar: np.generic) -> Any:

@@ -140,9 +140,6 @@ class ClaimedSnapshot(PendingSnapshot):
         """
         return self.claim._commit(self, handles, source_position, metrics)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PendingSnapshot, (self.folder, self.operator_id, self.parent)
-
 
 def commit_claim(folder: Folder, parent: Manifest) -> Claim:
     """Commit the content of a snapshot again, as its new owner.

@@ -8,10 +8,16 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from snapshots.errors import CommitConflict, CommitOutcomeUnknown, IncompatibleSnapshot, SnapshotCorrupted
+from snapshots.errors import (
+    CommitConflict,
+    CommitOutcomeUnknown,
+    IncompatibleSnapshot,
+    IncompleteSnapshot,
+    SnapshotCorrupted,
+)
 from snapshots.filesystem import Folder, attempts, is_transient
-from snapshots.manifest import Manifest, Operation, library_versions, manifest_name
-from snapshots.versions import expired_version, note_newest
+from snapshots.manifest import MANIFEST_BYTES_MAX, Manifest, Operation, library_versions, manifest_name
+from snapshots.versions import expired_version, note_newest, read_manifest
 
 
 def next_manifest(parent: Manifest, operation: Operation, **changes: Any) -> Manifest:
@@ -41,10 +47,15 @@ def put_manifest(folder: Folder, manifest: Manifest) -> None:
         The storage failed and could not be read back.
     SnapshotCorrupted
         The storage gave back something else than was put.
+    IncompleteSnapshot
+        The manifest is larger than a reader takes; nothing was committed.
     OSError
         The storage refused, and nothing was committed.
     """
     data = manifest.to_bytes()
+    if len(data) > MANIFEST_BYTES_MAX:
+        found = f"its manifest would have {len(data)} bytes, and {MANIFEST_BYTES_MAX} at most can be read"
+        raise IncompleteSnapshot(f"{found}: compact, or rewrite with fewer key groups or subtasks")
     _create(folder, manifest, data)
     _verify(folder, manifest, data)
     _refuse_expired(folder, manifest)
@@ -114,7 +125,7 @@ def _refuse_expired(folder: Folder, manifest: Manifest) -> None:
 def _read_back(folder: Folder, manifest: Manifest) -> bytes | None:
     for _ in attempts():
         try:
-            return folder.read(manifest_name(manifest.version))
+            return read_manifest(folder, manifest.version)
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -15,7 +15,10 @@ from snapshots.manifest import DataFile, FileKind
 from snapshots.parquet import EncodedFile, ParquetEncoder
 
 FILE_BYTES = 32 * 2**20
-"""A file is ended at the next key group once it has so many bytes: a writer keeps two such files in memory."""
+"""A file is ended at the next key group once it has so many bytes …"""
+
+LARGE_FILE_BYTES = 256 * 2**20
+"""… or, in a large state, an eighth of what is written of it, up to this: a writer keeps two files in memory."""
 
 ROW_GROUP_ROWS_MIN = 8192
 """Neighbouring key groups share a row group until it has this many rows."""
@@ -117,6 +120,17 @@ class FileWriter:
         )
 
 
+def target_file_bytes(stored_bytes: int) -> int:
+    """Return how large the next file is to become, so that a large state does not have ever more files.
+
+    Parameters
+    ----------
+    stored_bytes : int
+        What the subtask has written of the state already.
+    """
+    return max(FILE_BYTES, min(stored_bytes // 8, LARGE_FILE_BYTES))
+
+
 class KeyedWriter:
     """Writes rows of one state, which come in the order of key groups, as files that together cover a range.
 
@@ -140,11 +154,11 @@ class KeyedWriter:
         self._last = key_groups.end
         self._encoder = ParquetEncoder(schema)
         self._waiting: list[pa.Table] = []
-        self._rows = self._bytes = 0
+        self._rows = self._bytes = self._stored_bytes = 0
 
     def add(self, key_group: int, tables: Iterable[pa.Table]) -> None:
         """Add the rows of a key group, after the file before it is ended if that is full."""
-        if self._encoder.rows and self._encoder.bytes >= FILE_BYTES:
+        if self._encoder.rows and self._encoder.bytes >= target_file_bytes(self._stored_bytes):
             self._end_file(key_group - 1, goes_on=True)
             self._encoder = ParquetEncoder(self._schema)
             self._first = key_group
@@ -170,4 +184,5 @@ class KeyedWriter:
         self._end_row_group()
         key_groups = KeyGroupRange(self._first, last)
         name = f"{self._label.kind}-{self._label.state}-{key_groups.start}-{key_groups.end}"
+        self._stored_bytes += self._encoder.bytes
         self._files.write(self._label, name, key_groups, self._encoder, goes_on=goes_on)

@@ -26,6 +26,7 @@ MANIFEST_BYTES_MAX = 256 * 2**20
 FILES_MAX = 1_000_000
 STATES_MAX = 10_000
 FILE_BYTES_MAX = 2**40
+OPERATOR_ITEMS_MAX = 2**24
 FOOTER_BYTES_MAX = 256 * 2**20
 """A manifest that promises more of anything is refused before memory is taken for it."""
 
@@ -48,7 +49,7 @@ def check_json(name: str, value: object) -> None:
     """
     try:
         kept = json.loads(_canonical(value)) == value
-    except (TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError):
         kept = False
     if not kept:
         reason = "is stored as JSON, so use dicts with str keys, lists, str, finite numbers, booleans and None only"
@@ -110,7 +111,8 @@ class DataFile:
     def __post_init__(self) -> None:
         if self.key_groups.intersection(self.file_key_groups) != self.key_groups:
             raise ValueError(f"{self.path} holds for {self.key_groups}, but was written for {self.file_key_groups}")
-        for name, most in (("rows", FILE_BYTES_MAX), ("bytes", FILE_BYTES_MAX), ("footer_bytes", FOOTER_BYTES_MAX)):
+        rows_max = OPERATOR_ITEMS_MAX if self.kind == "operator" else FILE_BYTES_MAX
+        for name, most in (("rows", rows_max), ("bytes", FILE_BYTES_MAX), ("footer_bytes", FOOTER_BYTES_MAX)):
             if not 0 <= getattr(self, name) <= most:
                 raise ValueError(f"{self.path} has {getattr(self, name)} {name}")
         if self.footer_bytes > self.bytes:
@@ -289,7 +291,7 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """Encode as JSON around a checksum of the body."""
-        return _sealed(_canonical(dataclasses.asdict(self) | {"format_version": FORMAT_VERSION}))
+        return _sealed(_canonical(_as_object(self) | {"format_version": FORMAT_VERSION}))
 
     @classmethod
     def from_bytes(cls, data: bytes, path: str) -> Manifest:
@@ -317,7 +319,14 @@ class Manifest:
 
 
 def _canonical(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_as_object
+    ).encode()
+
+
+def _as_object(part: Any) -> dict[str, Any]:
+    # Not `dataclasses.asdict`, which copies every value: most of the time of a commit of many files.
+    return {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
 
 
 def _sealed(body: bytes) -> bytes:

@@ -27,6 +27,13 @@ KEY_GROUP = "key_group"
 REQUEST_BYTES_MAX = 64 * 2**20
 """Neighbouring row groups are read by one request of at most so many bytes, unless one alone has more."""
 
+ROW_GROUP_ROWS_MAX = 2**20
+ROW_GROUP_BYTES_MAX = 2**32
+"""A footer that promises more in a row group, before compression, is refused: memory is taken for one at a time."""
+
+_ROW_GROUP_BYTES = 64 * 2**20
+"""A table with more, as Arrow has it, is divided into row groups."""
+
 _TAIL_BYTES = 8  # the footer's length and the magic, at the end of every Parquet file
 
 
@@ -67,8 +74,9 @@ class ParquetEncoder:
         return int(self._sink.tell())
 
     def write(self, table: pa.Table) -> None:
-        """Encode a row group."""
-        self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
+        """Encode a row group; more than one, if the table is large."""
+        rows = table.num_rows * _ROW_GROUP_BYTES // max(table.nbytes, _ROW_GROUP_BYTES)
+        self._writer.write_table(table, row_group_size=max(1, min(rows, ROW_GROUP_ROWS_MAX)))
         self.rows += table.num_rows
 
     def finish(self, metadata: Mapping[str, str]) -> EncodedFile:
@@ -159,18 +167,13 @@ class ParquetReader:
 
     def _spans(self, row_groups: list[int]) -> list[tuple[int, int]]:
         spans: list[tuple[int, int]] = []
-        for start, end in map(self._span, row_groups):
+        metadata = self.metadata()
+        for start, end in (_span(metadata.row_group(number)) for number in row_groups):
             if spans and spans[-1][1] == start and end - spans[-1][0] <= REQUEST_BYTES_MAX:
                 spans[-1] = spans[-1][0], end
             else:
                 spans.append((start, end))
         return spans
-
-    def _span(self, number: int) -> tuple[int, int]:
-        row_group = self.metadata().row_group(number)
-        chunks = [row_group.column(column) for column in range(row_group.num_columns)]
-        start = min(chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks)
-        return start, start + sum(chunk.total_compressed_size for chunk in chunks)
 
     def _read_bytes(self, start: int, end: int) -> tuple[int, bytes]:
         data = self._folder.read(self.file.path, start=start, end=end)
@@ -183,7 +186,31 @@ class ParquetReader:
         tail = self._folder.read(file.path, start=file.bytes - file.footer_bytes, end=file.bytes)
         if hashlib.sha256(tail).hexdigest() != file.footer_sha256:
             raise SnapshotCorrupted(self.path, "its footer is not what was written", file.key_groups)
-        return pq.read_metadata(pa.BufferReader(tail))
+        metadata = pq.read_metadata(pa.BufferReader(tail))
+        self._check_sizes(metadata)
+        return metadata
+
+    def _check_sizes(self, metadata: pq.FileMetaData) -> None:
+        """Refuse a footer that promises what the manifest does not, or more than there is memory for."""
+        if metadata.num_rows != self.file.rows:
+            raise EOFError(f"{metadata.num_rows} rows instead of {self.file.rows}")
+        pages = range(self.file.bytes - self.file.footer_bytes + 1)
+        for number in range(metadata.num_row_groups):
+            row_group = metadata.row_group(number)
+            if not (0 <= row_group.num_rows <= ROW_GROUP_ROWS_MAX):
+                raise EOFError(f"a row group has {row_group.num_rows} rows, at most {ROW_GROUP_ROWS_MAX}")
+            if not 0 <= row_group.total_byte_size <= ROW_GROUP_BYTES_MAX:
+                raise EOFError(f"a row group has {row_group.total_byte_size} bytes, at most {ROW_GROUP_BYTES_MAX}")
+            start, end = _span(row_group)
+            if not (start in pages and end in pages and start <= end):
+                raise EOFError(f"a row group lies at the bytes {start} to {end} of {len(pages)}")
+
+
+def _span(row_group: pq.RowGroupMetaData) -> tuple[int, int]:
+    """Return where a row group begins and ends in the file."""
+    chunks = [row_group.column(column) for column in range(row_group.num_columns)]
+    start = min(chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks)
+    return start, start + sum(chunk.total_compressed_size for chunk in chunks)
 
 
 class _Pieces:

@@ -19,6 +19,7 @@ from snapshots.layers import carry_over
 from snapshots.manifest import DataFile, Manifest, check_json, features_of
 from snapshots.snapshot import Snapshot
 from snapshots.subtask import SubtaskSnapshot
+from snapshots.versions import load_committed
 from snapshots.writer import SubtaskHandle, write_subtask
 
 REQUESTS_AT_ONCE = 16
@@ -27,6 +28,8 @@ REQUESTS_AT_ONCE = 16
 @dataclass(frozen=True, slots=True)
 class PendingSnapshot:
     """A snapshot that nobody can see yet. Picklable: workers get a copy.
+
+    A pickle names the parent, however large it is; who unpickles it reads the parent's manifest.
 
     Attributes
     ----------
@@ -46,6 +49,10 @@ class PendingSnapshot:
     def version(self) -> int:
         """The version that a commit would create."""
         return 1 if self.parent is None else self.parent.version + 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        parent = None if self.parent is None else (self.parent.version, self.parent.snapshot_id)
+        return _begun_on, (self.folder, self.operator_id, parent)
 
     def write_subtask(self, snapshot: SubtaskSnapshot, outputs: pa.Table | None = None) -> SubtaskHandle:
         """Write one subtask's part; any process may call it, and call it again after a failure.
@@ -132,6 +139,10 @@ class PendingSnapshot:
     def _check_parent(self, part: SubtaskHandle) -> None:
         if part.parent_id != (None if self.parent is None else self.parent.snapshot_id):
             raise IncompleteSnapshot(f"subtask {part.subtask_index} wrote its part on top of another snapshot")
+
+
+def _begun_on(folder: Folder, operator_id: str, parent: tuple[int, str] | None) -> PendingSnapshot:
+    return PendingSnapshot(folder, operator_id, None if parent is None else load_committed(folder, *parent))
 
 
 def check_fixed(manifest: Manifest, max_parallelism: int | None, hash_: str | None) -> None:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from keygroups.errors import ConfigError
 from snapshots.errors import SnapshotNotFound
 from snapshots.filesystem import FileInfo, Folder, attempts
-from snapshots.manifest import Manifest, manifest_name
-from snapshots.versions import expired_version, mark_expired, newest_version, version_of
+from snapshots.manifest import manifest_name
+from snapshots.versions import expired_version, load_manifest, mark_expired, newest_version, version_of
 
 KEEP_LAST = 10
 MIN_AGE_SECONDS = 24 * 3600.0
@@ -175,12 +175,7 @@ def _named_files(folder: Folder, versions: Iterable[int]) -> set[str]:
     """
     named: set[str] = set()
     for version in versions:
-        name = manifest_name(version)
-        try:
-            data = folder.read(name)
-        except FileNotFoundError:
-            raise SnapshotNotFound(folder.uri, version) from None
-        named.update(file.path for file in Manifest.from_bytes(data, folder.path(name)).files)
+        named.update(file.path for file in load_manifest(folder, version).files)
     return named
 
 

@@ -16,11 +16,14 @@ from snapshots.parquet import ParquetReader
 from snapshots.reader import StateReader
 from snapshots.restore import SubtaskRestore
 from snapshots.schemas import without_field_ids
+from snapshots.versions import load_committed
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A committed snapshot: immutable, picklable, and safe to use from any thread.
+
+    A pickle names the snapshot, however large it is; who unpickles it reads the manifest.
 
     Attributes
     ----------
@@ -32,6 +35,9 @@ class Snapshot:
 
     folder: Folder
     manifest: Manifest
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _committed, (self.folder, self.version, self.manifest.snapshot_id)
 
     @property
     def version(self) -> int:
@@ -115,3 +121,7 @@ class Snapshot:
         files = self.manifest.files_of("in_flight")
         tables = [ParquetReader(self.folder, file).read_all() for file in files]
         return pa.concat_tables(tables) if tables else IN_FLIGHT_SCHEMA.empty_table()
+
+
+def _committed(folder: Folder, version: int, snapshot_id: str) -> Snapshot:
+    return Snapshot(folder, load_committed(folder, version, snapshot_id))

@@ -14,13 +14,13 @@ from snapshots.commit import next_manifest, put_manifest
 from snapshots.compaction import compacted_files
 from snapshots.errors import CommitConflict, SnapshotCorrupted, SnapshotNotFound
 from snapshots.filesystem import Folder, attempts, check_uri, open_folder
-from snapshots.manifest import Manifest, features_of, manifest_name
+from snapshots.manifest import features_of
 from snapshots.pending import PendingSnapshot, check_fixed
 from snapshots.retention import KEEP_LAST, MIN_AGE_SECONDS, GarbageReport, Pins, collect_garbage
 from snapshots.snapshot import Snapshot
 from snapshots.subtask import SubtaskSnapshot
 from snapshots.verify import Problem, VerifyReport, verify
-from snapshots.versions import committed_versions, newest_version
+from snapshots.versions import committed_versions, load_manifest, newest_version
 
 _OPERATOR_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 
@@ -152,6 +152,10 @@ class SnapshotStore:
         """Return the committed versions, ascending."""
         return committed_versions(self._folder)
 
+    def newest_version(self) -> int:
+        """Return the newest version, 0 if there is none; its manifest is not read, nor are all of them listed."""
+        return newest_version(self._folder) or 0
+
     def latest(self) -> Snapshot | None:
         """Return the newest snapshot, or None if there is none yet."""
         for _ in attempts():
@@ -174,16 +178,7 @@ class SnapshotStore:
         SnapshotCorrupted
             Its manifest is damaged.
         """
-        name = manifest_name(version)
-        try:
-            data = self._folder.read(name)
-        except FileNotFoundError:
-            raise SnapshotNotFound(self.uri, version) from None
-        manifest = Manifest.from_bytes(data, self._folder.path(name))
-        if (manifest.version, manifest.operator_id) != (version, self.operator_id):
-            found = f"it says operator {manifest.operator_id!r}, version {manifest.version}"
-            raise SnapshotCorrupted(self._folder.path(name), f"{found}: the file was moved or renamed")
-        return Snapshot(self._folder, manifest)
+        return Snapshot(self._folder, load_manifest(self._folder, version))
 
     def repartition(self, parallelism: int) -> Snapshot:
         """Change the parallelism with which the newest snapshot is restored: one manifest over the same files.

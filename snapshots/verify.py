@@ -77,9 +77,10 @@ def _verify_layers(folder: Folder, manifest: Manifest) -> None:
 def _verify_file(folder: Folder, file: DataFile) -> None:
     path = folder.path(file.path)
     with damage_named(path, file.key_groups):
-        data = folder.read(file.path)
+        data = folder.read(file.path, 0, file.bytes + 1)
     if len(data) != file.bytes:
-        raise SnapshotCorrupted(path, f"{len(data)} bytes instead of {file.bytes}", file.key_groups)
+        found = f"{len(data)} bytes" if len(data) < file.bytes else "more bytes"
+        raise SnapshotCorrupted(path, f"{found} instead of {file.bytes}", file.key_groups)
     if hashlib.sha256(data).hexdigest() != file.sha256:
         raise SnapshotCorrupted(path, "its content is not what was written", file.key_groups)
     table = ParquetReader(folder, file).read_all()

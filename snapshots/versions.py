@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 import re
 
+from snapshots.errors import SnapshotCorrupted, SnapshotNotFound
 from snapshots.filesystem import Folder
-from snapshots.manifest import manifest_name
+from snapshots.manifest import MANIFEST_BYTES_MAX, Manifest, manifest_name
 
 HINT = "latest"
 PROBES_MAX = 8
@@ -21,6 +22,9 @@ PROBES_MAX = 8
 _HINT_BYTES_MAX = 20
 _MANIFEST = re.compile(r"manifests/(\d{20})\.json")
 _MARK = re.compile(r"\d{20}")
+
+_last_loaded: dict[str, Manifest] = {}
+"""At most one, by the id of its snapshot."""
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +39,60 @@ def version_of(name: str) -> int | None:
     """Return the version whose manifest has the name, or None if it is no manifest's."""
     match = _MANIFEST.fullmatch(name)
     return None if match is None else int(match[1])
+
+
+def read_manifest(folder: Folder, version: int) -> bytes:
+    """Read a manifest as it is stored: never more of it than shows that it is too large.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is none.
+    """
+    return folder.read(manifest_name(version), 0, MANIFEST_BYTES_MAX + 1)
+
+
+def load_manifest(folder: Folder, version: int) -> Manifest:
+    """Read and check the manifest of a version.
+
+    Raises
+    ------
+    SnapshotNotFound
+        There is no such version.
+    SnapshotCorrupted
+        It is damaged, or that of another version or operator.
+    """
+    try:
+        data = read_manifest(folder, version)
+    except FileNotFoundError:
+        raise SnapshotNotFound(folder.uri, version) from None
+    path = folder.path(manifest_name(version))
+    manifest = Manifest.from_bytes(data, path)
+    operator_id = folder.root.rpartition("/")[2]
+    if (manifest.version, manifest.operator_id) != (version, operator_id):
+        found = f"it says operator {manifest.operator_id!r}, version {manifest.version}"
+        raise SnapshotCorrupted(path, f"{found}: the file was moved or renamed")
+    return manifest
+
+
+def load_committed(folder: Folder, version: int, snapshot_id: str) -> Manifest:
+    """Read the manifest that another process had at hand; the last one is kept, because one process has many tasks.
+
+    Raises
+    ------
+    SnapshotNotFound
+        The version is not there any more, or not that snapshot.
+    SnapshotCorrupted
+        It is damaged.
+    """
+    manifest = _last_loaded.get(snapshot_id)
+    if manifest is None:
+        manifest = load_manifest(folder, version)
+        if manifest.snapshot_id != snapshot_id:
+            raise SnapshotNotFound(folder.uri, version)
+        _last_loaded.clear()
+        _last_loaded[snapshot_id] = manifest
+    return manifest
 
 
 def newest_version(folder: Folder) -> int | None:

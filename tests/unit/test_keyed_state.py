@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from collections.abc import Hashable
 
 import pytest
@@ -90,6 +91,16 @@ class TestMemoryBackend:
         second = groups_of(store.cut(), "seen")
 
         assert [key_group for key_group in OWNED if first[key_group] is not second[key_group]] == [5]
+
+    def test_nothing_that_is_kept_for_each_key_is_walked_by_the_garbage_collector(self) -> None:
+        backend = MemoryBackend([ValueState("count")], KeyGroupRange(0, 3))
+        backend.cut()
+        for number in range(1000):
+            backend.tables["count"].put(number % 4, f"key {number}", number)
+        (cut,) = backend.cut()
+        assert cut.changed is not None
+        assert len(cut.changed) == 4
+        assert not any(map(gc.is_tracked, (*cut.groups.values(), *cut.changed.values())))
 
     def test_a_cut_names_every_state_and_only_key_groups_with_something_in_them(self) -> None:
         store = backend()

@@ -1,0 +1,330 @@
+"""The size of what is not state: manifests, requests, listings and pickles of a large operator, counted.
+
+No data is written: a folder in memory keeps the manifests and, of data files, the sizes alone. What is counted goes
+through the code that a real commit, restore, rescale and collection use. Each figure is taken at a reference size and
+with one dimension enlarged; the exponent says how it grows with that dimension (1 is in proportion, 0 not at all).
+
+    python -m benchmarks.scale --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import pickle
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from keygroups import KeyGroupRange, ValueState, range_of
+from snapshots import SnapshotStore
+from snapshots.columns import KEY_ENCODING
+from snapshots.commit import now_text
+from snapshots.files import target_file_bytes
+from snapshots.filesystem import FileInfo, Folder, open_folder
+from snapshots.manifest import Channel, DataFile, FileKind, Manifest, features_of, manifest_name
+from snapshots.schemas import state_info
+from snapshots.versions import note_newest
+from snapshots.writer import DELTAS_MAX, SubtaskHandle
+
+TERABYTE = 10**12
+KEPT = 3
+"""Versions that a collection keeps; what it reads is in proportion."""
+
+FOOTER_BYTES = 4096
+ROW_BYTES = 100
+CHANGED_SHARE = 0.01
+STATE = state_info(ValueState("payload", pa.binary()), None)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator of one state after many epochs, each of which changed a hundredth of the keys."""
+
+    parallelism: int = 1000
+    key_groups: int = 32_768
+    state_bytes: int = 10 * TERABYTE
+    versions: int = 40
+    """Those whose manifests and files are still in the folder."""
+
+
+VARIED = {
+    "parallelism": Case(parallelism=250),
+    "key_groups": Case(key_groups=8_192),
+    "state_bytes": Case(state_bytes=TERABYTE),
+    "versions": Case(versions=20),
+}
+
+
+_folders: dict[str, SizesFolder] = {}
+
+
+class SizesFolder(Folder):
+    """Keeps manifests, and of data files the sizes; counts requests and bytes. A listing has 1,000 names a request."""
+
+    def __init__(self) -> None:
+        inner = open_folder(f"memory://scale-{uuid.uuid4().hex}/scale")
+        super().__init__(inner.filesystem, inner.root)
+        self.contents: dict[str, bytes] = {}
+        self.sizes: dict[str, int] = {}
+        self.requests: Counter[str] = Counter()
+        self.moved: Counter[str] = Counter()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As a real one: where it is, not what is in it.
+        _folders[self.root] = self
+        return _folder_at, (self.root,)
+
+    def create(self, name: str, data: bytes) -> None:
+        if name in self.contents:
+            raise FileExistsError(name)
+        self.write(name, data)
+
+    def write(self, name: str, data: bytes) -> None:
+        self.requests["put"] += 1
+        self.moved["written"] += len(data)
+        self.contents[name] = bytes(data)
+
+    replace = write
+
+    def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
+        self.requests["get"] += 1
+        if name not in self.contents:
+            raise FileNotFoundError(name)
+        data = self.contents[name][start:end]
+        self.moved["read"] += len(data)
+        return data
+
+    def size(self, name: str) -> int:
+        self.requests["head"] += 1
+        if name not in self.contents and name not in self.sizes:
+            raise FileNotFoundError(name)
+        return self.sizes[name] if name in self.sizes else len(self.contents[name])
+
+    def names(self, folder: str) -> list[str]:
+        found = sorted(name[len(folder) + 1 :] for name in self.contents if name.startswith(f"{folder}/"))
+        self.requests["list"] += 1 + len(found) // 1000
+        return found
+
+    def files(self, folder: str = "") -> list[FileInfo]:
+        sizes = self.sizes | {name: len(data) for name, data in self.contents.items()}
+        found = [FileInfo(name, size, 0.0) for name, size in sizes.items() if name.startswith(folder)]
+        self.requests["list"] += 1 + len(found) // 1000
+        return sorted(found)
+
+    def delete(self, names: Sequence[str]) -> None:
+        self.requests["delete"] += 1 + (len(names) - 1) // 1000
+        for name in names:
+            self.contents.pop(name, None)
+            self.sizes.pop(name, None)
+
+
+def _folder_at(root: str) -> SizesFolder:
+    return _folders[root]
+
+
+def data_file(kind: FileKind, subtask: int, version: int, key_groups: KeyGroupRange, size: int) -> DataFile:
+    """Return an entry as large as a real one."""
+    path = f"data/{uuid.uuid4().hex}/{kind}-payload-{key_groups.start}-{key_groups.end}.parquet"
+    is_delta = kind == "delta"
+    return DataFile(
+        kind=kind,
+        state="payload" if kind in {"keyed", "delta"} else None,
+        subtask=subtask,
+        version=version,
+        parent_id=uuid.uuid4().hex if is_delta else None,
+        key_groups=key_groups,
+        file_key_groups=key_groups,
+        path=path,
+        rows=size // ROW_BYTES,
+        bytes=size + FOOTER_BYTES,
+        sha256=uuid.uuid4().hex * 2,
+        footer_bytes=FOOTER_BYTES,
+        footer_sha256=uuid.uuid4().hex * 2,
+    )
+
+
+def base_files(case: Case, subtask: int) -> Iterator[DataFile]:
+    """Divide a subtask's state into files as a writer does: at the next key group once one is large enough."""
+    owned = range_of(subtask, case.parallelism, case.key_groups)
+    group_bytes = case.state_bytes // case.key_groups
+    first, stored = owned.start, 0
+    for key_group in owned:
+        size = (key_group + 1 - first) * group_bytes
+        if key_group == owned.end or size >= target_file_bytes(stored):
+            yield data_file("keyed", subtask, 1, KeyGroupRange(first, key_group), size)
+            first, stored = key_group + 1, stored + size
+
+
+def epoch_files(case: Case, subtask: int, version: int) -> list[DataFile]:
+    """Return what an epoch adds: changes, elements in flight, outputs."""
+    owned = range_of(subtask, case.parallelism, case.key_groups)
+    delta_bytes = round(case.state_bytes / case.parallelism * CHANGED_SHARE)
+    sizes: list[tuple[FileKind, int]] = [("delta", delta_bytes), ("in_flight", 100 * ROW_BYTES), ("output", 10**6)]
+    return [data_file(kind, subtask, version, owned, size) for kind, size in sizes]
+
+
+def channels(case: Case) -> tuple[Channel, ...]:
+    """Return the channels of all subtasks."""
+    ranges = (range_of(subtask, case.parallelism, case.key_groups) for subtask in range(case.parallelism))
+    return tuple(
+        Channel(subtask=subtask, key_groups=owned, watermark=1_767_225_600_000, cut_id=uuid.uuid4().hex, keyless=0)
+        for subtask, owned in enumerate(ranges)
+    )
+
+
+def fill(folder: SizesFolder, case: Case) -> None:
+    """Leave the versions in the folder, the newest with all the deltas but one that it can have."""
+    deltas: list[DataFile] = []
+    base = [file for subtask in range(case.parallelism) for file in base_files(case, subtask)]
+    folder.sizes |= {file.path: file.bytes for file in base}
+    for version in range(2, case.versions + 1):
+        added = [file for subtask in range(case.parallelism) for file in epoch_files(case, subtask, version)]
+        folder.sizes |= {file.path: file.bytes for file in added}
+        deltas = [file for file in (*deltas, *added) if file.kind == "delta"][-(DELTAS_MAX - 1) * case.parallelism :]
+        if version > case.versions - KEPT:
+            others = [file for file in added if file.kind != "delta"]
+            manifest = manifest_of(case, version, (*base, *deltas, *others))
+            folder.contents[manifest_name(version)] = manifest.to_bytes()
+        else:
+            folder.contents[manifest_name(version)] = b"is to expire"
+    note_newest(folder, case.versions)
+
+
+def manifest_of(case: Case, version: int, files: tuple[DataFile, ...]) -> Manifest:
+    """Describe a version."""
+    return Manifest(
+        version=version,
+        snapshot_id=uuid.uuid4().hex,
+        parent_version=version - 1,
+        parent_id=uuid.uuid4().hex,
+        created_at=now_text(),
+        operator_id="scale",
+        max_parallelism=case.key_groups,
+        parallelism=case.parallelism,
+        hash="xxhash64",
+        key_encoding=KEY_ENCODING,
+        states=(STATE,),
+        files=files,
+        channels=channels(case),
+        in_flight_count=100 * case.parallelism,
+        source_position={"query_id": uuid.uuid4().hex, "batch_id": version, "epoch": version},
+        metrics={"rows": 10**6, "outputs": 10**6, "calls": 10**6},
+        required_features=features_of(files),
+    )
+
+
+def parts_on(folder: SizesFolder, case: Case, parent: Manifest) -> list[SubtaskHandle]:
+    """Return what the workers report of one more epoch."""
+    handles = []
+    for channel in channels(case):
+        files = tuple(epoch_files(case, channel.subtask, parent.version + 1))
+        folder.sizes |= {file.path: file.bytes for file in files}
+        handles.append(
+            SubtaskHandle(
+                subtask_index=channel.subtask,
+                parallelism=case.parallelism,
+                max_parallelism=case.key_groups,
+                hash="xxhash64",
+                key_groups=channel.key_groups,
+                parent_id=parent.snapshot_id,
+                states=(STATE,),
+                operator_states=(),
+                files=files,
+                channel=channel,
+                in_flight_count=100,
+            )
+        )
+    return handles
+
+
+def measure(case: Case) -> dict[str, float]:
+    """Count everything of one operator."""
+    folder = SizesFolder()
+    store = SnapshotStore.on(folder)
+    fill(folder, case)
+    figures: dict[str, float] = {}
+
+    def count(name: str) -> None:
+        figures[f"{name}: requests"] = sum(folder.requests.values())
+        figures[f"{name}: bytes"] = sum(folder.moved.values())
+        figures[f"{name}: listings"] = folder.requests["list"]
+        folder.requests.clear()
+        folder.moved.clear()
+
+    count("(preparation)")
+    pending = store.begin()
+    assert pending.parent is not None
+    count("latest()")
+    figures["pickled for a worker's part: bytes"] = len(pickle.dumps(pending))
+    snapshot = pending.commit(parts_on(folder, case, pending.parent))
+    count("commit")
+    figures["a part's report: bytes"] = len(pickle.dumps(parts_on(folder, case, pending.parent)[0]))
+    figures["manifest: files"] = len(snapshot.manifest.files)
+    figures["manifest: bytes"] = len(folder.contents[manifest_name(snapshot.version)])
+    figures["pickled for a worker's restore: bytes"] = len(pickle.dumps(snapshot))
+    pickle.loads(pickle.dumps(snapshot))  # noqa: S301 - of our own making
+    count("manifest of a restore")
+    share = snapshot.restore(case.parallelism // 2)
+    figures["restore of a subtask: files"] = len(share.manifest.files)
+    figures["restore of a subtask: pickled bytes"] = len(pickle.dumps(share))
+    figures["restore of all: files"] = sum(
+        len(snapshot.restore(index).manifest.files) for index in range(0, case.parallelism, 50)
+    ) * min(50, case.parallelism)
+    store.repartition(case.parallelism * 3 // 2)
+    count("rescale")
+    report = store.collect_garbage(keep_last=KEPT, min_age=-0.0, dry_run=True)
+    figures["gc: manifests kept"] = len(report.retained)
+    count("gc")
+    return {name: value for name, value in figures.items() if not name.startswith("(")}
+
+
+def main() -> None:
+    """Count at the reference size and with each dimension smaller, and print how the figures grow."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="machine-readable")
+    parser.add_argument("--repeats", type=int, default=1, help="has no effect: counts are the same in every run")
+    parser.add_argument("--shrink", type=int, default=1, help="divide P, G and the bytes by this, for a quick look")
+    arguments = parser.parse_args()
+    reference = shrunk(Case(), arguments.shrink)
+    cases = {name: shrunk(case, arguments.shrink) for name, case in VARIED.items()}
+    at_reference = measure(reference)
+    smaller = {name: (case, measure(case)) for name, case in cases.items()}
+    rows = []
+    for name, value in at_reference.items():
+        exponents = {
+            dimension: round(
+                math.log(max(value, 1) / max(figures[name], 1))
+                / math.log(getattr(reference, dimension) / getattr(case, dimension)),
+                2,
+            )
+            for dimension, (case, figures) in smaller.items()
+        }
+        rows.append({"name": name, "value": value, "exponents": exponents})
+    if arguments.json:
+        json.dump(rows, sys.stdout, indent=2)
+        return
+    print(f"{'':45} {'':>15}" + "".join(f"{name:>13}" for name in smaller))
+    for row in rows:
+        shown = "".join(f"{exponent:13.2f}" for exponent in row["exponents"].values())
+        print(f"{row['name']:45} {row['value']:15,.0f}{shown}")
+
+
+def shrunk(case: Case, by: int) -> Case:
+    """Return a smaller case of the same shape."""
+    return replace(
+        case,
+        parallelism=case.parallelism // by,
+        key_groups=case.key_groups // by,
+        state_bytes=case.state_bytes // by,
+    )
+
+
+if __name__ == "__main__":
+    main()
