@@ -176,9 +176,9 @@ class StateRewrite:
         label = FileLabel(kind="keyed", state=self.info.name, subtask=subtask, version=self.target.version)
         writer = KeyedWriter(files, label, schema, key_groups)
         for table in tables:
-            for key_group, rows in by_key_group(self._folded(table)):
+            for key_group, rows in by_key_group(self._folded(table).cast(schema)):
                 assert key_group in key_groups, "rows are of the range"
-                writer.add(key_group, [rows.cast(schema)])
+                writer.add(key_group, [rows])
             wrote(table.nbytes)
         writer.finish()
 

@@ -43,6 +43,8 @@ def repartition(
     store = open_store(uri, storage_option)
     old = load(store, None)
     target = Target.of(old.manifest, parallelism, max_parallelism, hash_)
+    if not rewrite:
+        target.check_is_kept(old.manifest)
     output = output_for(as_json=as_json)
     output.note(intention(old.manifest, target, rewrite=rewrite))
     start = time.perf_counter()

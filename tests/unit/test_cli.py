@@ -201,6 +201,34 @@ def test_compact_says_what_it_folded_or_that_there_was_nothing_to_fold(cli: Cli,
     assert "nothing to fold" in cli("compact", uri).out
 
 
+def test_a_rewrite_says_what_it_does_before_and_after(cli: Cli, uri: str) -> None:
+    arguments = ("repartition", uri, "--parallelism", "3", "--max-parallelism", "1000", "--hash", "flink", "--rewrite")
+    people = cli(*arguments)
+
+    assert people.code == 0
+    assert "3, 1000 key groups by flink (from 128 by xxhash64): a rewrite, which reads" in people.err
+    assert "rewritten in" in people.out
+    report = cli("repartition", uri, "--parallelism", "2", "--max-parallelism", "64", "--rewrite", "--json").json
+    assert (report["operation"], report["old_max_parallelism"], report["max_parallelism"]) == ("rewrite", 1000, 64)
+    assert (report["old_hash"], report["hash"]) == ("flink", "flink")
+    assert min(report["bytes_read"], report["bytes_written"]) > 1000
+    assert cli("verify", uri).code == 0
+
+
+@pytest.mark.parametrize("change", [("--max-parallelism", "1000"), ("--hash", "flink")])
+def test_what_takes_a_rewrite_is_a_usage_error_that_says_so(cli: Cli, uri: str, change: tuple[str, str]) -> None:
+    answer = cli("repartition", uri, "--parallelism", "3", *change)
+
+    assert (answer.code, answer.out) == (2, "")
+    assert "--rewrite" in answer.err
+    assert "0 bytes" not in answer.err
+    assert SnapshotStore.at(uri).versions() == [1]
+
+
+def test_repartition_says_that_it_moves_nothing(cli: Cli, uri: str) -> None:
+    assert "metadata only, 0 bytes" in cli("repartition", uri, "--parallelism", "4").err
+
+
 def test_repartition_shows_the_same_to_people(cli: Cli, uri: str) -> None:
     answer = cli("repartition", uri, "--parallelism", "4")
 
