@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,6 +22,8 @@ def session() -> Iterator[SparkSession]:
         There is no Java.
     """
     use_java()
+    # Spark's own default is whatever python3 is on PATH, which may lack the packages of this one.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = SparkSession.builder.appName("keygroups").config("spark.ui.enabled", "false").getOrCreate()
     try:
         yield spark
