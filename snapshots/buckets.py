@@ -86,17 +86,16 @@ class Buckets:
         local = range_of(number, self._count, self._size)
         if bucket.bytes <= BUCKET_BYTES or len(local) == 1:
             yield bucket.table()
-        else:
-            directory = bucket.path.with_suffix("")
-            directory.mkdir()
-            shifted = KeyGroupRange(local.start + self._start, local.end + self._start)
-            with Buckets(directory, shifted) as smaller:
-                for piece in bucket.pieces():
-                    smaller.add(piece)
-                bucket.path.unlink()
-                yield from smaller.take()
+            bucket.path.unlink()
             return
-        bucket.path.unlink()
+        directory = bucket.path.with_suffix("")
+        directory.mkdir()
+        with Buckets(directory, KeyGroupRange(self._start + local.start, self._start + local.end)) as smaller:
+            for piece in bucket.pieces():
+                smaller.add(piece)
+            bucket.path.unlink()
+            yield from smaller.take()
+        directory.rmdir()
 
     def _flush(self) -> None:
         if not self._waiting:
