@@ -14,6 +14,7 @@ import json
 import os
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -201,6 +202,42 @@ def bytes_read(run: Callable[[], object]) -> int:
     return read
 
 
+def rewrite(count: int, folder: Path) -> list[Figure]:
+    """Measure a rewrite to more key groups, in its own process, against a plain read and write of the same files."""
+    store = SnapshotStore(folder / f"rewrite-{count}", "bench")
+    store.write([cut(backend) for backend in Keys(count).backends(1)])
+    program = [sys.executable, "-m", "benchmarks.snapshots", "--rewrite", store.uri.removeprefix("file://")]
+    answer = subprocess.run(program, check=True, capture_output=True, text=True)
+    floor, seconds, megabytes = json.loads(answer.stdout)
+    return [
+        Figure(f"rewrite 128 to 4096 of {count:,} keys / plain read and write", seconds / floor, "", 3),
+        Figure(f"rewrite 128 to 4096 of {count:,} keys, each", seconds / count * 1e9, "ns"),
+        Figure(f"rewrite 128 to 4096 of {count:,} keys, memory at most", megabytes, "MB", 1000),
+    ]
+
+
+def measure_rewrite(uri: str) -> None:
+    """Rewrite a snapshot and print the seconds of the floor and of the rewrite, and the memory at most."""
+    store = SnapshotStore.at(uri)
+    seconds, _ = timed(lambda: store.repartition(8, max_parallelism=4096, rewrite=True))
+    # Not getrusage, which counts what the process that started this one had.
+    status = Path("/proc/self/status").read_text()
+    megabytes = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) / 1024
+    floor, _ = timed(lambda: copy_floor(store.load(1), Path(uri, "floor.parquet")))
+    json.dump([floor, seconds, megabytes], sys.stdout)
+
+
+def copy_floor(snapshot: Snapshot, path: Path) -> None:
+    """Read the files of a snapshot, and write their rows as one file, with nothing around it."""
+    sources = [pq.ParquetFile(snapshot.folder.path(file.path)) for file in snapshot.manifest.files]
+    with path.open("wb") as file, pq.ParquetWriter(file, sources[0].schema_arrow, compression="zstd") as writer:
+        for source in sources:
+            for number in range(source.num_row_groups):
+                writer.write_table(source.read_row_group(number))
+        file.flush()
+        os.fsync(file.fileno())
+
+
 async def pause(count: int, folder: Path) -> list[Figure]:
     """Measure the longest gap of the event loop, while an operator works and while it is cut and written as well."""
     keys = Keys(count)
@@ -265,7 +302,11 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="machine-readable")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each case (default: 3)")
     parser.add_argument("--keys", type=int, default=1_000_000, help="how many keys (default: 1,000,000)")
+    parser.add_argument("--rewrite", metavar="URI", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.rewrite:
+        measure_rewrite(arguments.rewrite)
+        return
     keys, repeats = arguments.keys, arguments.repeats
     figures: list[Figure] = []
 
@@ -281,6 +322,7 @@ def main() -> None:
             show(rescale(count, folder, repeats))
         for count in (keys // 10, keys, keys * 5):
             show(whole_and_delta(count, folder, repeats))
+        show(rewrite(keys * 5, folder))
         show(asyncio.run(pause(keys, folder)))
     if arguments.json:
         json.dump([figure.__dict__ for figure in figures], sys.stdout, indent=2)

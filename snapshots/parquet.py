@@ -34,6 +34,9 @@ ROW_GROUP_BYTES_MAX = 2**32
 _ROW_GROUP_BYTES = 64 * 2**20
 """A table with more, as Arrow has it, is divided into row groups."""
 
+BATCH_BYTES = 32 * 2**20
+"""Who reads a whole file row by row has so much of it in memory."""
+
 _TAIL_BYTES = 8  # the footer's length and the magic, at the end of every Parquet file
 
 
@@ -157,6 +160,20 @@ class ParquetReader:
     def read_all(self) -> pa.Table:
         """Read the whole file."""
         return self.read(list(range(self.metadata().num_row_groups)))
+
+    def batches(self, row_groups: list[int]) -> Iterator[list[int]]:
+        """Divide row groups into runs of at most `BATCH_BYTES`, as they are in memory, unless one alone has more."""
+        batch: list[int] = []
+        bytes_ = 0
+        for number in row_groups:
+            size = self.metadata().row_group(number).total_byte_size
+            if batch and bytes_ + size > BATCH_BYTES:
+                yield batch
+                batch, bytes_ = [], 0
+            batch.append(number)
+            bytes_ += size
+        if batch:
+            yield batch
 
     @cached_property
     def _bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

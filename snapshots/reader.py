@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,13 @@ class KeyedReader:
         start, end = np.searchsorted(groups, [wanted.start, wanted.end + 1]).tolist()
         return table.slice(start, end - start)
 
+    def pieces(self, wanted: KeyGroupRange) -> Iterator[pa.Table]:
+        """Return the rows of a range, a bounded number of row groups at a time."""
+        for numbers in self._parquet.batches(self._parquet.row_groups(wanted.start, wanted.end)):
+            table = self._parquet.read(numbers)
+            start, end = np.searchsorted(self._key_groups_of(table), [wanted.start, wanted.end + 1]).tolist()
+            yield table.slice(start, end - start)
+
     def _read_around(self, key_group: int) -> pa.Table:
         numbers = self._parquet.row_groups(key_group, key_group)
         table = self._parquet.read(numbers)
@@ -69,7 +76,11 @@ class KeyedReader:
             # The first and the last may go on in a row group that was not read.
             if set(self._parquet.row_groups(group, group)) <= set(numbers)
         }
-        wanted = tables.pop(key_group, table.slice(0, 0))
+        empty = table.slice(0, 0)
+        if len(found):
+            # Those in between have no rows anywhere; each of them would read the row group again.
+            tables = dict.fromkeys(range(int(found[0]) + 1, int(found[-1])), empty) | tables
+        wanted = tables.pop(key_group, empty)
         self._tables.update(tables)
         return wanted
 

@@ -8,7 +8,7 @@ from os import PathLike
 from typing import Any
 
 from keygroups.errors import ConfigError
-from keygroups.ranges import check_parallelism, default_max_parallelism
+from keygroups.ranges import default_max_parallelism
 from snapshots.claim import Claim, commit_claim, commit_first_claim
 from snapshots.commit import next_manifest, put_manifest
 from snapshots.compaction import compacted_files
@@ -17,6 +17,7 @@ from snapshots.filesystem import Folder, attempts, check_uri, open_folder
 from snapshots.manifest import features_of
 from snapshots.pending import PendingSnapshot, check_fixed
 from snapshots.retention import KEEP_LAST, MIN_AGE_SECONDS, GarbageReport, Pins, collect_garbage
+from snapshots.rewrite import Engine, Progress, Target, engine_named, rewritten_manifest
 from snapshots.snapshot import Snapshot
 from snapshots.subtask import SubtaskSnapshot
 from snapshots.verify import Problem, VerifyReport, verify
@@ -180,28 +181,68 @@ class SnapshotStore:
         """
         return Snapshot(self._folder, load_manifest(self._folder, version))
 
-    def repartition(self, parallelism: int) -> Snapshot:
-        """Change the parallelism with which the newest snapshot is restored: one manifest over the same files.
+    def repartition(
+        self,
+        parallelism: int,
+        *,
+        max_parallelism: int | None = None,
+        hash: str | None = None,
+        rewrite: bool = False,
+        engine: Engine = "local",
+        spark: Any = None,
+        progress: Progress | None = None,
+    ) -> Snapshot:
+        """Change the parallelism with which the newest snapshot is restored.
+
+        That is one manifest over the same files. With `rewrite`, every row of keyed state and every in-flight element
+        is written again, to the key group that another max parallelism or hash gives its key. The old version stays as
+        it is until it is collected. A rewrite that was killed is begun again; what it leaves is garbage.
 
         Parameters
         ----------
         parallelism : int
-            At most the snapshot's max parallelism.
+            At most the max parallelism.
+        max_parallelism : int, optional
+            How many key groups there are to be; another number than now takes a rewrite.
+        hash : {"xxhash64", "flink"}, optional
+            From key to key group; another one than now takes a rewrite.
+        rewrite : bool
+            Whether to write everything again.
+        engine : {"local", "spark"}
+            Rewrite in this process, in bounded memory and with the local disk's help, or as a Spark job.
+        spark : SparkSession, optional
+            Runs the job.
+        progress : callable, optional
+            Is told, by the local engine, how many bytes are done, and of how many.
 
         Raises
         ------
         SnapshotNotFound
             There is no snapshot yet.
         ConfigError
-            The parallelism is not between 1 and the max parallelism.
+            The parallelism is not between 1 and the max parallelism, or what is asked for takes a rewrite.
+        UnsupportedKey
+            The new hash is not defined for a key; nothing was committed.
+        SnapshotCorrupted
+            A file is damaged; nothing was committed.
         CommitConflict
             Another writer committed meanwhile.
+
+        Examples
+        --------
+        >>> store.repartition(8)  # doctest: +SKIP
+        >>> store.repartition(500, max_parallelism=4096, rewrite=True)  # doctest: +SKIP
         """
         latest = self.latest()
         if latest is None:
             raise SnapshotNotFound(self.uri)
-        check_parallelism(parallelism, latest.max_parallelism)
-        manifest = next_manifest(latest.manifest, "repartition", parallelism=parallelism)
+        parent, run = latest.manifest, engine_named(engine, spark, progress)
+        target = Target.of(parent, parallelism, max_parallelism, hash)
+        if rewrite:
+            manifest = rewritten_manifest(self._folder, parent, target, run)
+        else:
+            target.check_is_kept(parent)
+            manifest = next_manifest(parent, "repartition", parallelism=parallelism)
         put_manifest(self._folder, manifest)
         return Snapshot(self._folder, manifest)
 

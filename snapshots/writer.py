@@ -111,9 +111,7 @@ class _SubtaskWriter:
         """Write the in-flight elements, the operator state and the outputs, if there are any."""
         snapshot, owned = self.snapshot, self.snapshot.key_groups
         if snapshot.in_flight:
-            encoder = ParquetEncoder(IN_FLIGHT_SCHEMA)
-            for table in _in_flight_row_groups(in_flight_table(snapshot.in_flight)):
-                encoder.write(table)
+            encoder = encoded_in_flight(in_flight_table(snapshot.in_flight))
             name = f"in_flight-{owned.start}-{owned.end}"
             key_groups = key_groups_of_elements(snapshot.in_flight, owned)
             self.files.write(self._label("in_flight"), name, key_groups, encoder)
@@ -226,6 +224,14 @@ def _key_types(cut: StateCut) -> set[pa.DataType | None]:
         else:
             found.add(None)
     return found | {stored_key_type(layer) for layer in layers if layer.file.rows}
+
+
+def encoded_in_flight(table: pa.Table) -> ParquetEncoder:
+    """Encode the elements of a channel, which are ordered by key group."""
+    encoder = ParquetEncoder(IN_FLIGHT_SCHEMA)
+    for row_group in _in_flight_row_groups(table):
+        encoder.write(row_group)
+    return encoder
 
 
 def _in_flight_row_groups(table: pa.Table) -> Iterator[pa.Table]:

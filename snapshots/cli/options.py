@@ -15,6 +15,10 @@ from snapshots.store import SnapshotStore
 Uri = Annotated[str, typer.Argument(metavar="URI", help="One operator's folder: a path, or any fsspec URI.")]
 Version = Annotated[int | None, typer.Option("--version", min=1, help="A version; the newest if not given.")]
 Parallelism = Annotated[int, typer.Option("--parallelism", min=1, help="The number of subtasks to rescale to.")]
+MaxParallelism = Annotated[
+    int | None, typer.Option("--max-parallelism", min=1, help="How many key groups there are to be; takes --rewrite.")
+]
+Hash = Annotated[str | None, typer.Option("--hash", help="xxhash64 or flink; another one than now takes --rewrite.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 StorageOptions = Annotated[
     list[str] | None,

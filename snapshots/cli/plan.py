@@ -17,7 +17,8 @@ def plan(uri: Uri, parallelism: Parallelism, as_json: AsJson = False, storage_op
     """Show which key groups a rescale would move, and change nothing."""
     output = output_for(as_json=as_json)
     output.show(Plan.of(load(open_store(uri, storage_option), None).manifest, parallelism))
-    output.note(f"nothing was changed; to commit it: keygroups repartition {uri} --parallelism {parallelism}")
+    command = f"keygroups repartition {uri} --parallelism {parallelism}"
+    output.note(f"nothing was changed; to commit it, by metadata alone: {command}")
 
 
 @dataclass(frozen=True, slots=True)

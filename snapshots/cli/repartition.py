@@ -1,34 +1,69 @@
-"""``keygroups repartition``: rescale a snapshot by a commit of metadata."""
+"""``keygroups repartition``: rescale a snapshot by a commit of metadata, or by a rewrite of every row."""
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from enum import StrEnum
+from typing import Annotated, Any
 
-from snapshots.cli.options import AsJson, Parallelism, StorageOptions, Uri, load, open_store
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from snapshots.cli.options import AsJson, Hash, MaxParallelism, Parallelism, StorageOptions, Uri, load, open_store
 from snapshots.cli.output import Table, output_for
+from snapshots.manifest import Manifest
+from snapshots.rewrite import Target
+from snapshots.snapshot import Snapshot
+from snapshots.store import SnapshotStore
+
+
+class Engine(StrEnum):
+    """What does the rewrite."""
+
+    LOCAL = "local"
+    SPARK = "spark"
 
 
 def repartition(
-    uri: Uri, parallelism: Parallelism, as_json: AsJson = False, storage_option: StorageOptions = None
+    uri: Uri,
+    parallelism: Parallelism,
+    max_parallelism: MaxParallelism = None,
+    hash_: Hash = None,
+    rewrite: Annotated[bool, typer.Option("--rewrite", help="Write every row again: another max parallelism.")] = False,
+    engine: Annotated[Engine, typer.Option("--engine", help="What does the rewrite.")] = Engine.LOCAL,
+    as_json: AsJson = False,
+    storage_option: StorageOptions = None,
 ) -> None:
-    """Commit a snapshot with another parallelism over the same files."""
+    """Commit a snapshot with another parallelism: over the same files, or rewritten."""
     store = open_store(uri, storage_option)
     old = load(store, None)
+    target = Target.of(old.manifest, parallelism, max_parallelism, hash_)
+    if not rewrite:
+        target.check_is_kept(old.manifest)
+    output = output_for(as_json=as_json)
+    output.note(intention(old.manifest, target, rewrite=rewrite))
     start = time.perf_counter()
-    new = store.repartition(parallelism)
+    new = _run(store, target, rewrite=rewrite, engine=engine)
     milliseconds = (time.perf_counter() - start) * 1000
-    report = Repartition(
-        old_version=old.version,
-        new_version=new.version,
-        old_parallelism=old.parallelism,
-        new_parallelism=new.parallelism,
-        max_parallelism=new.max_parallelism,
-        milliseconds=round(milliseconds, 3),
+    output.show(Repartition.of(old.manifest, new.manifest, milliseconds))
+
+
+def intention(manifest: Manifest, target: Target, *, rewrite: bool) -> str:
+    """Say what a repartition is about to do."""
+    to = f"to parallelism {target.parallelism}"
+    if not rewrite:
+        return f"snapshot {manifest.version} {to}: metadata only, 0 bytes of {manifest.bytes_total:,} are moved"
+    files = [file for file in manifest.whole_files if file.kind in {"keyed", "delta", "in_flight"}]
+    return (
+        f"snapshot {manifest.version} {to}, {target.max_parallelism} key groups by {target.hash} (from "
+        f"{manifest.max_parallelism} by {manifest.hash}): a rewrite, which reads {sum(file.bytes for file in files):,} "
+        f"bytes in {len(files):,} files and writes about as many; version {manifest.version} stays as it is"
     )
-    output_for(as_json=as_json).show(report)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +74,34 @@ class Repartition:
     new_version: int
     old_parallelism: int
     new_parallelism: int
+    old_max_parallelism: int
     max_parallelism: int
+    old_hash: str
+    hash: str
+    operation: str
+    bytes_read: int
+    bytes_written: int
     milliseconds: float
+
+    @classmethod
+    def of(cls, old: Manifest, new: Manifest, milliseconds: float) -> Repartition:
+        """Compare two snapshots: what is not in the new one was read, what is not in the old one written."""
+        before = {file.path: file.bytes for file in old.files}
+        after = {file.path: file.bytes for file in new.files}
+        return cls(
+            old_version=old.version,
+            new_version=new.version,
+            old_parallelism=old.parallelism,
+            new_parallelism=new.parallelism,
+            old_max_parallelism=old.max_parallelism,
+            max_parallelism=new.max_parallelism,
+            old_hash=old.hash,
+            hash=new.hash,
+            operation=new.operation,
+            bytes_read=sum(before[path] for path in before.keys() - after.keys()),
+            bytes_written=sum(after[path] for path in after.keys() - before.keys()),
+            milliseconds=round(milliseconds, 3),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the stable form."""
@@ -48,11 +109,44 @@ class Repartition:
 
     def tables(self) -> Iterable[Table]:
         """Return the form for people."""
+        word = "rewritten" if self.operation == "rewrite" else "repartitioned"
         yield Table(
-            f"repartitioned in {self.milliseconds:.1f} ms",
+            f"{word} in {self.milliseconds:.1f} ms, {self.bytes_read:,} bytes read and {self.bytes_written:,} written",
             ("", "from", "to"),
             (
                 ("snapshot", self.old_version, self.new_version),
                 ("parallelism", self.old_parallelism, self.new_parallelism),
+                ("max parallelism", self.old_max_parallelism, self.max_parallelism),
+                ("hash", self.old_hash, self.hash),
             ),
         )
+
+
+def _run(store: SnapshotStore, target: Target, *, rewrite: bool, engine: Engine) -> Snapshot:
+    def run(**how: Any) -> Snapshot:
+        return store.repartition(
+            target.parallelism,
+            max_parallelism=target.max_parallelism,
+            hash=target.hash,
+            rewrite=rewrite,
+            **how,
+        )
+
+    if not rewrite:
+        return run()
+    if engine is Engine.SPARK:
+        from snapshots.spark.session import session
+
+        with session() as spark:
+            return run(engine="spark", spark=spark)
+    with _progress_bar() as progress:
+        return run(progress=progress)
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Callable[[int, int], None]]:
+    """Show how far a rewrite is, on a terminal only."""
+    columns = (TextColumn("rewriting"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
+        task = bar.add_task("rewriting", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

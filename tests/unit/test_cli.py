@@ -172,15 +172,20 @@ def test_repartition_commits_a_version_and_says_how_long_it_took(cli: Cli, uri: 
     answer = cli("repartition", uri, "--parallelism", "3", "--json")
 
     assert answer.code == 0
-    milliseconds = answer.json.pop("milliseconds")
-    assert 0 < milliseconds < 60_000
-    assert answer.json == {
+    report = answer.json
+    assert 0 < report.pop("milliseconds") < 60_000
+    assert report == {
         "old_version": 1,
         "new_version": 2,
         "old_parallelism": 2,
         "new_parallelism": 3,
+        "old_max_parallelism": G,
         "max_parallelism": G,
-        "milliseconds": milliseconds,
+        "old_hash": "xxhash64",
+        "hash": "xxhash64",
+        "operation": "repartition",
+        "bytes_read": 0,
+        "bytes_written": 0,
     }
     newest = SnapshotStore.at(uri).latest()
     assert newest is not None
@@ -194,6 +199,34 @@ def test_compact_says_what_it_folded_or_that_there_was_nothing_to_fold(cli: Cli,
     assert report["old_files"] == report["new_files"]
 
     assert "nothing to fold" in cli("compact", uri).out
+
+
+def test_a_rewrite_says_what_it_does_before_and_after(cli: Cli, uri: str) -> None:
+    arguments = ("repartition", uri, "--parallelism", "3", "--max-parallelism", "1000", "--hash", "flink", "--rewrite")
+    people = cli(*arguments)
+
+    assert people.code == 0
+    assert "3, 1000 key groups by flink (from 128 by xxhash64): a rewrite, which reads" in people.err
+    assert "rewritten in" in people.out
+    report = cli("repartition", uri, "--parallelism", "2", "--max-parallelism", "64", "--rewrite", "--json").json
+    assert (report["operation"], report["old_max_parallelism"], report["max_parallelism"]) == ("rewrite", 1000, 64)
+    assert (report["old_hash"], report["hash"]) == ("flink", "flink")
+    assert min(report["bytes_read"], report["bytes_written"]) > 1000
+    assert cli("verify", uri).code == 0
+
+
+@pytest.mark.parametrize("change", [("--max-parallelism", "1000"), ("--hash", "flink")])
+def test_what_takes_a_rewrite_is_a_usage_error_that_says_so(cli: Cli, uri: str, change: tuple[str, str]) -> None:
+    answer = cli("repartition", uri, "--parallelism", "3", *change)
+
+    assert (answer.code, answer.out) == (2, "")
+    assert "--rewrite" in answer.err
+    assert "0 bytes" not in answer.err
+    assert SnapshotStore.at(uri).versions() == [1]
+
+
+def test_repartition_says_that_it_moves_nothing(cli: Cli, uri: str) -> None:
+    assert "metadata only, 0 bytes" in cli("repartition", uri, "--parallelism", "4").err
 
 
 def test_repartition_shows_the_same_to_people(cli: Cli, uri: str) -> None:
@@ -283,7 +316,7 @@ def test_wrong_usage_is_exit_code_2(cli: Cli, arguments: list[str]) -> None:
 
 
 def test_a_lost_race_is_exit_code_4(cli: Cli, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def lose(store: SnapshotStore, parallelism: int) -> None:
+    def lose(store: SnapshotStore, parallelism: int, **_: object) -> None:
         raise CommitConflict(store.uri, 2)
 
     monkeypatch.setattr(SnapshotStore, "repartition", lose)

@@ -1,4 +1,4 @@
-"""Snapshots read by Spark."""
+"""The outputs of a snapshot, read by Spark."""
 
 from __future__ import annotations
 
