@@ -54,7 +54,7 @@ def all_cases() -> list[Case]:
     ]
 
 
-SAMPLE = 6
+SAMPLE = 4
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
