@@ -225,6 +225,7 @@ class PipelineQuery:
         self._spark = spark
         self._started = threading.Event()
         self._failure: Exception | None = None
+        self._ends_drained = False
         self._drainer = threading.Thread(target=self._drain_when_idle, name="keygroups drain", daemon=True)
 
     def start(self, stream_df: DataFrame, checkpoint_location: str, trigger: dict[str, Any]) -> None:
@@ -238,7 +239,7 @@ class PipelineQuery:
     @property
     def isActive(self) -> bool:  # noqa: N802 - StreamingQuery's name
         """Whether micro-batches may still come, or what is in flight is being drained."""
-        return self.query.isActive or self._drainer.is_alive()
+        return self.query.isActive or (self._ends_drained and self._drainer.is_alive())
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - StreamingQuery's name
         """Wait for the end of the query, then finish what is in flight.
@@ -260,6 +261,11 @@ class PipelineQuery:
                 raise self._failure
             self.drain()
         return ended
+
+    def stop(self) -> None:
+        """Stop the query; what is in flight stays in the newest snapshot, unless somebody drains it."""
+        self._ends_drained = False
+        self.query.stop()
 
     def drain(self) -> None:
         """Finish what is in flight, without input."""
