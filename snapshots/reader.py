@@ -96,11 +96,11 @@ class KeyedReader:
 class ArrowGroup:
     """One key group of a snapshot, not in memory until it is asked for. Any thread may call it."""
 
-    __slots__ = ("_key_group", "_type", "layers")
+    __slots__ = ("_type", "key_group", "layers")
 
     def __init__(self, layers: Sequence[KeyedReader], key_group: int, type_: pa.DataType | None) -> None:
         self.layers = layers
-        self._key_group = key_group
+        self.key_group = key_group
         self._type = type_
 
     def load(self) -> dict[Hashable, object]:
@@ -108,19 +108,59 @@ class ArrowGroup:
         table = self.table()
         base = self.layers[0]
         with damage_named(base.path, base.file.key_groups):
-            keys = decode_column(table, "key")
-            if is_packed(table.schema.field("key")) or table.schema.field("key").type == pa.float64():
-                keys = list(map(identity_of, keys))
-            if self._type is not None and table.schema.field("value").type != self._type:
-                table = table.set_column(2, "value", table.column("value").cast(self._type))
-            group = dict(zip(keys, decode_column(table, "value"), strict=True))
+            group = dict(zip(self._keys(table), self._values(table), strict=True))
         if len(group) != table.num_rows:
-            raise SnapshotCorrupted(base.path, f"key group {self._key_group} has a key twice", base.file.key_groups)
+            raise SnapshotCorrupted(base.path, f"key group {self.key_group} has a key twice", base.file.key_groups)
         return group
+
+    def roll_forward(self, group: dict[Hashable, object], version: int) -> dict[Hashable, object] | None:
+        """Return the values, from those of an earlier version in the same history and the deltas since.
+
+        Parameters
+        ----------
+        group : dict
+            The values at that version; not changed, and returned as it is if there are no deltas since.
+        version : int
+            The version.
+
+        Returns
+        -------
+        dict or None
+            None if the key group has been written whole since.
+        """
+        base, *deltas = self.layers
+        if base.file.version > version:
+            return None
+        tables = [layer.take(self.key_group) for layer in deltas if layer.file.version > version]
+        newer = [table for table in tables if table.num_rows]
+        if not newer:
+            return group
+        rolled = group.copy()
+        with damage_named(base.path, base.file.key_groups):
+            changes = merge(newer, keep_deleted=True)
+            deleted = changes.column(DELETED).to_pylist()
+            for key, value, is_deleted in zip(self._keys(changes), self._values(changes), deleted, strict=True):
+                if is_deleted:
+                    rolled.pop(key, None)
+                else:
+                    rolled[key] = value
+        return rolled
 
     def table(self) -> pa.Table:
         """Return the rows as they are stored."""
-        return merge([layer.take(self._key_group) for layer in self.layers])
+        return merge([layer.take(self.key_group) for layer in self.layers])
+
+    def _keys(self, table: pa.Table) -> list[Any]:
+        keys = decode_column(table, "key")
+        if is_packed(table.schema.field("key")) or table.schema.field("key").type == pa.float64():
+            keys = list(map(identity_of, keys))
+        return keys
+
+    def _values(self, table: pa.Table) -> list[Any]:
+        index = table.schema.get_field_index("value")
+        if self._type is not None and table.schema.field(index).type != self._type:
+            table = table.set_column(index, "value", table.column(index).cast(self._type))
+        return decode_column(table, "value")
 
 
 class StateReader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from keygroups.descriptors import ValueState
@@ -17,6 +17,8 @@ from snapshots.parquet import ParquetReader, damage_named
 from snapshots.reader import StateReader
 from snapshots.schemas import widens
 from snapshots.subtask import NO_KEY_GROUP, InFlightElement
+
+RestoredGroup = LazyGroup | dict[Hashable, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class SubtaskRestore:
             if expected != found:
                 raise IncompatibleSnapshot(what, expected, found, next_step)
 
-    def states(self, descriptors: Iterable[ValueState]) -> dict[str, dict[int, LazyGroup]]:
+    def states(self, descriptors: Iterable[ValueState]) -> Mapping[str, Mapping[int, RestoredGroup]]:
         """Return the keyed state by name and key group; each group is read when it is loaded.
 
         A state that the snapshot does not have is empty. One whose type has widened since is cast as it is read.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import pickle
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -28,6 +29,12 @@ Kind = Literal["batch", "drain"]
 
 _SUBTASK = "__keygroups_subtask"
 
+_PROGRESS_MAX = 1000
+"""How many epochs are remembered."""
+
+_CUTS_OF_EPOCHS = 16
+"""What a worker has kept for so many epochs without running one of them, it reads again."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochProgress:
@@ -43,11 +50,22 @@ class EpochProgress:
         Spark's number of the micro-batch.
     parallelism : int
         The number of subtasks.
-    rows, outputs, calls, reinvoked, reemitted, dead_letters, in_flight : int
-        Input rows, output rows, calls made, calls made again after a restore, stored results taken over, dead letters
-        (which are output rows, too), and elements carried over to the next epoch.
-    seconds : float
-        From the start of the epoch to the return of the sink.
+    rows, outputs : int
+        Input rows and output rows.
+    calls, retries, timeouts, reinvoked : int
+        Calls made, those that were further attempts, elements whose time ran out, calls made again after a restore.
+    reemitted : int
+        Stored results that were taken over.
+    skipped, dead_letters : int
+        Elements that failed for good; a dead letter is an output row, too.
+    in_flight : int
+        Elements carried over to the next epoch.
+    state_rows, state_bytes : int
+        What was written of the keyed state: only what changed, as a rule.
+    write_milliseconds : int
+        Spent by subtasks on writing, all of them together.
+    run_seconds, commit_seconds, sink_seconds : float
+        Spent by the driver on waiting for the subtasks, on the commit, and in the sink.
     """
 
     epoch: int
@@ -57,11 +75,24 @@ class EpochProgress:
     rows: int
     outputs: int
     calls: int
+    retries: int
+    timeouts: int
     reinvoked: int
     reemitted: int
+    skipped: int
     dead_letters: int
     in_flight: int
-    seconds: float
+    state_rows: int
+    state_bytes: int
+    write_milliseconds: int
+    run_seconds: float
+    commit_seconds: float
+    sink_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """From the start of the epoch to the return of the sink."""
+        return self.run_seconds + self.commit_seconds + self.sink_seconds
 
 
 class EpochRunner:
@@ -97,7 +128,7 @@ class EpochRunner:
         sink: Sink,
     ) -> None:
         self.parallelism = parallelism
-        self.progress: list[EpochProgress] = []
+        self.progress: deque[EpochProgress] = deque(maxlen=_PROGRESS_MAX)
         self._store = store
         self._settings = settings
         self._max_parallelism = max_parallelism
@@ -105,6 +136,7 @@ class EpochRunner:
         self._output_schema = output_schema
         self._sink = sink
         self._lock = threading.RLock()
+        self._committed: deque[frozenset[str]] = deque(maxlen=_CUTS_OF_EPOCHS)
         self._latest = store.latest()
         self._check_fits()
         # Without a snapshot there is nothing to take over: whoever commits the first version owns it.
@@ -112,11 +144,17 @@ class EpochRunner:
         if self._latest is not None:
             self._claim = store.claim()
             self._latest = self._claim.snapshot
+            self._committed.append(_cuts_of(self._latest))
 
     @property
     def in_flight(self) -> int:
         """Elements in flight in the newest snapshot."""
         return 0 if self._latest is None else self._latest.in_flight_count
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch; 0 before the first."""
+        return 0 if self._latest is None else self._latest.version
 
     def deliver_latest(self, spark: SparkSession) -> None:
         """Deliver the newest epoch again, in case the last run ended between its commit and its delivery."""
@@ -136,7 +174,7 @@ class EpochRunner:
                 return
             check_columns(frame, "key_by", self._settings.key_by)
             check_columns(frame, "order_by", self._order_by)
-            source = {"query_id": query_id, "batch_id": batch_id, "batch_epoch": self._next_version()}
+            source = {"query_id": query_id, "batch_id": batch_id, "batch_epoch": self.epoch + 1}
             self._run(spark, self._route(frame), source, "batch")
 
     def drain(self, spark: SparkSession) -> None:
@@ -158,17 +196,23 @@ class EpochRunner:
             settings=self._settings,
             pending=pending,
             snapshot=self._latest,
+            committed=frozenset().union(*self._committed),
             parallelism=self.parallelism,
             max_parallelism=self._max_parallelism,
             epoch_id=f"{self._store.operator_id}/{source['query_id']}/{source['batch_id']}",
             drain=kind == "drain",
             output_schema=self._output_schema,
         )
-        snapshot = self._commit(pending, _run_subtasks(frame, task), {**source, "kind": kind, "epoch": pending.version})
+        reports = _run_subtasks(frame, task)
+        ran = time.monotonic()
+        snapshot = self._commit(pending, reports, {**source, "kind": kind, "epoch": pending.version})
         self._latest = snapshot
         self._claim = self._claim or Claim(snapshot)
+        self._committed.append(_cuts_of(snapshot))
+        committed = time.monotonic()
         self._deliver(spark, snapshot, snapshot.version)
-        self._report(snapshot, kind, source["batch_id"], time.monotonic() - started)
+        seconds = ran - started, committed - ran, time.monotonic() - committed
+        self._report(snapshot, kind, source["batch_id"], seconds)
 
     def _commit(self, pending: PendingSnapshot, reports: list[SubtaskReport], position: dict[str, Any]) -> Snapshot:
         metrics = Counter[str]()
@@ -196,29 +240,36 @@ class EpochRunner:
     def _deliver(self, spark: SparkSession, snapshot: Snapshot, epoch: int) -> None:
         self._sink(outputs_frame(spark, snapshot, self._output_schema), epoch)
 
-    def _next_version(self) -> int:
-        return 1 if self._latest is None else self._latest.version + 1
-
     def _check_fits(self) -> None:
         if self._latest is not None and self._latest.max_parallelism != self._max_parallelism:
             raise IncompatibleSnapshot(
                 "max parallelism",
                 self._max_parallelism,
                 self._latest.max_parallelism,
-                "it is fixed once a snapshot exists: pass the snapshot's as max_parallelism",
+                f"pass the snapshot's, or rewrite it first: keygroups repartition {self._store.uri} --rewrite "
+                f"--parallelism {self.parallelism} --max-parallelism {self._max_parallelism}",
             )
 
-    def _report(self, snapshot: Snapshot, kind: Kind, batch_id: int | None, seconds: float) -> None:
+    def _report(
+        self, snapshot: Snapshot, kind: Kind, batch_id: int | None, seconds: tuple[float, float, float]
+    ) -> None:
+        run_seconds, commit_seconds, sink_seconds = seconds
         progress = EpochProgress(
             epoch=snapshot.version,
             kind=kind,
             batch_id=batch_id if kind == "batch" else None,
             parallelism=snapshot.parallelism,
-            seconds=seconds,
+            run_seconds=run_seconds,
+            commit_seconds=commit_seconds,
+            sink_seconds=sink_seconds,
             **snapshot.manifest.metrics,
         )
         self.progress.append(progress)
-        _log.info("epoch %d committed: %s", progress.epoch, progress)
+        _log.info("epoch of %s: %s", self._store.operator_id, json.dumps(asdict(progress)))
+
+
+def _cuts_of(snapshot: Snapshot) -> frozenset[str]:
+    return frozenset(channel.cut_id for channel in snapshot.manifest.channels if channel.cut_id is not None)
 
 
 def _run_subtasks(frame: DataFrame, task: EpochTask) -> list[SubtaskReport]:

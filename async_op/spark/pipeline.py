@@ -24,7 +24,7 @@ from keygroups.errors import ConfigError, KeyGroupsError
 from keygroups.ranges import check_parallelism, default_max_parallelism
 from snapshots import SnapshotStore
 
-_DRAIN_AFTER_IDLE_SECONDS = 1.0
+_DRAIN_AFTER_IDLE_SECONDS = 1
 """How long a query must be idle before what is in flight is drained by an epoch of its own."""
 
 
@@ -199,7 +199,7 @@ class AsyncPipeline:
         self._query.drain()
 
     def progress(self) -> tuple[EpochProgress, ...]:
-        """Return what each epoch since `start` did, oldest first."""
+        """Return what the newest thousand epochs since `start` did, oldest first."""
         return () if self._query is None else tuple(self._query.runner.progress)
 
     def _key_groups(self) -> int:
@@ -215,23 +215,31 @@ class AsyncPipeline:
 class PipelineQuery:
     """The running query: a `StreamingQuery` whose end includes what is in flight. Any thread may call it.
 
-    Everything that it does not have itself is the `StreamingQuery`'s.
+    Spark starts no micro-batch without new input, so a thread drains what is in flight when none has come for a while,
+    and at the end of a query with the trigger `availableNow` or `once`. Everything that this class does not have itself
+    is the `StreamingQuery`'s.
     """
 
     def __init__(self, runner: EpochRunner, spark: SparkSession) -> None:
         self.runner = runner
         self._spark = spark
         self._started = threading.Event()
-        self._failure: KeyGroupsError | None = None
+        self._failure: Exception | None = None
+        self._ends_drained = False
         self._drainer = threading.Thread(target=self._drain_when_idle, name="keygroups drain", daemon=True)
 
     def start(self, stream_df: DataFrame, checkpoint_location: str, trigger: dict[str, Any]) -> None:
-        """Start the streaming query and the thread that drains when no input comes."""
+        """Start the streaming query and the thread that drains."""
         writer = stream_df.writeStream.foreachBatch(self._run_batch).option("checkpointLocation", checkpoint_location)
+        self._ends_drained = bool({"availableNow", "once"} & trigger.keys())
         self.query: StreamingQuery = (writer.trigger(**trigger) if trigger else writer).start()
         self._started.set()
-        if not ({"availableNow", "once"} & trigger.keys()):
-            self._drainer.start()
+        self._drainer.start()
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - StreamingQuery's name
+        """Whether micro-batches may still come, or what is in flight is being drained."""
+        return self.query.isActive or (self._ends_drained and self._drainer.is_alive())
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - StreamingQuery's name
         """Wait for the end of the query, then finish what is in flight.
@@ -248,8 +256,16 @@ class PipelineQuery:
                 raise self._failure from None
             raise
         if ended is not False:
+            self._drainer.join()
+            if self._failure is not None:
+                raise self._failure
             self.drain()
         return ended
+
+    def stop(self) -> None:
+        """Stop the query; what is in flight stays in the newest snapshot, unless somebody drains it."""
+        self._ends_drained = False
+        self.query.stop()
 
     def drain(self) -> None:
         """Finish what is in flight, without input."""
@@ -267,12 +283,18 @@ class PipelineQuery:
             raise
 
     def _drain_when_idle(self) -> None:
-        """Drain after an idle interval, since Spark starts no micro-batch without new input."""
-        idle_epoch = 0
-        while self.query.isActive:
-            progress = self.runner.progress
-            newest = progress[-1].epoch if progress else 0
-            if newest == idle_epoch and self.runner.in_flight and not self.query.status["isTriggerActive"]:
+        """Drain after an idle interval, and at the end of a query that ends by itself."""
+        try:
+            idle_epoch = 0
+            while not self.query.awaitTermination(_DRAIN_AFTER_IDLE_SECONDS):
+                epoch = self.runner.epoch
+                if epoch == idle_epoch and self.runner.in_flight and not self.query.status["isTriggerActive"]:
+                    self.drain()
+                idle_epoch = epoch
+            if self._ends_drained:
                 self.drain()
-            idle_epoch = newest
-            threading.Event().wait(_DRAIN_AFTER_IDLE_SECONDS)
+        except StreamingQueryException:
+            return  # who waits for the query gets it
+        except Exception as error:  # noqa: BLE001 - raised by `awaitTermination`
+            self._failure = error
+            self.query.stop()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import pickle
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,15 +20,22 @@ from async_op.functions import Function
 from async_op.operator import AsyncWaitOperator
 from async_op.retry import RetryPolicy
 from async_op.settings import Mode
+from async_op.spark.cache import CachedRestore, StateCache
 from async_op.spark.dead_letters import rows_in_place
 from async_op.spark.loop import Element, OperatorThread
 from async_op.spark.rows import OutputWriter, key_getter, rows_of
+from async_op.spark.task_output import flusher
 from async_op.statistics import OperatorStatistics
 from keygroups.codec import pack
 from keygroups.errors import KeyGroupsError
-from snapshots import PendingSnapshot, Snapshot, SubtaskHandle
+from snapshots import PendingSnapshot, Snapshot, SubtaskHandle, SubtaskRestore, SubtaskSnapshot
 
 REPORT_SCHEMA = "subtask int, report binary"
+
+_REPORTS = pa.schema([("subtask", pa.int32()), ("report", pa.binary())])
+
+_CACHE = StateCache()
+"""What this Python worker keeps for the next epochs that it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +73,8 @@ class EpochTask:
         What the epoch adds to.
     snapshot : Snapshot or None
         What the epoch continues; None for the first.
+    committed : frozenset of str
+        The ids of cuts that are in that snapshot or in ones before it.
     parallelism, max_parallelism : int
         Of this epoch.
     epoch_id : str
@@ -77,6 +88,7 @@ class EpochTask:
     settings: EpochSettings
     pending: PendingSnapshot
     snapshot: Snapshot | None
+    committed: frozenset[str]
     parallelism: int
     max_parallelism: int
     epoch_id: str
@@ -84,31 +96,51 @@ class EpochTask:
     output_schema: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the epoch; yields one row, the subtask's report."""
+        """Run the epoch; yields one row, the subtask's report, and before it empty batches as signs of life."""
         context = TaskContext.get()
         assert context is not None, "runs inside of a Spark task"
+        flush = flusher()
+        no_report = pa.RecordBatch.from_pylist([], _REPORTS)
         subtask_index = context.partitionId()
+        reports: list[SubtaskReport] = []
         try:
-            report = self._run(subtask_index, iter(()) if self.drain else iter(batches))
+            for _ in self._run(subtask_index, iter(()) if self.drain else iter(batches), reports.append):
+                yield no_report
+                flush()
         except KeyGroupsError as error:
             # Reported, not raised: Spark would only run the task again, and pay for its calls again.
-            report = SubtaskReport(None, {}, error)
-        columns = [pa.array([subtask_index], pa.int32()), pa.array([pickle.dumps(report)], pa.binary())]
-        yield pa.RecordBatch.from_arrays(columns, names=["subtask", "report"])
+            reports = [SubtaskReport(None, {}, error)]
+        columns = [pa.array([subtask_index], pa.int32()), pa.array(map(pickle.dumps, reports), pa.binary())]
+        yield pa.RecordBatch.from_arrays(columns, schema=_REPORTS)
 
-    def _run(self, subtask_index: int, batches: Iterator[pa.RecordBatch]) -> SubtaskReport:
-        restore = None if self.snapshot is None else self.snapshot.restore(subtask_index, self.parallelism)
+    def _run(
+        self, subtask_index: int, batches: Iterator[pa.RecordBatch], report: Callable[[SubtaskReport], object]
+    ) -> Iterator[None]:
         source = _Source(batches, self.epoch_id)
         writer = OutputWriter(self.output_schema)
+        outputs = []
         barrier_timeout = None if self.drain else self.settings.barrier_timeout
-        with OperatorThread(lambda output: self._make_operator(subtask_index, output), restore) as thread:
-            outputs = [writer.batch_of(part) for part in thread.run(source, barrier_timeout) if part]
+        make_operator = functools.partial(self._make_operator, subtask_index)
+        with OperatorThread(make_operator, self._restore(subtask_index)) as thread:
+            for part in thread.run(source, barrier_timeout):
+                if part:
+                    outputs.append(writer.batch_of(part))
+                yield
             cut, last, statistics = thread.cut()
             outputs.append(writer.batch_of(last))
         table = pa.Table.from_batches(outputs, self.output_schema)
         assert table.num_rows == cut.emitted, "an output is in the snapshot's or in the epoch's, never in both"
+        started = time.monotonic()
         handle = self.pending.write_subtask(cut, table)
-        return SubtaskReport(handle, _metrics(source.rows, statistics, cut.emitted, len(cut.in_flight)))
+        _CACHE.keep(self.pending.folder.uri, cut.states, self.pending.version)
+        metrics = _metrics(source.rows, statistics, cut, handle, time.monotonic() - started)
+        report(SubtaskReport(handle, metrics))
+
+    def _restore(self, subtask_index: int) -> SubtaskRestore | None:
+        if self.snapshot is None:
+            return None
+        share = self.snapshot.restore(subtask_index, self.parallelism)
+        return CachedRestore.on(share, _CACHE, self.committed)
 
     def _make_operator(self, subtask_index: int, output: Callable[[Record | Watermark], object]) -> AsyncWaitOperator:
         settings = self.settings
@@ -151,13 +183,22 @@ class _Source(Iterator[Iterator[Element]]):
         return f"{identity.hex()}-{number}"
 
 
-def _metrics(rows: int, statistics: OperatorStatistics, outputs: int, in_flight: int) -> dict[str, int]:
+def _metrics(
+    rows: int, statistics: OperatorStatistics, cut: SubtaskSnapshot, handle: SubtaskHandle, write_seconds: float
+) -> dict[str, int]:
+    state = [file for file in handle.files if file.kind in {"keyed", "delta"}]
     return {
         "rows": rows,
-        "outputs": outputs,
+        "outputs": cut.emitted,
         "calls": statistics.calls,
+        "retries": statistics.retries,
+        "timeouts": statistics.timeouts,
         "reinvoked": statistics.reinvoked,
         "reemitted": statistics.reemitted,
+        "skipped": statistics.skipped,
         "dead_letters": statistics.dead_letters,
-        "in_flight": in_flight,
+        "in_flight": len(cut.in_flight),
+        "state_rows": sum(file.rows for file in state),
+        "state_bytes": sum(file.bytes for file in state),
+        "write_milliseconds": round(1000 * write_seconds),
     }

@@ -37,8 +37,8 @@ class MemoryTable:
     """One state in memory.
 
     A group is a dict, or a `LazyGroup` until its first touch. The first write to a group after a cut *opens* it: copies
-    it if a cut holds it, and begins to note which keys change. So a cut costs nothing per key, and memory grows by what
-    is touched. Nothing is noted before there is a cut or a snapshot to be relative to.
+    it if a cut holds it, or it was restored as a dict, and begins to note which keys change. So a cut costs nothing per
+    key, and memory grows by what is touched. Nothing is noted before there is a cut or a snapshot to be relative to.
     """
 
     __slots__ = ("_groups", "_in_cut", "_opened", "_owned", "_tracks", "descriptor")
@@ -47,7 +47,7 @@ class MemoryTable:
         self,
         descriptor: ValueState,
         owned: KeyGroupRange,
-        restored: Mapping[int, LazyGroup] | None = None,
+        restored: Mapping[int, LazyGroup | _Group] | None = None,
         *,
         tracks: bool = False,
     ) -> None:
@@ -59,7 +59,7 @@ class MemoryTable:
                 raise self._not_owned(key_group)
             self._groups[key_group] = group
         self._opened: dict[int, tuple[_Group, _Keys | None]] = {}
-        self._in_cut = frozenset[int]()
+        self._in_cut = frozenset(key_group for key_group, group in (restored or {}).items() if isinstance(group, dict))
         self._tracks = tracks
 
     def get(self, key_group: int, key: Hashable) -> object:
@@ -144,8 +144,8 @@ class MemoryBackend:
         The states that the function declares.
     owned : KeyGroupRange
         The key groups of the subtask.
-    restored : mapping of str to (mapping of int to LazyGroup), optional
-        Content by state name and key group, loaded on first touch.
+    restored : mapping of str to (mapping of int to LazyGroup or dict), optional
+        Content by state name and key group, loaded on first touch; a dict is never changed.
     since : str, optional
         The id of the snapshot that `restored` is the whole content of, so that the next one can be a delta on it.
 
@@ -168,7 +168,7 @@ class MemoryBackend:
         self,
         descriptors: Iterable[ValueState],
         owned: KeyGroupRange,
-        restored: Mapping[str, Mapping[int, LazyGroup]] | None = None,
+        restored: Mapping[str, Mapping[int, LazyGroup | _Group]] | None = None,
         since: str | None = None,
     ) -> None:
         contents = restored or {}

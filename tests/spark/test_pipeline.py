@@ -17,8 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from async_op import AsyncFunction, ElementFailed
 from async_op.spark import AsyncPipeline, OutputMismatch
-from keygroups import ConfigError, KeyGroupsError, NullKey, ValueState
-from snapshots import IncompatibleSnapshot, SnapshotStore, WriterFenced
+from keygroups import ConfigError, KeyGroupsError, NullKey, ValueState, key_group_of, range_of, subtask_of
+from keygroups.state import MemoryBackend
+from snapshots import IncompatibleSnapshot, SnapshotStore, SubtaskSnapshot, WriterFenced
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -228,10 +229,11 @@ def test_a_failed_epoch_leaves_no_trace(run: Run) -> None:
 def test_the_parallelism_changes_between_epochs_and_over_a_restart(run: Run) -> None:
     run.write_input()
     pipeline = run.pipeline()
-    sink, run.sink = run.sink, lambda batch, epoch: (sink(batch, epoch), pipeline.rescale(4))  # type: ignore[method-assign]
+    next_of = {1: 4, 2: 3, 3: 3}
+    sink, run.sink = run.sink, lambda batch, epoch: (sink(batch, epoch), pipeline.rescale(next_of.get(epoch, 3)))  # type: ignore[method-assign]
     run.start(pipeline).awaitTermination()
     run.assert_exact()
-    assert [epoch.parallelism for epoch in pipeline.progress()] == [2, 4, 4, 4]
+    assert [epoch.parallelism for epoch in pipeline.progress()] == [2, 4, 3, 3]
     assert run.store.repartition(3).parallelism == 3
 
 
@@ -248,7 +250,7 @@ def test_a_replay_after_a_repartition_keeps_the_epoch(run: Run) -> None:
 def test_another_max_parallelism_is_refused(run: Run) -> None:
     run.write_input()
     run.run()
-    with pytest.raises(IncompatibleSnapshot, match="max parallelism"):
+    with pytest.raises(IncompatibleSnapshot, match="max parallelism.*--rewrite --parallelism 2 --max-parallelism 256"):
         run.run(max_parallelism=256)
 
 
@@ -284,6 +286,40 @@ def test_an_unknown_column_is_refused(run: Run) -> None:
     run.write_input()
     with pytest.raises(ConfigError, match="order_by"):
         run.run(order_by="when")
+
+
+def test_an_epoch_writes_what_it_changed_and_says_so(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    keys = [f"user {n}" for n in range(5000)]
+    backends = [MemoryBackend([COUNT], range_of(index, 2, 128)) for index in range(2)]
+    for key in keys:
+        key_group = key_group_of(key, 128)
+        backends[subtask_of(key_group, 2, 128)].tables["count"].put(key_group, key, 1)
+    run.store.write(
+        SubtaskSnapshot(subtask_index=n, parallelism=2, max_parallelism=128, hash="xxhash64", states=backend.cut())
+        for n, backend in enumerate(backends)
+    )
+    run.write_input()
+    with caplog.at_level("INFO", "async_op.spark.epoch"):
+        pipeline = run.run(barrier_timeout=None)
+    whole = run.store.load(1).manifest.bytes_total
+    epochs = pipeline.progress()
+    assert [epoch.state_rows for epoch in epochs] == [KEYS] * FILES
+    assert all(0 < epoch.state_bytes < whole / 4 for epoch in epochs)
+    logged = [json.loads(record.args[1]) for record in caplog.records if "epoch of" in record.msg]  # type: ignore[index]
+    assert [line["calls"] for line in logged] == [ROWS_PER_FILE] * FILES
+    assert run.store.latest().to_arrow("count").num_rows == len(keys) + KEYS  # type: ignore[union-attr]
+
+
+def test_what_makes_a_drain_fail_ends_the_query(run: Run) -> None:
+    run.write_input()
+    pipeline = run.pipeline()
+    stream = run.spark.readStream.schema("id bigint, user string").parquet(str(run.folder / "in"))
+    run.fail_sink_at = 2
+    query = pipeline.start(stream, run.sink, checkpoint_location=run.folder / "checkpoint")
+    with pytest.raises(Exception, match="the sink is down"):
+        query.awaitTermination(60)
+    assert not query.isActive
+    assert pipeline.progress()[-1].kind == "batch"
 
 
 def test_drain_needs_a_sink(run: Run) -> None:

@@ -1,0 +1,152 @@
+"""Exactly once: the pipeline is stopped at each point of an epoch, and started again.
+
+Every case is compared with what a run without faults gives: rows, state, calls and their idempotency keys. A seeded
+sample runs by default; `--kills all` runs every case.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from async_op.spark import epoch
+from snapshots import Snapshot
+from tests.spark.exactly_once import World
+
+DRIVER_POINTS = [
+    "before the subtasks",
+    "after the subtasks",
+    "after the manifest, reply lost",
+    "before the sink",
+    "in the sink",
+    "after the sink",
+]
+WORKER_POINTS = ["in a call", "in a call made again", "before a subtask writes"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Where the pipeline is stopped, in which epoch, and at which parallelism it starts again."""
+
+    point: str
+    kind: str
+    restart_parallelism: int
+    rescales: bool
+
+    def __str__(self) -> str:
+        return f"{self.point}-{self.kind}-{self.restart_parallelism}{'-rescale' if self.rescales else ''}"
+
+
+def all_cases() -> list[Case]:
+    kinds = [(point, kind) for point in DRIVER_POINTS for kind in ("first", "batch", "drain")]
+    kinds += [(point, "batch") for point in WORKER_POINTS]
+    return [
+        Case(point, kind, parallelism, rescales)
+        for point, kind in kinds
+        for parallelism in (2, 3)
+        for rescales in (False, True)
+    ]
+
+
+SAMPLE = 4
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "case" in metafunc.fixturenames:
+        cases = all_cases()
+        if metafunc.config.getoption("kills") != "all":
+            cases = random.Random(metafunc.config.getoption("kills")).sample(cases, SAMPLE)
+        metafunc.parametrize("case", cases, ids=str)
+
+
+class Crash(RuntimeError):
+    """The driver is gone."""
+
+
+@pytest.fixture
+def world(spark: SparkSession, tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    world.prepare()
+    yield world
+    for query in spark.streams.active:
+        query.stop()
+
+
+class DriverFault:
+    """Raises at one point of one epoch, once."""
+
+    def __init__(self, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.case = case
+        self.happened = False
+        self.kind = ""
+        run, run_subtasks, commit = epoch.EpochRunner._run, epoch._run_subtasks, epoch.EpochRunner._commit
+        deliver = epoch.EpochRunner._deliver
+
+        def traced_run(runner: epoch.EpochRunner, *arguments: Any) -> None:
+            kind = arguments[-1]
+            self.kind = "first" if runner.epoch == 0 else kind
+            self.at("before the subtasks")
+            run(runner, *arguments)
+
+        def traced_subtasks(*arguments: Any) -> Any:
+            reports = run_subtasks(*arguments)
+            self.at("after the subtasks")
+            return reports
+
+        def traced_commit(*arguments: Any) -> Snapshot:
+            snapshot = commit(*arguments)
+            self.at("after the manifest, reply lost")
+            return snapshot
+
+        def traced_deliver(*arguments: Any) -> None:
+            self.at("before the sink")
+            deliver(*arguments)
+
+        monkeypatch.setattr(epoch.EpochRunner, "_run", traced_run)
+        monkeypatch.setattr(epoch, "_run_subtasks", traced_subtasks)
+        monkeypatch.setattr(epoch.EpochRunner, "_commit", traced_commit)
+        monkeypatch.setattr(epoch.EpochRunner, "_deliver", traced_deliver)
+
+    def at(self, point: str) -> None:
+        if not self.happened and (point, self.kind) == (self.case.point, self.case.kind):
+            self.happened = True
+            raise Crash(point)
+
+    def in_sink(self, is_written: bool) -> None:
+        self.at("after the sink" if is_written else "in the sink")
+
+
+def test_a_pipeline_that_is_stopped_anywhere_goes_on_exactly_once(
+    spark: SparkSession, world: World, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = DriverFault(case, monkeypatch)
+    world.function.point = case.point if case.point in WORKER_POINTS else None
+    with pytest.raises(Exception, match=r".") as stopped:
+        world.run(spark, 2, rescales=case.rescales, in_sink=fault.in_sink)
+    assert fault.happened or world.function.killed.exists(), stopped.value
+    committed, calls = world.committed_rows(), len(world.calls())
+    world.run(spark, case.restart_parallelism, rescales=case.rescales)
+    world.assert_exact()
+    world.assert_calls(committed, calls)
+
+
+def test_of_two_attempts_at_a_subtask_one_counts(
+    spark: SparkSession, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = random.Random(1)
+    run_subtasks = epoch._run_subtasks
+
+    def run_twice(*arguments: Any) -> Any:
+        attempts = zip(run_subtasks(*arguments), run_subtasks(*arguments), strict=True)
+        return [draw.choice(pair) for pair in attempts]
+
+    monkeypatch.setattr(epoch, "_run_subtasks", run_twice)
+    world.run(spark, 2, rescales=True)
+    world.assert_exact()
+    world.assert_calls(set(), 0)
