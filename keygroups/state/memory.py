@@ -176,6 +176,7 @@ class MemoryBackend:
 
     Examples
     --------
+    >>> from keygroups import ValueState
     >>> backend = MemoryBackend([ValueState("seen")], KeyGroupRange(0, 127))
     >>> backend.tables["seen"].put(5, "a", 1)
     >>> backend.tables["seen"].get(5, "a")
