@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from async_op.clock import Clock
-from keygroups.descriptors import ValueState
-from keygroups.state import KeyedStateBackend, StateAccessOutsideInvocation, Transaction, ValueHandle
+from keygroups.descriptors import (
+    AggregatingState,
+    ListState,
+    MapState,
+    ReducingState,
+    StateDescriptor,
+    ValueState,
+)
+from keygroups.state import (
+    AggregatingHandle,
+    KeyedStateBackend,
+    ListHandle,
+    MapHandle,
+    ReducingHandle,
+    StateAccessOutsideInvocation,
+    Transaction,
+    ValueHandle,
+)
 
 if TYPE_CHECKING:
     from async_op.elements import Entry
@@ -71,13 +87,23 @@ class InvocationContext:
         deadline = self.entry.deadline
         return None if deadline is None else max(0.0, deadline - self.scope.clock.time())
 
-    def state(self, descriptor: ValueState) -> ValueHandle:
+    @overload
+    def state(self, descriptor: ValueState) -> ValueHandle: ...
+    @overload
+    def state(self, descriptor: ListState) -> ListHandle: ...
+    @overload
+    def state(self, descriptor: MapState) -> MapHandle: ...
+    @overload
+    def state(self, descriptor: ReducingState) -> ReducingHandle: ...
+    @overload
+    def state(self, descriptor: AggregatingState) -> AggregatingHandle: ...
+    def state(self, descriptor: StateDescriptor) -> Any:
         """Return the handle of a declared state for the element's key.
 
         Raises
         ------
-        StateNotDeclared
-            The function's `states` do not list it.
+        StateNotDeclared, WrongStateKind
+            The function's `states` do not list it, or list it as another kind.
         StateAccessOutsideInvocation
             The invocation has ended.
         """

@@ -9,7 +9,7 @@ from typing import Any
 
 from async_op.context import InvocationContext
 from async_op.errors import AsyncTimeoutError
-from keygroups.descriptors import ValueState
+from keygroups.descriptors import StateDescriptor
 from keygroups.ranges import KeyGroupRange
 
 
@@ -38,7 +38,7 @@ class Function:
     module global that is made on first use, and count its users in `open` and `close`.
     """
 
-    states: tuple[ValueState, ...] = ()
+    states: tuple[StateDescriptor, ...] = ()
     """The keyed states that the function uses; then at most one invocation per key runs at a time."""
 
     async def open(self, runtime: Runtime) -> None:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from keygroups.descriptors import ValueState
+from keygroups.descriptors import (
+    AggregatingState,
+    ListState,
+    MapState,
+    ReducingState,
+    StateDescriptor,
+    ValueState,
+)
 from keygroups.errors import (
     ConfigError,
     KeyGroupOutOfRange,
@@ -24,14 +31,19 @@ from keygroups.rescale import Move, RescalePlan, plan_rescale
 
 __all__ = [
     "MAX_KEY_GROUPS",
+    "AggregatingState",
     "ConfigError",
     "KeyGroup",
     "KeyGroupOutOfRange",
     "KeyGroupRange",
     "KeyGroupsError",
+    "ListState",
+    "MapState",
     "Move",
     "NullKey",
+    "ReducingState",
     "RescalePlan",
+    "StateDescriptor",
     "UnstorableValue",
     "UnsupportedKey",
     "ValueState",

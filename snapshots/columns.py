@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
 from keygroups.codec import pack
 from keygroups.errors import UnstorableValue
-from keygroups.state import MISSING, StateCut, TypedKey, original_of
+from keygroups.state import MISSING, SharedList, StateCut, TypedKey, entries_of, entry_of, original_of
+from keygroups.values import Misfit, array_of
 from snapshots.manifest import StateInfo
 from snapshots.parquet import KEY_GROUP
-from snapshots.schemas import with_field_ids
-from snapshots.values import Misfit, array_of
+from snapshots.schemas import ENTRY_COLUMNS, with_field_ids
 
 KEY_ENCODING = "columns-1"
 """Keys are a column of their own type where all are of one, else msgpack; named in the manifest."""
@@ -36,16 +37,42 @@ def is_packed(field: pa.Field) -> bool:
     return (field.metadata or {}).get(b"keygroups.encoding") == b"msgpack"
 
 
-def keyed_schema(info: StateInfo, key_type: pa.DataType | None, *, delta: bool = False) -> pa.Schema:
-    """Return the columns of a state's file; without a key type, keys are msgpack."""
-    type_ = info.arrow_type
+def index_columns(kind: str) -> tuple[str, ...]:
+    """Return the columns of a state whose type depends on what is in a file."""
+    return ("key", "map_key") if kind == "map" else ("key",)
+
+
+def keyed_schema(
+    info: StateInfo, key_type: pa.DataType | None, map_key_type: pa.DataType | None = None, *, delta: bool = False
+) -> pa.Schema:
+    """Return the columns of a state's file; keys and map keys without a type are msgpack."""
+    entry = {"list": pa.field("position", pa.int64()), "map": _field("map_key", map_key_type)}.get(info.kind)
     fields = [
         pa.field(KEY_GROUP, pa.int32(), False),
-        pa.field("key", key_type, False) if key_type else pa.field("key", pa.binary(), False, PACKED),
+        _field("key", key_type).with_nullable(False),
         *([pa.field(DELETED, pa.bool_(), False)] if delta else []),
-        pa.field("value", type_) if type_ else pa.field("value", pa.binary(), metadata=PACKED),
+        *([] if entry is None else [entry]),
+        _field("value", info.arrow_type),
     ]
     return pa.schema([with_field_ids(field, info.field_ids, field.name) for field in fields])
+
+
+def _field(name: str, type_: pa.DataType | None) -> pa.Field:
+    return pa.field(name, type_) if type_ else pa.field(name, pa.binary(), metadata=PACKED)
+
+
+def held_keys(group: Mapping[Hashable, Any], column: str) -> Iterable[Hashable]:
+    """Return what an index column of a whole key group holds."""
+    return group if column == "key" else chain.from_iterable(content.keys() for content in group.values())
+
+
+def changed_keys(changed: Collection[Any], column: str, kind: str) -> Iterable[Hashable]:
+    """Return what an index column of a delta holds."""
+    if kind not in ENTRY_COLUMNS:
+        return changed
+    if column == "key":
+        return (key for key, _ in changed)
+    return (entry for _, entry in changed if entry is not MISSING)
 
 
 def key_types_of(keys: Iterable[Hashable]) -> set[pa.DataType | None]:
@@ -76,40 +103,61 @@ class RowEncoder:
         self._where = f"state {cut.descriptor.name!r}"
         self._schema = schema
         self._is_delta = DELETED in schema.names
+        self._entry = ENTRY_COLUMNS.get(cut.descriptor.kind)
         # Keys of one of the other types are what they are.
         self._has_typed_keys = is_packed(schema.field("key")) or schema.field("key").type == pa.float64()
         self._piece_rows = 256
 
     def rows(
-        self, key_group: int, group: Mapping[Hashable, object], changed: Collection[Hashable] | None = None
+        self, key_group: int, group: Mapping[Hashable, Any], changed: Collection[Any] | None = None
     ) -> Iterator[pa.Table]:
-        """Encode a key group, or of a delta what became of its changed keys."""
-        keys = list(group if changed is None else changed)
-        values = list(group.values()) if changed is None else [group.get(key, MISSING) for key in keys]
+        """Encode a key group, or of a delta what became of its changed keys or entries."""
+        columns = _by_key(group, changed) if self._entry is None else _by_entry(group, changed)
         if self._has_typed_keys:
-            keys = list(map(original_of, keys))
-        start = 0
-        while start < len(keys):
+            columns["key"] = list(map(original_of, columns["key"]))
+        count, start = len(columns["key"]), 0
+        while start < count:
             end = start + self._piece_rows
-            is_whole = start == 0 and end >= len(keys)
-            piece = (keys, values) if is_whole else (keys[start:end], values[start:end])
-            table = self._table(key_group, *piece)
+            is_whole = start == 0 and end >= count
+            table = self._table(key_group, columns if is_whole else {n: c[start:end] for n, c in columns.items()})
             start = end
             row_bytes = max(table.nbytes // table.num_rows, 1)
             self._piece_rows = min(max(PIECE_BYTES // row_bytes, 1), PIECE_ROWS_MAX)
             yield table
 
-    def _table(self, key_group: int, keys: list[Any], values: list[Any]) -> pa.Table:
+    def _table(self, key_group: int, columns: dict[str, list[Any]]) -> pa.Table:
+        schema, keys, values = self._schema, columns["key"], columns["value"]
         deleted = [value is MISSING for value in values] if self._is_delta else []
-        if any(deleted) and not is_packed(self._schema.field("value")):
-            values = [None if value is MISSING else value for value in values]
-        columns = [
-            pa.repeat(pa.scalar(key_group, pa.int32()), len(keys)),
-            encode_column(keys, self._schema.field("key"), f"a key of {self._where}"),
-            *([pa.array(deleted, pa.bool_())] if self._is_delta else []),
-            encode_column(values, self._schema.field("value"), self._where, keys),
-        ]
-        return pa.Table.from_arrays(columns, schema=self._schema)
+        arrays = {
+            KEY_GROUP: pa.repeat(pa.scalar(key_group, pa.int32()), len(keys)),
+            "key": encode_column(keys, schema.field("key"), f"a key of {self._where}"),
+            "value": encode_column(values, schema.field("value"), self._where, keys),
+        }
+        if self._is_delta:
+            arrays[DELETED] = pa.array(deleted, pa.bool_())
+        if self._entry is not None:
+            entries = list(map(original_of, columns["entry"]))
+            where = f"{self._entry} of {self._where}"
+            arrays[self._entry] = encode_column(entries, schema.field(self._entry), where, keys)
+        return pa.Table.from_arrays([arrays[name] for name in schema.names], schema=schema)
+
+
+def _by_key(group: Mapping[Hashable, Any], changed: Collection[Any] | None) -> dict[str, list[Any]]:
+    if changed is None:
+        return {"key": list(group), "value": list(group.values())}
+    keys = list(changed)
+    return {"key": keys, "value": [group.get(key, MISSING) for key in keys]}
+
+
+def _by_entry(group: Mapping[Hashable, Any], changed: Collection[Any] | None) -> dict[str, list[Any]]:
+    """Return a row for each entry, and one without an entry for a key whose older entries are gone."""
+    if changed is None:
+        rows = [(key, entry, value) for key, content in group.items() for entry, value in entries_of(content)]
+    else:
+        nothing = SharedList([])
+        rows = [(key, entry, entry_of(group.get(key, nothing), entry, MISSING)) for key, entry in changed]
+    keys, entries, values = zip(*rows, strict=True) if rows else ((), (), ())
+    return {"key": list(keys), "entry": list(entries), "value": list(values)}
 
 
 def encode_column(values: list[Any], field: pa.Field, where: str, keys: list[Any] | None = None) -> pa.Array:
@@ -138,6 +186,6 @@ def _array(values: list[Any], field: pa.Field, where: str) -> pa.Array:
     if is_packed(field):
         return pa.array([None if value is MISSING else pack(value, where) for value in values], pa.binary())
     try:
-        return array_of(values, field.type)
+        return array_of([None if value is MISSING else value for value in values], field.type)
     except Misfit as error:
         raise UnstorableValue(f"{type(values[0]).__qualname__} that does not fit {error}", where) from error

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterator
 
 from keygroups.ranges import KeyGroupRange
-from snapshots.columns import common_key_type, keyed_schema
+from snapshots.columns import common_key_type, index_columns, keyed_schema
 from snapshots.files import FileLabel, FileWriter, KeyedWriter
 from snapshots.filesystem import Folder
 from snapshots.layers import carry_over
@@ -64,8 +64,10 @@ def _runs(spans: Run) -> Iterator[Run]:
 
 
 def _write(files: FileWriter, info: StateInfo, version: int, run: Run) -> None:
-    types = {stored_key_type(layer) for _, layers in run for layer in layers if layer.file.rows}
-    schema = keyed_schema(info, common_key_type(types))
+    found = {layer for _, layers in run for layer in layers if layer.file.rows}
+    columns = index_columns(info.kind)
+    types = [common_key_type({stored_key_type(layer, column) for layer in found}) for column in columns]
+    schema = keyed_schema(info, *types)
     label = FileLabel(kind="keyed", state=info.name, subtask=run[0][1][0].file.subtask, version=version)
     writer = KeyedWriter(files, label, schema, KeyGroupRange(run[0][0].start, run[-1][0].end))
     for span, layers in run:

@@ -30,7 +30,7 @@ OPERATOR_ITEMS_MAX = 2**24
 FOOTER_BYTES_MAX = 256 * 2**20
 """A manifest that promises more of anything is refused before memory is taken for it."""
 
-FEATURES = frozenset({"delta", "operator_state"})
+FEATURES = frozenset({"delta", "entries", "operator_state"})
 """What a manifest may require of its reader, in this release."""
 
 FileKind = Literal["keyed", "delta", "in_flight", "operator", "output"]
@@ -347,10 +347,11 @@ def _checked_body(data: bytes, path: str) -> dict[str, Any]:
     return body
 
 
-def features_of(files: Iterable[DataFile]) -> tuple[str, ...]:
-    """Return what a reader of the files must know."""
+def features_of(files: Iterable[DataFile], states: Iterable[StateInfo]) -> tuple[str, ...]:
+    """Return what a reader of the files and of these keyed states must know."""
     kinds = {file.kind for file in files}
-    named = {"delta": "delta" in kinds, "operator_state": "operator" in kinds}
+    has_entries = any(state.kind in {"list", "map"} for state in states)
+    named = {"delta": "delta" in kinds, "entries": has_entries, "operator_state": "operator" in kinds}
     return tuple(feature for feature, is_needed in named.items() if is_needed)
 
 

@@ -122,7 +122,7 @@ class PendingSnapshot:
             in_flight_count=sum(part.in_flight_count for part in parts),
             source_position=source_position,
             metrics=metrics or {},
-            required_features=features_of(files),
+            required_features=features_of(files, first.states),
         )
         put_manifest(self.folder, manifest)
         return Snapshot(self.folder, manifest)

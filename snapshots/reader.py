@@ -8,17 +8,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from immutables import Map
+from numpy.typing import NDArray
 
-from keygroups.codec import unpack
+from keygroups.codec import UnreadableValue, unpack
+from keygroups.descriptors import StateDescriptor
 from keygroups.ranges import KeyGroupRange
-from keygroups.state import identity_of
-from snapshots.columns import DELETED, PACKED, encode_column, is_packed
+from keygroups.state import MISSING, SharedList, identity_of
+from keygroups.values import values_of
+from snapshots.columns import DELETED, PACKED, encode_column, index_columns, is_packed
 from snapshots.errors import SnapshotCorrupted
 from snapshots.filesystem import Folder
 from snapshots.layers import spans
 from snapshots.manifest import DataFile
 from snapshots.parquet import KEY_GROUP, ParquetReader, damage_named
-from snapshots.values import values_of
+from snapshots.schemas import ENTRY_COLUMNS
+
+INDEX_COLUMNS = index_columns("map")
 
 
 class KeyedReader:
@@ -96,20 +102,20 @@ class KeyedReader:
 class ArrowGroup:
     """One key group of a snapshot, not in memory until it is asked for. Any thread may call it."""
 
-    __slots__ = ("_type", "key_group", "layers")
+    __slots__ = ("_descriptor", "key_group", "layers")
 
-    def __init__(self, layers: Sequence[KeyedReader], key_group: int, type_: pa.DataType | None) -> None:
+    def __init__(self, layers: Sequence[KeyedReader], key_group: int, descriptor: StateDescriptor) -> None:
         self.layers = layers
         self.key_group = key_group
-        self._type = type_
+        self._descriptor = descriptor
 
     def load(self) -> dict[Hashable, object]:
         """Return the values by the identity of their key."""
         table = self.table()
         base = self.layers[0]
         with damage_named(base.path, base.file.key_groups):
-            group = dict(zip(self._keys(table), self._values(table), strict=True))
-        if len(group) != table.num_rows:
+            group, count = _content_of(self._as_declared(table))
+        if count != table.num_rows:
             raise SnapshotCorrupted(base.path, f"key group {self.key_group} has a key twice", base.file.key_groups)
         return group
 
@@ -126,7 +132,7 @@ class ArrowGroup:
         Returns
         -------
         dict or None
-            None if the key group has been written whole since.
+            None if the key group has been written whole since, or holds lists or maps, of which deltas have parts.
         """
         base, *deltas = self.layers
         if base.file.version > version:
@@ -135,11 +141,13 @@ class ArrowGroup:
         newer = [table for table in tables if table.num_rows]
         if not newer:
             return group
+        if any(name in newer[0].schema.names for name in ("position", "map_key")):
+            return None
         rolled = group.copy()
         with damage_named(base.path, base.file.key_groups):
-            changes = merge(newer, keep_deleted=True)
-            deleted = changes.column(DELETED).to_pylist()
-            for key, value, is_deleted in zip(self._keys(changes), self._values(changes), deleted, strict=True):
+            changes = self._as_declared(merge(newer, keep_deleted=True))
+            columns = _identities(changes, "key"), decode_column(changes, "value"), changes.column(DELETED).to_pylist()
+            for key, value, is_deleted in zip(*columns, strict=True):
                 if is_deleted:
                     rolled.pop(key, None)
                 else:
@@ -150,17 +158,39 @@ class ArrowGroup:
         """Return the rows as they are stored."""
         return merge([layer.take(self.key_group) for layer in self.layers])
 
-    def _keys(self, table: pa.Table) -> list[Any]:
-        keys = decode_column(table, "key")
-        if is_packed(table.schema.field("key")) or table.schema.field("key").type == pa.float64():
-            keys = list(map(identity_of, keys))
-        return keys
+    def _as_declared(self, table: pa.Table) -> pa.Table:
+        """Return a table whose values have the type that they have by now."""
+        index, type_ = table.schema.get_field_index("value"), self._descriptor.value_type
+        if type_ is None or table.schema.field(index).type == type_:
+            return table
+        return table.set_column(index, "value", table.column(index).cast(type_))
 
-    def _values(self, table: pa.Table) -> list[Any]:
-        index = table.schema.get_field_index("value")
-        if self._type is not None and table.schema.field(index).type != self._type:
-            table = table.set_column(index, "value", table.column(index).cast(self._type))
-        return decode_column(table, "value")
+
+def _content_of(table: pa.Table) -> tuple[dict[Hashable, object], int]:
+    """Return what is in memory for the rows of a key group, and how many entries that has."""
+    keys, values = _identities(table, "key"), decode_column(table, "value")
+    if "position" in table.schema.names:
+        lists: dict[Hashable, dict[int, object]] = {}
+        for key, position, value in zip(keys, table.column("position").to_pylist(), values, strict=True):
+            lists.setdefault(key, {})[position] = value
+        if any(held.keys() != set(range(len(held))) for held in lists.values()):
+            raise UnreadableValue("an element of a list is missing")
+        group = {key: SharedList([held[at] for at in range(len(held))]) for key, held in lists.items()}
+        return {**group}, sum(map(len, group.values()))
+    if "map_key" in table.schema.names:
+        maps: dict[Hashable, dict[Hashable, object]] = {}
+        for key, map_key, value in zip(keys, _identities(table, "map_key"), values, strict=True):
+            maps.setdefault(key, {})[map_key] = value
+        return {key: Map(held) for key, held in maps.items()}, sum(map(len, maps.values()))
+    content = dict(zip(keys, values, strict=True))
+    return content, len(content)
+
+
+def _identities(table: pa.Table, column: str) -> list[Any]:
+    keys = decode_column(table, column)
+    if is_packed(table.schema.field(column)) or table.schema.field(column).type == pa.float64():
+        return list(map(identity_of, keys))
+    return keys
 
 
 class StateReader:
@@ -181,11 +211,11 @@ class StateReader:
         self._path = manifest_path
         self._readers = {file.path: KeyedReader(ParquetReader(folder, file)) for file in self._files}
 
-    def groups(self, wanted: KeyGroupRange, type_: pa.DataType | None) -> dict[int, ArrowGroup]:
-        """Return the key groups of a range, whose values are to become of a type; nothing is read."""
+    def groups(self, wanted: KeyGroupRange, descriptor: StateDescriptor) -> dict[int, ArrowGroup]:
+        """Return the key groups of a range as the state is declared now; nothing is read."""
         groups: dict[int, ArrowGroup] = {}
         for span, layers in self.spans(wanted):
-            groups |= {key_group: ArrowGroup(layers, key_group, type_) for key_group in span}
+            groups |= {key_group: ArrowGroup(layers, key_group, descriptor) for key_group in span}
         return groups
 
     def spans(self, wanted: KeyGroupRange) -> list[tuple[KeyGroupRange, list[KeyedReader]]]:
@@ -201,9 +231,9 @@ class StateReader:
         return unify([merge([layer.read(span) for layer in layers]) for span, layers in self.spans(wanted)])
 
 
-def stored_key_type(layer: KeyedReader) -> pa.DataType | None:
-    """Return the type of a file's keys, None if they are msgpack."""
-    field = layer.schema.field("key")
+def stored_key_type(layer: KeyedReader, column: str = "key") -> pa.DataType | None:
+    """Return the type of a file's keys, or map keys, None if they are msgpack."""
+    field = layer.schema.field(column)
     return None if is_packed(field) else field.type
 
 
@@ -223,11 +253,34 @@ def merge(layers: Sequence[pa.Table], *, keep_deleted: bool = False) -> pa.Table
     newer = tables[-1]
     for older in reversed(tables[:-1]):
         if older.num_rows:
-            hidden = pc.is_in(older.column("key"), value_set=newer.column("key").combine_chunks())
-            kept = older.filter(pc.invert(hidden))
+            kept = older.filter(pc.invert(_hidden(older, newer)))
             newer = pa.concat_tables([_as_delta(kept, newer.schema), newer])
     merged = newer if keep_deleted else newer.filter(pc.invert(newer.column(DELETED))).drop_columns(DELETED)
     return merged.sort_by(KEY_GROUP)
+
+
+def _hidden(older: pa.Table, newer: pa.Table) -> pa.ChunkedArray | pa.Array:
+    """Tell for each row of a layer whether a newer one says something else of its key, or of its entry."""
+    entry = next((name for name in ENTRY_COLUMNS.values() if name in newer.schema.names), None)
+    if entry is None:
+        return _is_in(older.column("key"), newer.column("key"))
+    gone = newer.filter(pc.is_null(newer.column(entry))).column("key")
+    keys, entries = newer.column("key").unique(), newer.column(entry).unique()
+    # A pair of key and entry as one number, so that no column has to be compared with itself.
+    places = [(_places(table.column("key"), keys), _places(table.column(entry), entries)) for table in (older, newer)]
+    pairs_older, pairs_newer = (key * len(entries) + entry for key, entry in places)
+    known = (places[0][0] >= 0) & (places[0][1] >= 0)
+    return pc.or_(_is_in(older.column("key"), gone), pa.array(known & np.isin(pairs_older, pairs_newer)))
+
+
+def _is_in(values: pa.ChunkedArray, among: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.is_in(values, value_set=among.combine_chunks())
+
+
+def _places(values: pa.ChunkedArray, among: pa.Array) -> NDArray[np.int64]:
+    """Return the place of each value in an array of different ones, null among them; -1 where it is not there."""
+    places = pc.fill_null(pc.index_in(values, value_set=among), -1)
+    return places.to_numpy().astype(np.int64)  # type: ignore[no-any-return]
 
 
 def unify(tables: Sequence[pa.Table]) -> pa.Table:
@@ -237,20 +290,28 @@ def unify(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def with_one_key_type(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
-    """Return the tables with keys that are encoded alike: as they are, or all as msgpack."""
-    fields = [table.schema.field("key") for table in tables if table.num_rows]
+    """Return the tables with keys, and map keys, that are encoded alike: as they are, or all as msgpack."""
+    for column in INDEX_COLUMNS:
+        if column in tables[0].schema.names:
+            tables = _with_one_type(tables, column)
+    return tables
+
+
+def _with_one_type(tables: Sequence[pa.Table], column: str) -> Sequence[pa.Table]:
+    fields = [table.schema.field(column) for table in tables if table.num_rows]
     if len({(field.type, is_packed(field)) for field in fields}) <= 1:
-        used = next(iter(fields), tables[0].schema.field("key"))
+        used = next(iter(fields), tables[0].schema.field(column))
         return [table if table.num_rows else _with_keys(table, used, pa.array([], used.type)) for table in tables]
-    return [_packed(table) for table in tables]
+    return [_packed(table, column) for table in tables]
 
 
 def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return the rows with the columns of a schema: its keys may be msgpack, its values of a wider type."""
     if not table.num_rows:
         return schema.empty_table()
-    if is_packed(schema.field("key")):
-        table = _packed(table)
+    for column in INDEX_COLUMNS:
+        if column in schema.names and is_packed(schema.field(column)):
+            table = _packed(table, column)
     return table.cast(schema)
 
 
@@ -262,16 +323,17 @@ def decode_column(table: pa.Table, name: str) -> list[Any]:
     return values
 
 
-def _packed(table: pa.Table) -> pa.Table:
-    field = table.schema.field("key")
+def _packed(table: pa.Table, column: str) -> pa.Table:
+    field = table.schema.field(column)
     if is_packed(field):
         return table
-    packed = pa.field("key", pa.binary(), False, (field.metadata or {}) | PACKED)
-    return _with_keys(table, packed, encode_column(table.column("key").to_pylist(), packed, "a key"))
+    packed = pa.field(column, pa.binary(), field.nullable, (field.metadata or {}) | PACKED)
+    keys = [MISSING if key is None else key for key in table.column(column).to_pylist()]
+    return _with_keys(table, packed, encode_column(keys, packed, f"a {column}"))
 
 
 def _with_keys(table: pa.Table, field: pa.Field, keys: pa.Array) -> pa.Table:
-    return table.set_column(1, field, keys)
+    return table.set_column(table.schema.get_field_index(field.name), field, keys)
 
 
 def _as_delta(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from keygroups.descriptors import ValueState
+from keygroups.descriptors import StateDescriptor
 from keygroups.ranges import KeyGroupRange, range_of
 from keygroups.state import LazyGroup
 from snapshots.errors import IncompatibleSnapshot
@@ -95,7 +95,7 @@ class SubtaskRestore:
             if expected != found:
                 raise IncompatibleSnapshot(what, expected, found, next_step)
 
-    def states(self, descriptors: Iterable[ValueState]) -> Mapping[str, Mapping[int, RestoredGroup]]:
+    def states(self, descriptors: Iterable[StateDescriptor]) -> Mapping[str, Mapping[int, RestoredGroup]]:
         """Return the keyed state by name and key group; each group is read when it is loaded.
 
         A state that the snapshot does not have is empty. One whose type has widened since is cast as it is read.
@@ -147,15 +147,15 @@ class SubtaskRestore:
         yield from (element for element in elements if element.is_watermark)
         yield from [element for element in elements if not element.is_watermark][start:end]
 
-    def _groups(self, descriptor: ValueState) -> dict[int, LazyGroup]:
+    def _groups(self, descriptor: StateDescriptor) -> dict[int, LazyGroup]:
         files: tuple[DataFile, ...] = self.manifest.files_of("keyed", "delta", state=descriptor.name)
         path = self.folder.path(manifest_name(self.manifest.version))
-        return {**StateReader(self.folder, files, path).groups(self.key_groups, descriptor.type)}
+        return {**StateReader(self.folder, files, path).groups(self.key_groups, descriptor)}
 
 
-def _check_state(descriptor: ValueState, info: StateInfo) -> None:
-    if descriptor.kind != info.kind or not widens(info.arrow_type, descriptor.type):
-        declared = (descriptor.kind, None if descriptor.type is None else str(descriptor.type))
+def _check_state(descriptor: StateDescriptor, info: StateInfo) -> None:
+    if descriptor.kind != info.kind or not widens(info.arrow_type, descriptor.value_type):
+        declared = (descriptor.kind, None if descriptor.value_type is None else str(descriptor.value_type))
         next_step = "declare it as it was written, or with a type that holds all values of that one"
         raise IncompatibleSnapshot(f"state {info.name!r}", declared, (info.kind, info.type), next_step)
 

@@ -8,33 +8,37 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 from pyarrow import types
 
-from keygroups.descriptors import ValueState
+from keygroups.descriptors import StateDescriptor
 from snapshots.manifest import StateInfo
 
 COLUMN_IDS = {"key_group": 1, "key": 2, "deleted": 3, "value": 4}
 """Parquet field ids of the columns; fields inside of `value` follow."""
 
+ENTRY_COLUMNS = {"list": "position", "map": "map_key"}
+"""The column that tells the entries of one key apart, by the kind of state; its id is given like those of fields."""
+
 _FIELD_ID = b"PARQUET:field_id"
 _UNITS = ("s", "ms", "us", "ns")
 
 
-def state_info(descriptor: ValueState, before: StateInfo | None) -> StateInfo:
+def state_info(descriptor: StateDescriptor, before: StateInfo | None) -> StateInfo:
     """Describe a state, with the field ids that it had before and new ones for new fields."""
-    if before is not None and (before.kind, before.arrow_type) == (descriptor.kind, descriptor.type):
+    if before is not None and (before.kind, before.arrow_type) == (descriptor.kind, descriptor.value_type):
         return before
     kept = {} if before is None else before.field_ids
     last = max(COLUMN_IDS.values()) if before is None else before.last_field_id
     ids: dict[str, int] = {}
-    for path in ("value", *_paths(descriptor.type, "value")):
+    entry = ENTRY_COLUMNS.get(descriptor.kind)
+    for path in (*([entry] if entry else []), "value", *_paths(descriptor.value_type, "value")):
         if path not in kept and path not in COLUMN_IDS:
             last += 1
         ids[path] = COLUMN_IDS.get(path) or kept.get(path) or last
     return StateInfo(
         name=descriptor.name,
         kind=descriptor.kind,
-        type=None if descriptor.type is None else str(descriptor.type),
-        schema=None if descriptor.type is None else _encoded(descriptor.type),
-        codec="msgpack-1" if descriptor.type is None else "arrow-1",
+        type=None if descriptor.value_type is None else str(descriptor.value_type),
+        schema=None if descriptor.value_type is None else _encoded(descriptor.value_type),
+        codec="msgpack-1" if descriptor.value_type is None else "arrow-1",
         field_ids=COLUMN_IDS | ids,
         last_field_id=last,
     )

@@ -268,7 +268,7 @@ class SnapshotStore:
         files = compacted_files(self._folder, parent)
         if files == parent.files:
             return latest
-        manifest = next_manifest(parent, "compact", files=files, required_features=features_of(files))
+        manifest = next_manifest(parent, "compact", files=files, required_features=features_of(files, parent.states))
         put_manifest(self._folder, manifest)
         return Snapshot(self._folder, manifest)
 

@@ -12,7 +12,15 @@ import pyarrow.compute as pc
 
 from keygroups.ranges import KeyGroupRange
 from keygroups.state import StateCut
-from snapshots.columns import RowEncoder, common_key_type, key_types_of, keyed_schema
+from snapshots.columns import (
+    RowEncoder,
+    changed_keys,
+    common_key_type,
+    held_keys,
+    index_columns,
+    key_types_of,
+    keyed_schema,
+)
 from snapshots.files import FileLabel, FileWriter, KeyedWriter
 from snapshots.filesystem import Folder
 from snapshots.in_flight import IN_FLIGHT_SCHEMA, in_flight_table, key_groups_of_elements
@@ -152,7 +160,7 @@ class _SubtaskWriter:
         return cut.since == self.parent.snapshot_id or cut.since in known
 
     def _write_whole(self, cut: StateCut, info: StateInfo) -> None:
-        schema = keyed_schema(info, common_key_type(_key_types(cut)))
+        schema = keyed_schema(info, *[common_key_type(_key_types(cut, name)) for name in index_columns(info.kind)])
         encoder = RowEncoder(cut, schema)
         writer = KeyedWriter(self.files, self._label("keyed", info.name), schema, self.snapshot.key_groups)
         for key_group in sorted(cut.groups):
@@ -168,9 +176,14 @@ class _SubtaskWriter:
         """Write what changed; with older deltas, in their place."""
         assert cut.changed is not None
         changed = {key_group: keys for key_group, keys in cut.changed.items() if keys}
-        types = {type_ for keys in changed.values() for type_ in key_types_of(keys)}
-        types |= {stored_key_type(layer) for readers in older.values() for layer in readers}
-        schema = keyed_schema(info, common_key_type(types), delta=True)
+        folded = {layer for readers in older.values() for layer in readers}
+        types = []
+        for column in index_columns(info.kind):
+            found = {stored_key_type(layer, column) for layer in folded}
+            for keys in changed.values():
+                found |= key_types_of(changed_keys(keys, column, info.kind))
+            types.append(common_key_type(found))
+        schema = keyed_schema(info, *types, delta=True)
         encoder = RowEncoder(cut, schema)
         label = self._label("delta", info.name, folds=bool(older))
         writer = KeyedWriter(self.files, label, schema, self.snapshot.key_groups)
@@ -213,17 +226,17 @@ class _SubtaskWriter:
         )
 
 
-def _key_types(cut: StateCut) -> set[pa.DataType | None]:
+def _key_types(cut: StateCut, column: str) -> set[pa.DataType | None]:
     found = set[pa.DataType | None]()
     layers = set[KeyedReader]()
     for group in cut.groups.values():
         if isinstance(group, dict):
-            found |= key_types_of(group)
+            found |= key_types_of(held_keys(group, column))
         elif isinstance(group, ArrowGroup):
             layers |= set(group.layers)
         else:
             found.add(None)
-    return found | {stored_key_type(layer) for layer in layers if layer.file.rows}
+    return found | {stored_key_type(layer, column) for layer in layers if layer.file.rows}
 
 
 def encoded_in_flight(table: pa.Table) -> ParquetEncoder:

@@ -1,17 +1,26 @@
-"""Keyed state: the backend protocol, the backend in memory and the transaction of one invocation."""
+"""Keyed state: the backend protocol, the backend in memory, the handles and the transaction of one invocation."""
 
 from __future__ import annotations
 
 from keygroups.state.backend import MISSING, KeyedStateBackend, LazyGroup, StateCut, StateTable
+from keygroups.state.collections import Entries, SharedList, entries_of, entry_of
+from keygroups.state.errors import StateAccessOutsideInvocation, StateNotDeclared, WrongStateKind
+from keygroups.state.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, ValueHandle
 from keygroups.state.identity import TypedKey, identity_of, original_of
 from keygroups.state.memory import MemoryBackend
-from keygroups.state.transaction import StateAccessOutsideInvocation, StateNotDeclared, Transaction, ValueHandle
+from keygroups.state.transaction import Transaction
 
 __all__ = [
     "MISSING",
+    "AggregatingHandle",
+    "Entries",
     "KeyedStateBackend",
     "LazyGroup",
+    "ListHandle",
+    "MapHandle",
     "MemoryBackend",
+    "ReducingHandle",
+    "SharedList",
     "StateAccessOutsideInvocation",
     "StateCut",
     "StateNotDeclared",
@@ -19,6 +28,9 @@ __all__ = [
     "Transaction",
     "TypedKey",
     "ValueHandle",
+    "WrongStateKind",
+    "entries_of",
+    "entry_of",
     "identity_of",
     "original_of",
 ]

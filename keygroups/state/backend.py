@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from keygroups.descriptors import ValueState
+from keygroups.descriptors import StateDescriptor
+from keygroups.state.collections import Entries
+from keygroups.state.storable import IsPlain
 
 
 class _Sentinel(enum.Enum):
@@ -35,7 +37,7 @@ class StateCut:
 
     Attributes
     ----------
-    descriptor : ValueState
+    descriptor : StateDescriptor
         The declaration of the state.
     groups : mapping of int to (dict or LazyGroup)
         The non-empty key groups; keys by their identity. Nobody changes the dicts any more: a later write copies its
@@ -47,10 +49,12 @@ class StateCut:
         if there was neither.
     changed : mapping of int to (keys or None), or None
         By key group, the keys that were written or removed since then; None for a group in which they were too many to
-        note. A key group that is left out did not change. None if `since` is.
+        note. A key group that is left out did not change. None if `since` is. In a state of many entries per key these
+        are pairs of key and entry (a position, or the identity of a map key); the entry `MISSING` says that all
+        entries that the key had before are gone.
     """
 
-    descriptor: ValueState
+    descriptor: StateDescriptor
     groups: Mapping[int, dict[Hashable, object] | LazyGroup]
     cut_id: str = ""
     since: str | None = None
@@ -64,8 +68,13 @@ class StateTable(Protocol):
     """
 
     @property
-    def descriptor(self) -> ValueState:
+    def descriptor(self) -> StateDescriptor:
         """The declaration of the state."""
+        ...
+
+    @property
+    def is_plain(self) -> IsPlain:
+        """The quick look at a value that is to be stored."""
         ...
 
     def get(self, key_group: int, key: Hashable) -> object:
@@ -74,6 +83,24 @@ class StateTable(Protocol):
 
     def put(self, key_group: int, key: Hashable, value: object) -> None:
         """Store the value of a key; `MISSING` removes it."""
+        ...
+
+    def put_entries(
+        self, key_group: int, key: Hashable, content: Entries, changed: Iterable[Hashable], *, replaced: bool
+    ) -> None:
+        """Store the list or map of a key, and note which of its entries changed.
+
+        Parameters
+        ----------
+        key_group, key : int, identity of a key
+            Whose it is.
+        content : SharedList or Map
+            All entries; without any, the key is removed.
+        changed : iterable of entries
+            Those that were written or removed.
+        replaced : bool
+            Whether all entries that the key had before are gone, unless they are among the changed.
+        """
         ...
 
     def unloaded(self) -> Mapping[int, LazyGroup]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sized
 from typing import Any, TypeAlias
 
-from keygroups.descriptors import ValueState
+from keygroups.descriptors import StateDescriptor
 from keygroups.errors import ConfigError, KeyGroupOutOfRange
 from keygroups.ranges import KeyGroupRange
 from keygroups.state.backend import MISSING, LazyGroup, StateCut
+from keygroups.state.collections import Entries
+from keygroups.state.storable import plain_check_of
 
 CHANGED_KEYS_MIN = 1024
 """A group counts as wholly changed once removals have brought more keys than this, and than half of the group."""
@@ -41,17 +43,18 @@ class MemoryTable:
     key, and memory grows by what is touched. Nothing is noted before there is a cut or a snapshot to be relative to.
     """
 
-    __slots__ = ("_groups", "_in_cut", "_opened", "_owned", "_tracks", "descriptor")
+    __slots__ = ("_groups", "_in_cut", "_opened", "_owned", "_tracks", "descriptor", "is_plain")
 
     def __init__(
         self,
-        descriptor: ValueState,
+        descriptor: StateDescriptor,
         owned: KeyGroupRange,
         restored: Mapping[int, LazyGroup | _Group] | None = None,
         *,
         tracks: bool = False,
     ) -> None:
         self.descriptor = descriptor
+        self.is_plain = plain_check_of(descriptor.value_type)
         self._owned = owned
         self._groups: dict[int, _Group | LazyGroup] = {key_group: {} for key_group in owned}
         for key_group, group in (restored or {}).items():
@@ -87,6 +90,27 @@ class MemoryTable:
                 self._opened[key_group] = group, None
         else:
             group[key] = value
+
+    def put_entries(
+        self, key_group: int, key: Hashable, content: Entries, changed: Iterable[Hashable], *, replaced: bool
+    ) -> None:
+        """Store the list or map of a key, and note which of its entries changed."""
+        group, noted = self._opened.get(key_group) or self._open(key_group)
+        if content:
+            group[key] = content
+        else:
+            group.pop(key, None)
+        if noted is None:
+            return
+        if replaced:
+            noted.add((key, MISSING))
+        before = len(noted)
+        noted.update([(key, entry) for entry in changed])
+        # To count is as long as the group, so it is done once for many entries.
+        if before // CHANGED_KEYS_MIN != len(noted) // CHANGED_KEYS_MIN:
+            entries = sum(len(held) for held in group.values() if isinstance(held, Sized))
+            if len(noted) > entries // 2:
+                self._opened[key_group] = group, None
 
     def unloaded(self) -> dict[int, LazyGroup]:
         """Return the key groups that are not in memory yet."""
@@ -140,7 +164,7 @@ class MemoryBackend:
 
     Parameters
     ----------
-    descriptors : iterable of ValueState
+    descriptors : iterable of StateDescriptor
         The states that the function declares.
     owned : KeyGroupRange
         The key groups of the subtask.
@@ -156,6 +180,7 @@ class MemoryBackend:
 
     Examples
     --------
+    >>> from keygroups import ValueState
     >>> backend = MemoryBackend([ValueState("seen")], KeyGroupRange(0, 127))
     >>> backend.tables["seen"].put(5, "a", 1)
     >>> backend.tables["seen"].get(5, "a")
@@ -166,7 +191,7 @@ class MemoryBackend:
 
     def __init__(
         self,
-        descriptors: Iterable[ValueState],
+        descriptors: Iterable[StateDescriptor],
         owned: KeyGroupRange,
         restored: Mapping[str, Mapping[int, LazyGroup | _Group]] | None = None,
         since: str | None = None,

@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from keygroups import KeyGroupRange, ValueState, key_group_of
-from keygroups.state import MISSING, MemoryBackend, identity_of
+from keygroups import KeyGroupRange, ListState, MapState, ReducingState, ValueState, key_group_of
+from keygroups.state import MISSING, MemoryBackend, Transaction, identity_of
 from snapshots import InFlightElement, OperatorStateCut, SnapshotStore, SubtaskSnapshot
 from snapshots.manifest import FORMAT_VERSION
 
@@ -59,6 +59,37 @@ def write(root: Path) -> None:
         store.write([_part(backend)], source_position={"offset": 42})
 
 
+CLICKS = ListState("clicks", pa.int64())
+PRICES = MapState("prices", pa.map_(pa.string(), pa.float64()))
+ANYTHING = MapState("anything")
+HIGHEST = ReducingState("highest", max, pa.int64())
+ENTRY_STATES = (CLICKS, PRICES, ANYTHING, HIGHEST)
+MANY = {"x": 1.5, **{str(number): float(number) for number in range(20)}}
+
+
+def write_entries(root: Path) -> None:
+    """Write states of many entries: a whole version, and one with a delta that appends, replaces and removes."""
+    store = SnapshotStore(root, OPERATOR_ID)
+    backend = MemoryBackend(ENTRY_STATES, KeyGroupRange(0, G - 1))
+    for version in (1, 2):
+        for key in ("a", "b"):
+            transaction = Transaction(backend, key, key_group_of(key, G))
+            if version == 1:
+                transaction.state(CLICKS).update(range(20))
+                transaction.state(PRICES).put_all(MANY)
+                # A dict could not hold both of 1 and 1.0.
+                transaction.state(ANYTHING).put_all([(1.0, "float"), (("t", 2), [1]), *((n, n) for n in range(9))])
+                transaction.state(HIGHEST).add(7)
+            elif key == "a":
+                transaction.state(CLICKS).add(20)
+                transaction.state(PRICES).remove("x")
+            else:
+                transaction.state(CLICKS).update([1, 2])
+                transaction.state(ANYTHING).clear()
+            transaction.commit()
+        store.write([_part(backend)])
+
+
 def _part(backend: MemoryBackend) -> SubtaskSnapshot:
     return SubtaskSnapshot(
         subtask_index=0,
@@ -73,7 +104,10 @@ def _part(backend: MemoryBackend) -> SubtaskSnapshot:
 
 
 if __name__ == "__main__":
-    folder = FOLDER / f"v{FORMAT_VERSION}"
-    if folder.exists():
-        sys.exit(f"{folder} exists: a golden snapshot is never written again; a new format version has its own")
-    write(folder)
+    made = 0
+    for name, writes in ((f"v{FORMAT_VERSION}", write), (f"entries-v{FORMAT_VERSION}", write_entries)):
+        if not (FOLDER / name).exists():
+            writes(FOLDER / name)
+            made += 1
+    if not made:
+        sys.exit("a golden snapshot is never written again; a new format version, or feature, has its own")

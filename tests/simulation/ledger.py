@@ -219,6 +219,14 @@ class Ledger:
         totals = stored(cuts, "total")
         sums = {key: sum(index + 1 for index in history) for key, history in model.items()}
         self.check(totals == sums, f"the totals are {totals}, not {sums}")
+        listed = {key: list(elements) for key, elements in stored(cuts, "listed").items()}
+        self.check(listed == dict(model), f"the lists are {listed}, not {dict(model)}")
+        places = {key: dict(entries) for key, entries in stored(cuts, "places").items()}
+        ordered = {key: {str(index): n for n, index in enumerate(history, 1)} for key, history in model.items()}
+        self.check(places == ordered, f"the maps are {places}, not {ordered}")
+        self.check(stored(cuts, "sum") == sums, f"the reduced sums are not {sums}")
+        counts = {key: [len(history)] for key, history in model.items()}
+        self.check(stored(cuts, "count") == counts, f"the aggregated counts are not {counts}")
 
 
 def stored(cuts: Sequence[Any], state: str) -> dict[Any, Any]:

@@ -17,12 +17,19 @@ from async_op import (
     ResultFuture,
     RetryAfter,
 )
-from keygroups import ValueState
+from keygroups import AggregatingState, ListState, MapState, ReducingState, ValueState
 from tests.simulation.ledger import Call, Ledger
 from tests.simulation.scenario import FOREVER, Plan
 
 HISTORY = ValueState("history", default=())
 TOTAL = ValueState("total", pa.int64(), default=0)
+LISTED = ListState("listed", pa.int64())
+PLACES = MapState("places", pa.map_(pa.string(), pa.int64()))
+SUM = ReducingState("sum", lambda one, other: one + other, pa.int64())
+COUNT = AggregatingState("count", lambda: [0], lambda held, number: [held[0] + number], lambda held: held[0])
+STATES = (HISTORY, TOTAL, LISTED, PLACES, SUM, COUNT)
+
+_NEVER_SEEN = -1_000_000
 
 
 class ServiceError(Exception):
@@ -35,7 +42,7 @@ class Service:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.scenario = ledger.scenario
-        self.states = (HISTORY, TOTAL) if self.scenario.stateful else ()
+        self.states = STATES if self.scenario.stateful else ()
 
     async def call(self, value: Any, ctx: InvocationContext) -> list[Any]:
         """Make one call as planned."""
@@ -55,7 +62,11 @@ class Service:
         plan = self.scenario.plan(call.index, call.number)
         if self.scenario.stateful and plan.outputs % 2:
             # Written before the wait: nobody may ever see it.
-            ctx.state(TOTAL).update(-1_000_000)
+            ctx.state(TOTAL).update(_NEVER_SEEN)
+            ctx.state(LISTED).add(_NEVER_SEEN)
+            ctx.state(PLACES).put("never seen", _NEVER_SEEN)
+            for state in (SUM, COUNT):
+                ctx.state(state).add(_NEVER_SEEN)
             before = ctx.state(HISTORY).value()
             await self._wait(plan)
             if call.counts:
@@ -96,7 +107,21 @@ class Service:
             total = ctx.state(TOTAL)
             # What this call wrote before its wait is replaced by what it makes of the history.
             total.update(sum(index + 1 for index in history))
+            self._write_entries(call.index, place, ctx)
         return [(call.index, number, ending, place) for number in range(count)]
+
+    def _write_entries(self, index: int, place: int, ctx: InvocationContext) -> None:
+        """Write the states of the other kinds, and take back what this call wrote before its wait."""
+        listed, places = ctx.state(LISTED), ctx.state(PLACES)
+        if places.contains("never seen"):
+            places.remove("never seen")
+            listed.update(listed.get()[:-1])
+            for state in (SUM, COUNT):
+                ctx.state(state).add(-_NEVER_SEEN)
+        listed.add(index)
+        places.put(str(index), place)
+        ctx.state(SUM).add(index + 1)
+        ctx.state(COUNT).add(1)
 
     async def _wait(self, plan: Plan) -> None:
         if plan.delay < 0:

@@ -88,3 +88,22 @@ def test_a_snapshot_with_deltas_is_read_as_one_table(store: SnapshotStore) -> No
 
     assert dict(rows) == expected(2)["count"]
     assert dict(zip(table.to_pandas()["key"], table.to_pandas()["value"], strict=True)) == expected(2)["count"]
+
+
+def test_lists_and_maps_read_as_they_were_written(tmp_path: Path) -> None:
+    shutil.copytree(generate.FOLDER / "entries-v1", tmp_path / "golden")
+    snapshot = SnapshotStore(tmp_path / "golden", generate.OPERATOR_ID).load(2)
+    found: dict[str, dict[Any, Any]] = {}
+    for state, groups in snapshot.restore(0, 1).states(generate.ENTRY_STATES).items():
+        found[state] = {}
+        for group in groups.values():
+            found[state] |= group.load()
+
+    assert {file.kind for file in snapshot.manifest.files_of("keyed", "delta")} == {"keyed", "delta"}
+    assert {key: list(clicks) for key, clicks in found["clicks"].items()} == {"a": [*range(21)], "b": [1, 2]}
+    assert dict(found["prices"]["b"]) == generate.MANY
+    assert dict(found["prices"]["a"]) == {key: price for key, price in generate.MANY.items() if key != "x"}
+    assert found["anything"].keys() == {"a"}
+    anything = found["anything"]["a"]
+    assert [anything[identity_of(key)] for key in (1, 1.0, ("t", 2))] == [1, "float", [1]]
+    assert found["highest"] == {"a": 7, "b": 7}

@@ -21,6 +21,7 @@ import pytest
 from keygroups import ConfigError, KeyGroupRange, UnstorableValue, ValueState, key_group_of, range_of
 from keygroups.codec import unpack
 from keygroups.state import MemoryBackend
+from keygroups.values import values_of
 from snapshots import (
     CommitConflict,
     CommitOutcomeUnknown,
@@ -36,7 +37,6 @@ from snapshots import (
 from snapshots.filesystem import Folder, MemoryFolder, open_folder, retry
 from snapshots.manifest import Manifest, manifest_name
 from snapshots.testing import Fault, FaultyFolder, restless_threads
-from snapshots.values import values_of
 from snapshots.writer import SubtaskHandle
 from tests.snapshot_kit import (
     COUNT,
