@@ -59,7 +59,7 @@ def test_a_damaged_file_commits_nothing(spark: SparkSession, store: SnapshotStor
     file: DataFile = max(snapshot.manifest.files_of("keyed"), key=lambda file: file.bytes)
     path = Path(snapshot.folder.path(file.path))
     data = bytearray(path.read_bytes())
-    data[len(data) // 4] ^= 1
+    data[4 : -file.footer_bytes] = bytes(len(data) - 4 - file.footer_bytes)
     path.write_bytes(bytes(data))
 
     with pytest.raises(PythonException, match=file.path):

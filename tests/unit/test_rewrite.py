@@ -361,7 +361,7 @@ class TestRefusals:
         snapshot = filled.load(1)
         for file in snapshot.manifest.files_of(kind):
             data = bytearray(snapshot.folder.read(file.path))
-            data[len(data) // 4] ^= 1
+            data[4 : len(data) // 2] = bytes(len(data) // 2 - 4)
             snapshot.folder.filesystem.pipe_file(snapshot.folder.path(file.path), bytes(data))
         with pytest.raises(SnapshotCorrupted):
             filled.repartition(2, max_parallelism=4096, rewrite=True)
