@@ -40,6 +40,8 @@ class Invoker:
         Called with an entry whose call has failed for good, and the error; returns its outputs, or None to end all.
     crash : callable
         Called with an error of what was called back, which ends the operator.
+    preload : bool
+        Bring restored state into memory also where no element asks for it.
 
     Attributes
     ----------
@@ -81,6 +83,7 @@ class Invoker:
         *,
         failed: Callable[[Entry, BaseException], Sequence[Any] | None],
         crash: Callable[[BaseException], None],
+        preload: bool,
     ) -> None:
         function = settings.function
         self._gate = gate
@@ -104,7 +107,7 @@ class Invoker:
         self.start = self._workers.add if gate is None and self.batches is None else self._enter
         tables = scope.backend.tables.values()
         is_loaded = not any(table.unloaded() for table in tables)
-        self._loading = None if is_loaded else Loading(tables, self._ready, crash)
+        self._loading = None if is_loaded else Loading(tables, self._ready, crash, everything=preload)
         self._stopped = False
         self.retries = self.timeouts = self.late_results = 0
 

@@ -22,15 +22,19 @@ class Loading:
         Called with each entry that was held back, once its key group is there.
     crash : callable
         Called with the error of a key group that cannot be read.
+    everything : bool
+        Load also what no element waits for.
     """
 
-    __slots__ = ("_crash", "_held", "_ready", "_tables", "_task", "_urgent")
+    __slots__ = ("_asked", "_crash", "_everything", "_held", "_ready", "_tables", "_task", "_urgent")
 
     def __init__(
         self,
         tables: Iterable[StateTable],
         ready: Callable[[Entry], None],
         crash: Callable[[BaseException], None],
+        *,
+        everything: bool,
     ) -> None:
         self._tables = tuple(tables)
         self._ready = ready
@@ -38,6 +42,8 @@ class Loading:
         missing = sorted({key_group for table in self._tables for key_group in table.unloaded()})
         self._held: dict[int, list[Entry]] = {key_group: [] for key_group in missing}
         self._urgent: list[int] = []
+        self._everything = everything
+        self._asked = asyncio.Event()
         # Not by a task factory: an eager one would begin before the operator is open.
         self._task = asyncio.Task(self._load_all(), loop=asyncio.get_running_loop(), name="keygroups loading")
 
@@ -49,6 +55,7 @@ class Loading:
             return False
         if not held:
             self._urgent.append(entry.key_group)
+            self._asked.set()
         held.append(entry)
         return True
 
@@ -66,8 +73,13 @@ class Loading:
     async def _load_all(self) -> None:
         try:
             while self._held:
-                key_group = self._urgent.pop(0) if self._urgent else next(iter(self._held))
-                await self._load(key_group)
+                if self._urgent:
+                    await self._load(self._urgent.pop(0))
+                elif self._everything:
+                    await self._load(next(iter(self._held)))
+                else:
+                    self._asked.clear()
+                    await self._asked.wait()
         except Exception as error:  # noqa: BLE001 - it ends the operator, as it would have ended the call
             self._crash(error)
 

@@ -158,7 +158,7 @@ class AsyncWaitOperator:
         self._waiters = Waiters(self._check_usable)
         self._in_flight = InFlight(mode, output, self._waiters)
 
-    async def open(self, restore: SubtaskRestore | None = None) -> None:
+    async def open(self, restore: SubtaskRestore | None = None, *, preload: bool = True) -> None:
         """Open the function and take over what a snapshot holds for this subtask.
 
         Completed elements of the snapshot are emitted, pending ones are invoked again.
@@ -167,6 +167,8 @@ class AsyncWaitOperator:
         ----------
         restore : SubtaskRestore, optional
             What `Snapshot.restore` returned.
+        preload : bool
+            Bring all restored state into memory while elements are taken in, not only what they ask for.
 
         Raises
         ------
@@ -177,7 +179,7 @@ class AsyncWaitOperator:
         """
         if not isinstance(self._failure, OperatorClosed) or self._failure.state != "new":
             raise OperatorClosed("closed" if self._failure else "open")
-        self._prepare(restore)
+        self._prepare(restore, preload)
         self._failure = None
         self._limit = self._settings.capacity
         try:
@@ -305,7 +307,7 @@ class AsyncWaitOperator:
             **self._times.seconds(),
         )
 
-    def _prepare(self, restore: SubtaskRestore | None) -> None:
+    def _prepare(self, restore: SubtaskRestore | None, preload: bool) -> None:
         settings, clock = self._settings, self._clock or LoopClock(asyncio.get_running_loop())
         states = settings.function.states
         self._runtime = settings.runtime(restore)
@@ -318,9 +320,8 @@ class AsyncWaitOperator:
         self._times = Times(clock)
         self._in_flight.idle = self._times.idle
         self._errors = ErrorPolicy(settings.on_error, settings.dead_letters, self._keys.element_id_of, self._fail)
-        self._invoker = Invoker(
-            settings, self._scope, self._gate, self._in_flight, failed=self._errors.apply, crash=self._fail
-        )
+        parts = (self._scope, self._gate, self._in_flight)
+        self._invoker = Invoker(settings, *parts, failed=self._errors.apply, crash=self._fail, preload=preload)
         self._deadlines, self._start = self._invoker.deadlines, self._invoker.start
         self._put = self._in_flight.queue.put
         self._batches = self._invoker.batches if self._key_by is None else None

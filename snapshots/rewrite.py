@@ -22,7 +22,7 @@ from keygroups.errors import ConfigError
 from keygroups.hashing import key_groups_of, key_hasher
 from keygroups.ranges import KeyGroupRange, check_parallelism
 from snapshots.buckets import Buckets, by_key_group
-from snapshots.columns import DELETED, common_key_type, is_packed, keyed_schema
+from snapshots.columns import DELETED, common_key_type, index_columns, is_packed, keyed_schema
 from snapshots.commit import next_manifest
 from snapshots.errors import IncompleteSnapshot
 from snapshots.files import FileLabel, FileWriter, KeyedWriter
@@ -106,15 +106,15 @@ class StateRewrite:
         The state.
     files : tuple of DataFile
         Its files.
-    key_type : pyarrow.DataType or None
-        Of all keys; None if they are to be msgpack.
+    key_types : tuple of (pyarrow.DataType or None)
+        Of all keys and, in a map, of the keys there; None if they are to be msgpack.
     """
 
     folder: Folder
     target: Target
     info: StateInfo
     files: tuple[DataFile, ...]
-    key_type: pa.DataType | None
+    key_types: tuple[pa.DataType | None, ...]
 
     @classmethod
     def of(cls, folder: Folder, manifest: Manifest, info: StateInfo, target: Target) -> StateRewrite:
@@ -122,8 +122,9 @@ class StateRewrite:
         files = manifest.files_of("keyed", "delta", state=info.name)
         layers = StateReader(folder, files, folder.path(manifest_name(manifest.version)))
         layers.spans(KeyGroupRange(0, manifest.max_parallelism - 1))
-        types = {stored_key_type(KeyedReader(ParquetReader(folder, file))) for file in files if file.rows}
-        return cls(folder, target, info, files, common_key_type(types))
+        readers = [KeyedReader(ParquetReader(folder, file)) for file in files if file.rows]
+        types = [{stored_key_type(reader, name) for reader in readers} for name in index_columns(info.kind)]
+        return cls(folder, target, info, files, tuple(map(common_key_type, types)))
 
     @cached_property
     def _has_deltas(self) -> bool:
@@ -131,7 +132,7 @@ class StateRewrite:
 
     @cached_property
     def _row_schema(self) -> pa.Schema:
-        schema = keyed_schema(self.info, self.key_type, delta=self._has_deltas)
+        schema = keyed_schema(self.info, *self.key_types, delta=self._has_deltas)
         return schema.append(_LAYER) if self._has_deltas else schema
 
     def rows(self, file: DataFile) -> Iterator[pa.Table]:
@@ -172,7 +173,7 @@ class StateRewrite:
         wrote : callable
             Is told how many bytes of rows were written.
         """
-        schema = keyed_schema(self.info, self.key_type)
+        schema = keyed_schema(self.info, *self.key_types)
         label = FileLabel(kind="keyed", state=self.info.name, subtask=subtask, version=self.target.version)
         writer = KeyedWriter(files, label, schema, key_groups)
         for table in tables:
@@ -331,7 +332,7 @@ def rewritten_manifest(
         hash=target.hash,
         files=files,
         channels=tuple(replace(channel, key_groups=target.key_groups, cut_id=None) for channel in parent.channels),
-        required_features=features_of(files),
+        required_features=features_of(files, parent.states),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from keygroups.descriptors import ValueState
+from keygroups.descriptors import StateDescriptor
 from keygroups.state import StateCut
 from snapshots import SubtaskRestore
 from snapshots.reader import ArrowGroup
@@ -64,14 +64,16 @@ class StateCache:
                 if isinstance(group, dict):
                     self._put(_place(uri, cut.descriptor, key_group), _Kept(group, cut.cut_id, version))
 
-    def find(self, uri: str, descriptor: ValueState, stored: ArrowGroup, committed: frozenset[str]) -> Group | None:
+    def find(
+        self, uri: str, descriptor: StateDescriptor, stored: ArrowGroup, committed: frozenset[str]
+    ) -> Group | None:
         """Return what a stored key group holds, if that follows from what is kept.
 
         Parameters
         ----------
         uri : str
             The operator's folder.
-        descriptor : ValueState
+        descriptor : StateDescriptor
             The state.
         stored : ArrowGroup
             The key group in a snapshot.
@@ -125,13 +127,13 @@ class CachedRestore(SubtaskRestore):
             committed,
         )
 
-    def states(self, descriptors: Iterable[ValueState]) -> dict[str, dict[int, RestoredGroup]]:
+    def states(self, descriptors: Iterable[StateDescriptor]) -> dict[str, dict[int, RestoredGroup]]:
         """Return the keyed state by name and key group, as `SubtaskRestore` does; what is kept as dicts."""
         declared = tuple(descriptors)
         stored = SubtaskRestore.states(self, declared)
         return {descriptor.name: self._with_kept(descriptor, stored[descriptor.name]) for descriptor in declared}
 
-    def _with_kept(self, descriptor: ValueState, stored: Mapping[int, RestoredGroup]) -> dict[int, RestoredGroup]:
+    def _with_kept(self, descriptor: StateDescriptor, stored: Mapping[int, RestoredGroup]) -> dict[int, RestoredGroup]:
         groups = dict(stored)
         for key_group, group in stored.items():
             if isinstance(group, ArrowGroup):
@@ -140,5 +142,5 @@ class CachedRestore(SubtaskRestore):
         return groups
 
 
-def _place(uri: str, descriptor: ValueState, key_group: int) -> _Place:
+def _place(uri: str, descriptor: StateDescriptor, key_group: int) -> _Place:
     return _Place(uri, descriptor.name, f"{descriptor.kind} {descriptor.type}", key_group)

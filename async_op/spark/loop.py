@@ -96,7 +96,8 @@ class OperatorThread:
         self._mail = self._processor.executor()
         self._ended = False
         opened = self._processor.suspend_default_action(WaitSituation.SOURCE)
-        self._start(self.operator.open(self._restore), opened.resume)
+        # An epoch touches a part of the state only.
+        self._start(self.operator.open(self._restore, preload=False), opened.resume)
         self._loop.call_soon_threadsafe(self._tick)
         try:
             while not self._ended:

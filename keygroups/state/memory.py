@@ -103,9 +103,9 @@ class MemoryTable:
         if noted is None:
             return
         if replaced:
-            noted.add((key, MISSING))
+            noted[key, MISSING] = None
         before = len(noted)
-        noted.update([(key, entry) for entry in changed])
+        noted.update([((key, entry), None) for entry in changed])
         # To count is as long as the group, so it is done once for many entries.
         if before // CHANGED_KEYS_MIN != len(noted) // CHANGED_KEYS_MIN:
             entries = sum(len(held) for held in group.values() if isinstance(held, Sized))

@@ -116,6 +116,18 @@ async def test_the_rest_comes_into_memory_without_being_asked_for() -> None:
     await operator.close()
 
 
+async def test_without_preload_only_what_elements_ask_for_is_loaded() -> None:
+    restore, outputs = await counted_once(), []
+    operator = opened_with(restore, outputs)
+    await operator.open(restore=restore, preload=False)
+    restore.let_all()
+    for key in KEYS[:2]:
+        await operator.process(key)
+        await eventually(lambda key=key: [record.value for record in outputs][-1:] == [(key, 2)])
+    assert restore.order == list(dict.fromkeys(key_group_of(key, GROUPS) for key in KEYS[:2]))
+    await operator.close()
+
+
 async def test_elements_of_a_key_keep_their_order_while_its_key_group_is_loaded() -> None:
     restore, outputs = await counted_once(), []
     operator = opened_with(restore, outputs, mode="key_ordered")
