@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Hashable
 from typing import Any
 
 from async_op.elements import Entry
@@ -10,6 +11,8 @@ from async_op.functions import Runtime
 from keygroups.errors import KeyGroupOutOfRange, NullKey, UnsupportedKey
 from keygroups.hashing import key_hasher
 from snapshots.subtask import NO_KEY_GROUP
+
+_KNOWN_KEYS_MAX = 65_536
 
 
 class KeyAssignment:
@@ -23,13 +26,14 @@ class KeyAssignment:
         The subtask, and the key groups that it owns.
     """
 
-    __slots__ = ("_hash", "_hash_name", "_owned", "_run_id", "_runtime")
+    __slots__ = ("_hash", "_hash_name", "_known", "_owned", "_run_id", "_runtime")
 
     def __init__(self, hash_name: str, runtime: Runtime) -> None:
         self._hash = key_hasher(hash_name)
         self._hash_name = hash_name
         self._runtime = runtime
         self._owned = runtime.key_groups
+        self._known: dict[Hashable, int] = {}
         self._run_id = uuid.uuid4().hex
 
     @property
@@ -47,16 +51,28 @@ class KeyAssignment:
         KeyGroupOutOfRange
             Another subtask owns the key group.
         """
+        # Text and integers equal nothing else that could be here, and to look one up is faster than to hash it.
+        is_plain = type(key) is str or type(key) is int
+        key_group = self._known.get(key) if is_plain else None
+        if key_group is None:
+            key_group = self._owned_key_group(entry.value, key)
+            if is_plain:
+                if len(self._known) >= _KNOWN_KEYS_MAX:
+                    self._known.clear()
+                self._known[key] = key_group
+        entry.key = key
+        entry.key_group = key_group
+
+    def _owned_key_group(self, value: Any, key: Any) -> int:
         if key is None:
-            raise NullKey(f"element {entry.value!r}")
+            raise NullKey(f"element {value!r}")
         if type(key) is list:
             raise UnsupportedKey("list", self._hash_name, "a tuple for several key columns")
         key_group = self._hash(key) % self._runtime.max_parallelism
         owned = self._owned
         if not owned.start <= key_group <= owned.end:
             raise KeyGroupOutOfRange(key_group, owned.start, owned.end)
-        entry.key = key
-        entry.key_group = key_group
+        return key_group
 
     def key_group_of(self, entry: Entry) -> int:
         """Return the key group of an entry, `NO_KEY_GROUP` without a key."""
