@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -24,8 +23,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from async_op import AsyncFunction
 from async_op.spark import AsyncPipeline
+from benchmarks._session import session
 from keygroups import ValueState, key_groups_of, range_of
-from keygroups.java import use_java
 from keygroups.state import MemoryBackend
 from snapshots import SnapshotStore, SubtaskSnapshot
 
@@ -155,21 +154,6 @@ def rescale(pipeline: AsyncPipeline, epoch: int) -> None:
     pipeline.rescale(3 if epoch in range(EPOCHS // 2, EPOCHS - 2) else 2)
 
 
-def session() -> SparkSession:
-    """Return a session with two cores."""
-    use_java()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").appName("keygroups benchmark")
-    for name, value in {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-    }.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
-
-
 def main() -> None:
     """Measure all cases and print them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pipeline", description=__doc__)
@@ -177,7 +161,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="runs of each case (default: 3)")
     arguments = parser.parse_args()
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    spark = session()
+    spark = session(2)
     runs = []
     for _ in range(arguments.repeats):
         with tempfile.TemporaryDirectory() as folder:

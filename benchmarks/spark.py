@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import statistics
 import sys
 import time
@@ -26,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from async_op import AsyncBatchFunction, AsyncDataStream, AsyncFunction, AsyncWaitOperator
-from keygroups.java import use_java
+from benchmarks._session import session
 
 ARROW_ROWS = 5_000_000
 COROUTINE_ROWS = 100_000
@@ -186,21 +185,6 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
     }
 
 
-def session() -> SparkSession:
-    """Return a session with one core for tasks."""
-    use_java()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[1]").appName("keygroups benchmark")
-    for name, value in {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-    }.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
-
-
 def main() -> None:
     """Measure all cases and print them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
@@ -208,7 +192,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="runs of each case (default: 5)")
     arguments = parser.parse_args()
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    spark = session()
+    spark = session(1)
     rows = []
     for case in cases(spark):
         rows.append(measure(case, arguments.repeats))
