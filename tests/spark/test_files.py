@@ -42,10 +42,9 @@ async def test_spark_reads_the_columns_and_agrees_about_the_key_groups(spark: Sp
     snapshot = SnapshotStore(tmp_path, "counts").write([await operator.snapshot()])
     await operator.close()
 
-    def frame(state: str) -> object:
-        return spark.read.parquet(
-            *(snapshot.folder.path(f.path) for f in snapshot.manifest.files_of("keyed", state=state))
-        )
+    def frame(state: str) -> DataFrame:
+        files = snapshot.manifest.files_of("keyed", state=state)
+        return spark.read.parquet(*(snapshot.folder.path(file.path) for file in files))
 
     counts = frame("count")
     assert {row["key"]: row["value"] for row in counts.collect()} == {word: words.count(word) for word in words}
