@@ -56,23 +56,24 @@ class Feed:
         self._left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._error: BaseException | None = None
 
-    def take(self) -> bool:
-        """Take one element in, unless there is no room or none to be taken; tell which."""
+    def take(self) -> None:
+        """Take in as much as there is room for, as a rule one element; leave it to others if there is much room."""
         in_use = self._in_flight.accepted - self._in_flight.departed
-        if in_use >= self._capacity or self._left.done():
-            return False
+        if self._left.done():
+            return
         if in_use < self._low:
             self.leave()
-            return False
-        try:
-            assert self.next is not None, "there was more when the feed began, or it has been left"
-            self._accept(*self.next)
-            self.next = next(self._elements, None)
-        except BaseException as error:  # noqa: BLE001 - it is raised where the elements were put in
-            self.next, self._error = None, error
-        if self.next is None:
-            self.leave()
-        return True
+            return
+        for _ in range(self._capacity - in_use):
+            try:
+                assert self.next is not None, "there was more when the feed began, or it has been left"
+                self._accept(*self.next)
+                self.next = next(self._elements, None)
+            except BaseException as error:  # noqa: BLE001 - it is raised where the elements were put in
+                self.next, self._error = None, error
+            if self.next is None:
+                self.leave()
+                return
 
     def leave(self) -> None:
         """Let whoever fed before go on: there is much room, no more element, or nothing to be done any more."""

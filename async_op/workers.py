@@ -169,8 +169,7 @@ class Workers:
         """Take in as much of the feed as there is room for: as a rule the one element whose place has become free."""
         assert self.feed is not None, "there is one"
         self._waking += 1  # nobody else, as long as it is one
-        while self.feed.take():
-            pass
+        self.feed.take()
         self._waking -= 1
         for _ in range(min(_WAKE_AT_ONCE, len(self.todo) - 1)):
             self._wake()
