@@ -10,7 +10,6 @@ from typing import Any, Protocol
 from async_op.context import InvocationContext
 from async_op.errors import MailboxClosed
 from async_op.functions import (
-    AsyncBatchFunction,
     AsyncFunction,
     BlockingFunction,
     CallbackFunction,
@@ -44,8 +43,6 @@ def calls_of(function: Function) -> Calls:
     """
     if isinstance(function, AsyncFunction):
         return CoroutineCalls(function)
-    if isinstance(function, AsyncBatchFunction):
-        return NoCalls()
     if isinstance(function, BlockingFunction):
         return BlockingCalls(function)
     if isinstance(function, CallbackFunction):
@@ -54,21 +51,10 @@ def calls_of(function: Function) -> Calls:
 
 
 class CoroutineCalls:
-    """Calls of an `AsyncFunction`: the function's own coroutines."""
+    """Calls of an `AsyncFunction`: the function's own coroutines; `Batches` makes those of a batch function."""
 
     def __init__(self, function: AsyncFunction) -> None:
         self.invoke = function.async_invoke
-
-    async def close(self) -> None:
-        """Nothing comes from elsewhere."""
-
-
-class NoCalls:
-    """Calls of an `AsyncBatchFunction`: none for a single element."""
-
-    async def invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
-        """Never called."""
-        raise AssertionError(f"{value!r} was to be called for in a batch")
 
     async def close(self) -> None:
         """Nothing comes from elsewhere."""

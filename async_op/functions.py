@@ -81,7 +81,7 @@ class AsyncFunction(Function):
         raise NotImplementedError(f"{type(self).__name__} must define async_invoke")
 
 
-class AsyncBatchFunction(Function):
+class AsyncBatchFunction(AsyncFunction):
     """A coroutine per batch of elements, for services that take many at once; subclass it.
 
     A batch is invoked when it has `max_batch_size` elements, or `max_batch_delay` seconds after its first one.
@@ -117,6 +117,13 @@ class AsyncBatchFunction(Function):
             One for each.
         """
         raise NotImplementedError(f"{type(self).__name__} must define async_invoke_batch")
+
+    async def async_invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
+        """Return the outputs for one element, as a batch of one; the operator itself always calls for batches."""
+        (result,) = await self.async_invoke_batch([value], [ctx])
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
 
 class BlockingFunction(Function):

@@ -455,3 +455,14 @@ async def test_restored_elements_beyond_the_capacity_wait_for_their_batch() -> N
         assert function.called[1:] == [["d", "e", "f"]]
         await function.answer(1, [["D"], ["E"], ["F"]])
         assert function.called[2:] == [["g"]]
+
+
+async def test_a_batch_function_is_also_one_for_a_single_element() -> None:
+    class Halves(AsyncBatchFunction):
+        async def async_invoke_batch(self, values: Sequence[Any], ctxs: Sequence[InvocationContext]) -> Any:
+            return [ValueError("odd") if value % 2 else [value // 2] for value in values]
+
+    ctx = InvocationContext()
+    assert await Halves().async_invoke(4, ctx) == [2]
+    with pytest.raises(ValueError, match="odd"):
+        await Halves().async_invoke(3, ctx)
