@@ -213,7 +213,7 @@ class ParquetReader:
     def _digests(self) -> str:
         """The digests of all row groups; empty in a file of an older release."""
         metadata = self.metadata()
-        digests = metadata.metadata.get(ROW_GROUP_DIGESTS, b"").decode()
+        digests: str = metadata.metadata.get(ROW_GROUP_DIGESTS, b"").decode()
         if digests and len(digests) != _DIGEST_CHARACTERS * metadata.num_row_groups:
             raise EOFError("its footer has not one digest for each row group")
         return digests
@@ -270,7 +270,8 @@ class ParquetReader:
 
 
 def _digest(data: memoryview) -> str:
-    return xxhash.xxh3_64_hexdigest(data)
+    digest: str = xxhash.xxh3_64_hexdigest(data)
+    return digest
 
 
 def _span(row_group: pq.RowGroupMetaData) -> tuple[int, int]:
