@@ -50,7 +50,8 @@ MAX_PARALLELISMS = st.sampled_from([G, 4 * G, G - 5, 3 * G + 1])
 NO_FLINK_KEY = b"a"
 COUNTS = st.none() | st.integers(-(2**63), 2**63 - 1)
 PROFILES = st.none() | st.integers() | st.text(max_size=3) | st.tuples(st.integers(), st.binary(max_size=3))
-ROUNDS = st.tuples(st.dictionaries(KEYS, COUNTS, max_size=4), st.none() | KEYS)
+SOME_COUNTS = st.dictionaries(KEYS, COUNTS, max_size=4)
+ROUNDS = st.tuples(SOME_COUNTS, KEYS, SOME_COUNTS, KEYS)
 
 
 class Barrier(NamedTuple):
@@ -228,17 +229,18 @@ class SnapshotMachine(RuleBasedStateMachine):
             self.barrier = None
         self.check_snapshot(parallelism)
 
-    @rule(
-        rounds=st.lists(st.tuples(st.dictionaries(KEYS, COUNTS, max_size=4), st.none() | KEYS), min_size=1, max_size=4)
-    )
-    def checkpoint(self, rounds: list[tuple[dict[Any, int | None], Any]]) -> None:
-        """What an undisturbed operator does: some work, a cut, its commit, and again."""
-        for counts, removed in rounds:
+    @rule(rounds=st.lists(ROUNDS, min_size=1, max_size=4))
+    def checkpoint(self, rounds: list[tuple[dict[Any, int | None], Any, dict[Any, int | None], Any]]) -> None:
+        """What an undisturbed operator does: some work, a cut, work while it is written, and again."""
+        for counts, removed, meanwhile, removed_meanwhile in rounds:
             self.put(counts)
-            if removed is not None:
-                self.delete(removed, "count")
+            self.delete(removed, "count")
             self.cut()
+            self.put(meanwhile)
+            self.delete(removed_meanwhile, "count")
             self.write(self.parallelism, again=False)
+            for key in (*counts, *meanwhile):
+                self.read(key)
 
     @precondition(lambda self: self.barrier is not None)
     @rule()
