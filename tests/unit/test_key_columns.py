@@ -84,13 +84,13 @@ def test_a_map_key_of_another_type() -> None:
     assert set(types_by_first_key_group(snapshot, "anything")) == {pa.string()}
 
 
-def test_a_key_that_cannot_be_stored_is_refused_and_named() -> None:
+def test_a_key_that_cannot_be_stored_is_refused() -> None:
     state = ValueState("count", pa.int64())
     backend = MemoryBackend([state], parts({}, [COUNT], 1)[0].key_groups)
     backend.tables["count"].put(0, "fits", 1)
     backend.tables["count"].put(1, "\ud800", 1)
     store = new_store()
-    with pytest.raises(UnstorableValue, match="ud800"):
+    with pytest.raises(UnstorableValue, match="a key of state .count. holds a str"):
         store.write([part(backend, 0, 1)])
     assert store.versions() == []
 
