@@ -253,16 +253,17 @@ class AsyncWaitOperator:
         Its `emitted` tells how many times `output` was called before the cut.
         """
         self._check_usable()
-        settings, now = self._settings, self._now()
+        settings, clock = self._settings, self._scope.clock
         return SubtaskSnapshot(
             subtask_index=settings.subtask_index,
             parallelism=settings.parallelism,
             max_parallelism=self._runtime.max_parallelism,
             hash=settings.hash,
             states=self._scope.backend.cut(),
-            in_flight=self._in_flight.capture(self._keys, now),
+            in_flight=self._in_flight.capture(self._keys, clock.time()),
             watermark=self._in_flight.watermark,
             emitted=self._in_flight.emitted,
+            wall_time=clock.wall_time(),
         )
 
     async def settle(self, timeout: float) -> bool:
@@ -311,9 +312,9 @@ class AsyncWaitOperator:
         settings, clock = self._settings, self._clock or LoopClock(asyncio.get_running_loop())
         states = settings.function.states
         self._runtime = settings.runtime(restore)
-        restored = None if restore is None else restore.states(states)
+        restored = None if restore is None else restore.states(states, clock.wall_time())
         since = None if restore is None else restore.snapshot_id
-        backend = MemoryBackend(states, self._runtime.key_groups, restored, since)
+        backend = MemoryBackend(states, self._runtime.key_groups, restored, since, clock.wall_time)
         self._keys = KeyAssignment(settings.hash, self._runtime)
         self._scope = Scope(backend, self._keys.key_group_of, self._keys.element_id_of, clock, self._timeout)
         self._now = clock.time

@@ -28,6 +28,7 @@ from keygroups.ranges import (
     subtask_of,
 )
 from keygroups.rescale import Move, RescalePlan, plan_rescale
+from keygroups.ttl import StateTtl
 
 __all__ = [
     "MAX_KEY_GROUPS",
@@ -44,6 +45,7 @@ __all__ = [
     "ReducingState",
     "RescalePlan",
     "StateDescriptor",
+    "StateTtl",
     "UnstorableValue",
     "UnsupportedKey",
     "ValueState",

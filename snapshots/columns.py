@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from keygroups.codec import pack
 from keygroups.errors import UnstorableValue
-from keygroups.state import MISSING, SharedList, StateCut, TypedKey, entries_of, entry_of, original_of
+from keygroups.state import MISSING, Expiring, SharedList, StateCut, TypedKey, entries_of, entry_of, original_of
 from keygroups.values import Misfit, array_of
 from snapshots.manifest import StateInfo
 from snapshots.parquet import KEY_GROUP
-from snapshots.schemas import ENTRY_COLUMNS, with_field_ids
+from snapshots.schemas import ENTRY_COLUMNS, EXPIRES_AT, with_field_ids
 
 KEY_ENCODING = "columns-1"
 """Keys are a column of their own type where all are of one, else msgpack; named in the manifest."""
@@ -53,6 +53,7 @@ def keyed_schema(
         *([pa.field(DELETED, pa.bool_(), False)] if delta else []),
         *([] if entry is None else [entry]),
         _field("value", info.arrow_type),
+        *([pa.field(EXPIRES_AT, pa.int64())] if EXPIRES_AT in info.field_ids else []),
     ]
     return pa.schema([with_field_ids(field, info.field_ids, field.name) for field in fields])
 
@@ -97,9 +98,13 @@ class RowEncoder:
         The state.
     schema : pyarrow.Schema
         From `keyed_schema`.
+    now : int
+        The processing time of the cut: what has expired by then is left out, or removed by a delta.
     """
 
-    def __init__(self, cut: StateCut, schema: pa.Schema) -> None:
+    def __init__(self, cut: StateCut, schema: pa.Schema, now: int) -> None:
+        self._now = now
+        self._expires = EXPIRES_AT in schema.names
         self._where = f"state {cut.descriptor.name!r}"
         self._schema = schema
         self._is_delta = DELETED in schema.names
@@ -113,6 +118,8 @@ class RowEncoder:
     ) -> Iterator[pa.Table]:
         """Encode a key group, or of a delta what became of its changed keys or entries."""
         columns = _by_key(group, changed) if self._entry is None else _by_entry(group, changed)
+        if self._expires:
+            columns = _living(columns, self._now, keep_deleted=self._is_delta)
         if self._has_typed_keys:
             columns["key"] = list(map(original_of, columns["key"]))
         count, start = len(columns["key"]), 0
@@ -135,6 +142,8 @@ class RowEncoder:
         }
         if self._is_delta:
             arrays[DELETED] = pa.array(deleted, pa.bool_())
+        if self._expires:
+            arrays[EXPIRES_AT] = pa.array(columns[EXPIRES_AT], pa.int64())
         if self._entry is not None:
             entries = list(map(original_of, columns["entry"]))
             where = f"{self._entry} of {self._where}"
@@ -158,6 +167,17 @@ def _by_entry(group: Mapping[Hashable, Any], changed: Collection[Any] | None) ->
         rows = [(key, entry, entry_of(group.get(key, nothing), entry, MISSING)) for key, entry in changed]
     keys, entries, values = zip(*rows, strict=True) if rows else ((), (), ())
     return {"key": list(keys), "entry": list(entries), "value": list(values)}
+
+
+def _living(columns: dict[str, list[Any]], now: int, *, keep_deleted: bool) -> dict[str, list[Any]]:
+    """Divide what expires into value and expiry; what has expired already is as good as removed."""
+    held = [value if isinstance(value, Expiring) and value.expires_at > now else None for value in columns["value"]]
+    rows = range(len(held)) if keep_deleted else [row for row, value in enumerate(held) if value is not None]
+    living = [held[row] for row in rows]
+    return {name: [column[row] for row in rows] for name, column in columns.items()} | {
+        "value": [MISSING if value is None else value.value for value in living],
+        EXPIRES_AT: [None if value is None else value.expires_at for value in living],
+    }
 
 
 def encode_column(values: list[Any], field: pa.Field, where: str, keys: list[Any] | None = None) -> pa.Array:

@@ -14,9 +14,10 @@ from keygroups.ranges import range_of
 from snapshots.columns import KEY_ENCODING
 from snapshots.commit import now_text, put_manifest
 from snapshots.errors import IncompatibleSnapshot, IncompleteSnapshot
+from snapshots.features import features_of
 from snapshots.filesystem import Folder
 from snapshots.layers import carry_over
-from snapshots.manifest import DataFile, Manifest, check_json, features_of
+from snapshots.manifest import DataFile, Manifest, check_json
 from snapshots.snapshot import Snapshot
 from snapshots.subtask import SubtaskSnapshot
 from snapshots.versions import load_committed

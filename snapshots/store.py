@@ -9,12 +9,13 @@ from typing import Any
 
 from keygroups.errors import ConfigError
 from keygroups.ranges import default_max_parallelism
+from keygroups.ttl import wall_time
 from snapshots.claim import Claim, commit_claim, commit_first_claim
 from snapshots.commit import next_manifest, put_manifest
 from snapshots.compaction import compacted_files
 from snapshots.errors import CommitConflict, SnapshotCorrupted, SnapshotNotFound
+from snapshots.features import features_of
 from snapshots.filesystem import Folder, attempts, check_uri, open_folder
-from snapshots.manifest import features_of
 from snapshots.pending import PendingSnapshot, check_fixed
 from snapshots.retention import KEEP_LAST, MIN_AGE_SECONDS, GarbageReport, Pins, collect_garbage
 from snapshots.rewrite import Engine, Progress, Target, engine_named, rewritten_manifest
@@ -265,7 +266,7 @@ class SnapshotStore:
         if latest is None:
             raise SnapshotNotFound(self.uri)
         parent = latest.manifest
-        files = compacted_files(self._folder, parent)
+        files = compacted_files(self._folder, parent, wall_time())
         if files == parent.files:
             return latest
         manifest = next_manifest(parent, "compact", files=files, required_features=features_of(files, parent.states))

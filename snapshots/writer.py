@@ -21,6 +21,7 @@ from snapshots.columns import (
     key_types_of,
     keyed_schema,
 )
+from snapshots.expiry import unexpired
 from snapshots.files import FileLabel, FileWriter, KeyedWriter
 from snapshots.filesystem import Folder
 from snapshots.in_flight import IN_FLIGHT_SCHEMA, in_flight_table, key_groups_of_elements
@@ -161,12 +162,13 @@ class _SubtaskWriter:
 
     def _write_whole(self, cut: StateCut, info: StateInfo) -> None:
         schema = keyed_schema(info, *[common_key_type(_key_types(cut, name)) for name in index_columns(info.kind)])
-        encoder = RowEncoder(cut, schema)
+        now = self.snapshot.wall_time
+        encoder = RowEncoder(cut, schema, now)
         writer = KeyedWriter(self.files, self._label("keyed", info.name), schema, self.snapshot.key_groups)
         for key_group in sorted(cut.groups):
             group = cut.groups[key_group]
-            if isinstance(group, ArrowGroup):
-                writer.add(key_group, [in_schema(group.table(), schema)])
+            if isinstance(group, ArrowGroup) and group.is_as_declared:
+                writer.add(key_group, [in_schema(unexpired(group.table(), now), schema)])
             else:
                 content = group if isinstance(group, dict) else group.load()
                 writer.add(key_group, encoder.rows(key_group, content))
@@ -184,7 +186,7 @@ class _SubtaskWriter:
                 found |= key_types_of(changed_keys(keys, column, info.kind))
             types.append(common_key_type(found))
         schema = keyed_schema(info, *types, delta=True)
-        encoder = RowEncoder(cut, schema)
+        encoder = RowEncoder(cut, schema, self.snapshot.wall_time)
         label = self._label("delta", info.name, folds=bool(older))
         writer = KeyedWriter(self.files, label, schema, self.snapshot.key_groups)
         for key_group in sorted(changed.keys() | older.keys()):

@@ -9,11 +9,14 @@ from keygroups.state.handles import AggregatingHandle, ListHandle, MapHandle, Re
 from keygroups.state.identity import TypedKey, identity_of, original_of
 from keygroups.state.memory import MemoryBackend
 from keygroups.state.transaction import Transaction
+from keygroups.state.ttl import HOLE, Expiring
 
 __all__ = [
+    "HOLE",
     "MISSING",
     "AggregatingHandle",
     "Entries",
+    "Expiring",
     "KeyedStateBackend",
     "LazyGroup",
     "ListHandle",

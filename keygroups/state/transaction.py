@@ -10,6 +10,7 @@ from keygroups.state.backend import KeyedStateBackend, StateTable
 from keygroups.state.errors import StateNotDeclared, WrongStateKind
 from keygroups.state.handles import HANDLES
 from keygroups.state.identity import identity_of
+from keygroups.state.ttl import EXPIRING_HANDLES
 
 
 class Transaction:
@@ -49,7 +50,8 @@ class Transaction:
             raise StateNotDeclared(descriptor.name, tuple(self.backend.tables))
         if table.descriptor.kind != descriptor.kind:
             raise WrongStateKind(descriptor.name, descriptor.kind, table.descriptor.kind)
-        return HANDLES[descriptor.kind](self, table)
+        handles = HANDLES if table.descriptor.ttl is None else EXPIRING_HANDLES
+        return handles[descriptor.kind](self, table)
 
     def commit(self) -> None:
         """Apply all writes and end the transaction."""
