@@ -8,7 +8,7 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keygroups import (
@@ -60,19 +60,20 @@ class Subtasks:
         return result
 
     def snapshot(self) -> None:
-        self.store.write(
-            [
-                SubtaskSnapshot(
-                    subtask_index=index,
-                    parallelism=self.parallelism,
-                    max_parallelism=G,
-                    hash="xxhash64",
-                    states=backend.cut(),
-                    wall_time=self.now,
-                )
-                for index, backend in enumerate(self.backends)
-            ]
-        )
+        parts = [
+            SubtaskSnapshot(
+                subtask_index=index,
+                parallelism=self.parallelism,
+                max_parallelism=G,
+                hash="xxhash64",
+                states=backend.cut(),
+                wall_time=self.now,
+            )
+            for index, backend in enumerate(self.backends)
+        ]
+        # As little as this is, it is to be written as deltas.
+        with mock.patch("snapshots.writer.DELTA_SHARE_MAX", 100):
+            self.store.write(parts)
 
     def restore(self, parallelism: int) -> None:
         snapshot = self.store.latest()
@@ -91,7 +92,7 @@ class Subtasks:
         ]
 
     def compact(self) -> None:
-        with mock.patch("snapshots.store.wall_time", lambda: self.now):
+        with mock.patch("snapshots.store.wall_time", return_value=self.now):
             self.store.compact()
 
 
@@ -174,8 +175,25 @@ _STEPS = st.one_of(
 )
 
 
+GAPS = [
+    ("list add", "a", 1),
+    ("advance", "", 60),
+    ("list update", "b", 1),
+    ("list add", "a", 2),
+    ("list add", "a", 3),
+    ("advance", "", 50),
+    ("restore", "", 1),
+    ("list add", "a", 4),
+    ("restore", "", 3),
+    ("list add", "a", 5),
+    ("compact", "", 0),
+]
+"""Elements that have expired are not stored, and those behind them are appended to by a delta."""
+
+
 @pytest.mark.parametrize("update", ["write", "read_and_write"])
 @settings(max_examples=60)
+@example(steps=GAPS)
 @given(steps=st.lists(_STEPS, max_size=60))
 def test_only_what_lives_is_ever_seen(update: TtlUpdate, steps: list[tuple[str, str, int]]) -> None:
     run, model = Subtasks(declared(update)), Model(update)
