@@ -67,6 +67,7 @@ class TimerService:
         "_held",
         "_in_flight",
         "_is_called",
+        "_is_restoring",
         "_last",
         "_loop_timer",
         "_processing",
@@ -105,7 +106,7 @@ class TimerService:
         self._last = _NEVER
         self._due = _NEVER
         self._loop_timer: TimerHandle | None = None
-        self._is_called = self._stopped = False
+        self._is_called = self._is_restoring = self._stopped = False
 
     @classmethod
     def of(
@@ -123,6 +124,7 @@ class TimerService:
 
     async def load(self) -> None:
         """Bring the timers of the snapshot into memory, all of them: the next one to fire may be any."""
+        self._is_restoring = True
         for index in (self._processing, self._event):
             table = index.table
             groups = await asyncio.to_thread(index.load, self._restored[table.descriptor.name])
@@ -130,7 +132,9 @@ class TimerService:
                 table.install(key_group, group)
 
     def begin(self) -> None:
-        """Fire what is due, and wait for the rest."""
+        """Fire what is due now that all that was in flight is in the queue, and wait for the rest."""
+        self._is_restoring = False
+        self._in_flight.queue.release()
         self._arm()
 
     def finish(self) -> None:
@@ -165,6 +169,8 @@ class TimerService:
     def fire_before(self, watermark: WatermarkEntry) -> bool:
         """Put what is due in front of a watermark that would leave now, and tell whether that has to wait for it."""
         self._held = watermark
+        if self._is_restoring:
+            return True
         is_held = self._fire_event() or bool(self._event.parked) or self._is_due(self._event, watermark.timestamp)
         if not is_held:
             self._held = None

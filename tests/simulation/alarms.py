@@ -66,7 +66,7 @@ class Model:
         for _ in range(draw.choice((0, 1, 1, 2, 4) if event[0] == "record" else (0, 0, 0, 1))):
             event_time = draw.random() < 0.5
             base = event[1] if event_time else now
-            timestamp = base + draw.randrange(-5, 30 if event_time else 900)
+            timestamp = base + draw.randrange(-5 if event[0] == "record" else 1, 30 if event_time else 900)
             registers = draw.random() < 0.7 or not timers[event_time]
             if not registers:
                 timestamp = draw.choice(sorted(timers[event_time]))
