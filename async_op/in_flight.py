@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from async_op.blocks import Block
 from async_op.elements import Entry, Record, Watermark, WatermarkEntry
 from async_op.keys import KeyAssignment
-from async_op.queues import CallEntry, queue_of
+from async_op.queues import queue_of
 from async_op.statistics import Stopwatch
 from async_op.waiters import Waiters
 from snapshots import InFlightElement
@@ -74,12 +74,18 @@ class InFlight:
     def __len__(self) -> int:
         return self.accepted - self.departed
 
-    def put(self, entry: CallEntry) -> None:
-        """Take in an entry whose sequence number is `accepted`; a block counts its elements itself."""
+    def put(self, entries: Sequence[Entry]) -> None:
+        """Take in entries whose sequence numbers go on from `accepted`."""
         if self.accepted == self.departed:
             self.idle.stop()
-        self.accepted += type(entry) is Entry
-        self.queue.put(entry)
+        self.accepted += len(entries)
+        self.queue.put(entries)
+
+    def put_block(self, block: Block) -> None:
+        """Take in a block, which counts its elements itself."""
+        if self.accepted == self.departed:
+            self.idle.stop()
+        self.queue.put_block(block)
 
     def put_watermark(self, timestamp: int) -> None:
         """Take in a watermark; it leaves after every record before it."""
