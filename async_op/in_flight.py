@@ -15,6 +15,8 @@ from snapshots import InFlightElement
 
 _new_tuple = tuple.__new__  # makes a Record in half the time of its own constructor
 
+_ONE_EACH = frozenset({1})
+
 
 class InFlight:
     """The queue with its counters, and the one place from which outputs leave.
@@ -112,13 +114,18 @@ class InFlight:
         """Emit a completed block."""
         if self.stopped:
             return
-        output = self._output
-        assert block.outputs is not None, "only what has completed leaves"
-        self.emitted += sum(map(len, block.outputs))
+        outputs, output = block.outputs, self._output
+        assert outputs is not None, "only what has completed leaves"
         self.departed += len(block)
-        for outputs, (_, timestamp, _) in zip(block.outputs, block.elements, strict=True):
-            for value in outputs:
+        if _ONE_EACH.issuperset(map(len, outputs)):  # as a rule: then a loop within the loop would cost a tenth more
+            self.emitted += len(outputs)
+            for (value,), (_, timestamp, _) in zip(outputs, block.elements, strict=True):
                 output(_new_tuple(Record, (value, timestamp)))
+        else:
+            self.emitted += sum(map(len, outputs))
+            for values, (_, timestamp, _) in zip(outputs, block.elements, strict=True):
+                for value in values:
+                    output(_new_tuple(Record, (value, timestamp)))
         self._tell()
 
     def leave_watermark(self, watermark: WatermarkEntry) -> None:
