@@ -36,7 +36,7 @@ FEATURES = frozenset({"delta", "entries", "operator_state"})
 FileKind = Literal["keyed", "delta", "in_flight", "operator", "output"]
 OperatorStateMode = Literal["split", "union", "broadcast"]
 
-Operation = Literal["write", "claim", "repartition", "compact", "rewrite", "bootstrap"]
+Operation = Literal["write", "claim", "repartition", "compact", "rewrite", "bootstrap", "edit", "copy"]
 
 
 def check_json(name: str, value: object) -> None:
@@ -232,7 +232,7 @@ class Manifest:
         What the writer needs to continue its source exactly there.
     metrics : dict of str to int
         Counters of the epoch that wrote it.
-    operation : {"write", "claim", "repartition", "compact", "rewrite", "bootstrap"}
+    operation : {"write", "claim", "repartition", "compact", "rewrite", "bootstrap", "edit", "copy"}
         Why it was committed.
     required_features : tuple of str
         What a reader must know beyond the format version's beginnings.

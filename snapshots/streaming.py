@@ -63,6 +63,14 @@ class StateStream:
                 if piece.num_rows:
                     yield in_schema(piece, self.schema)
 
+    def groups(self, wanted: KeyGroupRange) -> Iterator[pa.Table]:
+        """Return the rows of a range, those of each key group as one table; none without rows."""
+        for span, layers in self._reader.spans(wanted):
+            for key_group in span:
+                rows = merge([layer.take(key_group) for layer in layers])
+                if rows.num_rows:
+                    yield in_schema(rows, self.schema)
+
     def batches(self, wanted: KeyGroupRange) -> pa.RecordBatchReader:
         """Return the rows of a range as a stream of record batches."""
         found = (batch for table in self.tables(wanted) for batch in table.to_batches())
