@@ -7,12 +7,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from keygroups.codec import codecs_used
 from keygroups.descriptors import StateDescriptor
 from keygroups.errors import ConfigError
 from snapshots.commit import first_manifest, next_manifest, put_manifest
 from snapshots.errors import SnapshotCorrupted, SnapshotExists
+from snapshots.features import features_of
 from snapshots.filesystem import Folder
-from snapshots.manifest import DataFile, StateInfo, check_json, features_of
+from snapshots.manifest import DataFile, StateInfo, check_json
 from snapshots.pending import check_covered
 from snapshots.rows import RowEncoding, Rows
 from snapshots.schemas import state_info
@@ -41,8 +43,9 @@ def bootstrap(
         if info.name in {one.name for one in infos}:
             raise ConfigError("states", info.name, "two states have this name; each needs one of its own")
         encoding = RowEncoding(info, max_parallelism, hash_)
-        files += write_state(folder, manifest, info, encoding.tables(rows), is_first=True)
-        infos.append(info)
+        with codecs_used() as codecs:
+            files += write_state(folder, manifest, info, encoding.tables(rows), is_first=True)
+        infos.append(replace(info, codecs=tuple(sorted(codecs))))
     check_covered(files, [info.name for info in infos], max_parallelism)
     manifest = replace(
         manifest,

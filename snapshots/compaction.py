@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from keygroups.ranges import KeyGroupRange
 from snapshots.columns import common_key_type, index_columns, keyed_schema
 from snapshots.commit import next_manifest, put_manifest
+from snapshots.features import features_of
 from snapshots.files import FileLabel, FileWriter, KeyedWriter
 from snapshots.filesystem import Folder
 from snapshots.layers import carry_over
-from snapshots.manifest import DataFile, Manifest, StateInfo, features_of, manifest_name
+from snapshots.manifest import DataFile, Manifest, StateInfo, manifest_name
 from snapshots.reader import KeyedReader, StateReader, in_schema, merge, stored_key_type
 from snapshots.snapshot import Snapshot
 

@@ -8,18 +8,19 @@ from itertools import chain
 from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
-from immutables import Map
 
+from keygroups.codec import codecs_used
 from keygroups.descriptors import StateDescriptor, ValueState
 from keygroups.errors import ConfigError
-from keygroups.state import SharedList, original_of
+from keygroups.state import identity_of, original_of
 from snapshots.commit import next_manifest, put_manifest
+from snapshots.features import features_of
 from snapshots.filesystem import Folder
-from snapshots.manifest import DataFile, Manifest, StateInfo, features_of
+from snapshots.manifest import DataFile, Manifest, StateInfo
 from snapshots.pending import check_covered
-from snapshots.reader import content_of
+from snapshots.reader import decode_column
 from snapshots.rows import RowEncoding, Rows
-from snapshots.schemas import state_info
+from snapshots.schemas import ENTRY_COLUMNS, state_info
 from snapshots.snapshot import Snapshot
 from snapshots.state_files import write_state
 from snapshots.streaming import StateStream, all_key_groups
@@ -146,9 +147,8 @@ class Editor:
         """
 
         def changed(tables: Iterator[pa.Table], encoding: RowEncoding) -> Iterator[pa.Table]:
-            contents = (item for table in tables for item in content_of(table)[0].items())
-            pairs = (function(original_of(identity), _plain(content)) for identity, content in contents)
-            return encoding.tables(chain.from_iterable(pairs))
+            items = (item for table in tables for item in _items_of(table))
+            return encoding.tables(chain.from_iterable(function(key, value) for key, value in items))
 
         return self._rewritten(state, changed)
 
@@ -183,7 +183,9 @@ class Editor:
         return self._written(info, change(stream.groups(all_key_groups(self._draft)), self._encoding(info)))
 
     def _written(self, info: StateInfo, tables: Iterator[pa.Table]) -> Self:
-        return self._with(info.name, info, write_state(self._folder, self._draft, info, tables))
+        with codecs_used() as codecs:
+            files = write_state(self._folder, self._draft, info, tables)
+        return self._with(info.name, replace(info, codecs=tuple(sorted(codecs))), files)
 
     def _encoding(self, info: StateInfo) -> RowEncoding:
         return RowEncoding(info, self._draft.max_parallelism, self._draft.hash)
@@ -210,12 +212,16 @@ def _is_keyed(file: DataFile) -> bool:
     return file.kind in {"keyed", "delta"}
 
 
-def _plain(content: Any) -> Any:
-    """Return the value of a key as its user knows it."""
-    match content:
-        case SharedList():
-            return list(content)
-        case Map():
-            return {original_of(key): value for key, value in content.items()}
-        case _:
-            return content
+def _items_of(table: pa.Table) -> Iterator[tuple[Any, Any]]:
+    """Return the keys of a key group with their values, as their users know them."""
+    keys, values = decode_column(table, "key"), decode_column(table, "value")
+    entry = next((name for name in ENTRY_COLUMNS.values() if name in table.schema.names), None)
+    if entry is None:
+        yield from zip(keys, values, strict=True)
+        return
+    held: dict[Hashable, dict[Any, Any]] = {}
+    for key, one, value in zip(keys, decode_column(table, entry), values, strict=True):
+        held.setdefault(identity_of(key), {})[one] = value
+    for identity, entries in held.items():
+        is_list = entry == "position"
+        yield original_of(identity), [entries[at] for at in sorted(entries)] if is_list else entries

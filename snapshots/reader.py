@@ -114,7 +114,7 @@ class ArrowGroup:
         table = self.table()
         base = self.layers[0]
         with damage_named(base.path, base.file.key_groups):
-            group, count = content_of(self._as_declared(table))
+            group, count = _content_of(self._as_declared(table))
         if count != table.num_rows:
             raise SnapshotCorrupted(base.path, f"key group {self.key_group} has a key twice", base.file.key_groups)
         return group
@@ -166,7 +166,7 @@ class ArrowGroup:
         return table.set_column(index, "value", table.column(index).cast(type_))
 
 
-def content_of(table: pa.Table) -> tuple[dict[Hashable, object], int]:
+def _content_of(table: pa.Table) -> tuple[dict[Hashable, object], int]:
     """Return what is in memory for the rows of a key group, and how many entries that has."""
     keys, values = _identities(table, "key"), decode_column(table, "value")
     if "position" in table.schema.names:

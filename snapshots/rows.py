@@ -33,6 +33,9 @@ from snapshots.schemas import ENTRY_COLUMNS, widens
 Rows: TypeAlias = "pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[tuple[Hashable, Any]]"
 """Arrow data with the columns of a state, or (key, value) pairs; what has `__arrow_c_stream__` is Arrow data."""
 
+_LIST_COLUMNS = 4
+"""Key group, key, position and value: in a list that has more, elements may end one by one."""
+
 PIECE_ROWS = 16_384
 """So many rows are taken at a time."""
 
@@ -93,6 +96,9 @@ class RowEncoding:
         if "position" in schema.names:
             arrays["position"] = piece.column("position").cast(pa.int64())
         arrays["value"] = self._values(piece, schema.field("value"))
+        # What a state may have beside its value is taken where it is given.
+        optional = [field for field in schema if field.name not in arrays and field.name in piece.schema.names]
+        arrays |= {field.name: piece.column(field.name).cast(field.type) for field in optional}
         return self._with_key_groups(arrays, schema)
 
     def _index_column(self, piece: pa.Table, name: str) -> tuple[pa.Array, pa.DataType | None]:
@@ -159,7 +165,8 @@ class RowEncoding:
         packed = is_packed(schema.field("key"))
         keys = decode_column(pa.table([arrays["key"]], pa.schema([schema.field("key")])), "key") if packed else None
         groups = key_groups_of(arrays["key"] if keys is None else keys, self.max_parallelism, self.hash)
-        columns = {KEY_GROUP: pa.array(groups, pa.int32())} | arrays
+        columns = {field.name: pa.nulls(len(groups), field.type) for field in schema if field.nullable} | arrays
+        columns[KEY_GROUP] = pa.array(groups, pa.int32())
         return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
@@ -240,7 +247,7 @@ def check_whole(info: StateInfo, rows: pa.Table) -> None:
         doubled = doubled.cast(pa.schema([rows.schema.field(name) for name in names]))
         found = [decode_column(doubled, name)[0] for name in names]
         raise DuplicateKey(info.name, *found)
-    if entry == "position":
+    if entry == "position" and len(rows.schema) == _LIST_COLUMNS:
         spans = rows.group_by("key", use_threads=False).aggregate([("position", "max"), ("position", "count")])
         # Different positions that are not negative, as many as the highest says: none is missing.
         is_whole = pc.equal(spans.column("position_max"), pc.subtract(spans.column("position_count"), 1))
