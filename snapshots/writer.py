@@ -11,6 +11,7 @@ from itertools import islice
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keygroups.codec import codecs_used
 from keygroups.ranges import KeyGroupRange
 from keygroups.state import LayeredGroup, StateCut
 from snapshots.columns import (
@@ -57,6 +58,7 @@ class SubtaskHandle:
     key_groups: KeyGroupRange
     parent_id: str | None
     states: tuple[StateInfo, ...]
+    codecs: dict[str, frozenset[str]]
     operator_states: tuple[OperatorStateInfo, ...]
     files: tuple[DataFile, ...]
     channel: Channel
@@ -77,7 +79,7 @@ def write_subtask(
     )
     with FileWriter(folder, attempt_id) as files:
         writer = _SubtaskWriter(folder, files, snapshot, parent)
-        writer.write_keyed(states)
+        codecs = writer.write_keyed(states)
         writer.write_others(outputs)
         stored = files.stored()
     return SubtaskHandle(
@@ -88,6 +90,7 @@ def write_subtask(
         key_groups=snapshot.key_groups,
         parent_id=None if parent is None else parent.snapshot_id,
         states=states,
+        codecs=codecs,
         operator_states=tuple(OperatorStateInfo(state.name, state.mode) for state in snapshot.operator_states),
         files=stored,
         channel=_channel(snapshot),
@@ -109,16 +112,26 @@ class _SubtaskWriter:
     snapshot: SubtaskSnapshot
     parent: Manifest | None
 
-    def write_keyed(self, states: Iterable[StateInfo]) -> None:
-        """Write what each state needs."""
+    def write_keyed(self, states: Iterable[StateInfo]) -> dict[str, frozenset[str]]:
+        """Write what each state needs, and return by its name the codecs that its range may hold from now on."""
+        codecs: dict[str, frozenset[str]] = {}
         for cut, info in zip(self.snapshot.states, states, strict=True):
-            match self._plan(cut, info):
-                case _Plan.WHOLE:
-                    self._write_whole(cut, info)
-                case _Plan.DELTA:
-                    self._write_delta(cut, info, {})
-                case _Plan.FOLDED_DELTA:
-                    self._write_delta(cut, info, self._deltas_by_key_group(info.name))
+            plan = self._plan(cut, info)
+            with codecs_used() as used:
+                self._write(plan, cut, info)
+            # What is not encoded here goes on as it was stored.
+            is_encoded = plan is _Plan.WHOLE and not any(isinstance(one, ArrowGroup) for one in cut.groups.values())
+            codecs[info.name] = frozenset(used if is_encoded else used.union(info.codecs))
+        return codecs
+
+    def _write(self, plan: _Plan, cut: StateCut, info: StateInfo) -> None:
+        match plan:
+            case _Plan.WHOLE:
+                self._write_whole(cut, info)
+            case _Plan.DELTA:
+                self._write_delta(cut, info, {})
+            case _Plan.FOLDED_DELTA:
+                self._write_delta(cut, info, self._deltas_by_key_group(info.name))
 
     def write_others(self, outputs: pa.Table | None) -> None:
         """Write the in-flight elements, the operator state and the outputs, if there are any."""
