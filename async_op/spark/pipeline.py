@@ -16,6 +16,7 @@ from async_op.functions import Function
 from async_op.retry import RetryPolicy
 from async_op.settings import Mode
 from async_op.spark.arrow import check_arrow
+from async_op.spark.autoscale import AutoscalePolicy
 from async_op.spark.dead_letters import DeadLetters, schema_with_letters
 from async_op.spark.epoch import EpochProgress, EpochRunner, Sink
 from async_op.spark.transform import arrow_schema, parse_schema
@@ -73,6 +74,9 @@ class AsyncPipeline:
         `AsyncDataStream.ordered_wait`. They are committed with the epoch and delivered again with it.
     storage_options : dict, optional
         Passed to the fsspec filesystem of `snapshots`.
+    autoscale : AutoscalePolicy, optional
+        Changes the parallelism between micro-batches by what they measured; `parallelism` is where it begins. Each
+        decision is logged, with its reason, and stands in `progress()`.
 
     Raises
     ------
@@ -106,12 +110,16 @@ class AsyncPipeline:
         on_error: OnError = "fail",
         dead_letters: DeadLetters | None = None,
         storage_options: dict[str, Any] | None = None,
+        autoscale: AutoscalePolicy | None = None,
     ) -> None:
         check_arrow(function, key_by, mode)
         self._store = SnapshotStore(snapshots, operator_id, storage_options=storage_options)
         self._parallelism = parallelism
         self._max_parallelism = max_parallelism
         check_parallelism(parallelism, self._key_groups())
+        self._autoscale = autoscale
+        if autoscale is not None:
+            check_parallelism(autoscale.max, self._key_groups())
         self._order_by = [order_by] if isinstance(order_by, str) else list(order_by or [])
         self._output_schema = schema_with_letters(parse_schema(output_schema), on_error, dead_letters)
         self._settings = EpochSettings(
@@ -167,6 +175,7 @@ class AsyncPipeline:
             max_parallelism=self._key_groups(),
             order_by=self._order_by,
             sink=sink,
+            autoscale=self._autoscale,
         )
         runner.deliver_latest(spark)
         self._query = PipelineQuery(runner, spark)
