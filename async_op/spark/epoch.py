@@ -174,7 +174,10 @@ class EpochRunner:
         return 0 if self._latest is None else self._latest.version
 
     def deliver_latest(self, spark: SparkSession) -> None:
-        """Deliver the newest epoch again, in case the last run ended between its commit and its delivery."""
+        """Deliver the newest epoch again, in case the last run ended between its commit and its delivery.
+
+        Its outputs are named by the newest manifest, whatever committed that since: a claim, a rescale, a compaction.
+        """
         with self._lock:
             if self._latest is not None and self._latest.source_position is not None:
                 self._deliver(spark, self._latest, self._latest.source_position["epoch"])
@@ -187,7 +190,10 @@ class EpochRunner:
             spark = frame.sparkSession
             position = {} if self._latest is None else self._latest.source_position or {}
             if position.get("query_id") == query_id and batch_id <= position["batch_id"]:
-                self._deliver_batch(spark, position, batch_id)
+                # An epoch is committed after the one before it was delivered, so only the newest may be missing. Older
+                # manifests are not asked for: retention may have removed them.
+                if batch_id == position["batch_id"] and position["batch_epoch"] == position["epoch"]:
+                    self.deliver_latest(spark)
                 return
             check_columns(frame, "key_by", self._settings.key_by)
             check_columns(frame, "order_by", self._order_by)
@@ -254,12 +260,6 @@ class EpochRunner:
         subtask = F.when(no_key, 0).otherwise(subtask_column(columns, parallelism, self._max_parallelism))
         routed = frame.withColumn(_SUBTASK, subtask).repartitionById(parallelism, _SUBTASK).drop(_SUBTASK)
         return routed.sortWithinPartitions(*self._order_by) if self._order_by else routed
-
-    def _deliver_batch(self, spark: SparkSession, position: dict[str, Any], batch_id: int) -> None:
-        """Deliver a micro-batch that Spark replays; one older than the newest has been delivered for certain."""
-        if batch_id == position["batch_id"]:
-            epoch = position["batch_epoch"]
-            self._deliver(spark, self._store.load(epoch), epoch)
 
     def _deliver(self, spark: SparkSession, snapshot: Snapshot, epoch: int) -> None:
         self._sink(outputs_frame(spark, snapshot, self._output_schema), epoch)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import asdict
 from os import PathLike
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
@@ -226,7 +228,8 @@ class PipelineQuery:
 
     Spark starts no micro-batch without new input, so a thread drains what is in flight when none has come for a while,
     and at the end of a query with the trigger `availableNow` or `once`. Everything that this class does not have itself
-    is the `StreamingQuery`'s.
+    is the `StreamingQuery`'s. The progress of a micro-batch has that of its epoch among its `observedMetrics`, by the
+    name `keygroups`; drains, which Spark knows nothing of, stand in `AsyncPipeline.progress()` only.
     """
 
     def __init__(self, runner: EpochRunner, spark: SparkSession) -> None:
@@ -249,6 +252,17 @@ class PipelineQuery:
     def isActive(self) -> bool:  # noqa: N802 - StreamingQuery's name
         """Whether micro-batches may still come, or what is in flight is being drained."""
         return self.query.isActive or (self._ends_drained and self._drainer.is_alive())
+
+    @property
+    def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802 - StreamingQuery's name
+        """Spark's newest progress, with the epoch's."""
+        newest = self.query.lastProgress
+        return None if newest is None else self._with_epoch(newest)
+
+    @property
+    def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802 - StreamingQuery's name
+        """Spark's recent progress, with that of the epochs."""
+        return [self._with_epoch(one) for one in self.query.recentProgress]
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - StreamingQuery's name
         """Wait for the end of the query, then finish what is in flight.
@@ -290,6 +304,13 @@ class PipelineQuery:
         except KeyGroupsError as error:
             self._failure = error
             raise
+
+    def _with_epoch(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:
+        epochs = (epoch for epoch in tuple(self.runner.progress) if epoch.batch_id == progress.batchId)
+        for epoch in epochs:
+            metrics = {**asdict(epoch), "scaling": None if epoch.scaling is None else epoch.scaling.reason}
+            progress["observedMetrics"] = {**progress["observedMetrics"], "keygroups": Row(**metrics)}
+        return progress
 
     def _drain_when_idle(self) -> None:
         """Drain after an idle interval, and at the end of a query that ends by itself."""
