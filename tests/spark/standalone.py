@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -43,19 +44,12 @@ def _started(log: Path, *arguments: str, says: str) -> Iterator[str]:
         "SPARK_DAEMON_MEMORY": "256m",
     }
     command = [str(SPARK_HOME / "bin" / "spark-class"), *arguments]
-    with subprocess.Popen(command, env=os.environ | environment, stderr=subprocess.PIPE, text=True) as process:
+    with log.open("w") as output, subprocess.Popen(command, env=os.environ | environment, stderr=output) as process:
         try:
-            assert process.stderr is not None
-            heard = []
-            for line in process.stderr:
-                heard.append(line)
-                if found := re.search(says, line):
-                    break
-            else:
-                raise RuntimeError("".join(heard))
-            # What else it says goes on to be taken, so that it never waits for a reader.
-            with subprocess.Popen(["cat"], stdin=process.stderr, stdout=log.open("w")):
-                yield found[1]
-                process.terminate()
+            while (found := re.search(says, log.read_text())) is None:
+                if process.poll() is not None:
+                    raise RuntimeError(log.read_text())
+                time.sleep(0.1)
+            yield found[1]
         finally:
-            process.kill()
+            process.terminate()
