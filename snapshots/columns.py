@@ -92,9 +92,7 @@ def common_key_type(types: set[pa.DataType | None]) -> pa.DataType | None:
     return next(iter(types)) if len(types) == 1 else None
 
 
-def fitting_key_type(
-    type_: pa.DataType | None, group: Mapping[Hashable, Any], column: str
-) -> pa.DataType | None:
+def fitting_key_type(type_: pa.DataType | None, group: Mapping[Hashable, Any], column: str) -> pa.DataType | None:
     """Return the type of an index column that takes a whole key group as well: the same, or None for msgpack."""
     return None if type_ is None else common_key_type({type_} | key_types_of(held_keys(group, column)))
 
@@ -124,9 +122,7 @@ class RowEncoder:
         self._has_typed_keys = is_packed(schema.field("key")) or schema.field("key").type == pa.float64()
         self._piece_rows = 256
 
-    def rows(
-        self, key_group: int, group: _Group, changed: Collection[Any] | None = None
-    ) -> Iterator[pa.Table]:
+    def rows(self, key_group: int, group: _Group, changed: Collection[Any] | None = None) -> Iterator[pa.Table]:
         """Encode a key group, or of a delta what became of its changed keys or entries."""
         take = _by_key(group, changed) if self._entry is None else _by_entry(group, changed)
         while (columns := take(self._piece_rows))["key"]:

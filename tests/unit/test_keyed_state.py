@@ -8,9 +8,9 @@ import pytest
 from keygroups import KeyGroupOutOfRange, KeyGroupRange, ValueState
 from keygroups.state import (
     MISSING,
+    LayeredGroup,
     MemoryBackend,
     StateAccessOutsideInvocation,
-    LayeredGroup,
     StateCut,
     StateNotDeclared,
     Transaction,
