@@ -16,7 +16,7 @@ class LayeredGroup:
 
     Once nothing else holds the two dicts, which their reference counts tell, the newer one is folded into the older
     one, a few keys at a time. So neither the first write after a cut nor the end of a cut costs more than any other
-    write. Only the thread that owns the operator may call it, but for `load` and `get` of a frozen one, which any thread may.
+    write. Only the thread that owns the operator may call it, but for `load` and `get` of a frozen one: any thread may.
 
     Parameters
     ----------
