@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from async_op.clock import Clock, TimerHandle
-from async_op.elements import Entry, WatermarkEntry
+from async_op.elements import Entry, WatermarkEntry, add_entries
 from async_op.gate import TimerGate
 from keygroups.state import KeyedStateBackend, LazyGroup, identity_of, original_of
 from keygroups.state.timers import EVENT_TIME, PROCESSING_TIME, Place, Timer, TimerIndex
@@ -81,7 +81,7 @@ class TimerService:
         "start",
     )
 
-    start: Callable[[Entry], None]
+    start: Callable[[list[Entry]], object]
     deadlines: Deadlines
 
     def __init__(
@@ -223,25 +223,28 @@ class TimerService:
             place = self._event.take(self._held.timestamp)
             if place is None:
                 break
-            self.start(self._put(place, self._held))
+            self.start([self._put(place, self._held)])
         return self.fired > fired
 
     def _fire_processing(self) -> None:
         now = self._now()
         while self.active < self._capacity and (place := self._processing.take(now)) is not None:
-            self.start(self._put(place, None))
+            self.start([self._put(place, None)])
         self._arm()
 
     def _put(self, place: Place, watermark: WatermarkEntry | None) -> Entry:
         self.fired += 1
         event_time, timestamp = watermark is not None, place.timestamp
-        entry = Entry(self._in_flight.accepted, Timer(timestamp, event_time), timestamp if event_time else None, None)
+        made: list[Entry] = []
+        element = Timer(timestamp, event_time), timestamp if event_time else None, None
+        add_entries(made, (element,), self._in_flight.accepted)
+        entry = made[0]
         entry.key, entry.key_group = original_of(place.identity), place.key_group
         if self._timeout is not None:
             entry.deadline = self._clock.time() + self._timeout
             self.deadlines.watch(entry)
         if watermark is None:
-            self._in_flight.put(entry)
+            self._in_flight.put(made)
         else:
             self._in_flight.put_before(entry, watermark)
         return entry
