@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from tests.spark.conftest import java, spark
+from tests.spark.conftest import java
 
-__all__ = ["java", "spark"]
+__all__ = ["java"]

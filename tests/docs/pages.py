@@ -137,3 +137,15 @@ class Page:
         if record:
             self.recorded.append((example.region, session))
         return None
+
+
+def main(path: str, *options: str) -> None:
+    """Run one page in this process."""
+    page = Page(Path(path))
+    page.run(record="--record" in options)
+    if options:
+        page.write()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -5,7 +5,10 @@ pytest tests/docs --record      puts what the terminal sessions print now into t
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,17 +44,17 @@ def leaves(nav: Any) -> Iterator[str]:
 
 NAV = [*leaves(yaml.load((ROOT / "mkdocs.yml").read_text(), _Loader)["nav"])]
 PAGES = [
-    pytest.param(DOCS / name, id=name, marks=pytest.mark.spark if "pyspark" in (DOCS / name).read_text() else ())
+    pytest.param(
+        DOCS / name, id=name, marks=pytest.mark.spark if "import SparkSession" in (DOCS / name).read_text() else ()
+    )
     for name in NAV
 ]
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_the_code_of_the_page_runs(path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("path", [page for page in PAGES if not page.marks])
+def test_the_code_of_the_page_runs(path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
     page = Page(path)
-    if request.node.get_closest_marker("spark"):
-        request.getfixturevalue("spark")
-    record = request.config.getoption("record")
+    record = pytestconfig.getoption("record")
     with TemporaryDirectory() as folder, services_for(page.text) as environment:
         monkeypatch.chdir(folder)
         for name, value in environment.items():
@@ -60,6 +63,25 @@ def test_the_code_of_the_page_runs(path: Path, monkeypatch: pytest.MonkeyPatch, 
         monkeypatch.undo()
     if record:
         page.write()
+
+
+@pytest.mark.parametrize("path", [page for page in PAGES if page.marks])
+def test_the_code_of_the_page_runs_with_spark(path: Path, java: None, pytestconfig: pytest.Config) -> None:
+    """In a process of its own, because the JVM stays in the folder in which it was started."""
+    options = ["--record"] if pytestconfig.getoption("record") else []
+    settings = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    with TemporaryDirectory() as folder:
+        ended = subprocess.run(
+            [sys.executable, "-m", "tests.docs.pages", str(path), *options],
+            cwd=folder,
+            env=os.environ | settings,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+        )
+
+    assert ended.returncode == 0, ended.stderr[-4000:]
 
 
 @pytest.mark.parametrize("path", PAGES)
