@@ -44,10 +44,8 @@ def leaves(nav: Any) -> Iterator[str]:
 
 NAV = [*leaves(yaml.load((ROOT / "mkdocs.yml").read_text(), _Loader)["nav"])]
 PAGES = [
-    pytest.param(
-        DOCS / name, id=name, marks=pytest.mark.spark if "import SparkSession" in (DOCS / name).read_text() else ()
-    )
-    for name in NAV
+    pytest.param(path, id=name, marks=pytest.mark.spark if "import SparkSession" in path.read_text() else ())
+    for name, path in ((name, DOCS / name) for name in NAV)
 ]
 
 
