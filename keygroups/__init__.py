@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from keygroups.codec import register_codec
 from keygroups.descriptors import (
     AggregatingState,
     ListState,
@@ -14,6 +15,7 @@ from keygroups.errors import (
     ConfigError,
     KeyGroupOutOfRange,
     KeyGroupsError,
+    MissingCodec,
     NullKey,
     UnstorableValue,
     UnsupportedKey,
@@ -28,6 +30,7 @@ from keygroups.ranges import (
     subtask_of,
 )
 from keygroups.rescale import Move, RescalePlan, plan_rescale
+from keygroups.ttl import StateTtl
 
 __all__ = [
     "MAX_KEY_GROUPS",
@@ -39,11 +42,13 @@ __all__ = [
     "KeyGroupsError",
     "ListState",
     "MapState",
+    "MissingCodec",
     "Move",
     "NullKey",
     "ReducingState",
     "RescalePlan",
     "StateDescriptor",
+    "StateTtl",
     "UnstorableValue",
     "UnsupportedKey",
     "ValueState",
@@ -53,5 +58,6 @@ __all__ = [
     "key_hasher",
     "plan_rescale",
     "range_of",
+    "register_codec",
     "subtask_of",
 ]

@@ -12,6 +12,7 @@ from itertools import islice
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keygroups.codec import codecs_used
 from keygroups.errors import UnstorableValue
 from keygroups.ranges import KeyGroupRange
 from keygroups.state import LayeredGroup, StateCut
@@ -25,6 +26,7 @@ from snapshots.columns import (
     key_types_of,
     keyed_schema,
 )
+from snapshots.expiry import unexpired
 from snapshots.files import FileLabel, FileWriter, KeyedWriter
 from snapshots.filesystem import Folder
 from snapshots.in_flight import IN_FLIGHT_SCHEMA, in_flight_table, key_groups_of_elements
@@ -59,6 +61,7 @@ class SubtaskHandle:
     key_groups: KeyGroupRange
     parent_id: str | None
     states: tuple[StateInfo, ...]
+    codecs: dict[str, frozenset[str]]
     operator_states: tuple[OperatorStateInfo, ...]
     files: tuple[DataFile, ...]
     channel: Channel
@@ -79,7 +82,7 @@ def write_subtask(
     )
     with FileWriter(folder, attempt_id) as files:
         writer = _SubtaskWriter(folder, files, snapshot, parent)
-        writer.write_keyed(states)
+        codecs = writer.write_keyed(states)
         writer.write_others(outputs)
         stored = files.stored()
     return SubtaskHandle(
@@ -90,6 +93,7 @@ def write_subtask(
         key_groups=snapshot.key_groups,
         parent_id=None if parent is None else parent.snapshot_id,
         states=states,
+        codecs=codecs,
         operator_states=tuple(OperatorStateInfo(state.name, state.mode) for state in snapshot.operator_states),
         files=stored,
         channel=_channel(snapshot),
@@ -111,16 +115,26 @@ class _SubtaskWriter:
     snapshot: SubtaskSnapshot
     parent: Manifest | None
 
-    def write_keyed(self, states: Iterable[StateInfo]) -> None:
-        """Write what each state needs."""
+    def write_keyed(self, states: Iterable[StateInfo]) -> dict[str, frozenset[str]]:
+        """Write what each state needs, and return by its name the codecs that its range may hold from now on."""
+        codecs: dict[str, frozenset[str]] = {}
         for cut, info in zip(self.snapshot.states, states, strict=True):
-            match self._plan(cut, info):
-                case _Plan.WHOLE:
-                    self._write_whole(cut, info)
-                case _Plan.DELTA:
-                    self._write_delta(cut, info, {})
-                case _Plan.FOLDED_DELTA:
-                    self._write_delta(cut, info, self._deltas_by_key_group(info.name))
+            plan = self._plan(cut, info)
+            with codecs_used() as used:
+                self._write(plan, cut, info)
+            # What is not encoded here goes on as it was stored.
+            is_encoded = plan is _Plan.WHOLE and not any(isinstance(one, ArrowGroup) for one in cut.groups.values())
+            codecs[info.name] = frozenset(used if is_encoded else used.union(info.codecs))
+        return codecs
+
+    def _write(self, plan: _Plan, cut: StateCut, info: StateInfo) -> None:
+        match plan:
+            case _Plan.WHOLE:
+                self._write_whole(cut, info)
+            case _Plan.DELTA:
+                self._write_delta(cut, info, {})
+            case _Plan.FOLDED_DELTA:
+                self._write_delta(cut, info, self._deltas_by_key_group(info.name))
 
     def write_others(self, outputs: pa.Table | None) -> None:
         """Write the in-flight elements, the operator state and the outputs, if there are any."""
@@ -167,9 +181,9 @@ class _SubtaskWriter:
         return cut.since == self.parent.snapshot_id or cut.since in known
 
     def _write_whole(self, cut: StateCut, info: StateInfo) -> None:
-        columns = index_columns(info.kind)
+        columns, now = index_columns(info.kind), self.snapshot.wall_time
         types = [common_key_type(_likely_key_types(cut, column)) for column in columns]
-        encoder = RowEncoder(cut, keyed_schema(info, *types))
+        encoder = RowEncoder(cut, keyed_schema(info, *types), now)
         writer = KeyedWriter(self.files, self._label("keyed", info.name), encoder.schema, self.snapshot.key_groups)
         key_groups = sorted(cut.groups)
         position = 0
@@ -177,8 +191,8 @@ class _SubtaskWriter:
             key_group = key_groups[position]
             group = cut.groups[key_group]
             position += 1
-            if isinstance(group, ArrowGroup):
-                writer.add(key_group, [in_schema(group.table(), encoder.schema)])
+            if isinstance(group, ArrowGroup) and group.is_as_declared:
+                writer.add(key_group, [in_schema(unexpired(group.table(), now), encoder.schema)])
                 continue
             content = group if isinstance(group, dict) else group.load()
             try:
@@ -188,7 +202,7 @@ class _SubtaskWriter:
                 if fitting == types:
                     raise
                 types = fitting
-                encoder = RowEncoder(cut, keyed_schema(info, *types))
+                encoder = RowEncoder(cut, keyed_schema(info, *types), now)
                 position = bisect_left(key_groups, writer.begin_again(encoder.schema))
         writer.finish()
 
@@ -204,7 +218,7 @@ class _SubtaskWriter:
                 found |= key_types_of(changed_keys(keys, column, info.kind))
             types.append(common_key_type(found))
         schema = keyed_schema(info, *types, delta=True)
-        encoder = RowEncoder(cut, schema)
+        encoder = RowEncoder(cut, schema, self.snapshot.wall_time)
         label = self._label("delta", info.name, folds=bool(older))
         writer = KeyedWriter(self.files, label, schema, self.snapshot.key_groups)
         for key_group in sorted(changed.keys() | older.keys()):
