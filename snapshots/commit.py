@@ -11,6 +11,7 @@ from typing import Any
 from keygroups.hashing import key_hasher
 from keygroups.ranges import check_parallelism, range_of
 from snapshots.columns import KEY_ENCODING
+from snapshots.compression import plain_bytes
 from snapshots.errors import (
     CommitConflict,
     CommitOutcomeUnknown,
@@ -97,8 +98,8 @@ def put_manifest(folder: Folder, manifest: Manifest) -> None:
         The storage refused, and nothing was committed.
     """
     data = manifest.to_bytes()
-    if len(data) > MANIFEST_BYTES_MAX:
-        found = f"its manifest would have {len(data)} bytes, and {MANIFEST_BYTES_MAX} at most can be read"
+    if plain_bytes(data) > MANIFEST_BYTES_MAX:
+        found = f"its manifest would have {plain_bytes(data)} bytes, and {MANIFEST_BYTES_MAX} at most can be read"
         raise IncompleteSnapshot(f"{found}: compact, or rewrite with fewer key groups or subtasks")
     _create(folder, manifest, data)
     _verify(folder, manifest, data)

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from keygroups.errors import ConfigError
 from keygroups.ranges import MAX_KEY_GROUPS, KeyGroupRange
+from snapshots.compression import compressed, decompressed
 from snapshots.errors import IncompatibleSnapshot, SnapshotCorrupted
 from snapshots.features import FEATURES
 
@@ -290,8 +291,8 @@ class Manifest:
         return next((info for info in self.states if info.name == name), None)
 
     def to_bytes(self) -> bytes:
-        """Encode as JSON around a checksum of the body."""
-        return _sealed(_canonical(_as_object(self) | {"format_version": FORMAT_VERSION}))
+        """Encode as JSON around a checksum of the body, compressed if it is large."""
+        return compressed(_sealed(_canonical(_as_object(self) | {"format_version": FORMAT_VERSION})))
 
     @classmethod
     def from_bytes(cls, data: bytes, path: str) -> Manifest:
@@ -337,6 +338,7 @@ def _checked_body(data: bytes, path: str) -> dict[str, Any]:
     if len(data) > MANIFEST_BYTES_MAX:
         raise SnapshotCorrupted(path, f"{len(data)} bytes is more than a manifest may have")
     try:
+        data = decompressed(data, MANIFEST_BYTES_MAX)
         body = json.loads(data)["manifest"]
         expected = _sealed(_canonical(body))
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from keygroups import KeyGroupRange, ListState, MapState, ReducingState, ValueState, key_group_of
 from keygroups.state import MISSING, MemoryBackend, Transaction, identity_of
-from snapshots import InFlightElement, OperatorStateCut, SnapshotStore, SubtaskSnapshot
+from snapshots import InFlightElement, OperatorStateCut, SnapshotStore, SubtaskSnapshot, compression
 from snapshots.manifest import FORMAT_VERSION
 
 FOLDER = Path(__file__).parent
@@ -90,6 +90,15 @@ def write_entries(root: Path) -> None:
         store.write([_part(backend)])
 
 
+def write_compressed(root: Path) -> None:
+    """Write the same as `write`, with manifests that are stored as large ones are."""
+    before, compression.COMPRESSED_FROM_BYTES = compression.COMPRESSED_FROM_BYTES, 0
+    try:
+        write(root)
+    finally:
+        compression.COMPRESSED_FROM_BYTES = before
+
+
 def _part(backend: MemoryBackend) -> SubtaskSnapshot:
     return SubtaskSnapshot(
         subtask_index=0,
@@ -105,9 +114,10 @@ def _part(backend: MemoryBackend) -> SubtaskSnapshot:
 
 if __name__ == "__main__":
     made = 0
-    for name, writes in ((f"v{FORMAT_VERSION}", write), (f"entries-v{FORMAT_VERSION}", write_entries)):
-        if not (FOLDER / name).exists():
-            writes(FOLDER / name)
+    for name, writes in (("", write), ("entries-", write_entries), ("compressed-", write_compressed)):
+        folder = FOLDER / f"{name}v{FORMAT_VERSION}"
+        if not folder.exists():
+            writes(folder)
             made += 1
     if not made:
         sys.exit("a golden snapshot is never written again; a new format version, or feature, has its own")
