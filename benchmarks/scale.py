@@ -135,10 +135,15 @@ def _folder_at(root: str) -> SizesFolder:
     return _folders[root]
 
 
+def id_of(version: int) -> str:
+    """Return what all entries of a version have in common."""
+    return uuid.uuid5(uuid.NAMESPACE_OID, str(version)).hex
+
+
 def data_file(kind: FileKind, subtask: int, version: int, key_groups: KeyGroupRange, size: int) -> DataFile:
     """Return an entry as large as a real one."""
     # As the ids of the attempts of one commit, which begin alike.
-    attempt_id = f"{version:016x}{uuid.uuid4().hex[16:]}"
+    attempt_id = id_of(version)[:16] + uuid.uuid4().hex[16:]
     path = f"data/{attempt_id}/{kind}-payload-{key_groups.start}-{key_groups.end}.parquet"
     is_delta = kind == "delta"
     return DataFile(
@@ -146,7 +151,7 @@ def data_file(kind: FileKind, subtask: int, version: int, key_groups: KeyGroupRa
         state="payload" if kind in {"keyed", "delta"} else None,
         subtask=subtask,
         version=version,
-        parent_id=uuid.uuid4().hex if is_delta else None,
+        parent_id=id_of(version - 1) if is_delta else None,
         key_groups=key_groups,
         file_key_groups=key_groups,
         path=path,
