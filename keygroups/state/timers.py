@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from collections.abc import Callable, Hashable, Mapping
 from itertools import count
 from typing import Any, NamedTuple
@@ -54,7 +55,7 @@ class TimerIndex:
 
     The state says which timers there are, and the index is made from it. A place whose timer has been deleted stays
     until it comes up, or until there are too many of them. A timer that is due while its key is busy is *parked*, and
-    asked for when the key becomes free.
+    asked for when the key becomes free. Of each key, what is parked comes before what is not, and is in order.
 
     Parameters
     ----------
@@ -102,8 +103,11 @@ class TimerIndex:
     def add(self, timestamp: int, key_group: int, identity: Hashable) -> None:
         """Tell that a timer is in the state that was not before."""
         place = Place(timestamp, next(self._numbers), key_group, identity)
-        # In the order of its key: what is parked is not looked for elsewhere.
-        heapq.heappush(self.parked.get(identity, self._heap), place)
+        parked = self.parked.get(identity)
+        if parked is not None and place < parked[-1]:
+            insort(parked, place)
+        else:
+            heapq.heappush(self._heap, place)
 
     def deleted(self) -> None:
         """Tell that a timer is not in the state any more."""
@@ -121,7 +125,7 @@ class TimerIndex:
             if not self._is_kept(place):
                 self._stale = max(0, self._stale - 1)
             elif self._is_busy(original_of(place.identity)):
-                heapq.heappush(self.parked.setdefault(place.identity, []), place)
+                self.parked.setdefault(place.identity, []).append(place)
             else:
                 return self._removed(place)
         return None
@@ -130,7 +134,7 @@ class TimerIndex:
         """Remove from the state the next timer of a key that has become free."""
         parked = self.parked.pop(identity, [])
         while parked and parked[0].timestamp <= until:
-            place = heapq.heappop(parked)
+            place = parked.pop(0)
             if self._is_kept(place):
                 if parked:
                     self.parked[identity] = parked
