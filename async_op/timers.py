@@ -162,9 +162,10 @@ class TimerService:
         """The newest one that has left the operator."""
         return self._in_flight.watermark
 
-    def changed(self) -> None:
-        """Tell that there are other timers."""
-        self._arm()
+    def changed(self, index: TimerIndex) -> None:
+        """Tell that there are other timers of a kind."""
+        if index is self._processing:
+            self._arm()
 
     def fire_before(self, watermark: WatermarkEntry) -> bool:
         """Put what is due in front of a watermark that would leave now, and tell whether that has to wait for it."""
@@ -234,12 +235,13 @@ class TimerService:
 
     def _put(self, place: Place, watermark: WatermarkEntry | None) -> Entry:
         self.fired += 1
-        event_time, timestamp = watermark is not None, place.timestamp
+        timestamp, _, key_group, identity = place
+        event_time = watermark is not None
         made: list[Entry] = []
         element = Timer(timestamp, event_time), timestamp if event_time else None, None
         add_entries(made, (element,), self._in_flight.accepted)
         entry = made[0]
-        entry.key, entry.key_group = original_of(place.identity), place.key_group
+        entry.key, entry.key_group = original_of(identity), key_group
         if self._timeout is not None:
             entry.deadline = self._clock.time() + self._timeout
             self.deadlines.watch(entry)
