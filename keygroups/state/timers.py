@@ -117,12 +117,13 @@ class TimerIndex:
         """Remove from the state the next timer with a timestamp up to some time whose key is free."""
         while self._heap and self._heap[0][0] <= until:
             place = heapq.heappop(self._heap)
-            if not self._is_kept(place):
-                self._stale = max(0, self._stale - 1)
-            elif self._is_busy(original_of(place[3])):
-                self.parked.setdefault(place[3], []).append(place)
+            identity = place[3]
+            if self._is_busy(original_of(identity)):
+                self.parked.setdefault(identity, []).append(place)
+            elif self._remove(place):
+                return place
             else:
-                return self._removed(place)
+                self._stale = max(0, self._stale - 1)
         return None
 
     def take_parked(self, identity: Hashable, until: int) -> Place | None:
@@ -130,10 +131,10 @@ class TimerIndex:
         parked = self.parked.pop(identity, [])
         while parked and parked[0][0] <= until:
             place = parked.pop(0)
-            if self._is_kept(place):
+            if self._remove(place):
                 if parked:
                     self.parked[identity] = parked
-                return self._removed(place)
+                return place
         for place in parked:
             heapq.heappush(self._heap, place)
         return None
@@ -143,8 +144,11 @@ class TimerIndex:
         timestamps: Any = self.table.get(key_group, identity)
         return timestamps is not MISSING and timestamp in timestamps
 
-    def _removed(self, place: Place) -> Place:
+    def _remove(self, place: Place) -> bool:
+        """Remove a timer from the state, and tell whether it was there."""
         timestamp, _, key_group, identity = place
         timestamps: Any = self.table.get(key_group, identity)
+        if timestamps is MISSING or timestamp not in timestamps:
+            return False
         self.table.put_entries(key_group, identity, timestamps.delete(timestamp), (timestamp,), replaced=False)
-        return place
+        return True
