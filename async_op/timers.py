@@ -118,7 +118,7 @@ class TimerService:
         in_flight: InFlight,
     ) -> TimerService | None:
         """Return what fires the timers of an operator's function, if that has any."""
-        if not settings.fires_timers:
+        if not settings.function.has_timers:
             return None
         return cls(backend, restored or {}, clock, in_flight, settings.capacity, settings.timeout)
 
@@ -135,7 +135,7 @@ class TimerService:
         """Fire what is due now that all that was in flight is in the queue, and wait for the rest."""
         self._is_restoring = False
         self._in_flight.queue.release()
-        self._arm()
+        self._fire_processing()
 
     def finish(self) -> None:
         """End of input: fire what is due by now, and nothing that is due later."""
