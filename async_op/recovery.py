@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from async_op.clock import Clock
-from async_op.elements import Entry
+from async_op.elements import Entry, add_entries
 from async_op.in_flight import InFlight
 from async_op.invoker import Invoker
 from snapshots import InFlightElement
@@ -67,13 +67,14 @@ class Recovery:
             entry.deadline = self._clock.time() + budget
             entry.expired = budget == 0
         if element.delay is None:
-            self._invoker.start(entry)
+            self._invoker.start([entry])
         else:
             self._invoker.start_after(entry, element.delay)
         return entry
 
     def _put(self, element: InFlightElement) -> Entry:
-        entry = Entry(self._in_flight.accepted, element.value, element.timestamp, element.element_id)
-        entry.key, entry.key_group, entry.attempt = element.key, element.key_group, element.attempt
-        self._in_flight.put(entry)
-        return entry
+        made: list[Entry] = []
+        add_entries(made, [(element.value, element.timestamp, element.element_id)], self._in_flight.accepted)
+        made[0].key, made[0].key_group, made[0].attempt = element.key, element.key_group, element.attempt
+        self._in_flight.put(made)
+        return made[0]
