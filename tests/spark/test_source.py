@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -160,6 +160,7 @@ def test_filters_leave_out_files_and_row_groups(tmp_path: Path) -> None:
     assert scan(Not(EqualTo(("key",), "key 7")))[0] == len(keys)
 
 
+@settings(max_examples=500)
 @given(st.lists(st.tuples(st.sampled_from(range(7)), st.integers(-2, G + 1)), max_size=4), st.integers(0, G - 1))
 def test_wanted_key_groups_are_those_that_all_filters_let_through(wanted: list[tuple[int, int]], first: int) -> None:
     makers: list[tuple[Callable[[int], Filter], Callable[[int, int], bool]]] = [
