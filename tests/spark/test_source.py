@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,14 +17,17 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual, Not
+from pyspark.sql.types import LongType, StringType, StructType
 
 from keygroups import ConfigError, ListState, MapState, ValueState, key_group_of, range_of
 from keygroups.state import MemoryBackend, SharedList
-from snapshots import SnapshotStore
+from snapshots import CommitConflict, SnapshotStore
 from snapshots.filesystem import open_folder
 from snapshots.spark import register
+from snapshots.spark.options import SourceOptions
 from snapshots.spark.pruning import WantedKeyGroups
 from snapshots.spark.reading import SnapshotReader, spark_schema, stored_schema
+from snapshots.spark.writing import StateWriter
 from snapshots.testing.wrappers import CountingFolder
 from tests.s3_server import s3_server
 from tests.snapshot_kit import COUNT, PROFILE, G, content_of, part, parts, record, restored, words
@@ -269,6 +273,36 @@ def test_a_write_that_fails_leaves_nothing_but_garbage(source: SparkSession, tmp
     left = {str(path.relative_to(tmp_path / "enrich")) for path in (tmp_path / "enrich").glob("data/*/*")}
     assert left == {file.path for file in store.load(1).manifest.files}
     assert report.undeleted == ()
+
+
+def test_of_two_attempts_at_a_partition_and_two_writers_one_counts(tmp_path: Path) -> None:
+    store = SnapshotStore(tmp_path, "enrich")
+    options = SourceOptions({"path": store.uri, "state": "count", "parallelism": "2", "max_parallelism": str(G)})
+    schema = StructType().add("key", StringType()).add("value", LongType())
+
+    def batches(numbers: range) -> Iterator[pa.RecordBatch]:
+        for n in numbers:
+            yield pa.RecordBatch.from_pydict({"key": [f"key {n}"], "value": [n]})
+
+    writer, other = StateWriter(options, schema, False), StateWriter(options, schema, False)
+    task = pickle.loads(pickle.dumps(writer))
+    lost, kept, second = (
+        task.write(batches(range(50))),
+        task.write(batches(range(50))),
+        task.write(batches(range(50, 60))),
+    )
+    assert store.versions() == []
+    late = other.write(batches(range(3)))
+    writer.commit([kept, second])
+    assert content_of(store.load(1), 2, [COUNT]) == {"count": {f"key {n}": n for n in range(60)}}
+    with pytest.raises(CommitConflict):
+        other.commit([late])
+    other.abort([late, None])
+    staged = {path.relative_to(tmp_path / "enrich").as_posix() for path in tmp_path.glob("enrich/data/*/staged*")}
+    assert staged == {name for names in lost.by_subtask.values() for name in names}
+    store.collect_garbage(min_age=0, dry_run=False)
+    assert list(tmp_path.glob("enrich/data/*/staged*")) == []
+    assert store.verify().ok
 
 
 def test_a_state_that_an_operator_has_continued_is_not_written_over(source: SparkSession, tmp_path: Path) -> None:
