@@ -7,6 +7,7 @@ from keygroups.state.collections import Entries, SharedList, entries_of, entry_o
 from keygroups.state.errors import StateAccessOutsideInvocation, StateNotDeclared, WrongStateKind
 from keygroups.state.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, ValueHandle
 from keygroups.state.identity import TypedKey, identity_of, original_of
+from keygroups.state.layered import LayeredGroup
 from keygroups.state.memory import MemoryBackend
 from keygroups.state.transaction import Transaction
 
@@ -15,6 +16,7 @@ __all__ = [
     "AggregatingHandle",
     "Entries",
     "KeyedStateBackend",
+    "LayeredGroup",
     "LazyGroup",
     "ListHandle",
     "MapHandle",

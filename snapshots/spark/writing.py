@@ -246,6 +246,7 @@ def _write_subtask(pending: PendingSnapshot, target: Target, subtask: int, names
         writer.finish()
         stored = files.stored()
     others = () if parent is None else tuple(info for info in parent.states if info.name != target.info.name)
+    states = (*others, target.info)
     return SubtaskHandle(
         subtask_index=subtask,
         parallelism=target.parallelism,
@@ -253,7 +254,8 @@ def _write_subtask(pending: PendingSnapshot, target: Target, subtask: int, names
         hash=target.hash,
         key_groups=owned,
         parent_id=None if parent is None else parent.snapshot_id,
-        states=(*others, target.info),
+        states=states,
+        codecs={info.name: frozenset(info.codecs) for info in states},
         operator_states=(),
         files=stored,
         channel=Channel(subtask=subtask, key_groups=owned, watermark=None, cut_id=None, keyless=0),

@@ -1,4 +1,7 @@
-"""Spark Connect: transform and data source work, a pipeline says what it needs. In a process of its own."""
+"""Spark Connect: the stateless transform and the data source work, a pipeline says what it needs.
+
+In a process of its own.
+"""
 
 from __future__ import annotations
 
