@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import pickle
 import random
@@ -259,13 +260,26 @@ def test_states_are_added_to_each_other(source: SparkSession, tmp_path: Path) ->
     assert set(restore) == {"first", "second"}
 
 
+def test_keys_of_several_columns_and_of_any_type_that_has_a_key_group(source: SparkSession, tmp_path: Path) -> None:
+    days = source.range(30).selectExpr(
+        "named_struct('user', concat('u', id), 'day', date'2020-02-03') as key", "id as value"
+    )
+    store = SnapshotStore(tmp_path, "enrich")
+    write(days, store, state="count", parallelism=2, max_parallelism=G)
+    wanted = {(f"u{n}", dt.date(2020, 2, 3)): n for n in range(30)}
+    assert content_of(store.load(1), 3, [COUNT]) == {"count": wanted}
+    frame = read(source, store)
+    assert frame.schema["key"].dataType.simpleString() == "binary"
+    assert frame.where("value = 7").count() == 1
+
+
 def test_a_write_that_fails_leaves_nothing_but_garbage(source: SparkSession, tmp_path: Path) -> None:
     store = SnapshotStore(tmp_path, "enrich")
     write(source.range(10).selectExpr("id as key", "id as value"), store, state="other", parallelism=2)
     boom = source.range(0, 100, 1, 4).selectExpr("id as key", "if(id = 77, raise_error('boom'), id) as value")
     twice = source.range(0, 100, 1, 4).selectExpr("id % 99 as key", "id as value")
     null = source.range(0, 100, 1, 4).selectExpr("nullif(id, 50) as key", "id as value")
-    for frame, message in ((boom, "boom"), (twice, "may be there once"), (null, "null key in key")):
+    for frame, message in ((boom, "boom"), (twice, "twice; nothing was committed"), (null, "null key in key")):
         with pytest.raises(Exception, match=message):
             write(frame, store, state="count")
         assert store.versions() == [1]
@@ -317,9 +331,13 @@ def test_a_state_that_an_operator_has_continued_is_not_written_over(source: Spar
     [
         ("id as key, id as value", {"parallelism": 2}, "state=None"),
         ("id as key, id as value", {"state": "count"}, "parallelism=None"),
-        ("id as key, id as price", {"state": "count", "parallelism": 2}, "select and rename"),
-        ("id as key, id as value, id as more", {"state": "count", "parallelism": 2}, "select and rename"),
-        ("date'2020-01-01' as key, id as value", {"state": "count", "parallelism": 2}, "keys are integers"),
+        ("id as key, id as price", {"state": "count", "parallelism": 2}, "needs the columns key, value"),
+        (
+            "id as key, id as value, id as more",
+            {"state": "count", "parallelism": 2},
+            "a value state has key_group, key, value",
+        ),
+        ("1.5BD as key, id as value", {"state": "count", "parallelism": 2}, "keys of type Decimal"),
         ("id as key, id as value", {"state": "count", "parallelism": 2, "kind": "set"}, "one of value"),
     ],
 )
