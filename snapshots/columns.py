@@ -10,11 +10,21 @@ import pyarrow as pa
 
 from keygroups.codec import pack
 from keygroups.errors import UnstorableValue
-from keygroups.state import MISSING, LayeredGroup, SharedList, StateCut, TypedKey, entries_of, entry_of, original_of
+from keygroups.state import (
+    MISSING,
+    Expiring,
+    LayeredGroup,
+    SharedList,
+    StateCut,
+    TypedKey,
+    entries_of,
+    entry_of,
+    original_of,
+)
 from keygroups.values import Misfit, array_of
 from snapshots.manifest import StateInfo
 from snapshots.parquet import KEY_GROUP
-from snapshots.schemas import ENTRY_COLUMNS, with_field_ids
+from snapshots.schemas import ENTRY_COLUMNS, EXPIRES_AT, with_field_ids
 
 KEY_ENCODING = "columns-1"
 """Keys are a column of their own type where all are of one, else msgpack; named in the manifest."""
@@ -57,6 +67,7 @@ def keyed_schema(
         *([pa.field(DELETED, pa.bool_(), False)] if delta else []),
         *([] if entry is None else [entry]),
         _field("value", info.arrow_type),
+        *([pa.field(EXPIRES_AT, pa.int64())] if EXPIRES_AT in info.field_ids else []),
     ]
     return pa.schema([with_field_ids(field, info.field_ids, field.name) for field in fields])
 
@@ -106,6 +117,8 @@ class RowEncoder:
         The state.
     schema : pyarrow.Schema
         From `keyed_schema`.
+    now : int
+        The processing time of the cut: what has expired by then is left out, or removed by a delta.
 
     Attributes
     ----------
@@ -113,7 +126,9 @@ class RowEncoder:
         Of every piece.
     """
 
-    def __init__(self, cut: StateCut, schema: pa.Schema) -> None:
+    def __init__(self, cut: StateCut, schema: pa.Schema, now: int) -> None:
+        self._now = now
+        self._expires = EXPIRES_AT in schema.names
         self._where = f"state {cut.descriptor.name!r}"
         self.schema = schema
         self._is_delta = DELETED in schema.names
@@ -126,6 +141,10 @@ class RowEncoder:
         """Encode a key group, or of a delta what became of its changed keys or entries."""
         take = _by_key(group, changed) if self._entry is None else _by_entry(group, changed)
         while (columns := take(self._piece_rows))["key"]:
+            if self._expires:
+                columns = _living(columns, self._now, keep_deleted=self._is_delta)
+                if not columns["key"]:
+                    continue
             table = self._table(key_group, columns)
             row_bytes = max(table.nbytes // table.num_rows, 1)
             self._piece_rows = min(max(PIECE_BYTES // row_bytes, 1), PIECE_ROWS_MAX)
@@ -139,6 +158,8 @@ class RowEncoder:
         if self._is_delta:
             arrays[DELETED] = pa.array([value is MISSING for value in values], pa.bool_())
             values = _without_missing(values, schema.field("value"))
+        if self._expires:
+            arrays[EXPIRES_AT] = pa.array(columns[EXPIRES_AT], pa.int64())
         arrays[KEY_GROUP] = pa.repeat(pa.scalar(key_group, pa.int32()), len(keys))
         arrays["key"] = encode_column(keys, schema.field("key"), f"a key of {self._where}")
         arrays["value"] = encode_column(values, schema.field("value"), self._where, keys)
@@ -182,6 +203,17 @@ def _by_entry(group: _Group, changed: Collection[Any] | None) -> _Take:
 def _without_missing(values: list[Any], field: pa.Field) -> list[Any]:
     """Return what becomes null as None; in a column of msgpack None is a value."""
     return values if is_packed(field) else [None if value is MISSING else value for value in values]
+
+
+def _living(columns: dict[str, list[Any]], now: int, *, keep_deleted: bool) -> dict[str, list[Any]]:
+    """Divide what expires into value and expiry; what has expired already is as good as removed."""
+    held = [value if isinstance(value, Expiring) and value.expires_at > now else None for value in columns["value"]]
+    rows = range(len(held)) if keep_deleted else [row for row, value in enumerate(held) if value is not None]
+    living = [held[row] for row in rows]
+    return {name: [column[row] for row in rows] for name, column in columns.items()} | {
+        "value": [MISSING if value is None else value.value for value in living],
+        EXPIRES_AT: [None if value is None else value.expires_at for value in living],
+    }
 
 
 def encode_column(values: list[Any], field: pa.Field, where: str, keys: list[Any] | None = None) -> pa.Array:

@@ -24,6 +24,7 @@ from snapshots.columns import (
     key_types_of,
     keyed_schema,
 )
+from snapshots.expiry import unexpired
 from snapshots.files import FileLabel, FileWriter, KeyedWriter
 from snapshots.filesystem import Folder
 from snapshots.in_flight import IN_FLIGHT_SCHEMA, in_flight_table, key_groups_of_elements
@@ -178,20 +179,20 @@ class _SubtaskWriter:
         return cut.since == self.parent.snapshot_id or cut.since in known
 
     def _write_whole(self, cut: StateCut, info: StateInfo) -> None:
-        columns = index_columns(info.kind)
+        columns, now = index_columns(info.kind), self.snapshot.wall_time
         types = [common_key_type(_likely_key_types(cut, column)) for column in columns]
-        encoder = RowEncoder(cut, keyed_schema(info, *types))
+        encoder = RowEncoder(cut, keyed_schema(info, *types), now)
         writer = KeyedWriter(self.files, self._label("keyed", info.name), encoder.schema, self.snapshot.key_groups)
         for key_group in sorted(cut.groups):
             group = cut.groups[key_group]
-            if isinstance(group, ArrowGroup):
-                writer.add(key_group, [in_schema(group.table(), encoder.schema)])
+            if isinstance(group, ArrowGroup) and group.is_as_declared:
+                writer.add(key_group, [in_schema(unexpired(group.table(), now), encoder.schema)])
                 continue
             content = group if isinstance(group, dict) else group.load()
             fitting = [fitting_key_type(type_, content, column) for type_, column in zip(types, columns, strict=True)]
             if fitting != types:
                 types = fitting
-                encoder = RowEncoder(cut, keyed_schema(info, *types))
+                encoder = RowEncoder(cut, keyed_schema(info, *types), now)
                 writer.change_schema(encoder.schema, key_group)
             writer.add(key_group, encoder.rows(key_group, content))
         writer.finish()
@@ -208,7 +209,7 @@ class _SubtaskWriter:
                 found |= key_types_of(changed_keys(keys, column, info.kind))
             types.append(common_key_type(found))
         schema = keyed_schema(info, *types, delta=True)
-        encoder = RowEncoder(cut, schema)
+        encoder = RowEncoder(cut, schema, self.snapshot.wall_time)
         label = self._label("delta", info.name, folds=bool(older))
         writer = KeyedWriter(self.files, label, schema, self.snapshot.key_groups)
         for key_group in sorted(changed.keys() | older.keys()):

@@ -129,10 +129,12 @@ class CachedRestore(SubtaskRestore):
             committed,
         )
 
-    def states(self, descriptors: Iterable[StateDescriptor]) -> dict[str, dict[int, RestoredGroup]]:
+    def states(
+        self, descriptors: Iterable[StateDescriptor], now: int | None = None
+    ) -> dict[str, dict[int, RestoredGroup]]:
         """Return the keyed state by name and key group, as `SubtaskRestore` does; what is kept as dicts."""
         declared = tuple(descriptors)
-        stored = SubtaskRestore.states(self, declared)
+        stored = SubtaskRestore.states(self, declared, now)
         return {descriptor.name: self._with_kept(descriptor, stored[descriptor.name]) for descriptor in declared}
 
     def _with_kept(self, descriptor: StateDescriptor, stored: Mapping[int, RestoredGroup]) -> dict[int, RestoredGroup]:
@@ -145,4 +147,5 @@ class CachedRestore(SubtaskRestore):
 
 
 def _place(uri: str, descriptor: StateDescriptor, key_group: int) -> _Place:
-    return _Place(uri, descriptor.name, f"{descriptor.kind} {descriptor.type}", key_group)
+    expires = "expiring " if descriptor.ttl is not None else ""
+    return _Place(uri, descriptor.name, f"{expires}{descriptor.kind} {descriptor.type}", key_group)

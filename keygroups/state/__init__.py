@@ -10,11 +10,14 @@ from keygroups.state.identity import TypedKey, identity_of, original_of
 from keygroups.state.layered import LayeredGroup
 from keygroups.state.memory import MemoryBackend
 from keygroups.state.transaction import Transaction
+from keygroups.state.ttl import HOLE, Expiring
 
 __all__ = [
+    "HOLE",
     "MISSING",
     "AggregatingHandle",
     "Entries",
+    "Expiring",
     "KeyedStateBackend",
     "LayeredGroup",
     "LazyGroup",

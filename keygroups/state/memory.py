@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Hashable, Iterable, Mapping, Sized
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sized
 from typing import Any, TypeAlias
 
 from keygroups.descriptors import StateDescriptor
@@ -13,6 +13,7 @@ from keygroups.state.backend import MISSING, LazyGroup, StateCut
 from keygroups.state.collections import Entries
 from keygroups.state.layered import LayeredGroup, is_shared
 from keygroups.state.storable import plain_check_of
+from keygroups.ttl import wall_time
 
 CHANGED_KEYS_MIN = 1024
 """A group counts as wholly changed once removals have brought more keys than this, and than half of the group."""
@@ -198,6 +199,8 @@ class MemoryBackend:
         Content by state name and key group, loaded on first touch; a dict is never changed.
     since : str, optional
         The id of the snapshot that `restored` is the whole content of, so that the next one can be a delta on it.
+    wall_time : callable
+        Returns the processing time (milliseconds since the epoch).
 
     Raises
     ------
@@ -213,7 +216,7 @@ class MemoryBackend:
     1
     """
 
-    __slots__ = ("_since", "tables")
+    __slots__ = ("_since", "tables", "wall_time")
 
     def __init__(
         self,
@@ -221,7 +224,9 @@ class MemoryBackend:
         owned: KeyGroupRange,
         restored: Mapping[str, Mapping[int, LazyGroup | _Group]] | None = None,
         since: str | None = None,
+        wall_time: Callable[[], int] = wall_time,
     ) -> None:
+        self.wall_time = wall_time
         contents = restored or {}
         self._since = since
         self.tables: dict[str, MemoryTable] = {}
