@@ -27,7 +27,8 @@ SUBSET = (
     "tests/operator",
     "tests/packaging/test_imports.py",
 )
-TOOLS = ("blockbuster", "hypothesis", "pytest", "pytest-asyncio", "pytest-timeout")
+TOOLS = ("blockbuster", "duckdb", "hypothesis", "pytest", "pytest-asyncio", "pytest-timeout")
+PANDAS = "pandas>=2.2,<3"
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +40,7 @@ def asked_for(pytestconfig: pytest.Config) -> None:
 def pinned_tools() -> list[str]:
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
     pins = {pin.partition("==")[0]: pin for pin in groups["dev"] if isinstance(pin, str)}
-    return [pins[tool] for tool in TOOLS]
+    return [*(pins[tool] for tool in TOOLS), PANDAS]
 
 
 def passes_the_subset(python: Path, checkout: Path) -> None:
@@ -63,7 +64,10 @@ def test_the_oldest_packages(wheel: Path, checkout: Path, tmp_path: Path) -> Non
     """The lower bounds in pyproject.toml are those that work."""
     run(["uv", "venv", "--quiet", "--python", interpreter(SUPPORTED[0]), tmp_path / "venv"])
     python = tmp_path / "venv" / "bin" / "python"
-    oldest = ["--resolution", "lowest-direct", f"keygroups[cli] @ {wheel.as_uri()}"]
-    run(["uv", "pip", "install", "--quiet", "--python", python, *oldest, *pinned_tools()])
+    install = ["uv", "pip", "install", "--quiet", "--python", python]
+    # From pyproject.toml, because the dependencies of a wheel are not direct ones.
+    oldest = ["--resolution", "lowest-direct", "--requirements", ROOT / "pyproject.toml", "--extra", "cli"]
+    run([*install, *oldest, *pinned_tools()])
+    run([*install, "--no-deps", wheel])
 
     passes_the_subset(python, checkout)
