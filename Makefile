@@ -40,7 +40,7 @@ docs: $(venv)/.dev
 
 # Wheel and sdist on every supported Python (those on the PATH, or pyenv's), and with the oldest packages allowed.
 packaging: $(venv)/.dev
-	@PATH="$(CURDIR)/$(venv)/bin:$$PATH" $(python) -m pytest tests/packaging --all-pythons --timeout 900
+	@$(python) -m pytest tests/packaging --all-pythons --timeout 900
 
 # Spark needs a Java: the one of this machine, else the one that pip can install.
 java: $(venv)/.demo

@@ -29,7 +29,7 @@ def _commands() -> Iterator[str]:
 
 def _row(parameter: Any) -> str:
     is_argument = parameter.param_type_name == "argument"
-    name = parameter.name.upper() if is_argument else ", ".join(parameter.opts)
+    names = [parameter.name.upper()] if is_argument else parameter.opts
     default = f" Default: {parameter.default}." if parameter.default not in (None, False) and not is_argument else ""
     needed = " Required." if parameter.required and not is_argument else ""
-    return f"| `{name}` | {parameter.help or ''}{needed}{default} |"
+    return f"| {', '.join(f'`{name}`' for name in names)} | {parameter.help or ''}{needed}{default} |"

@@ -67,7 +67,7 @@ def largest_keys(snapshot: Snapshot, state_name: str, limit: int = 10) -> list[L
     best: pa.Table | None = None
     for sizes in _sizes_of_keys(stream.tables(all_key_groups(snapshot.manifest))):
         both = sizes if best is None else pa.concat_tables([best, sizes])
-        best = both.take(pc.select_k_unstable(both, limit, [(_SIZE, "descending")]))
+        best = both.take(pc.sort_indices(both, [(_SIZE, "descending")])[:limit])
     if best is None:
         return []
     columns = (best.column(name).to_pylist() for name in (KEY_GROUP, _ROWS, _SIZE))

