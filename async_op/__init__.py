@@ -8,6 +8,7 @@ from async_op.dead_letters import DeadLetter
 from async_op.elements import Record, Watermark
 from async_op.errors import (
     AsyncTimeoutError,
+    CircuitOpen,
     ElementFailed,
     IncompleteBatch,
     InvalidFunctionResult,
@@ -25,18 +26,23 @@ from async_op.functions import (
     Runtime,
 )
 from async_op.operator import AsyncWaitOperator
+from async_op.resilience import AdaptiveConcurrency, Cache, CircuitBreaker, RateLimit, Resilience, SingleFlight
 from async_op.retry import ExponentialBackoffRetry, FixedDelayRetry, RetryPolicy
-from async_op.statistics import Latency, OperatorStatistics
+from async_op.statistics import Latency, OperatorStatistics, ResilienceStatistics
 from async_op.stream import AsyncDataStream
 
 __all__ = [
+    "AdaptiveConcurrency",
     "AsyncBatchFunction",
     "AsyncDataStream",
     "AsyncFunction",
     "AsyncTimeoutError",
     "AsyncWaitOperator",
     "BlockingFunction",
+    "Cache",
     "CallbackFunction",
+    "CircuitBreaker",
+    "CircuitOpen",
     "Clock",
     "DeadLetter",
     "ElementFailed",
@@ -51,11 +57,15 @@ __all__ = [
     "MailboxClosed",
     "OperatorClosed",
     "OperatorStatistics",
+    "RateLimit",
     "Record",
+    "Resilience",
+    "ResilienceStatistics",
     "ResultFuture",
     "RetryAfter",
     "RetryPolicy",
     "Runtime",
+    "SingleFlight",
     "TimerHandle",
     "Watermark",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import Any, Protocol, overload
@@ -26,6 +26,11 @@ from keygroups.errors import ConfigError
 _SEQUENCES = frozenset({list, tuple})
 
 
+InvokeBatch = Callable[
+    [Sequence[Any], Sequence[InvocationContext]], Coroutine[Any, Any, Sequence[Iterable[Any] | BaseException]]
+]
+
+
 class BatchOutcomes(Outcomes, Protocol):
     """What becomes of the calls for batches."""
 
@@ -44,7 +49,9 @@ class Batches:
     Parameters
     ----------
     function : AsyncBatchFunction
-        What is called.
+        How large its batches are, and how long they wait.
+    invoke : coroutine function
+        What is called with the values and contexts of a batch.
     scope : Scope
         What all invocations share.
     capacity : int
@@ -73,6 +80,7 @@ class Batches:
         "_full",
         "_function",
         "_in_flight",
+        "_invoke",
         "_latency",
         "_outcomes",
         "_running",
@@ -89,6 +97,7 @@ class Batches:
     def __init__(
         self,
         function: AsyncBatchFunction,
+        invoke: InvokeBatch,
         scope: Scope,
         capacity: int,
         in_flight: InFlight,
@@ -100,6 +109,7 @@ class Batches:
             limits = (function.max_batch_size, function.max_batch_delay)
             raise ConfigError("function", limits, "max_batch_size is at least 1, max_batch_delay at least 0")
         self._function = function
+        self._invoke = invoke
         self._scope = scope
         self._in_flight = in_flight
         self._deadlines = deadlines
@@ -240,7 +250,7 @@ class Batches:
         clock = self._scope.clock
         started = clock.time()
         try:
-            results = await self._function.async_invoke_batch(batch.values(), Contexts(batch, self))
+            results = await self._invoke(batch.values(), Contexts(batch, self))
             results = _one_for_each(len(batch), results)
         except asyncio.CancelledError as error:
             if batch.task.cancelling():

@@ -126,6 +126,23 @@ class RetryAfter(KeyGroupsError):
         super().__init__(f"the service asks for a delay of {seconds} s; give the operator a retry policy to follow it")
 
 
+class CircuitOpen(KeyGroupsError, ConnectionError):
+    """No call was made for an element, because too many have failed before.
+
+    Attributes
+    ----------
+    seconds : float
+        Until the service is tried again.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(
+            f"the circuit breaker is open for another {seconds:.3g} s; retry with a delay of about that, "
+            "choose an on_error policy, or let elements wait with when_open='wait'"
+        )
+
+
 class IncompleteBatch(KeyGroupsError, ValueError):
     """A batch function returned another number of results than it got values.
 

@@ -109,6 +109,44 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResilienceStatistics:
+    """What an operator's limits have done since it was opened, at one moment; zero or None for those that are off.
+
+    Attributes
+    ----------
+    cache_hits, cache_misses, cache_entries : int
+        Elements that found their outputs, those that did not, and outputs that are kept.
+    shared : int
+        Elements that took the outcome of an identical call that was under way.
+    waiting : int
+        Elements, of a batch function batches, that wait for a limit.
+    rate_limited : int
+        Calls that had to wait for the rate limit.
+    concurrency_limit, running : int or None, int
+        How many calls may be under way, and how many are.
+    circuit : str or None
+        "closed", "half_open" or "open".
+    circuit_opened, circuit_refused : int
+        How often the breaker opened, and how many calls failed because of it.
+    wait_seconds : float
+        What all calls together have waited for limits; those that wait still are not in it.
+    """
+
+    cache_hits: int = 0
+    cache_misses: int = 0
+    cache_entries: int = 0
+    shared: int = 0
+    waiting: int = 0
+    rate_limited: int = 0
+    concurrency_limit: int | None = None
+    running: int = 0
+    circuit: str | None = None
+    circuit_opened: int = 0
+    circuit_refused: int = 0
+    wait_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorStatistics:
     """What an operator has done since it was opened, at one moment.
 
@@ -133,7 +171,9 @@ class OperatorStatistics:
     idle_seconds, back_pressured_seconds, busy_seconds : float
         Time with nothing in flight; with `process` waiting for room; and the rest.
     latency : Latency
-        Of a sample of the calls.
+        Of a sample of the calls; what they wait for limits before is not in it.
+    resilience : ResilienceStatistics or None
+        What the limits did; None without them.
     """
 
     in_flight: int
@@ -154,3 +194,4 @@ class OperatorStatistics:
     back_pressured_seconds: float
     busy_seconds: float
     latency: Latency = field(default_factory=Latency)
+    resilience: ResilienceStatistics | None = None
