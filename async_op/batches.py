@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import Any, Protocol, overload
@@ -19,16 +19,12 @@ from async_op.elements import Element, Entry
 from async_op.errors import IncompleteBatch
 from async_op.functions import AsyncBatchFunction
 from async_op.in_flight import InFlight
+from async_op.resilience import Limits
 from async_op.statistics import LatencyHistogram
 from async_op.workers import Outcomes, checked
 from keygroups.errors import ConfigError
 
 _SEQUENCES = frozenset({list, tuple})
-
-
-InvokeBatch = Callable[
-    [Sequence[Any], Sequence[InvocationContext]], Coroutine[Any, Any, Sequence[Iterable[Any] | BaseException]]
-]
 
 
 class BatchOutcomes(Outcomes, Protocol):
@@ -49,9 +45,7 @@ class Batches:
     Parameters
     ----------
     function : AsyncBatchFunction
-        How large its batches are, and how long they wait.
-    invoke : coroutine function
-        What is called with the values and contexts of a batch.
+        What is called.
     scope : Scope
         What all invocations share.
     capacity : int
@@ -64,6 +58,8 @@ class Batches:
         Gets the duration of each call.
     outcomes : BatchOutcomes
         Decides what becomes of each element.
+    limits : Limits or None
+        What a batch may have to wait for.
 
     Attributes
     ----------
@@ -97,19 +93,19 @@ class Batches:
     def __init__(
         self,
         function: AsyncBatchFunction,
-        invoke: InvokeBatch,
         scope: Scope,
         capacity: int,
         in_flight: InFlight,
         deadlines: Deadlines,
         latency: LatencyHistogram,
         outcomes: BatchOutcomes,
+        limits: Limits | None,
     ) -> None:
         if function.max_batch_size < 1 or function.max_batch_delay < 0:
-            limits = (function.max_batch_size, function.max_batch_delay)
-            raise ConfigError("function", limits, "max_batch_size is at least 1, max_batch_delay at least 0")
+            sizes = (function.max_batch_size, function.max_batch_delay)
+            raise ConfigError("function", sizes, "max_batch_size is at least 1, max_batch_delay at least 0")
         self._function = function
-        self._invoke = invoke
+        self._invoke = self._call_function if limits is None else limits.protect_batch(self._call_function)
         self._scope = scope
         self._in_flight = in_flight
         self._deadlines = deadlines
@@ -250,8 +246,7 @@ class Batches:
         clock = self._scope.clock
         started = clock.time()
         try:
-            results = await self._invoke(batch.values(), Contexts(batch, self))
-            results = _one_for_each(len(batch), results)
+            results = await self._invoke(batch)
         except asyncio.CancelledError as error:
             if batch.task.cancelling():
                 raise
@@ -265,6 +260,11 @@ class Batches:
             self._outcomes.crash(error)
         finally:
             batch.end()
+
+    async def _call_function(self, batch: Batch) -> Sequence[Any]:
+        batch.drop_unwanted()
+        results = await self._function.async_invoke_batch(batch.values(), Contexts(batch, self))
+        return _one_for_each(len(batch), results)
 
     def _distribute(self, batch: Batch, results: Sequence[Any]) -> None:
         start = 0

@@ -112,12 +112,8 @@ class Invoker:
         self._workers = Workers(invoke, function.timeout, scope, settings.capacity, latency, outcomes=self)
         self.batches: Batches | None = None
         if isinstance(function, AsyncBatchFunction):
-            invoke_batch = function.async_invoke_batch
-            if self._limits is not None:
-                invoke_batch = self._limits.protect_batch(invoke_batch)
-            self.batches = Batches(
-                function, invoke_batch, scope, settings.capacity, in_flight, self.deadlines, latency, outcomes=self
-            )
+            parts = (in_flight, self.deadlines, latency)
+            self.batches = Batches(function, scope, settings.capacity, *parts, outcomes=self, limits=self._limits)
         self.blocks = None if looks_at_all or settings.key_by is not None else self.batches
         self.start = self._enter if looks_at_all or self.batches is not None else self._workers.add
         tables = scope.backend.tables.values()

@@ -64,6 +64,8 @@ class ConcurrencyLimiter:
 
     Attributes
     ----------
+    limit : int
+        Calls that may be under way now.
     line : Line
         Those that wait.
     running : int
@@ -73,32 +75,29 @@ class ConcurrencyLimiter:
     __slots__ = (
         "_clock",
         "_decrease",
+        "_good",
         "_is_starting",
         "_last_cut",
-        "_limit",
         "_maximum",
         "_minimum",
         "_slow",
+        "limit",
         "line",
         "running",
     )
 
     def __init__(self, settings: AdaptiveConcurrency, capacity: int, clock: Clock) -> None:
         self._minimum = settings.minimum
-        self._maximum = capacity if settings.maximum is None else settings.maximum
+        self._maximum = max(capacity, settings.minimum) if settings.maximum is None else settings.maximum
         self._slow = settings.slow_seconds
         self._decrease = settings.decrease
         self._clock = clock
-        self._limit = float(self._minimum)
+        self.limit = self._minimum
+        self._good = 0
         self._is_starting = True
         self._last_cut = clock.time()
         self.running = 0
         self.line = Line(clock)
-
-    @property
-    def limit(self) -> int:
-        """How many calls may be under way now."""
-        return int(self._limit)
 
     async def acquire(self) -> None:
         """Return when there is a place."""
@@ -120,10 +119,14 @@ class ConcurrencyLimiter:
             if began >= self._last_cut:
                 self._last_cut = now
                 self._is_starting = False
-                self._limit = max(float(self._minimum), self._limit * self._decrease)
+                self._good = 0
+                self.limit = max(self._minimum, int(self.limit * self._decrease))
         elif 2 * self.running >= self.limit:  # a limit that is not used proves nothing
-            self._limit = min(float(self._maximum), self._limit + (1 if self._is_starting else 1 / self._limit))
-            self._admit()
+            self._good += 1
+            if self._is_starting or self._good >= self.limit:
+                self._good = 0
+                self.limit = min(self._maximum, self.limit + 1)
+                self._admit()
 
     def _admit(self) -> None:
         while self.running < self.limit and self.line.admit():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from async_op.batches import InvokeBatch
+from async_op.batch import Batch
 from async_op.clock import Clock
 from async_op.functions import AsyncBatchFunction, Function
 from async_op.resilience.cache import Cache, OutputCache
@@ -20,8 +20,7 @@ from async_op.statistics import LatencyHistogram, ResilienceStatistics
 from async_op.workers import Invoke
 from keygroups.errors import ConfigError
 
-_Value = TypeVar("_Value")
-_Context = TypeVar("_Context")
+_Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
 
 
@@ -127,15 +126,17 @@ class Limits:
 
     def protect(self, invoke: Invoke) -> Invoke:
         """Return what is to be called in place of a function, for each element."""
-        limited = self._limited(invoke, lambda _: 1)
+        limited = self._limited(invoke, lambda _value, _ctx: 1)
         if self._settings.single_flight is None:
             return limited
         self._flights = Flights(self._settings.single_flight, limited)
         return self._flights.invoke
 
-    def protect_batch(self, invoke: InvokeBatch) -> InvokeBatch:
+    def protect_batch(
+        self, invoke: Callable[[Batch], Coroutine[Any, Any, _Result]]
+    ) -> Callable[[Batch], Coroutine[Any, Any, _Result]]:
         """Return what is to be called in place of a batch function, for each batch."""
-        return self._limited(invoke, len)
+        return self._limited(invoke, lambda batch: batch.wanted)
 
     def stop(self) -> None:
         """Let nobody begin any more."""
@@ -163,18 +164,18 @@ class Limits:
         )
 
     def _limited(
-        self, invoke: Callable[[_Value, _Context], Coroutine[Any, Any, _Result]], elements_of: Callable[[_Value], int]
-    ) -> Callable[[_Value, _Context], Coroutine[Any, Any, _Result]]:
-        async def call(value: _Value, ctx: _Context) -> _Result:
+        self, invoke: Callable[_Args, Coroutine[Any, Any, _Result]], elements_of: Callable[_Args, int]
+    ) -> Callable[_Args, Coroutine[Any, Any, _Result]]:
+        async def call(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
             permit = await self._permit()
-            self.calls += elements_of(value)
-            return await self._watch(permit, invoke(value, ctx))
+            self.calls += elements_of(*args, **kwargs)
+            return await self._watch(permit, invoke(*args, **kwargs))
 
-        async def call_in_turn(value: _Value, ctx: _Context) -> _Result:
+        async def call_in_turn(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
             assert self._concurrency is not None, "it is on"
             await self._concurrency.acquire()
             try:
-                return await call(value, ctx)
+                return await call(*args, **kwargs)
             finally:
                 self._concurrency.release()
 
