@@ -77,7 +77,8 @@ class Feed:
             if self.next is None:
                 self.leave()
                 return
-        self.leave()
+        if self._in_flight.accepted - self._in_flight.departed < self._capacity:
+            self.leave()
 
     def leave(self) -> None:
         """Let whoever fed before go on: there is much room, no more element, or nothing to be done any more."""

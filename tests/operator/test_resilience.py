@@ -25,8 +25,9 @@ from async_op import (
     ResilienceStatistics,
     SingleFlight,
 )
+from async_op.resilience.line import Line
 from keygroups import ConfigError, ValueState
-from tests.operator.kit import Bench, Instant, Service, commit, opened, settle
+from tests.operator.kit import Bench, Instant, ManualClock, Service, commit, opened, settle
 
 
 def first(value: str) -> str:
@@ -580,3 +581,17 @@ def test_settings_travel_to_workers() -> None:
     )
 
     assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+async def test_a_turn_that_comes_too_late_goes_to_the_next() -> None:
+    line, lost = Line(ManualClock()), []
+    first_one, second = (asyncio.create_task(line.wait(lambda: lost.append(line.admit()))) for _ in range(2))
+    await settle()
+    line.admit()
+    first_one.cancel()
+    await settle()
+
+    assert lost == [True]
+    assert first_one.cancelled()
+    assert second.done()
+    assert len(line) == 0
