@@ -237,7 +237,7 @@ class Invoker:
     def _enter(self, entries: Iterable[Entry]) -> None:
         if self._gate is not None:
             entries = self._gate.enter(entries)
-        if self._loading is None and self.batches is None:
+        if self._loading is None and self.batches is None and self._cache is None:
             self._workers.add(entries)
         else:
             for entry in entries:
