@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from async_op.clock import Clock, LoopClock, TimerHandle
 from async_op.context import InvocationContext
 from async_op.dead_letters import DeadLetter
@@ -69,3 +71,5 @@ __all__ = [
     "TimerHandle",
     "Watermark",
 ]
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # who wants to read it says so

@@ -21,7 +21,7 @@ from async_op.loading import Loading
 from async_op.resilience import Limits
 from async_op.retry import Backoff
 from async_op.settings import OperatorSettings
-from async_op.statistics import LatencyHistogram
+from async_op.statistics import LatencyHistogram, ObservedLatency
 from async_op.workers import Workers
 
 
@@ -100,7 +100,7 @@ class Invoker:
         self.crash = crash
         self._backoff = Backoff(scope.clock, self._ready)
         self.deadlines = Deadlines(scope.clock, in_flight.queue.pending, self._expire)
-        self._latency = LatencyHistogram()
+        self._latency = ObservedLatency(function=type(function).__name__, subtask_index=settings.subtask_index)
         self._limits = _limits_of(settings, scope.clock, self._latency)
         self._cache = None if self._limits is None else self._limits.cache
         looks_at_all = gate is not None or self._cache is not None

@@ -7,27 +7,56 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from async_op.clock import Clock
+from keygroups.events import Event, is_anybody_listening, publish
 
 _BUCKETS = 40
 _SMALLEST_SECONDS = 1e-6
+
+LATENCY_BOUNDS = tuple(_SMALLEST_SECONDS * 2**n for n in range(_BUCKETS))
+"""The upper bounds of the buckets in seconds."""
 
 
 class LatencyHistogram:
     """Counts durations in buckets, each twice as wide as the one before; the first ends at one microsecond."""
 
-    __slots__ = ("_counts",)
+    __slots__ = ("_counts", "_seconds")
 
     def __init__(self) -> None:
         self._counts = [0] * _BUCKETS
+        self._seconds = 0.0
 
     def add(self, seconds: float) -> None:
         """Count one duration."""
         exponent = math.frexp(seconds / _SMALLEST_SECONDS)[1] if seconds > _SMALLEST_SECONDS else 0
         self._counts[min(exponent, _BUCKETS - 1)] += 1
+        self._seconds += seconds
 
     def freeze(self) -> Latency:
         """Return the counts as they are now."""
-        return Latency(tuple((_SMALLEST_SECONDS * 2**n, count) for n, count in enumerate(self._counts) if count))
+        counted = zip(LATENCY_BOUNDS, self._counts, strict=True)
+        return Latency(tuple((bound, count) for bound, count in counted if count), self._seconds)
+
+
+class ObservedLatency(LatencyHistogram):
+    """A histogram that also tells of each call, as an event, if anybody listens.
+
+    Parameters
+    ----------
+    **attributes : str or int
+        Of the events.
+    """
+
+    __slots__ = ("_attributes",)
+
+    def __init__(self, **attributes: str | int) -> None:
+        super().__init__()
+        self._attributes = attributes
+
+    def add(self, seconds: float) -> None:
+        """Count one duration."""
+        super().add(seconds)
+        if is_anybody_listening():
+            publish(Event("call", seconds, self._attributes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +67,12 @@ class Latency:
     ----------
     buckets : tuple of (float, int)
         The upper bound in seconds and the number of sampled calls of every bucket that has any, ascending.
+    seconds : float
+        The sum of the durations.
     """
 
     buckets: tuple[tuple[float, int], ...] = ()
+    seconds: float = 0.0
 
     def quantile(self, fraction: float) -> float | None:
         """Return the duration in seconds that this fraction of the calls did not exceed, or None without calls.

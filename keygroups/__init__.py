@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from keygroups.descriptors import (
     AggregatingState,
     ListState,
@@ -55,3 +57,5 @@ __all__ = [
     "range_of",
     "subtask_of",
 ]
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # who wants to read it says so

@@ -17,6 +17,7 @@ from snapshots.errors import IncompatibleSnapshot, IncompleteSnapshot
 from snapshots.filesystem import Folder
 from snapshots.layers import carry_over
 from snapshots.manifest import DataFile, Manifest, check_json, features_of
+from snapshots.observing import observed_commit, observed_write
 from snapshots.snapshot import Snapshot
 from snapshots.subtask import SubtaskSnapshot
 from snapshots.versions import load_committed
@@ -54,6 +55,7 @@ class PendingSnapshot:
         parent = None if self.parent is None else (self.parent.version, self.parent.snapshot_id)
         return _begun_on, (self.folder, self.operator_id, parent)
 
+    @observed_write
     def write_subtask(self, snapshot: SubtaskSnapshot, outputs: pa.Table | None = None) -> SubtaskHandle:
         """Write one subtask's part; any process may call it, and call it again after a failure.
 
@@ -71,6 +73,7 @@ class PendingSnapshot:
         """
         return write_subtask(self.folder, uuid.uuid4().hex, snapshot, self.parent, outputs)
 
+    @observed_commit
     def commit(
         self,
         handles: Iterable[SubtaskHandle],

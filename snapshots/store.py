@@ -15,6 +15,7 @@ from snapshots.compaction import compacted_files
 from snapshots.errors import CommitConflict, SnapshotCorrupted, SnapshotNotFound
 from snapshots.filesystem import Folder, attempts, check_uri, open_folder
 from snapshots.manifest import features_of
+from snapshots.observing import observed_repartition
 from snapshots.pending import PendingSnapshot, check_fixed
 from snapshots.retention import KEEP_LAST, MIN_AGE_SECONDS, GarbageReport, Pins, collect_garbage
 from snapshots.rewrite import Engine, Progress, Target, engine_named, rewritten_manifest
@@ -181,6 +182,7 @@ class SnapshotStore:
         """
         return Snapshot(self._folder, load_manifest(self._folder, version))
 
+    @observed_repartition
     def repartition(
         self,
         parallelism: int,

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 from async_op.spark.transform import check_columns
 from async_op.spark.worker import REPORT_SCHEMA, EpochSettings, EpochTask, SubtaskReport
+from keygroups.events import Event, publish
 from keygroups.spark import subtask_column
 from snapshots import Claim, IncompatibleSnapshot, PendingSnapshot, Snapshot, SnapshotStore
 from snapshots.spark import outputs_frame
@@ -265,7 +266,10 @@ class EpochRunner:
             **snapshot.manifest.metrics,
         )
         self.progress.append(progress)
-        _log.info("epoch of %s: %s", self._store.operator_id, json.dumps(asdict(progress)))
+        fields = asdict(progress)
+        found = {"operator_id": self._store.operator_id, **fields}
+        publish(Event("epoch", progress.seconds, found))
+        _log.info("epoch of %s: %s", self._store.operator_id, json.dumps(fields), extra={"event": "epoch", **found})
 
 
 def _cuts_of(snapshot: Snapshot) -> frozenset[str]:
