@@ -44,9 +44,11 @@ class Batch:
                 self.members.append(member)
             else:
                 self.members.append(self.context_of(member, scope))
-        self.wanted = len(self)
+        self.wanted: int = len(self)
         # Not by a task factory: an eager one would run it before anybody knows about it.
-        self.task = asyncio.Task(call(self), loop=asyncio.get_running_loop(), name="keygroups batch")
+        self.task: asyncio.Task[None] = asyncio.Task(
+            call(self), loop=asyncio.get_running_loop(), name="keygroups batch"
+        )
 
     def __len__(self) -> int:
         return sum(map(count_elements, self.members))

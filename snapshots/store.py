@@ -78,7 +78,7 @@ class SnapshotStore:
 
     def _use(self, folder: Folder) -> None:
         self._folder = folder
-        self.operator_id = folder.root.rpartition("/")[2]
+        self.operator_id: str = folder.root.rpartition("/")[2]
 
     @property
     def uri(self) -> str:

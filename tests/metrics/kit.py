@@ -51,6 +51,7 @@ async def run_everything(watches: Watches, look: Callable[[], Any] = lambda: Non
     await settle()
     await operator.process(CALLS - 1)
     store = new_store()
+    await operator.process("pending at the snapshot")
     cut = await operator.snapshot()
     await asyncio.to_thread(store.write, [cut])
     rescaled = await asyncio.to_thread(store.repartition, 2)

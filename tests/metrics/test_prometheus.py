@@ -45,10 +45,10 @@ async def test_everything_is_counted(metrics: PrometheusMetrics) -> None:
     seen = values_of(await run_everything(metrics.watches, lambda: text_of(metrics)))
 
     place = {"operator": "enrich", "subtask": "0"}
-    assert seen["keygroups_operator_accepted_total"] == [(place, CALLS + 1)]
-    assert seen["keygroups_operator_calls_total"] == [(place, CALLS)]
+    assert seen["keygroups_operator_accepted_total"] == [(place, CALLS + 2)]
+    assert seen["keygroups_operator_calls_total"] == [(place, CALLS + 1)]
     assert seen["keygroups_operator_cache_hits_total"] == [(place, 1)]
-    assert seen["keygroups_operator_call_duration_seconds_count"] == [(place, CALLS)]
+    assert seen["keygroups_operator_call_duration_seconds_count"] == [(place, CALLS + 1)]
     assert dict(seen["keygroups_operator_in_flight"][0][0]) == {**place, "stage": "pending"}
     assert [value for _, value in seen["keygroups_operator_circuit"]] == [1, 0, 0]
     assert [value for _, value in seen["keygroups_snapshots_total"]] == [1]
