@@ -12,7 +12,7 @@ from async_op.calls import calls_of
 from async_op.clock import Clock
 from async_op.context import InvocationContext, Scope
 from async_op.deadlines import Deadlines
-from async_op.elements import Entry
+from async_op.elements import Entry, is_timer
 from async_op.feed import Feed
 from async_op.functions import AsyncBatchFunction
 from async_op.gate import KeyGate
@@ -22,7 +22,9 @@ from async_op.resilience import Limits
 from async_op.retry import Backoff
 from async_op.settings import OperatorSettings
 from async_op.statistics import LatencyHistogram, ObservedLatency
+from async_op.timers import with_timers
 from async_op.workers import Workers
+from keygroups.state.timers import TIMER_STATES
 
 
 class Invoker:
@@ -69,6 +71,7 @@ class Invoker:
         "_queue",
         "_retry",
         "_stopped",
+        "_timers",
         "_workers",
         "batches",
         "blocks",
@@ -106,9 +109,12 @@ class Invoker:
         looks_at_all = gate is not None or self._cache is not None
         self.completed = None if looks_at_all or settings.retry is not None else in_flight.queue.complete
         self._calls = calls_of(function)
+        self._timers = timers = scope.timers
         # Limits measure the calls themselves, without what these wait for.
         latency = self._latency if self._limits is None else LatencyHistogram()
-        invoke = self._calls.invoke if self._limits is None else self._limits.protect(self._calls.invoke)
+        invoke = self._calls.invoke if timers is None else with_timers(function.on_timer, self._calls.invoke)
+        if self._limits is not None:
+            invoke = self._limits.protect(invoke)
         self._workers = Workers(invoke, function.timeout, scope, settings.capacity, latency, outcomes=self)
         self.batches: Batches | None = None
         if isinstance(function, AsyncBatchFunction):
@@ -116,7 +122,10 @@ class Invoker:
             self.batches = Batches(function, scope, settings.capacity, *parts, outcomes=self, limits=self._limits)
         self.blocks = None if looks_at_all or settings.key_by is not None else self.batches
         self.start = self._enter if looks_at_all or self.batches is not None else self._workers.add
-        tables = scope.backend.tables.values()
+        if timers is not None:
+            timers.start, timers.deadlines = self.start, self.deadlines
+        # Timers are read before anything else.
+        tables = [table for table in scope.backend.tables.values() if table.descriptor.name not in TIMER_STATES]
         is_loaded = not any(table.unloaded() for table in tables)
         self._loading = None if is_loaded else Loading(tables, self._ready, crash, everything=preload)
         self._stopped = False
@@ -132,6 +141,8 @@ class Invoker:
         self._retry = None
         self._backoff.release_all()
         self.flush()
+        if self._timers is not None:
+            self._timers.finish()
 
     def flush(self) -> None:
         """Make the calls that wait for company."""
@@ -161,6 +172,8 @@ class Invoker:
     def stop(self) -> None:
         """Begin no more calls; those that run go on, and their outcomes do not count."""
         self._stopped = True
+        if self._timers is not None:
+            self._timers.stop()
         self.deadlines.close()
         self._backoff.close()
         self._workers.stop()
@@ -263,7 +276,7 @@ class Invoker:
     def _call(self, entry: Entry) -> None:
         if self._loading is not None and self._loading.holds(entry):
             return
-        if self.batches is None or entry.expired:
+        if self.batches is None or entry.expired or is_timer(entry):
             self._workers.add((entry,))
         else:
             self.batches.add(entry)

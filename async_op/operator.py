@@ -13,7 +13,7 @@ from async_op.elements import Element, Record, Watermark
 from async_op.errors import OperatorClosed
 from async_op.feed import Feed
 from async_op.functions import Function
-from async_op.gate import KeyGate
+from async_op.gate import gate_of
 from async_op.in_flight import InFlight
 from async_op.intake import Intake
 from async_op.invoker import Invoker
@@ -23,6 +23,7 @@ from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
 from async_op.settings import Mode, OperatorSettings
 from async_op.statistics import OperatorStatistics, Times
+from async_op.timers import TimerService
 from async_op.waiters import Waiters
 from keygroups.state import MemoryBackend
 from snapshots import SubtaskRestore, SubtaskSnapshot
@@ -152,7 +153,6 @@ class AsyncWaitOperator:
         )
         self._timeout = timeout
         self._clock = clock
-        self._gate = KeyGate() if function.states or mode == "key_ordered" else None
         self._failure: BaseException | None = OperatorClosed("new")
         self._limit = 0
         self._waiters = Waiters(self._check_usable)
@@ -252,16 +252,17 @@ class AsyncWaitOperator:
         Its `emitted` tells how many times `output` was called before the cut.
         """
         self._check_usable()
-        settings, now = self._settings, self._now()
+        settings, clock = self._settings, self._scope.clock
         return SubtaskSnapshot(
             subtask_index=settings.subtask_index,
             parallelism=settings.parallelism,
             max_parallelism=self._runtime.max_parallelism,
             hash=settings.hash,
             states=self._scope.backend.cut(),
-            in_flight=self._in_flight.capture(self._keys, now),
+            in_flight=self._in_flight.capture(self._keys, clock.time()),
             watermark=self._in_flight.watermark,
             emitted=self._in_flight.emitted,
+            wall_time=clock.wall_time(),
         )
 
     async def settle(self, timeout: float) -> bool:
@@ -293,28 +294,19 @@ class AsyncWaitOperator:
 
     def statistics(self) -> OperatorStatistics:
         """Return the counters as they are now."""
-        in_flight, recovery = self._in_flight, self._recovery
-        return OperatorStatistics(
-            **in_flight.counters(),
-            accepted=in_flight.accepted - in_flight.watermarks - recovery.reinvoked - recovery.reemitted,
-            **self._invoker.counters(),
-            reinvoked=recovery.reinvoked,
-            reemitted=recovery.reemitted,
-            emitted=in_flight.emitted,
-            skipped=self._errors.skipped,
-            dead_letters=self._errors.dead_letters,
-            **self._times.seconds(),
-        )
+        return OperatorStatistics.of(self._in_flight, self._recovery, self._invoker, self._errors, self._times)
 
     def _prepare(self, restore: SubtaskRestore | None, preload: bool) -> None:
         settings, clock = self._settings, self._clock or LoopClock(asyncio.get_running_loop())
-        states = settings.function.states
+        states = settings.states
         self._runtime = settings.runtime(restore)
-        restored = None if restore is None else restore.states(states)
+        restored = None if restore is None else restore.states(states, clock.wall_time())
         since = None if restore is None else restore.snapshot_id
-        backend = MemoryBackend(states, self._runtime.key_groups, restored, since)
+        backend = MemoryBackend(states, self._runtime.key_groups, restored, since, clock.wall_time)
         self._keys = KeyAssignment(settings.hash, self._runtime, settings.key_by)
-        self._scope = Scope(backend, self._keys.key_group_of, self._keys.element_id_of, clock, self._timeout)
+        timers = self._in_flight.timers = TimerService.of(settings, backend, restored, clock, self._in_flight)
+        self._gate = gate_of(settings, timers)
+        self._scope = Scope(backend, self._keys.key_group_of, self._keys.element_id_of, clock, self._timeout, timers)
         self._now = clock.time
         self._times = Times(clock)
         self._in_flight.idle = self._times.idle
@@ -328,8 +320,7 @@ class AsyncWaitOperator:
 
     async def _continue(self, restore: SubtaskRestore) -> None:
         queue = await asyncio.to_thread(restore.queue)
-        self._in_flight.watermark = queue.watermark
-        self._recovery.take_over(queue.elements)
+        await self._recovery.take_over(queue)
 
     def _check_usable(self) -> None:
         if self._failure is not None:

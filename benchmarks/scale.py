@@ -26,9 +26,10 @@ from keygroups import KeyGroupRange, ValueState, range_of
 from snapshots import SnapshotStore
 from snapshots.columns import KEY_ENCODING
 from snapshots.commit import now_text
+from snapshots.features import features_of
 from snapshots.files import target_file_bytes
 from snapshots.filesystem import FileInfo, Folder, open_folder
-from snapshots.manifest import Channel, DataFile, FileKind, Manifest, features_of, manifest_name
+from snapshots.manifest import Channel, DataFile, FileKind, Manifest, manifest_name
 from snapshots.schemas import state_info
 from snapshots.versions import note_newest
 from snapshots.writer import DELTAS_MAX, SubtaskHandle
@@ -235,6 +236,7 @@ def parts_on(folder: SizesFolder, case: Case, parent: Manifest) -> list[SubtaskH
                 key_groups=channel.key_groups,
                 parent_id=parent.snapshot_id,
                 states=(STATE,),
+                codecs={STATE.name: frozenset()},
                 operator_states=(),
                 files=files,
                 channel=channel,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from keygroups.codec import register_codec
 from keygroups.descriptors import (
     AggregatingState,
     ListState,
@@ -16,6 +17,7 @@ from keygroups.errors import (
     ConfigError,
     KeyGroupOutOfRange,
     KeyGroupsError,
+    MissingCodec,
     NullKey,
     UnstorableValue,
     UnsupportedKey,
@@ -30,6 +32,7 @@ from keygroups.ranges import (
     subtask_of,
 )
 from keygroups.rescale import Move, RescalePlan, plan_rescale
+from keygroups.ttl import StateTtl
 
 __all__ = [
     "MAX_KEY_GROUPS",
@@ -41,11 +44,13 @@ __all__ = [
     "KeyGroupsError",
     "ListState",
     "MapState",
+    "MissingCodec",
     "Move",
     "NullKey",
     "ReducingState",
     "RescalePlan",
     "StateDescriptor",
+    "StateTtl",
     "UnstorableValue",
     "UnsupportedKey",
     "ValueState",
@@ -55,6 +60,7 @@ __all__ = [
     "key_hasher",
     "plan_rescale",
     "range_of",
+    "register_codec",
     "subtask_of",
 ]
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 
 from snapshots.claim import Claim
+from snapshots.edit import Editor
 from snapshots.errors import (
     CommitConflict,
     CommitOutcomeUnknown,
+    DuplicateKey,
     FilesystemNotInstalled,
     IncompatibleSnapshot,
     IncompleteSnapshot,
     SnapshotCorrupted,
+    SnapshotExists,
     SnapshotNotFound,
     StorageUnavailable,
     UnsafeFilesystem,
@@ -31,6 +34,8 @@ __all__ = [
     "Claim",
     "CommitConflict",
     "CommitOutcomeUnknown",
+    "DuplicateKey",
+    "Editor",
     "FilesystemNotInstalled",
     "GarbageReport",
     "InFlightElement",
@@ -41,6 +46,7 @@ __all__ = [
     "Problem",
     "Snapshot",
     "SnapshotCorrupted",
+    "SnapshotExists",
     "SnapshotNotFound",
     "SnapshotStore",
     "StorageUnavailable",

@@ -9,7 +9,6 @@ import hashlib
 import importlib.metadata
 import json
 import platform
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args
 
@@ -18,6 +17,7 @@ import pyarrow as pa
 from keygroups.errors import ConfigError
 from keygroups.ranges import MAX_KEY_GROUPS, KeyGroupRange
 from snapshots.errors import IncompatibleSnapshot, SnapshotCorrupted
+from snapshots.features import FEATURES
 
 FORMAT_VERSION = 1
 MANIFEST_BYTES_MAX = 256 * 2**20
@@ -30,13 +30,10 @@ OPERATOR_ITEMS_MAX = 2**24
 FOOTER_BYTES_MAX = 256 * 2**20
 """A manifest that promises more of anything is refused before memory is taken for it."""
 
-FEATURES = frozenset({"delta", "entries", "operator_state"})
-"""What a manifest may require of its reader, in this release."""
-
 FileKind = Literal["keyed", "delta", "in_flight", "operator", "output"]
 OperatorStateMode = Literal["split", "union", "broadcast"]
 
-Operation = Literal["write", "claim", "repartition", "compact", "rewrite", "bootstrap"]
+Operation = Literal["write", "claim", "repartition", "compact", "rewrite", "bootstrap", "edit", "copy"]
 
 
 def check_json(name: str, value: object) -> None:
@@ -137,6 +134,8 @@ class StateInfo:
         The Parquet field id of each column and nested field, by its path; a path keeps its id in later snapshots.
     last_field_id : int
         The highest id that was ever given; an id is not given twice.
+    codecs : tuple of str
+        The codecs of users' own types that its values, or map keys, may have.
     """
 
     name: str
@@ -146,6 +145,7 @@ class StateInfo:
     codec: str
     field_ids: dict[str, int]
     last_field_id: int
+    codecs: tuple[str, ...] = ()
 
     @property
     def arrow_type(self) -> pa.DataType | None:
@@ -232,7 +232,7 @@ class Manifest:
         What the writer needs to continue its source exactly there.
     metrics : dict of str to int
         Counters of the epoch that wrote it.
-    operation : {"write", "claim", "repartition", "compact", "rewrite", "bootstrap"}
+    operation : {"write", "claim", "repartition", "compact", "rewrite", "bootstrap", "edit", "copy"}
         Why it was committed.
     required_features : tuple of str
         What a reader must know beyond the format version's beginnings.
@@ -347,14 +347,6 @@ def _checked_body(data: bytes, path: str) -> dict[str, Any]:
     return body
 
 
-def features_of(files: Iterable[DataFile], states: Iterable[StateInfo]) -> tuple[str, ...]:
-    """Return what a reader of the files and of these keyed states must know."""
-    kinds = {file.kind for file in files}
-    has_entries = any(state.kind in {"list", "map"} for state in states)
-    named = {"delta": "delta" in kinds, "entries": has_entries, "operator_state": "operator" in kinds}
-    return tuple(feature for feature, is_needed in named.items() if is_needed)
-
-
 def _parse(body: dict[str, Any]) -> Manifest:
     # A field that this release does not know is optional, or a required feature would name it.
     fields = _known(Manifest, body)
@@ -386,9 +378,9 @@ def _known(kind: type[Any], fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_ranges(fields: dict[str, Any]) -> dict[str, Any]:
-    return fields | {
-        name: KeyGroupRange(**fields[name]) for name in ("key_groups", "file_key_groups") if name in fields
-    }
+    names = {"codecs": tuple(fields["codecs"])} if "codecs" in fields else {}
+    ranges = {name: KeyGroupRange(**fields[name]) for name in ("key_groups", "file_key_groups") if name in fields}
+    return fields | ranges | names
 
 
 def _check_file(file: DataFile) -> None:

@@ -25,9 +25,10 @@ from snapshots.buckets import Buckets, by_key_group
 from snapshots.columns import DELETED, common_key_type, index_columns, is_packed, keyed_schema
 from snapshots.commit import next_manifest
 from snapshots.errors import IncompleteSnapshot
+from snapshots.features import features_of
 from snapshots.files import FileLabel, FileWriter, KeyedWriter
 from snapshots.filesystem import Folder
-from snapshots.manifest import DataFile, Manifest, StateInfo, features_of, manifest_name
+from snapshots.manifest import DataFile, Manifest, StateInfo, manifest_name
 from snapshots.parquet import KEY_GROUP, ParquetReader, damage_named
 from snapshots.reader import KeyedReader, StateReader, decode_column, in_schema, merge, stored_key_type
 from snapshots.subtask import NO_KEY_GROUP

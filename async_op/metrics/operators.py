@@ -15,6 +15,7 @@ _PREFIX = "keygroups_operator_"
 _COUNTERS = {
     "accepted": "Records taken in.",
     "emitted": "Outputs, watermarks included.",
+    "timers_fired": "Timers that have become elements.",
     "calls": "Calls made.",
     "retries": "Calls that were further attempts at the same element.",
     "timeouts": "Elements whose time budget ran out.",

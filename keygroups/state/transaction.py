@@ -10,6 +10,7 @@ from keygroups.state.backend import KeyedStateBackend, StateTable
 from keygroups.state.errors import StateNotDeclared, WrongStateKind
 from keygroups.state.handles import HANDLES
 from keygroups.state.identity import identity_of
+from keygroups.state.ttl import EXPIRING_HANDLES
 
 
 class Transaction:
@@ -50,7 +51,7 @@ class Transaction:
         kind = type(descriptor)
         if kind is not type(table.descriptor):
             raise WrongStateKind(descriptor.name, descriptor.kind, table.descriptor.kind)
-        handle = HANDLES[kind]()
+        handle = (HANDLES if table.descriptor.ttl is None else EXPIRING_HANDLES)[kind]()
         handle.transaction, handle.table = self, table
         return handle
 

@@ -8,12 +8,15 @@ import typer
 
 from keygroups.errors import KeyGroupsError
 from snapshots.cli.compact import compact
+from snapshots.cli.diff import diff
 from snapshots.cli.doctor import doctor
 from snapshots.cli.errors import exit_code_of, show_error
+from snapshots.cli.export import export
 from snapshots.cli.gc import gc, pin, unpin
 from snapshots.cli.inspect import inspect
 from snapshots.cli.plan import plan
 from snapshots.cli.repartition import repartition
+from snapshots.cli.report import report
 from snapshots.cli.verify import verify
 
 app = typer.Typer(
@@ -25,7 +28,7 @@ app = typer.Typer(
     # A bug's traceback is for a bug report: whole, plain, and without the values of local variables.
     pretty_exceptions_enable=False,
 )
-for command in (inspect, plan, repartition, compact, verify, gc, pin, unpin, doctor):
+for command in (inspect, plan, repartition, diff, export, report, compact, verify, gc, pin, unpin, doctor):
     app.command()(command)
 
 
