@@ -23,9 +23,11 @@ class Batch:
         Blocks, and the contexts of entries, in the order of the call's values.
     task : asyncio.Task
         Makes the call.
+    wanted : int
+        Elements whose results are wanted still.
     """
 
-    __slots__ = ("_tell_unwanted", "_wanted", "members", "task")
+    __slots__ = ("_tell_unwanted", "members", "task", "wanted")
 
     def __init__(
         self,
@@ -42,9 +44,11 @@ class Batch:
                 self.members.append(member)
             else:
                 self.members.append(self.context_of(member, scope))
-        self._wanted = len(self)
+        self.wanted: int = len(self)
         # Not by a task factory: an eager one would run it before anybody knows about it.
-        self.task = asyncio.Task(call(self), loop=asyncio.get_running_loop(), name="keygroups batch")
+        self.task: asyncio.Task[None] = asyncio.Task(
+            call(self), loop=asyncio.get_running_loop(), name="keygroups batch"
+        )
 
     def __len__(self) -> int:
         return sum(map(count_elements, self.members))
@@ -58,14 +62,26 @@ class Batch:
 
     def interrupt(self) -> None:
         """Count an element whose result is not wanted any more, and cancel the call if none is."""
-        self._wanted -= 1
-        if not self._wanted:
+        self.wanted -= 1
+        if not self.wanted:
             self.task.cancel()
         self._tell_unwanted(1)
 
     def end(self) -> None:
         """Tell that the call has ended."""
-        self._tell_unwanted(self._wanted)
+        self._tell_unwanted(self.wanted)
+
+    def drop_unwanted(self) -> None:
+        """Forget the elements whose time has run out while the batch waited for a limit."""
+        if self.wanted == len(self):
+            return
+        members, self.members = self.members, []
+        for member in members:
+            contexts = member.contexts if isinstance(member, Block) else [member]
+            if contexts is None:
+                self.members.append(member)
+            else:
+                self.members += [context for context in contexts if context.entry.invocation is context]
 
     def values(self) -> list[Any]:
         """Return the values of all members."""

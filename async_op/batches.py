@@ -19,6 +19,7 @@ from async_op.elements import Element, Entry
 from async_op.errors import IncompleteBatch
 from async_op.functions import AsyncBatchFunction
 from async_op.in_flight import InFlight
+from async_op.resilience import Limits
 from async_op.statistics import LatencyHistogram
 from async_op.workers import Outcomes, checked
 from keygroups.errors import ConfigError
@@ -57,6 +58,8 @@ class Batches:
         Gets the duration of each call.
     outcomes : BatchOutcomes
         Decides what becomes of each element.
+    limits : Limits or None
+        What a batch may have to wait for.
 
     Attributes
     ----------
@@ -73,6 +76,7 @@ class Batches:
         "_full",
         "_function",
         "_in_flight",
+        "_invoke",
         "_latency",
         "_outcomes",
         "_running",
@@ -95,11 +99,13 @@ class Batches:
         deadlines: Deadlines,
         latency: LatencyHistogram,
         outcomes: BatchOutcomes,
+        limits: Limits | None,
     ) -> None:
         if function.max_batch_size < 1 or function.max_batch_delay < 0:
-            limits = (function.max_batch_size, function.max_batch_delay)
-            raise ConfigError("function", limits, "max_batch_size is at least 1, max_batch_delay at least 0")
+            sizes = (function.max_batch_size, function.max_batch_delay)
+            raise ConfigError("function", sizes, "max_batch_size is at least 1, max_batch_delay at least 0")
         self._function = function
+        self._invoke = self._call_function if limits is None else limits.protect_batch(self._call_function)
         self._scope = scope
         self._in_flight = in_flight
         self._deadlines = deadlines
@@ -240,8 +246,7 @@ class Batches:
         clock = self._scope.clock
         started = clock.time()
         try:
-            results = await self._function.async_invoke_batch(batch.values(), Contexts(batch, self))
-            results = _one_for_each(len(batch), results)
+            results = await self._invoke(batch)
         except asyncio.CancelledError as error:
             if batch.task.cancelling():
                 raise
@@ -255,6 +260,11 @@ class Batches:
             self._outcomes.crash(error)
         finally:
             batch.end()
+
+    async def _call_function(self, batch: Batch) -> Sequence[Any]:
+        batch.drop_unwanted()
+        results = await self._function.async_invoke_batch(batch.values(), Contexts(batch, self))
+        return _one_for_each(len(batch), results)
 
     def _distribute(self, batch: Batch, results: Sequence[Any]) -> None:
         start = 0

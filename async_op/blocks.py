@@ -36,7 +36,7 @@ class Block:
     expired = False
 
     def __init__(self, sequence: int) -> None:
-        self.sequence = sequence
+        self.sequence: int = sequence
         self.elements: list[Element] = []
         self.deadlines: list[float] = []
         self.outputs: Sequence[Sequence[Any]] | None = None

@@ -148,8 +148,8 @@ class WatermarkEntry:
     outputs: Sequence[Any] = ()
 
     def __init__(self, sequence: int, timestamp: int) -> None:
-        self.sequence = sequence
-        self.timestamp = timestamp
+        self.sequence: int = sequence
+        self.timestamp: int = timestamp
 
     def capture(self, keys: KeyAssignment, now: float) -> InFlightElement:
         """Return the watermark as a snapshot holds it."""

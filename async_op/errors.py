@@ -34,7 +34,7 @@ class AsyncTimeoutError(KeyGroupsError, TimeoutError):
     """
 
     def __init__(self, element: object, timeout: float | None) -> None:
-        self.element = shorten(element)
+        self.element: str = shorten(element)
         self.timeout = timeout
         super().__init__(
             f"no result within {timeout} s for {self.element}; raise the timeout, "
@@ -58,10 +58,10 @@ class ElementFailed(KeyGroupsError):
     """
 
     def __init__(self, element: object, key: object, attempt: int, cause: BaseException) -> None:
-        self.element = shorten(element)
-        self.key = shorten(key)
+        self.element: str = shorten(element)
+        self.key: str = shorten(key)
         self.attempt = attempt
-        self.cause = f"{type(cause).__name__}: {cause}"
+        self.cause: str = f"{type(cause).__name__}: {cause}"
         super().__init__(
             f"attempt {attempt} of element {self.element} with key {self.key} failed: {self.cause}; "
             "nothing of it was applied: handle the error in the function, or choose another on_error"
@@ -88,7 +88,7 @@ class InvalidFunctionResult(KeyGroupsError, TypeError):
     """
 
     def __init__(self, result: object) -> None:
-        self.result = shorten(result)
+        self.result: str = shorten(result)
         super().__init__(
             f"the function returned {self.result} ({type(result).__name__}), not an iterable of outputs; "
             "return a list: [] for no output, [output] for one"
@@ -141,6 +141,23 @@ class RetryAfter(KeyGroupsError):
             raise ConfigError("seconds", seconds, "zero or more")
         self.seconds = seconds
         super().__init__(f"the service asks for a delay of {seconds} s; give the operator a retry policy to follow it")
+
+
+class CircuitOpen(KeyGroupsError, ConnectionError):
+    """No call was made for an element, because too many have failed before.
+
+    Attributes
+    ----------
+    seconds : float
+        Until the service is tried again.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(
+            f"the circuit breaker is open for another {seconds:.3g} s; retry with a delay of about that, "
+            "choose an on_error policy, or let elements wait with when_open='wait'"
+        )
 
 
 class IncompleteBatch(KeyGroupsError, ValueError):

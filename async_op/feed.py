@@ -9,6 +9,9 @@ from typing import Any
 from async_op.elements import Element
 from async_op.in_flight import InFlight
 
+_TAKEN_MAX = 1024
+"""Only elements that leave at once make it so many; then others have their turn."""
+
 
 class Feed:
     """An input of which each worker takes the next element itself, as soon as its call has returned.
@@ -62,7 +65,9 @@ class Feed:
         if in_use < self._low:
             self.leave()
             return
-        for _ in range(self._capacity - in_use):
+        for _ in range(_TAKEN_MAX):
+            if self._in_flight.accepted - self._in_flight.departed >= self._capacity:
+                return
             try:
                 assert self.next is not None, "there was more when the feed began, or it has been left"
                 self._accept(*self.next)
@@ -72,6 +77,8 @@ class Feed:
             if self.next is None:
                 self.leave()
                 return
+        if self._in_flight.accepted - self._in_flight.departed < self._capacity:
+            self.leave()
 
     def leave(self) -> None:
         """Let whoever fed before go on: there is much room, no more element, or nothing to be done any more."""

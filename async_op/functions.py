@@ -197,7 +197,7 @@ class ResultFuture:
     def __init__(
         self, ctx: InvocationContext, deliver: Callable[[Iterable[Any] | None, BaseException | None], None]
     ) -> None:
-        self.ctx = ctx
+        self.ctx: InvocationContext = ctx
         self._deliver: Callable[[Iterable[Any] | None, BaseException | None], None] | None = deliver
         self._lock = threading.Lock()
 

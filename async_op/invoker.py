@@ -9,6 +9,7 @@ from typing import Any
 from async_op.batches import Batches
 from async_op.blocks import Block
 from async_op.calls import calls_of
+from async_op.clock import Clock
 from async_op.context import InvocationContext, Scope
 from async_op.deadlines import Deadlines
 from async_op.elements import Entry, is_timer
@@ -17,9 +18,10 @@ from async_op.functions import AsyncBatchFunction
 from async_op.gate import KeyGate
 from async_op.in_flight import InFlight
 from async_op.loading import Loading
+from async_op.resilience import Limits
 from async_op.retry import Backoff
 from async_op.settings import OperatorSettings
-from async_op.statistics import LatencyHistogram
+from async_op.statistics import LatencyHistogram, ObservedLatency
 from async_op.timers import with_timers
 from async_op.workers import Workers
 from keygroups.state.timers import TIMER_STATES
@@ -53,14 +55,18 @@ class Invoker:
         Takes entries of which nothing else has to be looked at; None if all have to be.
     batches : Batches or None
         Makes the calls of a batch function.
+    blocks : Batches or None
+        The same, where it may gather new elements without a look at each.
     """
 
     __slots__ = (
         "_backoff",
+        "_cache",
         "_calls",
         "_failed",
         "_gate",
         "_latency",
+        "_limits",
         "_loading",
         "_queue",
         "_retry",
@@ -68,6 +74,7 @@ class Invoker:
         "_timers",
         "_workers",
         "batches",
+        "blocks",
         "completed",
         "crash",
         "deadlines",
@@ -94,20 +101,27 @@ class Invoker:
         self._queue = in_flight.queue
         self._failed = failed
         self.crash = crash
-        self.completed = in_flight.queue.complete if gate is None and settings.retry is None else None
         self._backoff = Backoff(scope.clock, self._ready)
         self.deadlines = Deadlines(scope.clock, in_flight.queue.pending, self._expire)
-        self._latency = LatencyHistogram()
+        self._latency = ObservedLatency(function=type(function).__name__, subtask_index=settings.subtask_index)
+        self._limits = _limits_of(settings, scope.clock, self._latency)
+        self._cache = None if self._limits is None else self._limits.cache
+        looks_at_all = gate is not None or self._cache is not None
+        self.completed = None if looks_at_all or settings.retry is not None else in_flight.queue.complete
         self._calls = calls_of(function)
         self._timers = timers = scope.timers
+        # Limits measure the calls themselves, without what these wait for.
+        latency = self._latency if self._limits is None else LatencyHistogram()
         invoke = self._calls.invoke if timers is None else with_timers(function.on_timer, self._calls.invoke)
-        self._workers = Workers(invoke, function.timeout, scope, settings.capacity, self._latency, outcomes=self)
+        if self._limits is not None:
+            invoke = self._limits.protect(invoke)
+        self._workers = Workers(invoke, function.timeout, scope, settings.capacity, latency, outcomes=self)
         self.batches: Batches | None = None
         if isinstance(function, AsyncBatchFunction):
-            self.batches = Batches(
-                function, scope, settings.capacity, in_flight, self.deadlines, self._latency, outcomes=self
-            )
-        self.start = self._workers.add if gate is None and self.batches is None else self._enter
+            parts = (in_flight, self.deadlines, latency)
+            self.batches = Batches(function, scope, settings.capacity, *parts, outcomes=self, limits=self._limits)
+        self.blocks = None if looks_at_all or settings.key_by is not None else self.batches
+        self.start = self._enter if looks_at_all or self.batches is not None else self._workers.add
         if timers is not None:
             timers.start, timers.deadlines = self.start, self.deadlines
         # Timers are read before anything else.
@@ -145,12 +159,14 @@ class Invoker:
 
     def counters(self) -> dict[str, Any]:
         """Return what the operator's statistics say of calls."""
+        calls = self._workers.calls + (0 if self.batches is None else self.batches.calls)
         return {
-            "calls": self._workers.calls + (0 if self.batches is None else self.batches.calls),
+            "calls": calls if self._limits is None else self._limits.calls,
             "retries": self.retries,
             "timeouts": self.timeouts,
             "late_results": self.late_results,
             "latency": self._latency.freeze(),
+            "resilience": None if self._limits is None else self._limits.statistics(),
         }
 
     def stop(self) -> None:
@@ -161,6 +177,8 @@ class Invoker:
         self.deadlines.close()
         self._backoff.close()
         self._workers.stop()
+        if self._limits is not None:
+            self._limits.stop()
         if self._workers.feed is not None:
             self._workers.feed.leave()
         if self.batches is not None:
@@ -193,6 +211,8 @@ class Invoker:
         entry.invocation = None
         if invocation.transaction is not None:
             invocation.transaction.commit()
+        if self._cache is not None:
+            self._cache.put(entry, outputs)
         self._finish_entry(entry, outputs)
 
     def complete_block(self, block: Block, outputs: Sequence[Sequence[Any]]) -> bool:
@@ -221,6 +241,8 @@ class Invoker:
             self._try_again(entry, invocation, delay)
             return
         invocation.abandon()
+        if self._cache is not None:
+            self._cache.forget(entry)
         outputs = self._failed(entry, error)
         if outputs is not None:
             self._finish_entry(entry, outputs)
@@ -228,13 +250,30 @@ class Invoker:
     def _enter(self, entries: Iterable[Entry]) -> None:
         if self._gate is not None:
             entries = self._gate.enter(entries)
-        if self._loading is None and self.batches is None:
+        if self._loading is None and self.batches is None and self._cache is None:
             self._workers.add(entries)
         else:
             for entry in entries:
                 self._ready(entry)
 
     def _ready(self, entry: Entry) -> None:
+        outputs = self._known(entry)
+        if outputs is None:
+            self._call(entry)
+        else:
+            self._finish_entry(entry, outputs)
+
+    def _known(self, entry: Entry) -> Sequence[Any] | None:
+        """Return the outputs of an entry that need no call."""
+        if self._cache is None or entry.expired:
+            return None
+        try:
+            return self._cache.get(entry)
+        except Exception as error:  # noqa: BLE001 - raised by the user's key, or it cannot be looked up
+            self.crash(error)
+            return None
+
+    def _call(self, entry: Entry) -> None:
         if self._loading is not None and self._loading.holds(entry):
             return
         if self.batches is None or entry.expired or is_timer(entry):
@@ -243,12 +282,18 @@ class Invoker:
             self.batches.add(entry)
 
     def _finish_entry(self, entry: Entry, outputs: Sequence[Any]) -> None:
-        entry.outputs = outputs
-        if self._gate is not None:
-            following = self._gate.leave(entry)
-            if following is not None:
-                self._ready(following)
-        self._queue.complete(entry)
+        """Let an entry go, and after it those of its key that need no call either."""
+        while True:
+            entry.outputs = outputs
+            following = None if self._gate is None else self._gate.leave(entry)
+            self._queue.complete(entry)
+            if following is None:
+                return
+            known = self._known(following)
+            if known is None:
+                self._call(following)
+                return
+            entry, outputs = following, known
 
     def _try_again(self, entry: Entry, invocation: InvocationContext, delay: float) -> None:
         invocation.abandon()
@@ -280,3 +325,10 @@ class Invoker:
         if call is not None:
             call.interrupt()
         self._workers.add_first(entry)
+
+
+def _limits_of(settings: OperatorSettings, clock: Clock, latency: LatencyHistogram) -> Limits | None:
+    if settings.resilience is None:
+        return None
+    share = settings.subtask_index, settings.parallelism
+    return Limits(settings.resilience, share, settings.capacity, clock, latency)

@@ -19,6 +19,7 @@ from async_op.intake import Intake
 from async_op.invoker import Invoker
 from async_op.keys import KeyAssignment
 from async_op.recovery import Recovery
+from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
 from async_op.settings import Mode, OperatorSettings
 from async_op.statistics import OperatorStatistics, Times
@@ -66,6 +67,8 @@ class AsyncWaitOperator:
         `DeadLetter` to `dead_letters`, a callable.
     hash : {"xxhash64", "flink"}
         From key to key group.
+    resilience : Resilience, optional
+        How the service is spared: a cache, and limits of rate and concurrency.
     clock : Clock, optional
         For tests; the event loop's unless given.
 
@@ -131,6 +134,7 @@ class AsyncWaitOperator:
         on_error: OnError = "fail",
         dead_letters: Callable[[DeadLetter], object] | None = None,
         hash: str = "xxhash64",
+        resilience: Resilience | None = None,
     ) -> None:
         self._settings = OperatorSettings(
             function=function,
@@ -145,6 +149,7 @@ class AsyncWaitOperator:
             on_error=on_error,
             dead_letters=dead_letters,
             hash=hash,
+            resilience=resilience,
         )
         self._timeout = timeout
         self._clock = clock
@@ -309,7 +314,7 @@ class AsyncWaitOperator:
         parts = (self._scope, self._gate, self._in_flight)
         self._invoker = Invoker(settings, *parts, failed=self._errors.apply, crash=self._fail, preload=preload)
         keys = None if settings.key_by is None else self._keys
-        self._batches = self._invoker.batches if keys is None else None
+        self._batches = self._invoker.blocks
         self._intake = self._batches or Intake(self._in_flight, self._invoker, keys, self._scope)
         self._recovery = Recovery(self._in_flight, self._invoker, clock, self._timeout)
 

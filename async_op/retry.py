@@ -16,6 +16,15 @@ RetryOn: TypeAlias = type[BaseException] | tuple[type[BaseException], ...] | Cal
 RetryIfResult: TypeAlias = Callable[[Sequence[Any]], bool]
 
 
+def is_meant(errors: RetryOn | None, error: BaseException) -> bool:
+    """Tell whether an error is among those that were named; all are, if none was."""
+    if errors is None:
+        return True
+    if isinstance(errors, type | tuple):
+        return isinstance(error, errors)
+    return errors(error)
+
+
 class RetryPolicy:
     """What the retry policies share: which outcomes are tried again, and how often. Immutable.
 
@@ -39,20 +48,13 @@ class RetryPolicy:
             return None
         if isinstance(error, RetryAfter):
             return error.seconds
-        return self.delay_after(attempt) if self._is_retried(error) else None
+        return self.delay_after(attempt) if is_meant(self._retry_on, error) else None
 
     def delay_after_result(self, attempt: int, outputs: Sequence[Any]) -> float | None:
         """Return the seconds until the next attempt, or None if the result is final."""
         if self._retry_if_result is None or attempt >= self.max_attempts or not self._retry_if_result(outputs):
             return None
         return self.delay_after(attempt)
-
-    def _is_retried(self, error: BaseException) -> bool:
-        if self._retry_on is None:
-            return True
-        if isinstance(self._retry_on, type | tuple):
-            return isinstance(error, self._retry_on)
-        return self._retry_on(error)
 
 
 class FixedDelayRetry(RetryPolicy):

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from async_op.dead_letters import DeadLetter, OnError
 from async_op.functions import Function, Runtime
+from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
 from keygroups.descriptors import StateDescriptor
 from keygroups.errors import ConfigError
@@ -44,6 +45,7 @@ class OperatorSettings:
     on_error: OnError
     dead_letters: Callable[[DeadLetter], object] | None
     hash: str
+    resilience: Resilience | None
 
     def __post_init__(self) -> None:
         _check_choice("mode", self.mode, get_args(Mode))
@@ -61,6 +63,9 @@ class OperatorSettings:
             raise ConfigError("key_by", None, f"{self._needs_keys()}, so its elements need a key")
         if (self.on_error == "dead_letter") != (self.dead_letters is not None):
             raise ConfigError("dead_letters", self.dead_letters, "it belongs to on_error='dead_letter', and only to it")
+
+        if self.resilience is not None:
+            self.resilience.check_fits(self.function)
 
     def runtime(self, restore: SubtaskRestore | None) -> Runtime:
         """Return where the function runs, with the number of key groups of what is restored.

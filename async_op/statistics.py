@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from async_op.clock import Clock
+from keygroups.events import Event, is_anybody_listening, publish
 
 if TYPE_CHECKING:
     from async_op.dead_letters import ErrorPolicy
@@ -17,23 +18,51 @@ if TYPE_CHECKING:
 _BUCKETS = 40
 _SMALLEST_SECONDS = 1e-6
 
+LATENCY_BOUNDS = tuple(_SMALLEST_SECONDS * 2**n for n in range(_BUCKETS))
+"""The upper bounds of the buckets in seconds."""
+
 
 class LatencyHistogram:
     """Counts durations in buckets, each twice as wide as the one before; the first ends at one microsecond."""
 
-    __slots__ = ("_counts",)
+    __slots__ = ("_counts", "_seconds")
 
     def __init__(self) -> None:
         self._counts = [0] * _BUCKETS
+        self._seconds = 0.0
 
     def add(self, seconds: float) -> None:
         """Count one duration."""
         exponent = math.frexp(seconds / _SMALLEST_SECONDS)[1] if seconds > _SMALLEST_SECONDS else 0
         self._counts[min(exponent, _BUCKETS - 1)] += 1
+        self._seconds += seconds
 
     def freeze(self) -> Latency:
         """Return the counts as they are now."""
-        return Latency(tuple((_SMALLEST_SECONDS * 2**n, count) for n, count in enumerate(self._counts) if count))
+        counted = zip(LATENCY_BOUNDS, self._counts, strict=True)
+        return Latency(tuple((bound, count) for bound, count in counted if count), self._seconds)
+
+
+class ObservedLatency(LatencyHistogram):
+    """A histogram that also tells of each call, as an event, if anybody listens.
+
+    Parameters
+    ----------
+    **attributes : str or int
+        Of the events.
+    """
+
+    __slots__ = ("_attributes",)
+
+    def __init__(self, **attributes: str | int) -> None:
+        super().__init__()
+        self._attributes = attributes
+
+    def add(self, seconds: float) -> None:
+        """Count one duration."""
+        super().add(seconds)
+        if is_anybody_listening():
+            publish(Event("call", seconds, self._attributes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +73,12 @@ class Latency:
     ----------
     buckets : tuple of (float, int)
         The upper bound in seconds and the number of sampled calls of every bucket that has any, ascending.
+    seconds : float
+        The sum of the durations.
     """
 
     buckets: tuple[tuple[float, int], ...] = ()
+    seconds: float = 0.0
 
     def quantile(self, fraction: float) -> float | None:
         """Return the duration in seconds that this fraction of the calls did not exceed, or None without calls.
@@ -115,6 +147,44 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResilienceStatistics:
+    """What an operator's limits have done since it was opened, at one moment; zero or None for those that are off.
+
+    Attributes
+    ----------
+    cache_hits, cache_misses, cache_entries : int
+        Elements that found their outputs, those that did not, and outputs that are kept.
+    shared : int
+        Elements that took the outcome of an identical call that was under way.
+    waiting : int
+        Elements, of a batch function batches, that wait for a limit.
+    rate_limited : int
+        Calls that had to wait for the rate limit.
+    concurrency_limit, running : int or None, int
+        How many calls may be under way, and how many are.
+    circuit : str or None
+        "closed", "half_open" or "open".
+    circuit_opened, circuit_refused : int
+        How often the breaker opened, and how many calls failed because of it.
+    wait_seconds : float
+        What all calls together have waited for limits; those that wait still are not in it.
+    """
+
+    cache_hits: int = 0
+    cache_misses: int = 0
+    cache_entries: int = 0
+    shared: int = 0
+    waiting: int = 0
+    rate_limited: int = 0
+    concurrency_limit: int | None = None
+    running: int = 0
+    circuit: str | None = None
+    circuit_opened: int = 0
+    circuit_refused: int = 0
+    wait_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorStatistics:
     """What an operator has done since it was opened, at one moment.
 
@@ -141,7 +211,9 @@ class OperatorStatistics:
     idle_seconds, back_pressured_seconds, busy_seconds : float
         Time with nothing in flight; with `process` waiting for room; and the rest.
     latency : Latency
-        Of a sample of the calls.
+        Of a sample of the calls; what they wait for limits before is not in it.
+    resilience : ResilienceStatistics or None
+        What the limits did; None without them.
     """
 
     in_flight: int
@@ -163,6 +235,7 @@ class OperatorStatistics:
     back_pressured_seconds: float
     busy_seconds: float
     latency: Latency = field(default_factory=Latency)
+    resilience: ResilienceStatistics | None = None
 
     @classmethod
     def of(

@@ -11,6 +11,7 @@ from async_op.dead_letters import DeadLetter, OnError
 from async_op.elements import Record, Watermark
 from async_op.functions import Function
 from async_op.operator import AsyncWaitOperator
+from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
 from async_op.settings import Mode
 from keygroups.errors import ConfigError
@@ -31,6 +32,7 @@ class StreamOptions(TypedDict, total=False):
     key_by: Callable[[Any], Hashable] | None
     on_error: OnError
     dead_letters: Callable[[DeadLetter], object] | None
+    resilience: Resilience | None
 
 
 class FrameOptions(TypedDict, total=False):
@@ -43,6 +45,7 @@ class FrameOptions(TypedDict, total=False):
     key_by: str | list[str] | None
     on_error: OnError
     dead_letters: Literal["column"] | None
+    resilience: Resilience | None
 
 
 class AsyncDataStream:
@@ -112,6 +115,9 @@ class AsyncDataStream:
             into a column `dead_letter`, a struct of value and key (as JSON), timestamp, idempotency_key, attempts,
             error_type and error_message. It is null beside outputs; a row that has it has no outputs, so all columns
             become nullable. `async_op.spark.split_dead_letters` makes two DataFrames of one.
+        resilience : Resilience, optional
+            A cache, and limits of rate and concurrency. On Spark each partition has its own, so divide a rate by the
+            number of tasks that run at once.
         output_schema : StructType or DDL string
             Only for a DataFrame: the schema of the outputs.
 

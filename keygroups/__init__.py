@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from keygroups.codec import register_codec
 from keygroups.descriptors import (
     AggregatingState,
@@ -61,3 +63,5 @@ __all__ = [
     "register_codec",
     "subtask_of",
 ]
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # who wants to read it says so

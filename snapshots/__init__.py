@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from snapshots.claim import Claim
 from snapshots.edit import Editor
 from snapshots.errors import (
@@ -56,3 +58,5 @@ __all__ = [
     "VerifyReport",
     "WriterFenced",
 ]
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # who wants to read it says so

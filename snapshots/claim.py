@@ -45,7 +45,7 @@ class Claim:
         self._folder = snapshot.folder
         self._lock = threading.Lock()
         self._fenced: WriterFenced | None = None
-        self.snapshot = snapshot
+        self.snapshot: Snapshot = snapshot
 
     def check(self) -> None:
         """Ask the storage whether the claim still holds, before work that could not be committed.

@@ -17,6 +17,7 @@ from snapshots.features import features_of
 from snapshots.filesystem import Folder
 from snapshots.layers import carry_over
 from snapshots.manifest import DataFile, Manifest, StateInfo, check_json
+from snapshots.observing import observed_commit, observed_write
 from snapshots.snapshot import Snapshot
 from snapshots.subtask import SubtaskSnapshot
 from snapshots.versions import load_committed
@@ -62,6 +63,7 @@ class PendingSnapshot:
         parent = None if self.parent is None else (self.parent.version, self.parent.snapshot_id)
         return _begun_on, (self.folder, self.operator_id, parent, self.attempts_prefix)
 
+    @observed_write
     def write_subtask(self, snapshot: SubtaskSnapshot, outputs: pa.Table | None = None) -> SubtaskHandle:
         """Write one subtask's part; any process may call it, and call it again after a failure.
 
@@ -80,6 +82,7 @@ class PendingSnapshot:
         attempt_id = self.attempts_prefix + uuid.uuid4().hex[ATTEMPTS_PREFIX_CHARACTERS:]
         return write_subtask(self.folder, attempt_id, snapshot, self.parent, outputs)
 
+    @observed_commit
     def commit(
         self,
         handles: Iterable[SubtaskHandle],

@@ -15,6 +15,7 @@ from snapshots.errors import IncompatibleSnapshot
 from snapshots.filesystem import Folder
 from snapshots.in_flight import RestoredQueue, deal, in_flight_elements, merge_channels
 from snapshots.manifest import DataFile, Manifest, StateInfo, manifest_name
+from snapshots.observing import observed_restore
 from snapshots.operator_state import FileSlice, read_items, shares
 from snapshots.parquet import ParquetReader, damage_named
 from snapshots.reader import StateReader
@@ -139,6 +140,7 @@ class SubtaskRestore:
         """Read the items of an operator state that fall to this subtask; none if the snapshot has no such state."""
         return read_items(self.folder, self.operator_slices.get(name, ()))
 
+    @observed_restore
     def queue(self) -> RestoredQueue:
         """Read the in-flight elements that fall to this subtask, as one queue."""
         readers = [ParquetReader(self.folder, file) for file in self.manifest.files_of("in_flight")]

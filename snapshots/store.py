@@ -17,6 +17,7 @@ from snapshots.compaction import compact
 from snapshots.edit import Editor
 from snapshots.errors import SnapshotNotFound
 from snapshots.filesystem import Folder, attempts, check_uri, open_folder
+from snapshots.observing import observed_repartition
 from snapshots.pending import PendingSnapshot
 from snapshots.retention import KEEP_LAST, MIN_AGE_SECONDS, GarbageReport, Pins, collect_garbage
 from snapshots.rewrite import Engine, Progress, Target, engine_named, rewritten_manifest
@@ -80,7 +81,7 @@ class SnapshotStore:
 
     def _use(self, folder: Folder) -> None:
         self._folder = folder
-        self.operator_id = folder.root.rpartition("/")[2]
+        self.operator_id: str = folder.root.rpartition("/")[2]
 
     @property
     def uri(self) -> str:
@@ -178,6 +179,7 @@ class SnapshotStore:
         """
         return Snapshot(self._folder, load_manifest(self._folder, version))
 
+    @observed_repartition
     def repartition(
         self,
         parallelism: int,

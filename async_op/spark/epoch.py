@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from async_op.spark.autoscale import AutoscalePolicy, EpochMeasurement, ScalingDecision
 from async_op.spark.transform import check_columns
 from async_op.spark.worker import REPORT_SCHEMA, EpochSettings, EpochTask, SubtaskReport
+from keygroups.events import Event, publish
 from keygroups.spark import subtask_column
 from snapshots import Claim, IncompatibleSnapshot, PendingSnapshot, Snapshot, SnapshotStore
 from snapshots.spark import outputs_frame
@@ -245,7 +246,13 @@ class EpochRunner:
         if self._autoscale is not None and kind == "batch":
             progress = self._scale(self._autoscale, progress, carried_over)
         self.progress.append(progress)
-        _log.info("epoch of %s: %s", self._store.operator_id, json.dumps(asdict(progress)))
+        self._tell(progress)
+
+    def _tell(self, progress: EpochProgress) -> None:
+        operator_id, fields = self._store.operator_id, asdict(progress)
+        found = {"operator_id": operator_id, **{name: value for name, value in fields.items() if name != "scaling"}}
+        publish(Event("epoch", progress.seconds, found))
+        _log.info("epoch of %s: %s", operator_id, json.dumps(fields), extra={"event": "epoch", **found})
 
     def _commit(self, pending: PendingSnapshot, reports: list[SubtaskReport], position: dict[str, Any]) -> Snapshot:
         metrics = Counter[str]()

@@ -20,7 +20,7 @@ class OutputMismatch(KeyGroupsError, ValueError):
     """
 
     def __init__(self, output: object, column: str | None, reason: str) -> None:
-        self.output = shorten(output)
+        self.output: str = shorten(output)
         self.column = column
         self.reason = reason
         place = "" if column is None else f" in column {column!r}"

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from async_op.dead_letters import OnError
 from async_op.functions import Function
+from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
 from async_op.settings import Mode
 from async_op.spark.arrow import check_arrow
@@ -74,6 +75,9 @@ class AsyncPipeline:
     dead_letters : {"column"}, optional
         Where dead letters go, with `on_error="dead_letter"`: into a column of the sink's DataFrame, as described for
         `AsyncDataStream.ordered_wait`. They are committed with the epoch and delivered again with it.
+    resilience : Resilience, optional
+        A cache, and limits of rate and concurrency; a rate is that of all subtasks together. A new epoch knows nothing
+        of what the limits of the one before have learnt.
     storage_options : dict, optional
         Passed to the fsspec filesystem of `snapshots`.
     autoscale : AutoscalePolicy, optional
@@ -111,10 +115,13 @@ class AsyncPipeline:
         barrier_timeout: float | None = None,
         on_error: OnError = "fail",
         dead_letters: DeadLetters | None = None,
+        resilience: Resilience | None = None,
         storage_options: dict[str, Any] | None = None,
         autoscale: AutoscalePolicy | None = None,
     ) -> None:
         check_arrow(function, key_by, mode)
+        if resilience is not None:
+            resilience.check_fits(function)
         self._store = SnapshotStore(snapshots, operator_id, storage_options=storage_options)
         self._parallelism = parallelism
         self._max_parallelism = max_parallelism
@@ -133,6 +140,7 @@ class AsyncPipeline:
             retry=retry,
             barrier_timeout=barrier_timeout,
             on_error=on_error,
+            resilience=resilience,
         )
         self._query: PipelineQuery | None = None
 

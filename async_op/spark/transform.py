@@ -15,6 +15,7 @@ from async_op.elements import Record, Watermark
 from async_op.errors import ElementFailed
 from async_op.functions import AsyncBatchFunction, Function
 from async_op.operator import AsyncWaitOperator
+from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
 from async_op.settings import Mode
 from async_op.spark.arrow import check_arrow
@@ -38,6 +39,7 @@ def transform(
     retry: RetryPolicy | None = None,
     on_error: OnError = "fail",
     dead_letters: DeadLetters | None = None,
+    resilience: Resilience | None = None,
 ) -> DataFrame:
     """Apply a function to each row of a DataFrame, batch or streaming; nothing survives a partition's end.
 
@@ -51,9 +53,11 @@ def transform(
         raise ConfigError("function", function, reason)
     check_columns(frame, "key_by", key_by)
     check_arrow(function, key_by, mode)
+    if resilience is not None:
+        resilience.check_fits(function)  # here, where a function of record batches is still known as one
     schema = schema_with_letters(parse_schema(output_schema), on_error, dead_letters)
     writer = OutputWriter(arrow_schema(frame.sparkSession, schema))
-    task = _PartitionTask(_format_of(function, capacity, writer), mode, timeout, key_by, retry, on_error)
+    task = _PartitionTask(_format_of(function, capacity, writer), mode, timeout, key_by, retry, on_error, resilience)
     task.make_operator(lambda _: None)  # so that what can never work is refused here
     return frame.mapInArrow(task, schema)
 
@@ -94,6 +98,7 @@ class _PartitionTask:
     key_by: str | list[str] | None
     retry: RetryPolicy | None
     on_error: OnError
+    resilience: Resilience | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         flush = flusher()
@@ -120,4 +125,5 @@ class _PartitionTask:
             key_by=key_getter(self.key_by),
             on_error=self.on_error,
             dead_letters=self.format.dead_letters() if self.on_error == "dead_letter" else None,
+            resilience=self.resilience,
         )

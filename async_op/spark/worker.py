@@ -18,6 +18,7 @@ from async_op.dead_letters import OnError
 from async_op.elements import Record, Watermark
 from async_op.functions import Function
 from async_op.operator import AsyncWaitOperator
+from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
 from async_op.settings import Mode
 from async_op.spark.cache import CachedRestore, StateCache
@@ -61,6 +62,7 @@ class EpochSettings:
     retry: RetryPolicy | None
     barrier_timeout: float | None
     on_error: OnError
+    resilience: Resilience | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +166,7 @@ class EpochTask:
             max_parallelism=self.max_parallelism,
             on_error=settings.on_error,
             dead_letters=rows_in_place() if settings.on_error == "dead_letter" else None,
+            resilience=settings.resilience,
         )
 
 

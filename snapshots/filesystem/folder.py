@@ -47,7 +47,7 @@ class Folder:
 
     def __init__(self, filesystem: AbstractFileSystem, root: str) -> None:
         self.filesystem = filesystem
-        self.root = root.rstrip("/")
+        self.root: str = root.rstrip("/")
 
     @property
     def uri(self) -> str:

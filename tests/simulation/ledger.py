@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from async_op import InvocationContext
+from async_op.resilience import Resilience
 from snapshots import InFlightElement
+from tests.simulation.limits import SubtaskLimits
 from tests.simulation.scenario import Item, Scenario
 
 EPSILON = 1e-6
@@ -82,6 +84,7 @@ class Ledger:
         self.not_before: dict[int, float] = {}
         self.deadlines: dict[int, float] = {}
         self.owners: dict[int, int] = {}
+        self.limits: dict[int, SubtaskLimits] = {}
         self.ids: dict[int, str] = {
             index: element.element_id for index, element in (self.committed.pending | self.committed.stored).items()
         }
@@ -92,6 +95,13 @@ class Ledger:
             violation = Violation(f"{broken} (seed {self.scenario.seed}, restart {self.restarts})")
             self.violations.append(violation)
             raise violation
+
+    def limit(self, subtask: int, parallelism: int) -> None:
+        """Note what a subtask's calls may do."""
+        settings = self.scenario.resilience or Resilience()
+        rate = None if settings.rate_limit is None else settings.rate_limit.share(subtask, parallelism)
+        sees_ends = self.scenario.kind != "callback"
+        self.limits[subtask] = SubtaskLimits(settings, rate, self.scenario.capacity, self.check, sees_ends=sees_ends)
 
     def check_restored(self, restored: Sequence[int]) -> None:
         """All that was in flight is taken over, by one subtask each."""

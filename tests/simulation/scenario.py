@@ -6,8 +6,9 @@ import random
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from async_op import ExponentialBackoffRetry, FixedDelayRetry, RetryPolicy, Watermark
+from async_op import ExponentialBackoffRetry, FixedDelayRetry, Resilience, RetryPolicy, Watermark
 from keygroups import key_group_of
+from tests.simulation.limits import resilience_of
 
 FOREVER = 1e6
 
@@ -71,6 +72,7 @@ class Scenario:
     named: bool
     """Whether the source gives its records ids."""
     items: tuple[Item | Watermark, ...]
+    resilience: Resilience | None
 
     def random(self, *names: object) -> random.Random:
         """Return the random numbers of one purpose, so that none moves another's."""
@@ -116,6 +118,7 @@ def scenario_of(seed: int) -> Scenario:
         stubborn=draw.random() < 0.3,
         named=draw.random() < 0.5,
         items=_items(draw, groups, keyed=keyed),
+        resilience=resilience_of(seed),
     )
 
 

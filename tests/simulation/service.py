@@ -46,7 +46,8 @@ class Service:
 
     async def call(self, value: Any, ctx: InvocationContext) -> list[Any]:
         """Make one call as planned."""
-        return await self.go_on(self.ledger.call_begins(value[0], ctx), ctx)
+        with self.ledger.limits[self.ledger.owners[value[0]]].call():
+            return await self.go_on(self.ledger.call_begins(value[0], ctx), ctx)
 
     async def go_on(self, call: Call, ctx: InvocationContext) -> list[Any]:
         """Make a call that has begun."""
@@ -176,6 +177,10 @@ class BatchService(Service, AsyncBatchFunction):
 
     async def async_invoke_batch(self, values: Sequence[Any], ctxs: Sequence[InvocationContext]) -> list[Any]:
         assert len(values) <= self.max_batch_size
+        with self.ledger.limits[self.ledger.owners[values[0][0]]].call():
+            return await self._call_all(values, ctxs)
+
+    async def _call_all(self, values: Sequence[Any], ctxs: Sequence[InvocationContext]) -> list[Any]:
         begun = [self.ledger.call_begins(value[0], ctx) for value, ctx in zip(values, ctxs, strict=True)]
         calls = [self.go_on(call, ctx) for call, ctx in zip(begun, ctxs, strict=True)]
         return await asyncio.gather(*calls, return_exceptions=True)

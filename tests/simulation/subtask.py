@@ -37,6 +37,7 @@ class SimulatedSubtask:
         self._last_rank: dict[int, int] = {}
         self._bounds: dict[int, int] = {}
         self._known_watermarks: set[int] = set()
+        ledger.limit(index, parallelism)
         self.operator = AsyncWaitOperator(
             KINDS[self.scenario.kind](ledger),
             self._take,
@@ -50,6 +51,7 @@ class SimulatedSubtask:
             max_parallelism=self.scenario.groups,
             on_error=self.scenario.on_error,  # type: ignore[arg-type]
             dead_letters=self._bury if self.scenario.on_error == "dead_letter" else None,
+            resilience=self.scenario.resilience,
         )
 
     # -- in
@@ -199,9 +201,10 @@ class SimulatedSubtask:
         ledger.check(index not in ledger.dead, f"{index} dies twice in one run")
         ledger.check(letter.error is ledger.outcomes[index], f"{index} dies of {letter.error!r}")
         ran = ledger.attempts.get(index, 0)
-        # An element that waits for its batch, or was restored in the middle of a call, is at an attempt that the
-        # service has not seen in this run.
-        begun = self.scenario.kind == "batch" or index in self.restored
+        # An element that waits for its batch or a limit, or was restored in the middle of a call, is at an attempt
+        # that the service has not seen in this run.
+        waited = self.scenario.kind == "batch" or self.scenario.resilience is not None
+        begun = waited or index in self.restored
         as_many = letter.attempts == ran or (begun and letter.attempts == ran + 1)
         ledger.check(as_many, f"{index} dies after {letter.attempts} attempts, not {ran}")
         ledger.check(letter.timestamp == ledger.items[index].timestamp, f"{index} dies at another time")

@@ -1,0 +1,114 @@
+"""Metrics and traces for OpenTelemetry; needs the package `opentelemetry-api`, and an SDK to see anything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from opentelemetry import metrics, trace
+from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider, Observation
+from opentelemetry.trace import Status, StatusCode, TracerProvider
+
+from async_op.metrics.families import Family
+from async_op.metrics.operators import operator_families
+from async_op.metrics.totals import EventTotals
+from async_op.metrics.watch import Watches
+from keygroups.events import Event, listen
+
+_NAME = "keygroups"
+
+_LABELS = frozenset({"operator_id", "function", "kind"})
+"""Attributes of events that have few values."""
+
+
+class OpenTelemetryMetrics:
+    """The metrics of this process as observable instruments. Any thread may call it.
+
+    The instruments have the names that Prometheus sees, with dots and without unit: `keygroups.operator.calls`.
+    Durations are recorded as they are: those of a sample of the calls, and of all events.
+
+    Parameters
+    ----------
+    provider : MeterProvider, optional
+        The process's unless given.
+
+    Attributes
+    ----------
+    watches : Watches
+        The operators that are watched; `watches.add(name, operator)` adds one.
+    """
+
+    def __init__(self, provider: MeterProvider | None = None) -> None:
+        self.watches = Watches()
+        self._meter = metrics.get_meter(_NAME, meter_provider=provider)
+        self._durations: dict[str, Histogram] = {}
+        for family in (*operator_families(()), *EventTotals().families()):
+            _observe(self._meter, family, self._callback(family.name))
+        self._stop = listen(self._record)
+
+    def close(self) -> None:
+        """Record no more; an instrument of OpenTelemetry cannot be taken back."""
+        self.watches.close()
+        self._stop()
+
+    def _callback(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            for family in self.watches.families():
+                if family.name == name:
+                    yield from (Observation(sample.value, dict(sample.labels)) for sample in family.samples)
+
+        return observe
+
+    def _record(self, event: Event) -> None:
+        histogram = self._durations.get(event.name)
+        if histogram is None:
+            name = f"{_NAME}.{'operator.call' if event.name == 'call' else event.name}.duration"
+            histogram = self._durations[event.name] = self._meter.create_histogram(name, "s")
+        kept = ("operator_id", "function", "kind")
+        histogram.record(
+            event.seconds, {name: str(event.attributes[name]) for name in kept if name in event.attributes}
+        )
+
+
+class OpenTelemetryTraces:
+    """A span for each snapshot, write, restore, rescale and epoch, and for some calls. Any thread may call it.
+
+    A span is made when its event has ended, so it is the child of whatever span is current then.
+
+    Parameters
+    ----------
+    provider : TracerProvider, optional
+        The process's unless given.
+    every_call : int
+        Of so many calls whose latency is sampled (one in 16 of an operator without limits) one gets a span; 0 for none.
+    """
+
+    def __init__(self, provider: TracerProvider | None = None, *, every_call: int = 100) -> None:
+        self._tracer = trace.get_tracer(_NAME, tracer_provider=provider)
+        self._every_call = every_call
+        self._calls = 0
+        self.close = listen(self._record)
+
+    def _record(self, event: Event) -> None:
+        if event.name == "call":
+            self._calls += 1
+            if not self._every_call or self._calls % self._every_call:
+                return
+        ended = time.time_ns()
+        attributes = {f"{_NAME}.{name}": value for name, value in event.attributes.items() if value is not None}
+        span = self._tracer.start_span(
+            f"{_NAME}.{event.name}", start_time=ended - int(event.seconds * 1e9), attributes=attributes
+        )
+        if event.error is not None:
+            span.set_attribute("error.type", event.error)
+            span.set_status(Status(StatusCode.ERROR, event.error))
+        span.end(ended)
+
+
+def _observe(meter: Meter, family: Family, callback: Callable[[CallbackOptions], Iterable[Observation]]) -> None:
+    unit = "s" if family.name.endswith("_seconds") else "By" if family.name.endswith("bytes") else "1"
+    name = family.name.removesuffix("_seconds").replace("_", ".", 2)
+    if family.kind == "counter":
+        meter.create_observable_counter(name, [callback], unit, family.help)
+    elif family.kind == "gauge":
+        meter.create_observable_gauge(name, [callback], unit, family.help)

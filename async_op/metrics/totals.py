@@ -1,0 +1,118 @@
+"""The metrics of snapshots, restores, rescales and epochs: sums over their events."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+
+from async_op.metrics.families import Family, Sample, cumulative
+from async_op.statistics import LATENCY_BOUNDS, LatencyHistogram
+from keygroups.events import Event
+
+_NAMES = {
+    "snapshot": "Commits of snapshots.",
+    "write": "Parts of snapshots, written by subtasks.",
+    "restore": "Restores of subtasks.",
+    "rescale": "Changes of the parallelism.",
+    "epoch": "Epochs of pipelines.",
+}
+_SUMS = {
+    "snapshot": {"bytes": "Bytes of new files.", "files": "New files.", "rows": "Rows of new files."},
+    "write": {"bytes": "Bytes written by subtasks."},
+    "epoch": {
+        "rows": "Input rows.",
+        "outputs": "Output rows.",
+        "calls": "Calls made.",
+        "retries": "Calls that were further attempts at the same row.",
+        "timeouts": "Rows whose time budget ran out.",
+        "skipped": "Rows that failed for good and were dropped.",
+        "dead_letters": "Rows that failed for good and became dead letters.",
+        "reinvoked": "Calls made again after a restore.",
+        "reemitted": "Stored results that were taken over.",
+        "run_seconds": "Time that the driver waited for subtasks.",
+        "commit_seconds": "Time spent on commits.",
+        "sink_seconds": "Time spent in the sink.",
+    },
+}
+_LAST = {
+    "snapshot": {
+        "version": "The newest version.",
+        "parallelism": "The number of subtasks.",
+        "in_flight": "Elements in flight in the newest snapshot.",
+    },
+}
+
+_Key = tuple[str, str]
+"""An event and an operator."""
+
+
+class EventTotals:
+    """Adds up events. Any thread may call it.
+
+    One series an operator: operators are few, and have names that a person chose.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: defaultdict[tuple[str, str, str], int] = defaultdict(int)
+        self._durations: defaultdict[_Key, LatencyHistogram] = defaultdict(LatencyHistogram)
+        self._sums: defaultdict[tuple[str, str, str], float] = defaultdict(float)
+        self._last: dict[tuple[str, str, str], float] = {}
+
+    def add(self, event: Event) -> None:
+        """Count an event; calls are counted by their operators."""
+        if event.name not in _NAMES:
+            return
+        operator = str(event.attributes.get("operator_id", ""))
+        with self._lock:
+            self._counts[event.name, operator, "ok" if event.error is None else "error"] += 1
+            if event.error is not None:
+                return
+            self._durations[event.name, operator].add(event.seconds)
+            for name in _SUMS.get(event.name, ()):
+                self._sums[event.name, name, operator] += _number(event, name)
+            for name in _LAST.get(event.name, ()):
+                self._last[event.name, name, operator] = _number(event, name)
+
+    def families(self) -> list[Family]:
+        """Return all metrics."""
+        with self._lock:
+            return [family for event in _NAMES for family in self._families_of(event)]
+
+    def _families_of(self, event: str) -> list[Family]:
+        prefix = f"keygroups_{event}_"
+        counts = [
+            Sample({"operator": operator, "outcome": outcome}, count)
+            for (name, operator, outcome), count in self._counts.items()
+            if name == event
+        ]
+        durations = [
+            Sample({"operator": operator}, latency.seconds, cumulative(latency.buckets, LATENCY_BOUNDS))
+            for operator, latency in (
+                (operator, histogram.freeze())
+                for (name, operator), histogram in self._durations.items()
+                if name == event
+            )
+        ]
+        families = [
+            Family(f"keygroups_{event}s", "counter", _NAMES[event], tuple(counts)),
+            Family(f"{prefix}duration_seconds", "histogram", f"Duration. {_NAMES[event]}", tuple(durations)),
+        ]
+        for name, text in _SUMS.get(event, {}).items():
+            families.append(Family(prefix + name, "counter", text, _samples_of(self._sums, event, name)))
+        for name, text in _LAST.get(event, {}).items():
+            families.append(Family(prefix + name, "gauge", text, _samples_of(self._last, event, name)))
+        return families
+
+
+def _samples_of(values: dict[tuple[str, str, str], float], event: str, name: str) -> tuple[Sample, ...]:
+    return tuple(
+        Sample({"operator": operator}, value)
+        for (one, other, operator), value in values.items()
+        if (one, other) == (event, name)
+    )
+
+
+def _number(event: Event, name: str) -> float:
+    value = event.attributes.get(name)
+    return float(value) if isinstance(value, int | float) else 0.0

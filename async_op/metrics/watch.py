@@ -1,0 +1,102 @@
+"""Reads the statistics of operators when somebody asks for metrics, from whatever thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import TimeoutError as FutureTimeout
+
+from async_op.metrics.families import Family
+from async_op.metrics.operators import operator_families
+from async_op.metrics.totals import EventTotals
+from async_op.operator import AsyncWaitOperator
+from async_op.statistics import OperatorStatistics
+from keygroups.events import listen
+
+_WAIT_SECONDS = 1.0
+_FRESH_SECONDS = 0.1
+"""OpenTelemetry asks for one instrument after the other, which are to show one moment."""
+
+
+class Watches:
+    """The operators that are watched, and the sums over the events of this process. Any thread may call it.
+
+    An operator costs nothing for being watched: its statistics are read when metrics are asked for.
+    """
+
+    def __init__(self) -> None:
+        self.totals = EventTotals()
+        self._stop = listen(self.totals.add)
+        self._lock = threading.Lock()
+        self._watched: dict[tuple[str, int], _Watched] = {}
+
+    def add(self, name: str, operator: AsyncWaitOperator, *, subtask_index: int = 0) -> Callable[[], None]:
+        """Watch an operator, in place of an earlier one of the same name and subtask; returns how to stop.
+
+        Parameters
+        ----------
+        name : str
+            Its label `operator`.
+        operator : AsyncWaitOperator
+            One that is open; to be called on its event loop.
+        subtask_index : int
+            Its label `subtask`.
+        """
+        place, watched = (name, subtask_index), _Watched(operator, asyncio.get_running_loop())
+        with self._lock:
+            self._watched[place] = watched
+
+        def stop() -> None:
+            with self._lock:
+                if self._watched.get(place) is watched:
+                    del self._watched[place]
+
+        return stop
+
+    def families(self) -> list[Family]:
+        """Return the metrics that have a value, as they are now."""
+        with self._lock:
+            watched = list(self._watched.items())
+        found = [({"operator": name, "subtask": str(subtask)}, one.read()) for (name, subtask), one in watched]
+        families = [*operator_families(found), *self.totals.families()]
+        return [family for family in families if family.samples]
+
+    def close(self) -> None:
+        """Hear of no more events."""
+        self._stop()
+
+
+class _Watched:
+    """One operator; what was read last is read again where its loop does not answer, as when it has ended."""
+
+    def __init__(self, operator: AsyncWaitOperator, loop: asyncio.AbstractEventLoop) -> None:
+        self._operator = operator
+        self._loop = loop
+        self._last = operator.statistics()
+        self._read_at = float("-inf")
+
+    def read(self) -> OperatorStatistics:
+        if _is_on(self._loop):
+            return self._read()
+        if self._loop.is_running() and time.monotonic() - self._read_at > _FRESH_SECONDS:
+            try:
+                return asyncio.run_coroutine_threadsafe(self._ask(), self._loop).result(_WAIT_SECONDS)
+            except (FutureTimeout, RuntimeError):
+                return self._last
+        return self._last
+
+    async def _ask(self) -> OperatorStatistics:
+        return self._read()
+
+    def _read(self) -> OperatorStatistics:
+        self._last, self._read_at = self._operator.statistics(), time.monotonic()
+        return self._last
+
+
+def _is_on(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False

@@ -1,0 +1,24 @@
+"""Sparing a service, and oneself when it fails: one part a module, composed in `limits`."""
+
+from __future__ import annotations
+
+from async_op.errors import CircuitOpen
+from async_op.resilience.cache import Cache
+from async_op.resilience.circuit_breaker import CircuitBreaker
+from async_op.resilience.concurrency import AdaptiveConcurrency
+from async_op.resilience.limits import Limits, Resilience
+from async_op.resilience.rate_limit import RateLimit
+from async_op.resilience.single_flight import SingleFlight
+from async_op.statistics import ResilienceStatistics
+
+__all__ = [
+    "AdaptiveConcurrency",
+    "Cache",
+    "CircuitBreaker",
+    "CircuitOpen",
+    "Limits",
+    "RateLimit",
+    "Resilience",
+    "ResilienceStatistics",
+    "SingleFlight",
+]

@@ -1,0 +1,196 @@
+"""Leaves a service alone that fails, and tries it again carefully."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from async_op.clock import Clock
+from async_op.errors import CircuitOpen
+from async_op.resilience.line import Alarm, Line
+from keygroups.errors import ConfigError
+
+BreakerState = Literal["closed", "half_open", "open"]
+WhenOpen = Literal["wait", "fail"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CircuitBreaker:
+    """Makes no calls for a while once too many have failed (Nygard, "Release It!", 2007).
+
+    Closed: calls are made. If among the last `window` of them a fraction of `failure_rate` has failed, it opens. Open:
+    none are made for `open_seconds`. Half-open: `probes` calls are made; if all of them succeed it closes, after the
+    first failure it is open again.
+
+    Parameters
+    ----------
+    failure_rate : float
+        The fraction of failed calls that opens it.
+    window : int
+        Of how many calls; before there were so many it does not open.
+    open_seconds : float
+        How long it stays open.
+    probes : int
+        Calls that are made in the half-open state.
+    when_open : {"wait", "fail"}
+        What becomes of elements meanwhile: they wait, within their timeout, or fail with `CircuitOpen`, which is a
+        failure like any other: `retry` and `on_error` decide.
+
+    Raises
+    ------
+    ConfigError
+        A number can never work.
+    """
+
+    failure_rate: float = 0.5
+    window: int = 20
+    open_seconds: float = 30.0
+    probes: int = 1
+    when_open: WhenOpen = "wait"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.failure_rate <= 1:
+            raise ConfigError("failure_rate", self.failure_rate, "a fraction above 0, at most 1")
+        if not 1 <= self.window <= _WINDOW_MAX:
+            raise ConfigError("window", self.window, f"between 1 and {_WINDOW_MAX} calls")
+        if not 0 < self.open_seconds < float("inf"):
+            raise ConfigError("open_seconds", self.open_seconds, "seconds, more than zero")
+        if self.probes < 1:
+            raise ConfigError("probes", self.probes, "without one it would stay open for ever")
+        if self.when_open not in get_args(WhenOpen):
+            raise ConfigError("when_open", self.when_open, f"use one of {', '.join(get_args(WhenOpen))}")
+
+
+_WINDOW_MAX = 100_000
+
+Permit = int
+"""Allows a call as long as the breaker does not change its state."""
+
+
+class Breaker:
+    """The state of a circuit breaker. Only the thread of the event loop may call it.
+
+    Parameters
+    ----------
+    settings : CircuitBreaker
+        When it opens and closes.
+    clock : Clock
+        The source of time.
+
+    Attributes
+    ----------
+    state : {"closed", "half_open", "open"}
+        What it allows: everything, probes, or nothing.
+    opened, refused : int
+        How often it has opened, and how many elements have failed because of it.
+    line : Line
+        Those that wait.
+    """
+
+    __slots__ = (
+        "_alarm",
+        "_clock",
+        "_failures",
+        "_open_until",
+        "_outcomes",
+        "_permit",
+        "_probes_begun",
+        "_settings",
+        "_successes",
+        "line",
+        "opened",
+        "refused",
+        "state",
+    )
+
+    def __init__(self, settings: CircuitBreaker, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._alarm = Alarm(clock, self._half_open)
+        self._outcomes = deque[bool](maxlen=settings.window)
+        self._failures = self._probes_begun = self._successes = 0
+        self._open_until = 0.0
+        self._permit: Permit = 0
+        self.state: BreakerState = "closed"
+        self.opened = self.refused = 0
+        self.line = Line(clock)
+
+    async def acquire(self) -> Permit:
+        """Return a permit when calls are made.
+
+        Raises
+        ------
+        CircuitOpen
+            None are made, and nobody is to wait.
+        """
+        while not self._has_room():
+            if self._settings.when_open == "fail":
+                self.refused += 1
+                raise CircuitOpen(max(0.0, self._open_until - self._clock.time()))
+            await self.line.wait(self._admit_probes)
+        self._probes_begun += 1
+        return self._permit
+
+    def holds(self, permit: Permit) -> bool:
+        """Tell whether a call may still be made."""
+        return permit == self._permit
+
+    def give_back(self, permit: Permit) -> None:
+        """Take back the permit for a call that was not made."""
+        if permit == self._permit:
+            self._probes_begun -= 1
+            self._admit_probes()
+
+    def record(self, permit: Permit, *, failed: bool) -> None:
+        """Learn from a call that has ended; one that began in another state says nothing about this one."""
+        if permit != self._permit:
+            return
+        if self.state == "half_open":
+            self._successes += not failed
+            if failed:
+                self._open()
+            elif self._successes == self._settings.probes:
+                self._close()
+            return
+        if len(self._outcomes) == self._settings.window:
+            self._failures -= self._outcomes[0]
+        self._outcomes.append(failed)
+        self._failures += failed
+        window = self._settings.window
+        if len(self._outcomes) == window and self._failures >= self._settings.failure_rate * window:
+            self._open()
+
+    def stop(self) -> None:
+        """Stay as it is."""
+        self._alarm.stop()
+
+    def _has_room(self) -> bool:
+        return self.state == "closed" or (self.state == "half_open" and self._probes_begun < self._settings.probes)
+
+    def _change(self, state: BreakerState) -> None:
+        self.state = state
+        self._permit += 1
+        self._outcomes.clear()
+        self._failures = self._probes_begun = self._successes = 0
+
+    def _open(self) -> None:
+        self._change("open")
+        self.opened += 1
+        self._open_until = self._clock.time() + self._settings.open_seconds
+        self._alarm.set(self._open_until)
+
+    def _half_open(self) -> None:
+        self._change("half_open")
+        self._admit_probes()
+
+    def _close(self) -> None:
+        self._change("closed")
+        while self.line.admit():
+            pass
+
+    def _admit_probes(self) -> None:
+        """Let as many go on as there is room for; those that come too late wait again."""
+        if self.state == "half_open":
+            for _ in range(self._settings.probes - self._probes_begun):
+                self.line.admit()

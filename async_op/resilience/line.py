@@ -1,0 +1,94 @@
+"""What the limits are made of: a line in which coroutines wait for their turn, and an alarm."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from async_op.clock import Clock, TimerHandle
+
+
+class Line:
+    """Coroutines that wait for their turn, first come, first served. Only the thread of the event loop may call it.
+
+    Attributes
+    ----------
+    waits : int
+        How many have ever had to wait.
+    seconds : float
+        How long all of them together.
+    """
+
+    __slots__ = ("_clock", "_turns", "seconds", "waits")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._turns = deque[asyncio.Future[None]]()
+        self.waits = 0
+        self.seconds = 0.0
+
+    def __len__(self) -> int:
+        while self._turns and self._turns[0].done():
+            self._turns.popleft()  # cancelled meanwhile
+        return len(self._turns)
+
+    async def wait(self, give_up: Callable[[], None]) -> None:
+        """Return when it is this one's turn.
+
+        Parameters
+        ----------
+        give_up : callable
+            Called if it was cancelled although it was its turn already, so that the turn is not lost.
+        """
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._turns.append(turn)
+        self.waits += 1
+        began = self._clock.time()
+        try:
+            await turn
+        except BaseException:
+            if not turn.cancelled():
+                give_up()
+            raise
+        finally:
+            self.seconds += self._clock.time() - began
+
+    def admit(self) -> bool:
+        """Let the first one go on, and tell whether there was one."""
+        if not len(self):
+            return False
+        self._turns.popleft().set_result(None)
+        return True
+
+
+class Alarm:
+    """One timer that can be set again, until it is stopped for good. Only the thread of the event loop may call it."""
+
+    __slots__ = ("_callback", "_clock", "_stopped", "_timer")
+
+    def __init__(self, clock: Clock, callback: Callable[[], None]) -> None:
+        self._clock = clock
+        self._callback = callback
+        self._timer: TimerHandle | None = None
+        self._stopped = False
+
+    def set(self, when: float) -> None:
+        """Ring at `when`, and not before."""
+        self._unset()
+        if not self._stopped:
+            self._timer = self._clock.call_at(when, self._ring)
+
+    def stop(self) -> None:
+        """Never ring again."""
+        self._stopped = True
+        self._unset()
+
+    def _unset(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._callback()

@@ -1,0 +1,121 @@
+"""What happens rarely and is worth knowing: snapshots, restores, rescales, epochs; for the log, metrics and traces."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+Value = str | int | float | bool | None
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that has happened.
+
+    Attributes
+    ----------
+    name : str
+        "snapshot", "write" (a subtask's part of a snapshot), "restore", "rescale", "epoch" or "call".
+    seconds : float
+        How long it took.
+    attributes : mapping of str to str, int, float, bool or None
+        What is known about it.
+    error : str or None
+        The type of the error with which it ended.
+    """
+
+    name: str
+    seconds: float
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+    error: str | None = None
+
+
+Listener = Callable[[Event], None]
+
+_listeners: tuple[Listener, ...] = ()
+
+
+def listen(listener: Listener) -> Callable[[], None]:
+    """Have a listener called with every event of this process, on the thread on which it happens; returns how to stop.
+
+    A listener must not block. An error that it raises is logged and has no other effect.
+
+    Examples
+    --------
+    >>> heard = []
+    >>> stop = listen(heard.append)
+    >>> publish(Event("restore", 0.1))
+    >>> stop()
+    >>> [event.name for event in heard]
+    ['restore']
+    """
+    global _listeners
+    _listeners = (*_listeners, listener)
+
+    def stop() -> None:
+        global _listeners
+        _listeners = tuple(other for other in _listeners if other is not listener)
+
+    return stop
+
+
+def publish(event: Event) -> None:
+    """Tell all listeners. Any thread may call it."""
+    for listener in _listeners:
+        try:
+            listener(event)
+        except Exception:  # noqa: BLE001 - who listens must not harm what it listens to
+            _log.exception("a listener failed at the event %s", event.name)
+
+
+def is_anybody_listening() -> bool:
+    """Tell whether an event would be heard."""
+    return bool(_listeners)
+
+
+@contextmanager
+def observed(log: logging.Logger, level: int, name: str, **attributes: Value) -> Iterator[dict[str, Value]]:
+    """Publish the body as an event, and log it in one line; a failure as a warning.
+
+    Parameters
+    ----------
+    log : logging.Logger
+        Where the line goes; the attributes are fields of its record.
+    level : int
+        Of the line.
+    name : str
+        The event's.
+    **attributes : str, int, float, bool or None
+        What is known before.
+
+    Yields
+    ------
+    dict
+        The attributes; the body adds what it finds out.
+    """
+    started = time.monotonic()
+    error = None
+    try:
+        yield attributes
+    except BaseException as raised:
+        error = type(raised).__name__
+        raise
+    finally:
+        event = Event(name, time.monotonic() - started, attributes, error)
+        publish(event)
+        _write(log, level, event)
+
+
+def _write(log: logging.Logger, level: int, event: Event) -> None:
+    level = level if event.error is None else logging.WARNING
+    if log.isEnabledFor(level):
+        fields: dict[str, Value] = {"event": event.name, "seconds": round(event.seconds, 6), **event.attributes}
+        if event.error is not None:
+            fields["error"] = event.error
+        text = " ".join(f"{name}={value}" for name, value in fields.items() if name != "event")
+        log.log(level, "%s: %s", event.name, text, extra=fields)

@@ -1,0 +1,105 @@
+"""Right and wrong uses of what is public, for the type checker alone: nobody runs this.
+
+Each wrong use carries the code of its error. If it is no error any more, the ignore is unused, and that is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, assert_type
+
+import pyarrow as pa
+
+from async_op import (
+    AdaptiveConcurrency,
+    AsyncDataStream,
+    AsyncFunction,
+    AsyncWaitOperator,
+    Cache,
+    CircuitBreaker,
+    ExponentialBackoffRetry,
+    InvocationContext,
+    OperatorStatistics,
+    RateLimit,
+    Resilience,
+    ResilienceStatistics,
+    SingleFlight,
+)
+from keygroups import KeyGroupRange, MapState, ValueState, range_of
+from keygroups.state import MapHandle, ValueHandle
+from snapshots import Snapshot, SnapshotStore, SubtaskRestore, SubtaskSnapshot
+
+COUNT = ValueState("count", pa.int64(), default=0)
+SEEN = MapState("seen")
+
+
+class Enrich(AsyncFunction):
+    states = (COUNT, SEEN)
+
+    async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[str]:
+        assert_type(ctx.state(COUNT), ValueHandle)
+        assert_type(ctx.state(SEEN), MapHandle)
+        assert_type(ctx.remaining, float | None)
+        ctx.state("count")  # type: ignore[call-overload]
+        ctx.state(COUNT).put("a", 1)  # type: ignore[attr-defined]
+        ctx.attempt = 2  # type: ignore[misc]
+        return [ctx.idempotency_key]
+
+
+class NotAwaited(AsyncFunction):
+    def async_invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:  # type: ignore[override]
+        return [value]
+
+
+async def operate(operator: AsyncWaitOperator, store: SnapshotStore) -> None:
+    cut = await operator.snapshot()
+    assert_type(cut, SubtaskSnapshot)
+    assert_type(store.write([cut]), Snapshot)
+    assert_type(store.latest(), Snapshot | None)
+    store.latest().version  # type: ignore[union-attr]  # noqa: B018
+    store.write(cut)  # type: ignore[arg-type]
+    statistics = operator.statistics()
+    assert_type(statistics, OperatorStatistics)
+    assert_type(statistics.resilience, ResilienceStatistics | None)
+    statistics.calls = 0  # type: ignore[misc]
+    await operator.process(1, timestamp="now")  # type: ignore[arg-type]
+    await operator.process_watermark(1.5)  # type: ignore[arg-type]
+    operator.process(1)  # type: ignore[unused-coroutine]
+
+
+def construct(restore: SubtaskRestore) -> None:
+    AsyncWaitOperator(Enrich(), print, mode="ordered", key_by=str)
+    AsyncWaitOperator(Enrich(), print, mode="sorted")  # type: ignore[arg-type]
+    AsyncWaitOperator(Enrich(), print, on_error="ignore")  # type: ignore[arg-type]
+    AsyncWaitOperator(Enrich, print)  # type: ignore[arg-type]
+    AsyncWaitOperator(Enrich(), print, "ordered")  # type: ignore[call-arg]
+    AsyncWaitOperator(Enrich(), print, retry=3)  # type: ignore[arg-type]
+    AsyncWaitOperator(Enrich(), print, resilience=RateLimit(5))  # type: ignore[arg-type]
+    ExponentialBackoffRetry(3, 0.1, 1.0, retry_on="OSError")  # type: ignore[arg-type]
+
+
+def spare() -> Resilience:
+    Cache(max_entries=10)  # type: ignore[call-arg]
+    CircuitBreaker(when_open="queue")  # type: ignore[arg-type]
+    CircuitBreaker(0.5)  # type: ignore[call-arg]
+    RateLimit("fast")  # type: ignore[arg-type]
+    SingleFlight(key="id")  # type: ignore[arg-type]
+    Resilience(RateLimit(5))  # type: ignore[call-arg, arg-type]
+    limit = RateLimit(5)
+    limit.per_second = 6  # type: ignore[misc]
+    return Resilience(rate_limit=limit, concurrency=AdaptiveConcurrency(minimum=2), failure_on=(OSError, TimeoutError))
+
+
+def stream() -> None:
+    outputs = AsyncDataStream.ordered_wait(range(3), Enrich(), key_by=str, resilience=spare())
+    assert_type(outputs, AsyncIterator[Any])
+    AsyncDataStream.ordered_wait(range(3), Enrich(), capacities=5)  # type: ignore[call-overload]
+    AsyncDataStream.ordered_wait(3, Enrich())  # type: ignore[call-overload]
+    for output in outputs:  # type: ignore[attr-defined]
+        print(output)  # noqa: T201
+
+
+def place() -> None:
+    assert_type(range_of(0, 2, 8), KeyGroupRange)
+    range_of("0", 2, 8)  # type: ignore[arg-type]
+    ValueState(3)  # type: ignore[arg-type]
