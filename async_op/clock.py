@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from keygroups.ttl import wall_time
+
 
 class TimerHandle(Protocol):
     """A scheduled callback."""
@@ -26,14 +28,19 @@ class Clock(Protocol):
         """Call back once `time()` has reached `when`."""
         ...
 
+    def wall_time(self) -> int:
+        """Return the processing time: milliseconds since the epoch. Unlike `time`, it may be set, also back."""
+        ...
+
 
 class LoopClock:
-    """The clock of the running event loop."""
+    """The clock of the running event loop, and the system's for processing time."""
 
-    __slots__ = ("_loop", "time")
+    __slots__ = ("_loop", "time", "wall_time")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self.wall_time = wall_time
         self.time = loop.time
 
     def call_at(self, when: float, callback: Callable[[], None]) -> TimerHandle:

@@ -26,9 +26,10 @@ from keygroups import KeyGroupRange, ValueState, range_of
 from snapshots import SnapshotStore
 from snapshots.columns import KEY_ENCODING
 from snapshots.commit import now_text
+from snapshots.features import features_of
 from snapshots.files import target_file_bytes
 from snapshots.filesystem import FileInfo, Folder, open_folder
-from snapshots.manifest import Channel, DataFile, FileKind, Manifest, features_of, manifest_name
+from snapshots.manifest import Channel, DataFile, FileKind, Manifest, manifest_name
 from snapshots.schemas import state_info
 from snapshots.versions import note_newest
 from snapshots.writer import DELTAS_MAX, SubtaskHandle

@@ -30,6 +30,7 @@ from keygroups.ranges import (
     subtask_of,
 )
 from keygroups.rescale import Move, RescalePlan, plan_rescale
+from keygroups.ttl import StateTtl
 
 __all__ = [
     "MAX_KEY_GROUPS",
@@ -47,6 +48,7 @@ __all__ = [
     "ReducingState",
     "RescalePlan",
     "StateDescriptor",
+    "StateTtl",
     "UnstorableValue",
     "UnsupportedKey",
     "ValueState",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from keygroups.errors import ConfigError
+from keygroups.ttl import StateTtl, Ttl, ttl_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,13 +17,27 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
-def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise ConfigError("name", name, "a state is named by letters, digits and underscores, 128 at most")
+class _Declaration:
+    """What all kinds of states have in common."""
+
+    __slots__ = ()
+
+    name: str
+    ttl: Ttl
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ConfigError("name", self.name, "a state is named by letters, digits and underscores, 128 at most")
+        object.__setattr__(self, "ttl", ttl_of(self.ttl))
+
+    @property
+    def time_to_live(self) -> StateTtl | None:
+        """The `ttl` that was given, None if values have no end."""
+        return ttl_of(self.ttl)
 
 
 @dataclass(frozen=True, slots=True)
-class ValueState:
+class ValueState(_Declaration):
     """One value per key.
 
     Parameters
@@ -33,11 +48,13 @@ class ValueState:
         Stored as a Parquet column of this type; without it the value is msgpack in a binary column.
     default : object, optional
         What `value()` returns for a key that has none. Must not be changed by the function.
+    ttl : StateTtl or float, optional
+        How long the value lives; a number is the seconds since it was written. For ever without it.
 
     Raises
     ------
     ConfigError
-        The name cannot be part of a file name.
+        The name cannot be part of a file name, or the `ttl` is none.
 
     Examples
     --------
@@ -51,9 +68,7 @@ class ValueState:
     name: str
     type: pa.DataType | None = None
     default: object = None
-
-    def __post_init__(self) -> None:
-        _check_name(self.name)
+    ttl: Ttl = None
 
     @property
     def value_type(self) -> pa.DataType | None:
@@ -62,7 +77,7 @@ class ValueState:
 
 
 @dataclass(frozen=True, slots=True)
-class ListState:
+class ListState(_Declaration):
     """A list per key. To add an element costs the same however long the list is, in memory and in a snapshot.
 
     Parameters
@@ -71,11 +86,13 @@ class ListState:
         Unique within a function: letters, digits and underscores.
     type : pyarrow.DataType, optional
         Of one element; without it elements are msgpack.
+    ttl : StateTtl or float, optional
+        How long an element lives; a number is the seconds since it was written. For ever without it.
 
     Raises
     ------
     ConfigError
-        The name cannot be part of a file name.
+        The name cannot be part of a file name, or the `ttl` is none.
 
     Examples
     --------
@@ -88,9 +105,7 @@ class ListState:
 
     name: str
     type: pa.DataType | None = None
-
-    def __post_init__(self) -> None:
-        _check_name(self.name)
+    ttl: Ttl = None
 
     @property
     def value_type(self) -> pa.DataType | None:
@@ -99,7 +114,7 @@ class ListState:
 
 
 @dataclass(frozen=True, slots=True)
-class MapState:
+class MapState(_Declaration):
     """A mapping per key. To write an entry costs the same however many there are, in memory and in a snapshot.
 
     The keys of the mapping are of the kinds that a key of state may have, and are stored as these are: they need no
@@ -112,11 +127,13 @@ class MapState:
     type : pyarrow.DataType, optional
         Of the values, or `pa.map_(key, value)` to declare the keys as well. Without it values are msgpack. For
         values that are mappings themselves, declare a map of maps.
+    ttl : StateTtl or float, optional
+        How long a value lives; a number is the seconds since it was written. For ever without it.
 
     Raises
     ------
     ConfigError
-        The name cannot be part of a file name.
+        The name cannot be part of a file name, or the `ttl` is none.
 
     Examples
     --------
@@ -129,9 +146,7 @@ class MapState:
 
     name: str
     type: pa.DataType | None = None
-
-    def __post_init__(self) -> None:
-        _check_name(self.name)
+    ttl: Ttl = None
 
     @property
     def value_type(self) -> pa.DataType | None:
@@ -145,7 +160,7 @@ class MapState:
 
 
 @dataclass(frozen=True, slots=True)
-class ReducingState:
+class ReducingState(_Declaration):
     """One value per key, into which each added value is reduced.
 
     Parameters
@@ -156,11 +171,13 @@ class ReducingState:
         Called with the value so far and the added one; returns the new value.
     type : pyarrow.DataType, optional
         Of the value; without it the value is msgpack.
+    ttl : StateTtl or float, optional
+        How long the value lives; a number is the seconds since it was written. For ever without it.
 
     Raises
     ------
     ConfigError
-        The name cannot be part of a file name.
+        The name cannot be part of a file name, or the `ttl` is none.
 
     Examples
     --------
@@ -173,9 +190,7 @@ class ReducingState:
     name: str
     reduce: Callable[[Any, Any], Any]
     type: pa.DataType | None = None
-
-    def __post_init__(self) -> None:
-        _check_name(self.name)
+    ttl: Ttl = None
 
     @property
     def value_type(self) -> pa.DataType | None:
@@ -184,7 +199,7 @@ class ReducingState:
 
 
 @dataclass(frozen=True, slots=True)
-class AggregatingState:
+class AggregatingState(_Declaration):
     """One accumulator per key, to which values are added and from which a result is made.
 
     Parameters
@@ -200,11 +215,13 @@ class AggregatingState:
         Called with the accumulator; returns what `get()` returns.
     type : pyarrow.DataType, optional
         Of the accumulator, which is what is stored; without it the accumulator is msgpack.
+    ttl : StateTtl or float, optional
+        How long the accumulator lives; a number is the seconds since it was written. For ever without it.
 
     Raises
     ------
     ConfigError
-        The name cannot be part of a file name.
+        The name cannot be part of a file name, or the `ttl` is none.
 
     Examples
     --------
@@ -220,9 +237,7 @@ class AggregatingState:
     add: Callable[[Any, Any], Any]
     result: Callable[[Any], Any]
     type: pa.DataType | None = None
-
-    def __post_init__(self) -> None:
-        _check_name(self.name)
+    ttl: Ttl = None
 
     @property
     def value_type(self) -> pa.DataType | None:

@@ -6,8 +6,10 @@ import uuid
 from collections.abc import Iterator
 
 from keygroups.ranges import KeyGroupRange
+from keygroups.ttl import wall_time
 from snapshots.columns import common_key_type, index_columns, keyed_schema
 from snapshots.commit import next_manifest, put_manifest
+from snapshots.expiry import unexpired
 from snapshots.features import features_of
 from snapshots.files import FileLabel, FileWriter, KeyedWriter
 from snapshots.filesystem import Folder
@@ -23,7 +25,7 @@ Run = list[tuple[KeyGroupRange, list[KeyedReader]]]
 def compact(folder: Folder, snapshot: Snapshot) -> Snapshot:
     """Commit a snapshot with the same content in fewer files, or return it as it is; see `SnapshotStore.compact`."""
     parent = snapshot.manifest
-    files = compacted_files(folder, parent)
+    files = compacted_files(folder, parent, wall_time())
     if files == parent.files:
         return snapshot
     manifest = next_manifest(parent, "compact", files=files, required_features=features_of(files, parent.states))
@@ -31,7 +33,7 @@ def compact(folder: Folder, snapshot: Snapshot) -> Snapshot:
     return Snapshot(folder, manifest)
 
 
-def compacted_files(folder: Folder, manifest: Manifest) -> tuple[DataFile, ...]:
+def compacted_files(folder: Folder, manifest: Manifest, now: int) -> tuple[DataFile, ...]:
     """Write what has deltas, or lies in a file of which only a part holds, as files of their own.
 
     One key group and two files are in memory at a time.
@@ -42,6 +44,8 @@ def compacted_files(folder: Folder, manifest: Manifest) -> tuple[DataFile, ...]:
         The operator's folder.
     manifest : Manifest
         The snapshot to compact.
+    now : int
+        The processing time (milliseconds since the epoch): what has expired by then is left out.
 
     Returns
     -------
@@ -53,7 +57,7 @@ def compacted_files(folder: Folder, manifest: Manifest) -> tuple[DataFile, ...]:
         for info in manifest.states:
             layers = StateReader(folder, manifest.files_of("keyed", "delta", state=info.name), path)
             for run in _runs(layers.spans(KeyGroupRange(0, manifest.max_parallelism - 1))):
-                _write(files, info, manifest.version + 1, run)
+                _write(files, info, manifest.version + 1, run, now)
         new = files.stored()
     if not new:
         return manifest.files
@@ -77,7 +81,7 @@ def _runs(spans: Run) -> Iterator[Run]:
         yield run
 
 
-def _write(files: FileWriter, info: StateInfo, version: int, run: Run) -> None:
+def _write(files: FileWriter, info: StateInfo, version: int, run: Run, now: int) -> None:
     found = {layer for _, layers in run for layer in layers if layer.file.rows}
     columns = index_columns(info.kind)
     types = [common_key_type({stored_key_type(layer, column) for layer in found}) for column in columns]
@@ -86,6 +90,6 @@ def _write(files: FileWriter, info: StateInfo, version: int, run: Run) -> None:
     writer = KeyedWriter(files, label, schema, KeyGroupRange(run[0][0].start, run[-1][0].end))
     for span, layers in run:
         for key_group in span:
-            table = merge([layer.take(key_group) for layer in layers])
+            table = unexpired(merge([layer.take(key_group) for layer in layers]), now)
             writer.add(key_group, [in_schema(table, schema)])
     writer.finish()

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from keygroups.state.timers import TIMER_STATES
+
 if TYPE_CHECKING:
     from snapshots.manifest import DataFile, StateInfo
 
-FEATURES = frozenset({"codecs", "delta", "entries", "operator_state"})
+FEATURES = frozenset({"codecs", "delta", "entries", "operator_state", "timers", "ttl"})
 """What a manifest may require of its reader, in this release."""
 
 
@@ -22,5 +24,7 @@ def features_of(files: Iterable[DataFile], states: Iterable[StateInfo]) -> tuple
         "delta": "delta" in kinds,
         "entries": has_entries,
         "operator_state": "operator" in kinds,
+        "timers": any(state.name in TIMER_STATES for state in states),
+        "ttl": any("expires_at" in state.field_ids for state in states),
     }
     return tuple(feature for feature, is_needed in named.items() if is_needed)

@@ -11,18 +11,19 @@ import pyarrow.compute as pc
 from immutables import Map
 from numpy.typing import NDArray
 
-from keygroups.codec import UnreadableValue, unpack
+from keygroups.codec import unpack
 from keygroups.descriptors import StateDescriptor
 from keygroups.ranges import KeyGroupRange
-from keygroups.state import MISSING, SharedList, identity_of
+from keygroups.state import MISSING, Expiring, identity_of
 from keygroups.values import values_of
 from snapshots.columns import DELETED, PACKED, encode_column, index_columns, is_packed
 from snapshots.errors import SnapshotCorrupted
+from snapshots.expiry import list_of, unexpired
 from snapshots.filesystem import Folder
 from snapshots.layers import spans
 from snapshots.manifest import DataFile
 from snapshots.parquet import KEY_GROUP, ParquetReader, damage_named
-from snapshots.schemas import ENTRY_COLUMNS
+from snapshots.schemas import ENTRY_COLUMNS, EXPIRES_AT
 
 INDEX_COLUMNS = index_columns("map")
 
@@ -102,19 +103,27 @@ class KeyedReader:
 class ArrowGroup:
     """One key group of a snapshot, not in memory until it is asked for. Any thread may call it."""
 
-    __slots__ = ("_descriptor", "key_group", "layers")
+    __slots__ = ("_descriptor", "_now", "key_group", "layers")
 
-    def __init__(self, layers: Sequence[KeyedReader], key_group: int, descriptor: StateDescriptor) -> None:
+    def __init__(self, layers: Sequence[KeyedReader], key_group: int, descriptor: StateDescriptor, now: int) -> None:
         self.layers = layers
         self.key_group = key_group
         self._descriptor = descriptor
+        self._now = now
+
+    @property
+    def is_as_declared(self) -> bool:
+        """Whether the stored rows have a time to live if the state has one now, and otherwise none."""
+        return (EXPIRES_AT in self.layers[0].schema.names) == (self._descriptor.ttl is not None)
 
     def load(self) -> dict[Hashable, object]:
         """Return the values by the identity of their key."""
         table = self.table()
         base = self.layers[0]
+        if self._descriptor.ttl is not None:
+            table = unexpired(table, self._now)
         with damage_named(base.path, base.file.key_groups):
-            group, count = _content_of(self._as_declared(table))
+            group, count = self._content_of(self._as_declared(table))
         if count != table.num_rows:
             raise SnapshotCorrupted(base.path, f"key group {self.key_group} has a key twice", base.file.key_groups)
         return group
@@ -146,7 +155,7 @@ class ArrowGroup:
         rolled = group.copy()
         with damage_named(base.path, base.file.key_groups):
             changes = self._as_declared(merge(newer, keep_deleted=True))
-            columns = _identities(changes, "key"), decode_column(changes, "value"), changes.column(DELETED).to_pylist()
+            columns = _identities(changes, "key"), self._values_of(changes), changes.column(DELETED).to_pylist()
             for key, value, is_deleted in zip(*columns, strict=True):
                 if is_deleted:
                     rolled.pop(key, None)
@@ -158,32 +167,40 @@ class ArrowGroup:
         """Return the rows as they are stored."""
         return merge([layer.take(self.key_group) for layer in self.layers])
 
+    def _content_of(self, table: pa.Table) -> tuple[dict[Hashable, object], int]:
+        """Return what is in memory for the rows of a key group, and how many entries that has."""
+        keys, values = _identities(table, "key"), self._values_of(table)
+        column = next((name for name in ENTRY_COLUMNS.values() if name in table.schema.names), None)
+        if column is None:
+            content = dict(zip(keys, values, strict=True))
+            return content, len(content)
+        entries: dict[Hashable, dict[Any, object]] = {}
+        for key, entry, value in zip(keys, _identities(table, column), values, strict=True):
+            entries.setdefault(key, {})[entry] = value
+        count = sum(map(len, entries.values()))
+        if column == "map_key":
+            return {key: Map(held) for key, held in entries.items()}, count
+        is_stored, is_declared = EXPIRES_AT in table.schema.names, self._descriptor.ttl is not None
+        lists = {key: list_of(held, stored_with_ttl=is_stored, has_ttl=is_declared) for key, held in entries.items()}
+        return {**lists}, count
+
+    def _values_of(self, table: pa.Table) -> list[Any]:
+        """Return the values as they are in memory: with an expiry if the state has a time to live now."""
+        values, ttl = decode_column(table, "value"), self._descriptor.time_to_live
+        if ttl is None:
+            return values
+        expires_at = self._now + ttl.milliseconds
+        if EXPIRES_AT not in table.schema.names:
+            return [Expiring(value, expires_at) for value in values]
+        stored = pc.fill_null(table.column(EXPIRES_AT), expires_at).to_pylist()
+        return list(map(Expiring, values, stored))
+
     def _as_declared(self, table: pa.Table) -> pa.Table:
         """Return a table whose values have the type that they have by now."""
         index, type_ = table.schema.get_field_index("value"), self._descriptor.value_type
         if type_ is None or table.schema.field(index).type == type_:
             return table
         return table.set_column(index, "value", table.column(index).cast(type_))
-
-
-def _content_of(table: pa.Table) -> tuple[dict[Hashable, object], int]:
-    """Return what is in memory for the rows of a key group, and how many entries that has."""
-    keys, values = _identities(table, "key"), decode_column(table, "value")
-    if "position" in table.schema.names:
-        lists: dict[Hashable, dict[int, object]] = {}
-        for key, position, value in zip(keys, table.column("position").to_pylist(), values, strict=True):
-            lists.setdefault(key, {})[position] = value
-        if any(held.keys() != set(range(len(held))) for held in lists.values()):
-            raise UnreadableValue("an element of a list is missing")
-        group = {key: SharedList([held[at] for at in range(len(held))]) for key, held in lists.items()}
-        return {**group}, sum(map(len, group.values()))
-    if "map_key" in table.schema.names:
-        maps: dict[Hashable, dict[Hashable, object]] = {}
-        for key, map_key, value in zip(keys, _identities(table, "map_key"), values, strict=True):
-            maps.setdefault(key, {})[map_key] = value
-        return {key: Map(held) for key, held in maps.items()}, sum(map(len, maps.values()))
-    content = dict(zip(keys, values, strict=True))
-    return content, len(content)
 
 
 def _identities(table: pa.Table, column: str) -> list[Any]:
@@ -211,11 +228,21 @@ class StateReader:
         self._path = manifest_path
         self._readers = {file.path: KeyedReader(ParquetReader(folder, file)) for file in self._files}
 
-    def groups(self, wanted: KeyGroupRange, descriptor: StateDescriptor) -> dict[int, ArrowGroup]:
-        """Return the key groups of a range as the state is declared now; nothing is read."""
+    def groups(self, wanted: KeyGroupRange, descriptor: StateDescriptor, now: int) -> dict[int, ArrowGroup]:
+        """Return the key groups of a range as the state is declared now; nothing is read.
+
+        Parameters
+        ----------
+        wanted : KeyGroupRange
+            The range.
+        descriptor : StateDescriptor
+            The declaration.
+        now : int
+            The processing time, in milliseconds since the epoch.
+        """
         groups: dict[int, ArrowGroup] = {}
         for span, layers in self.spans(wanted):
-            groups |= {key_group: ArrowGroup(layers, key_group, descriptor) for key_group in span}
+            groups |= {key_group: ArrowGroup(layers, key_group, descriptor, now) for key_group in span}
         return groups
 
     def spans(self, wanted: KeyGroupRange) -> list[tuple[KeyGroupRange, list[KeyedReader]]]:

@@ -10,6 +10,7 @@ from keygroups.descriptors import StateDescriptor
 from keygroups.errors import MissingCodec
 from keygroups.ranges import KeyGroupRange, range_of
 from keygroups.state import LazyGroup
+from keygroups.ttl import wall_time
 from snapshots.errors import IncompatibleSnapshot
 from snapshots.filesystem import Folder
 from snapshots.in_flight import RestoredQueue, deal, in_flight_elements, merge_channels
@@ -97,10 +98,20 @@ class SubtaskRestore:
             if expected != found:
                 raise IncompatibleSnapshot(what, expected, found, next_step)
 
-    def states(self, descriptors: Iterable[StateDescriptor]) -> Mapping[str, Mapping[int, RestoredGroup]]:
+    def states(
+        self, descriptors: Iterable[StateDescriptor], now: int | None = None
+    ) -> Mapping[str, Mapping[int, RestoredGroup]]:
         """Return the keyed state by name and key group; each group is read when it is loaded.
 
-        A state that the snapshot does not have is empty. One whose type has widened since is cast as it is read.
+        A state that the snapshot does not have is empty. One whose type has widened since is cast as it is read. Of a
+        state with a time to live, what has expired is left out, and what was stored without one gets a whole one.
+
+        Parameters
+        ----------
+        descriptors : iterable of StateDescriptor
+            As the states are declared now.
+        now : int, optional
+            The processing time (milliseconds since the epoch); the clock's unless given.
 
         Raises
         ------
@@ -121,7 +132,8 @@ class SubtaskRestore:
             for name in missing_codecs(info.codecs):
                 raise MissingCodec(name, f"state {info.name!r}")
         stored = {info.name for info in self.manifest.states}
-        return {name: self._groups(declared[name]) if name in stored else {} for name in declared}
+        now = wall_time() if now is None else now
+        return {name: self._groups(declared[name], now) if name in stored else {} for name in declared}
 
     def operator_state(self, name: str) -> list[object]:
         """Read the items of an operator state that fall to this subtask; none if the snapshot has no such state."""
@@ -153,10 +165,10 @@ class SubtaskRestore:
         yield from (element for element in elements if element.is_watermark)
         yield from [element for element in elements if not element.is_watermark][start:end]
 
-    def _groups(self, descriptor: StateDescriptor) -> dict[int, LazyGroup]:
+    def _groups(self, descriptor: StateDescriptor, now: int) -> dict[int, LazyGroup]:
         files: tuple[DataFile, ...] = self.manifest.files_of("keyed", "delta", state=descriptor.name)
         path = self.folder.path(manifest_name(self.manifest.version))
-        return {**StateReader(self.folder, files, path).groups(self.key_groups, descriptor)}
+        return {**StateReader(self.folder, files, path).groups(self.key_groups, descriptor, now)}
 
 
 def _check_state(descriptor: StateDescriptor, info: StateInfo) -> None:

@@ -11,6 +11,9 @@ from pyarrow import types
 from keygroups.descriptors import StateDescriptor
 from snapshots.manifest import StateInfo
 
+EXPIRES_AT = "expires_at"
+"""The column of a state with a time to live that tells when a value expires; its id is given like those of fields."""
+
 COLUMN_IDS = {"key_group": 1, "key": 2, "deleted": 3, "value": 4}
 """Parquet field ids of the columns; fields inside of `value` follow."""
 
@@ -23,13 +26,16 @@ _UNITS = ("s", "ms", "us", "ns")
 
 def state_info(descriptor: StateDescriptor, before: StateInfo | None) -> StateInfo:
     """Describe a state, with the field ids that it had before and new ones for new fields."""
-    if before is not None and (before.kind, before.arrow_type) == (descriptor.kind, descriptor.value_type):
+    expires = descriptor.ttl is not None
+    declared = (descriptor.kind, descriptor.value_type, expires)
+    if before is not None and (before.kind, before.arrow_type, EXPIRES_AT in before.field_ids) == declared:
         return before
     kept = {} if before is None else before.field_ids
     last = max(COLUMN_IDS.values()) if before is None else before.last_field_id
     ids: dict[str, int] = {}
     entry = ENTRY_COLUMNS.get(descriptor.kind)
-    for path in (*([entry] if entry else []), "value", *_paths(descriptor.value_type, "value")):
+    around = ([entry] if entry else []), ([EXPIRES_AT] if expires else [])
+    for path in (*around[0], "value", *_paths(descriptor.value_type, "value"), *around[1]):
         if path not in kept and path not in COLUMN_IDS:
             last += 1
         ids[path] = COLUMN_IDS.get(path) or kept.get(path) or last

@@ -103,6 +103,8 @@ class SubtaskSnapshot:
         The newest watermark that was emitted.
     emitted : int
         How many times the operator had called `output` since it was opened.
+    wall_time : int
+        The processing time (milliseconds since the epoch): what has expired by then is not stored.
     """
 
     subtask_index: int
@@ -114,6 +116,7 @@ class SubtaskSnapshot:
     operator_states: tuple[OperatorStateCut, ...] = ()
     watermark: int | None = None
     emitted: int = 0
+    wall_time: int = 0
 
     @property
     def key_groups(self) -> KeyGroupRange:

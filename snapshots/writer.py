@@ -6,22 +6,25 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from keygroups.codec import codecs_used
 from keygroups.ranges import KeyGroupRange
-from keygroups.state import StateCut
+from keygroups.state import LayeredGroup, StateCut
 from snapshots.columns import (
     RowEncoder,
     changed_keys,
     common_key_type,
+    fitting_key_type,
     held_keys,
     index_columns,
     key_types_of,
     keyed_schema,
 )
+from snapshots.expiry import unexpired
 from snapshots.files import FileLabel, FileWriter, KeyedWriter
 from snapshots.filesystem import Folder
 from snapshots.in_flight import IN_FLIGHT_SCHEMA, in_flight_table, key_groups_of_elements
@@ -38,6 +41,9 @@ DELTAS_MAX = 8
 
 DELTA_SHARE_MAX = 0.5
 """Deltas have at most this share of the base's rows, or the state is written whole."""
+
+KEYS_LOOKED_AT = 10_000
+"""So many keys decide of which type the key column is; if others turn out to be of another, a new file begins."""
 
 _IN_FLIGHT_ROW_GROUP_ROWS = 1024
 
@@ -173,16 +179,22 @@ class _SubtaskWriter:
         return cut.since == self.parent.snapshot_id or cut.since in known
 
     def _write_whole(self, cut: StateCut, info: StateInfo) -> None:
-        schema = keyed_schema(info, *[common_key_type(_key_types(cut, name)) for name in index_columns(info.kind)])
-        encoder = RowEncoder(cut, schema)
-        writer = KeyedWriter(self.files, self._label("keyed", info.name), schema, self.snapshot.key_groups)
+        columns, now = index_columns(info.kind), self.snapshot.wall_time
+        types = [common_key_type(_likely_key_types(cut, column)) for column in columns]
+        encoder = RowEncoder(cut, keyed_schema(info, *types), now)
+        writer = KeyedWriter(self.files, self._label("keyed", info.name), encoder.schema, self.snapshot.key_groups)
         for key_group in sorted(cut.groups):
             group = cut.groups[key_group]
-            if isinstance(group, ArrowGroup):
-                writer.add(key_group, [in_schema(group.table(), schema)])
-            else:
-                content = group if isinstance(group, dict) else group.load()
-                writer.add(key_group, encoder.rows(key_group, content))
+            if isinstance(group, ArrowGroup) and group.is_as_declared:
+                writer.add(key_group, [in_schema(unexpired(group.table(), now), encoder.schema)])
+                continue
+            content = group if isinstance(group, dict) else group.load()
+            fitting = [fitting_key_type(type_, content, column) for type_, column in zip(types, columns, strict=True)]
+            if fitting != types:
+                types = fitting
+                encoder = RowEncoder(cut, keyed_schema(info, *types), now)
+                writer.change_schema(encoder.schema, key_group)
+            writer.add(key_group, encoder.rows(key_group, content))
         writer.finish()
 
     def _write_delta(self, cut: StateCut, info: StateInfo, older: dict[int, list[KeyedReader]]) -> None:
@@ -197,12 +209,12 @@ class _SubtaskWriter:
                 found |= key_types_of(changed_keys(keys, column, info.kind))
             types.append(common_key_type(found))
         schema = keyed_schema(info, *types, delta=True)
-        encoder = RowEncoder(cut, schema)
+        encoder = RowEncoder(cut, schema, self.snapshot.wall_time)
         label = self._label("delta", info.name, folds=bool(older))
         writer = KeyedWriter(self.files, label, schema, self.snapshot.key_groups)
         for key_group in sorted(changed.keys() | older.keys()):
             group = cut.groups.get(key_group, {}) if key_group in changed else {}
-            assert isinstance(group, dict), "what changed is in memory"
+            assert isinstance(group, dict | LayeredGroup), "what changed is in memory"
             rows: Iterable[pa.Table] = encoder.rows(key_group, group, changed.get(key_group, ()))
             if key_group in older:
                 new = pa.concat_tables([schema.empty_table(), *rows])
@@ -239,16 +251,19 @@ class _SubtaskWriter:
         )
 
 
-def _key_types(cut: StateCut, column: str) -> set[pa.DataType | None]:
+def _likely_key_types(cut: StateCut, column: str) -> set[pa.DataType | None]:
+    """Return the types of the keys: of all that are in files, and of the first ones in memory."""
     found = set[pa.DataType | None]()
     layers = set[KeyedReader]()
+    unseen = KEYS_LOOKED_AT
     for group in cut.groups.values():
-        if isinstance(group, dict):
-            found |= key_types_of(held_keys(group, column))
-        elif isinstance(group, ArrowGroup):
+        if isinstance(group, ArrowGroup):
             layers |= set(group.layers)
-        else:
-            found.add(None)
+        elif unseen:
+            content = group if isinstance(group, dict) else group.load()
+            keys = list(islice(held_keys(content, column), unseen))
+            found |= key_types_of(keys)
+            unseen -= len(keys)
     return found | {stored_key_type(layer, column) for layer in layers if layer.file.rows}
 
 

@@ -24,3 +24,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--seed", type=int, default=None, help="the only seed that the simulation runs, to replay it")
     spark = parser.getgroup("spark")
     spark.addoption("--kills", default="1", help="the seed of the sample of the pipeline's crash points, or all")
+    documentation = parser.getgroup("documentation")
+    documentation.addoption("--record", action="store_true", help="write what terminal sessions print into the pages")

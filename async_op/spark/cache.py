@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from keygroups.descriptors import StateDescriptor
-from keygroups.state import StateCut
+from keygroups.state import LayeredGroup, StateCut
 from snapshots import SubtaskRestore
 from snapshots.reader import ArrowGroup
 from snapshots.restore import RestoredGroup
@@ -61,6 +61,8 @@ class StateCache:
         """Keep what is in memory of a cut that is going to be committed as a version, or never."""
         for cut in cuts:
             for key_group, group in cut.groups.items():
+                if isinstance(group, LayeredGroup):
+                    group = group.load()
                 if isinstance(group, dict):
                     self._put(_place(uri, cut.descriptor, key_group), _Kept(group, cut.cut_id, version))
 
@@ -127,10 +129,12 @@ class CachedRestore(SubtaskRestore):
             committed,
         )
 
-    def states(self, descriptors: Iterable[StateDescriptor]) -> dict[str, dict[int, RestoredGroup]]:
+    def states(
+        self, descriptors: Iterable[StateDescriptor], now: int | None = None
+    ) -> dict[str, dict[int, RestoredGroup]]:
         """Return the keyed state by name and key group, as `SubtaskRestore` does; what is kept as dicts."""
         declared = tuple(descriptors)
-        stored = SubtaskRestore.states(self, declared)
+        stored = SubtaskRestore.states(self, declared, now)
         return {descriptor.name: self._with_kept(descriptor, stored[descriptor.name]) for descriptor in declared}
 
     def _with_kept(self, descriptor: StateDescriptor, stored: Mapping[int, RestoredGroup]) -> dict[int, RestoredGroup]:
@@ -143,4 +147,5 @@ class CachedRestore(SubtaskRestore):
 
 
 def _place(uri: str, descriptor: StateDescriptor, key_group: int) -> _Place:
-    return _Place(uri, descriptor.name, f"{descriptor.kind} {descriptor.type}", key_group)
+    expires = "expiring " if descriptor.ttl is not None else ""
+    return _Place(uri, descriptor.name, f"{expires}{descriptor.kind} {descriptor.type}", key_group)

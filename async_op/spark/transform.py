@@ -110,7 +110,7 @@ class _PartitionTask:
     def make_operator(self, output: Callable[[Record | Watermark], object]) -> AsyncWaitOperator:
         """Return the operator for one partition."""
         return AsyncWaitOperator(
-            self.format.function,
+            self.format.function(),
             output,
             mode=self.mode,
             capacity=self.format.capacity,

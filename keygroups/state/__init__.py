@@ -7,14 +7,19 @@ from keygroups.state.collections import Entries, SharedList, entries_of, entry_o
 from keygroups.state.errors import StateAccessOutsideInvocation, StateNotDeclared, WrongStateKind
 from keygroups.state.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, ValueHandle
 from keygroups.state.identity import TypedKey, identity_of, original_of
+from keygroups.state.layered import LayeredGroup
 from keygroups.state.memory import MemoryBackend
 from keygroups.state.transaction import Transaction
+from keygroups.state.ttl import HOLE, Expiring
 
 __all__ = [
+    "HOLE",
     "MISSING",
     "AggregatingHandle",
     "Entries",
+    "Expiring",
     "KeyedStateBackend",
+    "LayeredGroup",
     "LazyGroup",
     "ListHandle",
     "MapHandle",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -121,6 +121,11 @@ class KeyedStateBackend(Protocol):
     @property
     def tables(self) -> Mapping[str, StateTable]:
         """The states by name."""
+        ...
+
+    @property
+    def wall_time(self) -> Callable[[], int]:
+        """Returns the processing time (milliseconds since the epoch), by which values expire."""
         ...
 
     def cut(self) -> tuple[StateCut, ...]:

@@ -69,6 +69,9 @@ class ManualClock:
     def time(self) -> float:
         return self._now
 
+    def wall_time(self) -> int:
+        return round(1000 * self._now)
+
     def call_at(self, when: float, callback: Callable[[], None]) -> ManualTimer:
         timer = ManualTimer(when, callback)
         heapq.heappush(self._timers, (when, next(self._numbers), timer))

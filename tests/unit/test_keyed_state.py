@@ -8,6 +8,7 @@ import pytest
 from keygroups import KeyGroupOutOfRange, KeyGroupRange, ValueState
 from keygroups.state import (
     MISSING,
+    LayeredGroup,
     MemoryBackend,
     StateAccessOutsideInvocation,
     StateCut,
@@ -41,7 +42,9 @@ def backend(seen: dict[int, Stored] | None = None, last: dict[int, Stored] | Non
 
 def groups_of(cuts: tuple[StateCut, ...], state: str) -> dict[int, object]:
     (cut,) = (cut for cut in cuts if cut.descriptor.name == state)
-    return dict(cut.groups)
+    return {
+        key_group: group.load() if isinstance(group, LayeredGroup) else group for key_group, group in cut.groups.items()
+    }
 
 
 class TestMemoryBackend:

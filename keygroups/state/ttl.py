@@ -1,0 +1,231 @@
+"""Values with a time to live, as they are stored, and the handles that give out only what has not expired."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Any, NamedTuple
+
+from keygroups.descriptors import (
+    AggregatingState,
+    ListState,
+    MapState,
+    ReducingState,
+    StateDescriptor,
+    ValueState,
+)
+from keygroups.state.backend import MISSING
+from keygroups.state.handles import (
+    AggregatingHandle,
+    ListHandle,
+    MapHandle,
+    ReducingHandle,
+    ValueHandle,
+    _Handle,
+    _ListOverlay,
+    _MapOverlay,
+)
+from keygroups.state.identity import identity_of, original_of
+
+
+class Expiring(NamedTuple):
+    """What a backend holds of a state with a time to live: of a list or a map, each element or value is one.
+
+    Attributes
+    ----------
+    value : object
+        What the function wrote.
+    expires_at : int
+        Milliseconds since the epoch; from then on it is never returned.
+    """
+
+    value: Any
+    expires_at: int
+
+
+HOLE = Expiring(None, 0)
+"""In the place of an element that has expired and is not stored any more: the others keep their positions."""
+
+
+class _ExpiringHandle(_Handle):
+    """What all kinds have in common: the time, and how long a value lives."""
+
+    __slots__ = ()
+
+    def _now(self) -> int:
+        return self.transaction.backend.wall_time()
+
+    def _is_extended_by_reads(self) -> bool:
+        ttl = self.table.descriptor.time_to_live
+        return ttl is not None and ttl.update == "read_and_write"
+
+    def _made_to_live(self, value: Any) -> Expiring:
+        ttl = self.table.descriptor.time_to_live
+        assert ttl is not None, "other states have other handles"
+        return Expiring(value, self._now() + ttl.milliseconds)
+
+
+class _ExpiringSingle(_ExpiringHandle):
+    """A state of one value: what has expired is removed when it is read."""
+
+    __slots__ = ()
+
+    def _read(self) -> Any:
+        held = super()._read()
+        if held is MISSING:
+            return MISSING
+        if held.expires_at <= self._now():
+            self.transaction.writes[self.table] = MISSING
+            return MISSING
+        if self._is_extended_by_reads():
+            self.transaction.writes[self.table] = self._made_to_live(held.value)
+        return held.value
+
+    def _write(self, value: Any) -> None:
+        self._check_open()
+        self._check_storable(value)
+        self.transaction.writes[self.table] = self._made_to_live(value)
+
+
+class ExpiringValueHandle(_ExpiringSingle, ValueHandle):
+    """A `ValueState` with a time to live as one invocation sees it."""
+
+    __slots__ = ()
+
+    def value(self) -> Any:
+        """Return the key's value, or the descriptor's default where it has none that lives."""
+        value = self._read()
+        return self.table.descriptor.default if value is MISSING else value  # type: ignore[union-attr]
+
+    def update(self, value: object) -> None:
+        """Set the key's value once the invocation completes."""
+        self._write(value)
+
+
+class ExpiringReducingHandle(_ExpiringSingle, ReducingHandle):
+    """A `ReducingState` with a time to live as one invocation sees it."""
+
+    __slots__ = ()
+
+
+class ExpiringAggregatingHandle(_ExpiringSingle, AggregatingHandle):
+    """An `AggregatingState` with a time to live as one invocation sees it."""
+
+    __slots__ = ()
+
+
+class ExpiringListHandle(_ExpiringHandle, ListHandle):
+    """A `ListState` with a time to live as one invocation sees it: elements expire one by one.
+
+    Those that have expired stay in the stored list until they are about half of it, so that to add an element costs
+    the same however long the list is.
+    """
+
+    __slots__ = ()
+
+    def get(self) -> list[Any]:
+        """Return the key's elements that live in a list of their own."""
+        now = self._now()
+        living = [element for element in super().get() if element.expires_at > now]
+        if living and self._is_extended_by_reads():
+            overlay = self._overlay()
+            overlay.kept, overlay.added = None, [self._made_to_live(element.value) for element in living]
+        return [element.value for element in living]
+
+    def add(self, value: object) -> None:
+        """Append an element once the invocation completes."""
+        self.add_all((value,))
+
+    def add_all(self, values: Iterable[object]) -> None:
+        """Append several elements once the invocation completes."""
+        overlay = self._overlay()
+        overlay.added += self._elements_of(values)
+
+    def update(self, values: Iterable[object]) -> None:
+        """Set all elements once the invocation completes."""
+        overlay = self._overlay()
+        overlay.kept, overlay.added = None, self._elements_of(values)
+
+    def _elements_of(self, values: Iterable[object]) -> list[Expiring]:
+        values = list(values)
+        for value in values:
+            self._check_storable(value)
+        return [self._made_to_live(value) for value in values]
+
+    def _overlay(self) -> _ListOverlay:
+        overlay = super()._overlay()
+        kept, now = overlay.kept, self._now()
+        # Elements expire in their order, as a rule: then the one in the middle speaks for those before it.
+        if kept is not None and len(kept) and kept[len(kept) // 2].expires_at <= now:
+            overlay.kept = None
+            overlay.added = [element for element in kept if element.expires_at > now] + overlay.added
+        return overlay
+
+
+class ExpiringMapHandle(_ExpiringHandle, MapHandle):
+    """A `MapState` with a time to live as one invocation sees it: values expire one by one."""
+
+    __slots__ = ()
+
+    def get(self, key: Hashable) -> Any:
+        """Return the value of a map key, None where it has none that lives."""
+        held = self._living(identity_of(key))
+        return None if held is None else held.value
+
+    def put(self, key: Hashable, value: object) -> None:
+        """Set the value of a map key once the invocation completes."""
+        overlay = self._overlay()
+        self._check_key(key)
+        self._check_storable(value)
+        self._set(overlay, identity_of(key), value)
+
+    def contains(self, key: Hashable) -> bool:
+        """Tell whether a map key has a value that lives."""
+        return self._living(identity_of(key)) is not None
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """Return the entries that live, in no particular order."""
+        return [(original_of(key), held.value) for key, held in self._all_living()]
+
+    def keys(self) -> list[Any]:
+        """Return the map keys whose values live, in no particular order."""
+        return [original_of(key) for key, _ in self._all_living()]
+
+    def values(self) -> list[Any]:
+        """Return the values that live, in no particular order."""
+        return [held.value for _, held in self._all_living()]
+
+    def is_empty(self) -> bool:
+        """Tell whether there is no entry that lives."""
+        now = self._now()
+        return not any(held.expires_at > now for held in self._overlay().content.values())
+
+    def _living(self, identity: Hashable) -> Expiring | None:
+        overlay = self._overlay()
+        held: Expiring | None = overlay.content.get(identity)
+        if held is None:
+            return None
+        if held.expires_at <= self._now():
+            overlay.content = overlay.content.delete(identity)
+            overlay.changed.add(identity)
+            return None
+        if self._is_extended_by_reads():
+            self._set(overlay, identity, held.value)
+        return held
+
+    def _all_living(self) -> list[tuple[Hashable, Expiring]]:
+        living = ((identity, self._living(identity)) for identity in list(self._overlay().content.keys()))
+        return [(identity, held) for identity, held in living if held is not None]
+
+    def _set(self, overlay: _MapOverlay, identity: Hashable, value: object) -> None:
+        overlay.content = overlay.content.set(identity, self._made_to_live(value))
+        overlay.changed.add(identity)
+
+
+EXPIRING_HANDLES: dict[type[StateDescriptor], Any] = {
+    ValueState: ExpiringValueHandle,
+    ListState: ExpiringListHandle,
+    MapState: ExpiringMapHandle,
+    ReducingState: ExpiringReducingHandle,
+    AggregatingState: ExpiringAggregatingHandle,
+}
+"""The class of handles of each kind of state with a time to live."""
