@@ -10,8 +10,8 @@ __all__ = ["main"]
 _HELP_WITHOUT_EXTRA = """\
 Usage: keygroups COMMAND [ARGS]...
 
-Look at, check, rescale and clean up snapshots: inspect, plan, repartition, diff, export, report, compact, verify,
-gc, pin, unpin, doctor.
+Look at, check, change, rescale and clean up snapshots: inspect, plan, repartition, diff, export, report, edit, copy,
+compact, verify, gc, pin, unpin, doctor.
 
 The commands need packages that are not installed: pip install 'keygroups[cli]'
 """

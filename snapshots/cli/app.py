@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
 from keygroups.errors import KeyGroupsError
 from snapshots.cli.compact import compact
+from snapshots.cli.copy import copy
 from snapshots.cli.diff import diff
 from snapshots.cli.doctor import doctor
+from snapshots.cli.edit import edit
 from snapshots.cli.errors import exit_code_of, show_error
 from snapshots.cli.export import export
 from snapshots.cli.gc import gc, pin, unpin
@@ -21,15 +26,33 @@ from snapshots.cli.verify import verify
 
 app = typer.Typer(
     name="keygroups",
-    help="Look at, check, rescale and clean up snapshots.",
     epilog="Exit codes: 0 done, 1 a check failed, 2 usage, 3 not found, 4 conflict or fenced.",
     no_args_is_help=True,
-    add_completion=False,
     # A bug's traceback is for a bug report: whole, plain, and without the values of local variables.
     pretty_exceptions_enable=False,
 )
-for command in (inspect, plan, repartition, diff, export, report, compact, verify, gc, pin, unpin, doctor):
+for command in (
+    *(inspect, plan, repartition, diff, export, report, edit, copy, compact),
+    *(verify, gc, pin, unpin, doctor),
+):
     app.command()(command)
+
+Imports = Annotated[
+    list[str] | None,
+    typer.Option("--import", metavar="MODULE", help="Import a module before, such as one that registers codecs."),
+]
+
+
+@app.callback()
+def prepare(import_: Imports = None) -> None:
+    """Look at, check, change, rescale and clean up snapshots."""
+    for name in import_ or ():
+        if "" not in sys.path:
+            sys.path.insert(0, "")  # as `python -m` does
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise typer.BadParameter(f"{name!r} cannot be imported: {error}", param_hint="--import") from error
 
 
 def run(arguments: Sequence[str]) -> int:

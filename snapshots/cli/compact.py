@@ -8,13 +8,15 @@ from typing import Any
 
 from snapshots.cli.options import AsJson, StorageOptions, Uri, load, open_store
 from snapshots.cli.output import Table, output_for
+from snapshots.cli.progress import progress_bar
 
 
 def compact(uri: Uri, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
     """Commit a snapshot with the same content in fewer files."""
     store = open_store(uri, storage_option)
     old = load(store, None).manifest
-    new = store.compact().manifest
+    with progress_bar("compacting"):
+        new = store.compact().manifest
     report = Compaction(
         old_version=old.version,
         new_version=new.version,

@@ -10,6 +10,7 @@ import typer
 
 from snapshots.cli.options import AsJson, StorageOptions, Uri, open_store
 from snapshots.cli.output import Table, output_for
+from snapshots.cli.progress import progress_bar
 from snapshots.inspection import Difference, RowChange, compare
 from snapshots.inspection.export import plain
 
@@ -32,7 +33,9 @@ def diff(
 ) -> None:
     """Compare two versions: what was added, removed and changed, per state and key group."""
     store = open_store(uri, storage_option)
-    found = compare(store.load(old_version), store.load(new_version), rows=limit if rows else 0)
+    old, new = store.load(old_version), store.load(new_version)
+    with progress_bar("comparing"):
+        found = compare(old, new, rows=limit if rows else 0)
     output_for(as_json=as_json).show(Comparison(found, with_rows=rows))
 
 

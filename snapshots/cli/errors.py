@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from keygroups.errors import ConfigError
-from snapshots.errors import CommitConflict, SnapshotNotFound, WriterFenced
+from keygroups.errors import ConfigError, MissingCodec
+from snapshots.errors import CommitConflict, SnapshotExists, SnapshotNotFound, WriterFenced
 
 CHECK_FAILED = 1
 USAGE = 2
@@ -20,7 +20,7 @@ def exit_code_of(error: Exception) -> int:
             return USAGE
         case SnapshotNotFound():
             return NOT_FOUND
-        case CommitConflict() | WriterFenced():
+        case CommitConflict() | WriterFenced() | SnapshotExists():
             return CONFLICT
         case _:
             return CHECK_FAILED
@@ -29,3 +29,5 @@ def exit_code_of(error: Exception) -> int:
 def show_error(error: Exception) -> None:
     """Write the error's message, which says the next step, to stderr."""
     sys.stderr.write(f"error: {error}\n")
+    if isinstance(error, MissingCodec):
+        sys.stderr.write("on the command line: keygroups --import MODULE, with the module that registers it\n")

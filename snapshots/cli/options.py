@@ -54,7 +54,8 @@ def load(store: SnapshotStore, version: int | None) -> Snapshot:
 def _parse_option(text: str) -> tuple[str, Any]:
     key, separator, value = text.partition("=")
     if not key or not separator:
-        raise typer.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--storage-option")
+        # Not what was passed: it may be a secret.
+        raise typer.BadParameter("an option is not KEY=VALUE", param_hint="--storage-option")
     try:
         return key, json.loads(value)
     except ValueError:

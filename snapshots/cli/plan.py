@@ -11,6 +11,7 @@ from keygroups.rescale import Move, RescalePlan, plan_rescale
 from snapshots.cli.options import AsJson, Parallelism, StorageOptions, Uri, load, open_store
 from snapshots.cli.output import Table, output_for
 from snapshots.cli.sizes import size_of
+from snapshots.filesystem import redacted
 from snapshots.manifest import Manifest
 
 _DRAWING_WIDTH = 64
@@ -22,7 +23,7 @@ def plan(uri: Uri, parallelism: Parallelism, as_json: AsJson = False, storage_op
     """Show which key groups a rescale would move, and change nothing."""
     output = output_for(as_json=as_json)
     output.show(Plan.of(load(open_store(uri, storage_option), None).manifest, parallelism))
-    command = f"keygroups repartition {uri} --parallelism {parallelism}"
+    command = f"keygroups repartition {redacted(uri)} --parallelism {parallelism}"
     output.note(f"nothing was changed; to commit it, by metadata alone: {command}")
 
 

@@ -524,7 +524,7 @@ def run_without(package: str, *arguments: str) -> subprocess.CompletedProcess[st
     return subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("package", ["packaging", "rich", "typer"])
+@pytest.mark.parametrize("package", ["jinja2", "packaging", "rich", "typer"])
 def test_the_command_line_says_which_extra_is_missing(package: str) -> None:
     ended = run_without(package, "doctor")
 

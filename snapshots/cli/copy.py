@@ -1,0 +1,53 @@
+"""``keygroups copy``: a snapshot for another operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import typer
+
+from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, load, open_store
+from snapshots.cli.output import Table, output_for
+from snapshots.cli.progress import progress_bar
+
+To = Annotated[str, typer.Argument(metavar="TO", help="The other operator's folder, which has no snapshot yet.")]
+
+
+def copy(
+    uri: Uri, to: To, version: Version = None, as_json: AsJson = False, storage_option: StorageOptions = None
+) -> None:
+    """Copy a snapshot to the folder of another operator: so an operator is renamed or moved."""
+    store, other = open_store(uri, storage_option), open_store(to, storage_option)
+    source = load(store, version).manifest
+    with progress_bar("copying"):
+        copied = store.copy_to(other, source.version).manifest
+    report = Copied(
+        version=source.version,
+        new_version=copied.version,
+        operator_id=copied.operator_id,
+        files=len(copied.whole_files),
+        bytes=copied.bytes_total,
+    )
+    output_for(as_json=as_json).show(report)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """The report of ``keygroups copy``."""
+
+    version: int
+    new_version: int
+    operator_id: str
+    files: int
+    bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stable form."""
+        return asdict(self)
+
+    def tables(self) -> Iterable[Table]:
+        """Return the form for people."""
+        rows = (("as version", self.new_version), ("files", self.files), ("bytes", self.bytes))
+        yield Table(f"copied snapshot {self.version} to {self.operator_id}", (), rows)
