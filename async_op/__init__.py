@@ -29,7 +29,6 @@ from async_op.operator import AsyncWaitOperator
 from async_op.retry import ExponentialBackoffRetry, FixedDelayRetry, RetryPolicy
 from async_op.statistics import Latency, OperatorStatistics
 from async_op.stream import AsyncDataStream
-from keygroups.state.timers import Timer
 
 __all__ = [
     "AsyncBatchFunction",
@@ -58,7 +57,6 @@ __all__ = [
     "RetryAfter",
     "RetryPolicy",
     "Runtime",
-    "Timer",
     "TimerHandle",
     "TimersUnavailable",
     "Watermark",

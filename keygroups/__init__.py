@@ -30,6 +30,7 @@ from keygroups.ranges import (
     subtask_of,
 )
 from keygroups.rescale import Move, RescalePlan, plan_rescale
+from keygroups.state.timers import Timer
 from keygroups.ttl import StateTtl
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "RescalePlan",
     "StateDescriptor",
     "StateTtl",
+    "Timer",
     "UnstorableValue",
     "UnsupportedKey",
     "ValueState",
