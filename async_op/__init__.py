@@ -33,7 +33,6 @@ from async_op.resilience import AdaptiveConcurrency, Cache, CircuitBreaker, Rate
 from async_op.retry import ExponentialBackoffRetry, FixedDelayRetry, RetryPolicy
 from async_op.statistics import Latency, OperatorStatistics, ResilienceStatistics
 from async_op.stream import AsyncDataStream
-from keygroups.state.timers import Timer
 
 __all__ = [
     "AdaptiveConcurrency",
@@ -70,7 +69,6 @@ __all__ = [
     "RetryPolicy",
     "Runtime",
     "SingleFlight",
-    "Timer",
     "TimerHandle",
     "TimersUnavailable",
     "Watermark",

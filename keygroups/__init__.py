@@ -32,6 +32,7 @@ from keygroups.ranges import (
     subtask_of,
 )
 from keygroups.rescale import Move, RescalePlan, plan_rescale
+from keygroups.state.timers import Timer
 from keygroups.ttl import StateTtl
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "RescalePlan",
     "StateDescriptor",
     "StateTtl",
+    "Timer",
     "UnstorableValue",
     "UnsupportedKey",
     "ValueState",
