@@ -71,7 +71,7 @@ class Lookup(AsyncFunction):
             self.kill_at("in a call made again")
             is_slow = False
         count = ctx.state(COUNT)
-        await asyncio.sleep(10 if is_slow else 0)
+        await asyncio.sleep(60 if is_slow else 0)
         count.update(count.value() + 1)
         return [(value["id"], value["user"], count.value())]
 

@@ -128,7 +128,8 @@ def test_a_pipeline_that_is_stopped_anywhere_goes_on_exactly_once(
     fault = DriverFault(case, monkeypatch)
     world.function.point = case.point if case.point in WORKER_POINTS else None
     with pytest.raises(Exception, match=r".") as stopped:
-        world.run(spark, 2, rescales=case.rescales, in_sink=fault.in_sink)
+        pipeline = world.run(spark, 2, rescales=case.rescales, in_sink=fault.in_sink)
+        pytest.fail(f"it was not stopped: {pipeline.progress()}")
     assert fault.happened or world.function.killed.exists(), stopped.value
     committed, calls = world.committed_rows(), len(world.calls())
     world.run(spark, case.restart_parallelism, rescales=case.rescales)
