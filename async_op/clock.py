@@ -40,7 +40,7 @@ class LoopClock:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.wall_time = wall_time
+        self.wall_time: Callable[[], int] = wall_time
         self.time: Callable[[], float] = loop.time
 
     def call_at(self, when: float, callback: Callable[[], None]) -> TimerHandle:

@@ -120,7 +120,7 @@ class TimersUnavailable(KeyGroupsError, RuntimeError):
     """
 
     def __init__(self, key: object) -> None:
-        self.key = shorten(key)
+        self.key: str = shorten(key)
         super().__init__(
             f"an invocation with key {self.key} asked for timers, which belong to a key and to a function with "
             "`on_timer`: define it, and pass `key_by` to the operator"
