@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,3 +61,10 @@ def test_no_page_needs_another_host(site: Path) -> None:
         for tag in loads
         if f'{tag}"http' in text or f"{tag}http" in text
     ] == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"])
+def test_links_into_the_repository_lead_somewhere(name: str) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / name).read_text(encoding="utf-8"))
+
+    assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
