@@ -38,6 +38,10 @@ notebooks: $(venv)/.notebooks java
 docs: $(venv)/.dev
 	@$(python) -m mkdocs build --strict
 
+# Wheel and sdist on every supported Python (those on the PATH, or pyenv's), and with the oldest packages allowed.
+packaging: $(venv)/.dev
+	@PATH="$(CURDIR)/$(venv)/bin:$$PATH" $(python) -m pytest tests/packaging --all-pythons --timeout 900
+
 # Spark needs a Java: the one of this machine, else the one that pip can install.
 java: $(venv)/.demo
 	@$(python) -m keygroups.java >/dev/null 2>&1 || { \

@@ -118,7 +118,7 @@ class TimerService:
         in_flight: InFlight,
     ) -> TimerService | None:
         """Return what fires the timers of an operator's function, if that has any."""
-        if not settings.fires_timers:
+        if not settings.function.has_timers:
             return None
         return cls(backend, restored or {}, clock, in_flight, settings.capacity, settings.timeout)
 
@@ -135,7 +135,7 @@ class TimerService:
         """Fire what is due now that all that was in flight is in the queue, and wait for the rest."""
         self._is_restoring = False
         self._in_flight.queue.release()
-        self._arm()
+        self._fire_processing()
 
     def finish(self) -> None:
         """End of input: fire what is due by now, and nothing that is due later."""
@@ -162,9 +162,10 @@ class TimerService:
         """The newest one that has left the operator."""
         return self._in_flight.watermark
 
-    def changed(self) -> None:
-        """Tell that there are other timers."""
-        self._arm()
+    def changed(self, index: TimerIndex) -> None:
+        """Tell that there are other timers of a kind."""
+        if index is self._processing:
+            self._arm()
 
     def fire_before(self, watermark: WatermarkEntry) -> bool:
         """Put what is due in front of a watermark that would leave now, and tell whether that has to wait for it."""
@@ -234,12 +235,13 @@ class TimerService:
 
     def _put(self, place: Place, watermark: WatermarkEntry | None) -> Entry:
         self.fired += 1
-        event_time, timestamp = watermark is not None, place.timestamp
+        timestamp, _, key_group, identity = place
+        event_time = watermark is not None
         made: list[Entry] = []
         element = Timer(timestamp, event_time), timestamp if event_time else None, None
         add_entries(made, (element,), self._in_flight.accepted)
         entry = made[0]
-        entry.key, entry.key_group = original_of(place.identity), place.key_group
+        entry.key, entry.key_group = original_of(identity), key_group
         if self._timeout is not None:
             entry.deadline = self._clock.time() + self._timeout
             self.deadlines.watch(entry)

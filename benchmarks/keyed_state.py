@@ -1,6 +1,6 @@
 """What keyed state costs: each case is compared with the least that it could be.
 
-python -m benchmarks.keyed_state [--json] [--repeats N]
+python -m benchmarks.keyed_state [--json] [--repeats N] [--timers N]
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from benchmarks import timers
 from keygroups import KeyGroupRange, ListState, MapState, ReducingState, StateDescriptor, ValueState
 from keygroups.state import MemoryBackend, Transaction
 
@@ -108,12 +109,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.keyed_state", description=__doc__)
     parser.add_argument("--json", action="store_true", help="machine-readable")
     parser.add_argument("--repeats", type=int, default=5, help="runs of each case (default: 5)")
+    parser.add_argument("--timers", type=int, default=1_000_000, help="how many timers (default: 1,000,000)")
     arguments = parser.parse_args()
     rows = []
     for case in CASES:
         rows.append(measure(case, arguments.repeats))
         if not arguments.json:
             print("{case:70} {result:7.3f} ({us} µs)".format(**rows[-1]), flush=True)
+    for row in timers.measure(arguments.timers, repeats=1):
+        rows.append(row)
+        if not arguments.json:
+            print("{case:70} {result:7,}".format(**row), flush=True)
     if arguments.json:
         json.dump({"invocations": INVOCATIONS, "results": rows}, sys.stdout, indent=2)
 

@@ -46,7 +46,10 @@ def with_checked_rows(function: _F, writer: OutputWriter) -> _F:
             writer.check(row)
         return rows
 
-    replaced: dict[str, Any] = {"timeout": _checked_coroutine(checked.timeout, check)}
+    replaced: dict[str, Any] = {
+        "timeout": _checked_coroutine(checked.timeout, check),
+        "on_timer": _checked_coroutine(checked.on_timer, check),
+    }
     if isinstance(checked, AsyncBatchFunction):
         replaced["async_invoke_batch"] = _checked_batch(checked.async_invoke_batch, check)
     elif isinstance(checked, AsyncFunction):

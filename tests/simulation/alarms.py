@@ -114,6 +114,8 @@ class _Alarms:
         is_timer = event[0] != "record"
         if is_timer:
             assert event[1] in model.timers[event[0] == "event"], f"{event} fires, which is none of {model.timers}"
+            earlier = [other for other in model.timers[event[0] == "event"] if other < event[1]]
+            assert not earlier, f"{event} fires before {earlier}"
             assert event[0] == "event" or event[1] <= now, f"{event} fires at {now}"
             id_ = self.run.ids.setdefault((key, event), ctx.idempotency_key)
             assert id_ == ctx.idempotency_key, f"{event} has changed its id"
