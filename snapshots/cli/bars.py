@@ -5,7 +5,7 @@ from __future__ import annotations
 from snapshots.cli.output import Table
 from snapshots.inspection import KeyGroupSizes
 
-_LINES_MAX = 32
+_LINES_MAX = 16
 _BAR_WIDTH = 40
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 

@@ -520,3 +520,21 @@ def test_ranges_of_a_bootstrapped_snapshot_are_those_of_its_parallelism() -> Non
 
     assert [channel.key_groups for channel in snapshot.manifest.channels] == [range_of(n, 3, G) for n in range(3)]
     assert content_of(snapshot, descriptors=[COUNT]) == {"count": {}}
+
+
+def test_states_with_a_time_to_live_keep_it_in_an_edit() -> None:
+    state = ValueState("session", pa.int64(), ttl=10.0)
+    store = new_store()
+    expires = pa.table({"key": ["a", "b"], "value": [1, 2], "expires_at": [2**50, None]})
+
+    store.bootstrap({state: expires}, parallelism=1, max_parallelism=G)
+    after = store.edit().transform("session", doubled).commit()
+
+    rows_after = sorted(after.to_arrow("session").select(["key", "value", "expires_at"]).to_pylist(), key=str)
+    # Without an expiry, a value has a whole time to live from the restore on.
+    assert rows_after == [
+        {"key": "a", "value": 2, "expires_at": 2**50},
+        {"key": "b", "value": 4, "expires_at": None},
+    ]
+    assert "ttl" in after.manifest.required_features
+    assert store.verify().ok
