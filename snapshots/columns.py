@@ -10,7 +10,18 @@ import pyarrow as pa
 
 from keygroups.codec import pack
 from keygroups.errors import UnstorableValue
-from keygroups.state import MISSING, Expiring, SharedList, StateCut, TypedKey, entries_of, entry_of, original_of
+from keygroups.state import (
+    MISSING,
+    Expiring,
+    SharedList,
+    StateCut,
+    StateRows,
+    StreamedGroup,
+    TypedKey,
+    entries_of,
+    entry_of,
+    original_of,
+)
 from keygroups.values import Misfit, array_of
 from snapshots.manifest import StateInfo
 from snapshots.parquet import KEY_GROUP
@@ -81,6 +92,11 @@ def key_types_of(keys: Iterable[Hashable]) -> set[pa.DataType | None]:
     kinds = set(map(type, keys))
     if TypedKey in kinds:
         kinds = set(map(type, map(original_of, keys)))
+    return column_types_of(kinds)
+
+
+def column_types_of(kinds: Iterable[type]) -> set[pa.DataType | None]:
+    """Return the types of the columns that could hold keys of Python types, None for those that only msgpack can."""
     return {_KEY_TYPES.get(kind) for kind in kinds}
 
 
@@ -114,10 +130,18 @@ class RowEncoder:
         self._piece_rows = 256
 
     def rows(
-        self, key_group: int, group: Mapping[Hashable, Any], changed: Collection[Any] | None = None
+        self, key_group: int, group: Mapping[Hashable, Any] | StreamedGroup, changed: Collection[Any] | None = None
     ) -> Iterator[pa.Table]:
         """Encode a key group, or of a delta what became of its changed keys or entries."""
-        columns = _by_key(group, changed) if self._entry is None else _by_entry(group, changed)
+        pieces: Iterable[dict[str, list[Any]]]
+        if isinstance(group, Mapping):
+            pieces = [_by_key(group, changed) if self._entry is None else _by_entry(group, changed)]
+        else:
+            pieces = map(_columns_of, group.pieces(changed))
+        for columns in pieces:
+            yield from self._encoded(key_group, columns)
+
+    def _encoded(self, key_group: int, columns: dict[str, list[Any]]) -> Iterator[pa.Table]:
         if self._expires:
             columns = _living(columns, self._now, keep_deleted=self._is_delta)
         if self._has_typed_keys:
@@ -149,6 +173,11 @@ class RowEncoder:
             where = f"{self._entry} of {self._where}"
             arrays[self._entry] = encode_column(entries, schema.field(self._entry), where, keys)
         return pa.Table.from_arrays([arrays[name] for name in schema.names], schema=schema)
+
+
+def _columns_of(rows: StateRows) -> dict[str, list[Any]]:
+    columns = {"key": rows.keys, "value": rows.values}
+    return columns if rows.entries is None else columns | {"entry": rows.entries}
 
 
 def _by_key(group: Mapping[Hashable, Any], changed: Collection[Any] | None) -> dict[str, list[Any]]:

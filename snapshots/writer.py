@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keygroups.ranges import KeyGroupRange
-from keygroups.state import StateCut
+from keygroups.state import StateCut, StreamedGroup
 from snapshots.columns import (
     RowEncoder,
     changed_keys,
+    column_types_of,
     common_key_type,
     held_keys,
     index_columns,
@@ -169,9 +170,10 @@ class _SubtaskWriter:
             group = cut.groups[key_group]
             if isinstance(group, ArrowGroup) and group.is_as_declared:
                 writer.add(key_group, [in_schema(unexpired(group.table(), now), schema)])
+            elif isinstance(group, dict | StreamedGroup):
+                writer.add(key_group, encoder.rows(key_group, group))
             else:
-                content = group if isinstance(group, dict) else group.load()
-                writer.add(key_group, encoder.rows(key_group, content))
+                writer.add(key_group, encoder.rows(key_group, group.load()))
         writer.finish()
 
     def _write_delta(self, cut: StateCut, info: StateInfo, older: dict[int, list[KeyedReader]]) -> None:
@@ -191,7 +193,7 @@ class _SubtaskWriter:
         writer = KeyedWriter(self.files, label, schema, self.snapshot.key_groups)
         for key_group in sorted(changed.keys() | older.keys()):
             group = cut.groups.get(key_group, {}) if key_group in changed else {}
-            assert isinstance(group, dict), "what changed is in memory"
+            assert isinstance(group, dict | StreamedGroup), "what changed has been loaded"
             rows: Iterable[pa.Table] = encoder.rows(key_group, group, changed.get(key_group, ()))
             if key_group in older:
                 new = pa.concat_tables([schema.empty_table(), *rows])
@@ -236,6 +238,8 @@ def _key_types(cut: StateCut, column: str) -> set[pa.DataType | None]:
             found |= key_types_of(held_keys(group, column))
         elif isinstance(group, ArrowGroup):
             layers |= set(group.layers)
+        elif isinstance(group, StreamedGroup):
+            found |= column_types_of(group.kinds(column))
         else:
             found.add(None)
     return found | {stored_key_type(layer, column) for layer in layers if layer.file.rows}

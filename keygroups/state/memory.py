@@ -73,7 +73,7 @@ class MemoryTable:
         except KeyError:
             raise self._not_owned(key_group) from None
         if type(group) is not dict:
-            group = self._load(key_group)
+            group = self.load(key_group)
         return group.get(key, MISSING)
 
     def put(self, key_group: int, key: Hashable, value: object) -> None:
@@ -140,14 +140,8 @@ class MemoryTable:
         self._tracks = True
         return StateCut(self.descriptor, groups, cut_id, since, None if since is None else changed)
 
-    def _open(self, key_group: int) -> tuple[_Group, _Keys | None]:
-        group = self._load(key_group)
-        if key_group in self._in_cut:
-            group = self._groups[key_group] = group.copy()
-        opened = self._opened[key_group] = group, {} if self._tracks else None
-        return opened
-
-    def _load(self, key_group: int) -> _Group:
+    def load(self, key_group: int) -> _Group:
+        """Bring a key group into memory, and return it."""
         if key_group not in self._groups:
             raise self._not_owned(key_group)
         group = self._groups[key_group]
@@ -155,6 +149,13 @@ class MemoryTable:
             return group
         loaded = self._groups[key_group] = group.load()
         return loaded
+
+    def _open(self, key_group: int) -> tuple[_Group, _Keys | None]:
+        group = self.load(key_group)
+        if key_group in self._in_cut:
+            group = self._groups[key_group] = group.copy()
+        opened = self._opened[key_group] = group, {} if self._tracks else None
+        return opened
 
     def _not_owned(self, key_group: int) -> KeyGroupOutOfRange:
         return KeyGroupOutOfRange(key_group, self._owned.start, self._owned.end)
@@ -216,6 +217,9 @@ class MemoryBackend:
         cuts = tuple(table.cut(cut_id, self._since) for table in self.tables.values())
         self._since = cut_id
         return cuts
+
+    def close(self) -> None:
+        """Do nothing: memory is freed by itself."""
 
 
 def _is_whole(group: _Group, changed: _Keys) -> bool:

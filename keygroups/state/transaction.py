@@ -58,8 +58,8 @@ class Transaction:
         self.closed = True
         overlays = self.overlays
         for table in self.writes if overlays is None else (*self.writes, *overlays):
-            # Loads the group: one that is damaged must fail before the first write, not between two.
-            table.get(self.key_group, self.identity)
+            # A key group that is damaged must fail before the first write, not between two.
+            table.load(self.key_group)
         for table, value in self.writes.items():
             table.put(self.key_group, self.identity, value)
         for table, overlay in () if overlays is None else overlays.items():
