@@ -6,6 +6,8 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from async_op.clock import Clock
+from async_op.key_timers import KeyTimers
+from async_op.timers import TimerService
 from keygroups.descriptors import (
     AggregatingState,
     ListState,
@@ -24,6 +26,7 @@ from keygroups.state import (
     Transaction,
     ValueHandle,
 )
+from keygroups.state.timers import Timer
 
 if TYPE_CHECKING:
     from async_op.elements import Entry
@@ -37,6 +40,7 @@ class Scope(NamedTuple):
     element_id_of: Callable[[Entry], str]
     clock: Clock
     timeout: float | None
+    timers: TimerService | None = None
 
 
 class InvocationContext:
@@ -68,8 +72,9 @@ class InvocationContext:
 
     @property
     def timestamp(self) -> int | None:
-        """The element's timestamp in milliseconds since the epoch."""
-        return self.entry.timestamp
+        """The element's, or the timer's, timestamp in milliseconds since the epoch."""
+        entry = self.entry
+        return entry.value.timestamp if type(entry.value) is Timer else entry.timestamp
 
     @property
     def idempotency_key(self) -> str:
@@ -86,6 +91,17 @@ class InvocationContext:
         """What is left of the element's time budget in seconds, or None."""
         deadline = self.entry.deadline
         return None if deadline is None else max(0.0, deadline - self.scope.clock.time())
+
+    @property
+    def timers(self) -> KeyTimers:
+        """The timers of the element's key.
+
+        Raises
+        ------
+        TimersUnavailable
+            The function does not define `on_timer`.
+        """
+        return KeyTimers(self, self.scope.timers)
 
     @overload
     def state(self, descriptor: ValueState) -> ValueHandle: ...

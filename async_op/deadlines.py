@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from async_op.clock import Clock, TimerHandle
-from async_op.elements import Entry
+from async_op.elements import Entry, is_timer
 from async_op.queues import CallEntry
 
 
 class Deadlines:
     """Watches the oldest pending entry only, so an element costs nothing but its deadline's number.
 
-    All entries have the same timeout, so the oldest pending one is due first. Restored entries have less left:
-    they are watched on their own until the last of them is due. Only the thread of the event loop may call it.
+    All entries have the same timeout, so the oldest pending one is due first. Restored entries have less left, and
+    timers stand in the queue before entries that are older: these are watched on their own. Only the thread of the
+    event loop may call it.
 
     Parameters
     ----------
@@ -25,7 +26,7 @@ class Deadlines:
         Called once with each entry whose deadline has passed; a block is to be split, and its entries follow.
     """
 
-    __slots__ = ("_clock", "_due", "_expire", "_pending", "_restored", "_timer")
+    __slots__ = ("_apart", "_clock", "_due", "_expire", "_pending", "_timer")
 
     def __init__(
         self, clock: Clock, pending: Callable[[], Iterator[CallEntry]], expire: Callable[[CallEntry], None]
@@ -33,7 +34,7 @@ class Deadlines:
         self._clock = clock
         self._pending = pending
         self._expire = expire
-        self._restored: list[Entry] = []
+        self._apart: dict[Entry, None] = {}
         self._timer: TimerHandle | None = None
         self._due = float("inf")
 
@@ -52,12 +53,22 @@ class Deadlines:
 
     def restore(self, entries: list[Entry]) -> None:
         """Watch entries whose deadlines are in no order."""
-        self._restored = [entry for entry in entries if entry.deadline is not None]
+        self._apart |= dict.fromkeys(entry for entry in entries if entry.deadline is not None)
         self._arm_next()
+
+    def watch(self, entry: Entry) -> None:
+        """Watch an entry that does not stand in the queue where it would by its age."""
+        assert entry.deadline is not None, "there is something to watch"
+        self._apart[entry] = None
+        self.arm(entry.deadline)
+
+    def unwatch(self, entry: Entry) -> None:
+        """Tell that such an entry has completed."""
+        self._apart.pop(entry, None)
 
     def close(self) -> None:
         """Forget the timer."""
-        self._restored.clear()
+        self._apart.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -71,10 +82,10 @@ class Deadlines:
         self._arm_next()
 
     def _overdue(self, now: float) -> list[CallEntry]:
-        restored = [entry for entry in self._restored if entry.outputs is None and not entry.expired]
-        overdue = [entry for entry in restored if entry.deadline is not None and entry.deadline <= now]
+        apart = [entry for entry in self._apart if entry.outputs is None and not entry.expired]
+        overdue = [entry for entry in apart if entry.deadline is not None and entry.deadline <= now]
         found: dict[CallEntry, None] = dict.fromkeys(overdue)
-        self._restored = [entry for entry in restored if entry not in found]
+        self._apart = dict.fromkeys(entry for entry in apart if entry not in found)
         for entry in self._watched():
             assert entry.deadline is not None, "watched entries have a deadline"
             if entry.deadline > now:
@@ -84,10 +95,14 @@ class Deadlines:
 
     def _arm_next(self) -> None:
         oldest = next(self._watched(), None)
-        candidates: list[CallEntry] = [*self._restored] if oldest is None else [*self._restored, oldest]
+        candidates: list[CallEntry] = [*self._apart] if oldest is None else [*self._apart, oldest]
         deadlines = [entry.deadline for entry in candidates if entry.deadline is not None]
         if deadlines:
             self.arm(min(deadlines))
 
     def _watched(self) -> Iterator[CallEntry]:
-        return (entry for entry in self._pending() if entry.deadline is not None and not entry.expired)
+        return (
+            entry
+            for entry in self._pending()
+            if entry.deadline is not None and not entry.expired and not is_timer(entry)
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from keygroups.state.timers import Timer
 from snapshots import InFlightElement
 
 if TYPE_CHECKING:
@@ -94,6 +95,11 @@ class Entry:
             None if due is None else max(0.0, due - now),
             None if outputs is None else tuple(outputs),
         )
+
+
+def is_timer(entry: object) -> bool:
+    """Tell whether something in the queue is a timer that has fired."""
+    return type(entry) is Entry and type(entry.value) is Timer
 
 
 class WatermarkEntry:

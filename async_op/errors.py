@@ -110,6 +110,23 @@ class OperatorClosed(KeyGroupsError, RuntimeError):
         super().__init__(f"the operator is {state}: {step}")
 
 
+class TimersUnavailable(KeyGroupsError, RuntimeError):
+    """A function asked for its timers, but does not say what they are to do.
+
+    Attributes
+    ----------
+    key : str
+        The key of the invocation, shortened; of an operator without keys, None.
+    """
+
+    def __init__(self, key: object) -> None:
+        self.key = shorten(key)
+        super().__init__(
+            f"an invocation with key {self.key} asked for timers, which belong to a key and to a function with "
+            "`on_timer`: define it, and pass `key_by` to the operator"
+        )
+
+
 class RetryAfter(KeyGroupsError):
     """Raised by a function: the service asked to be called again after some time.
 

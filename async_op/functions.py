@@ -54,6 +54,22 @@ class Function:
         """
         raise AsyncTimeoutError(value, ctx.timeout)
 
+    async def on_timer(self, timestamp: int, ctx: InvocationContext) -> Iterable[Any]:
+        """Return the outputs for a timer that fires; a function that defines it may use `ctx.timers`.
+
+        It is invoked as for an element, and retried, timed out and stored as one: where an element's value is passed
+        on (`timeout`, a dead letter), that of a timer is a `Timer`. Its outputs have the timer's timestamp if it is one
+        of event time, else none.
+
+        Parameters
+        ----------
+        timestamp : int
+            As it was registered.
+        ctx : InvocationContext
+            The key's state and timers; `ctx.idempotency_key` follows from the key, the kind and the timestamp.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define on_timer")
+
     async def close(self) -> None:
         """Release what `open` acquired; called once, also after a failure."""
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
+from typing import TYPE_CHECKING
 
-from async_op.elements import Entry
+from async_op.elements import Entry, is_timer
+
+if TYPE_CHECKING:
+    from async_op.settings import OperatorSettings
+    from async_op.timers import TimerService
 
 
 class KeyGate:
@@ -43,3 +48,42 @@ class KeyGate:
             return None
         self.waiting_count -= 1
         return queue.popleft()
+
+
+class TimerGate(KeyGate):
+    """Gives a key that has become free to its timers first. Only the thread of the event loop may call it."""
+
+    __slots__ = ("_timers",)
+
+    def __init__(self, timers: TimerService) -> None:
+        super().__init__()
+        self._timers = timers
+
+    def is_busy(self, key: Hashable) -> bool:
+        """Tell whether an invocation for a key is under way."""
+        return key in self._waiting
+
+    def enter(self, entry: Entry) -> bool:
+        """Return whether the entry may be invoked now; otherwise it waits for its key."""
+        self._timers.active += is_timer(entry)
+        return super().enter(entry)
+
+    def leave(self, entry: Entry) -> Entry | None:
+        """Tell that the entry's invocation has ended; returns the entry of that key that may be invoked next."""
+        timers = self._timers
+        if is_timer(entry):
+            timers.ended(entry)
+        following = timers.next_of(entry.key)
+        if following is None:
+            following = super().leave(entry)
+        else:
+            timers.active += 1
+        timers.left()
+        return following
+
+
+def gate_of(settings: OperatorSettings, timers: TimerService | None) -> KeyGate | None:
+    """Return what keeps the entries of one key apart, where something has to."""
+    if timers is not None:
+        return timers.gate
+    return KeyGate() if settings.states or settings.mode == "key_ordered" else None

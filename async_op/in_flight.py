@@ -10,6 +10,7 @@ from async_op.elements import Entry, Record, Watermark, WatermarkEntry
 from async_op.keys import KeyAssignment
 from async_op.queues import CallEntry, queue_of
 from async_op.statistics import Stopwatch
+from async_op.timers import TimerService
 from async_op.waiters import Waiters
 from snapshots import InFlightElement
 
@@ -44,6 +45,8 @@ class InFlight:
         The newest one that has left.
     stopped : bool
         Nothing leaves any more.
+    timers : TimerService or None
+        What is to fire before a watermark leaves.
     """
 
     __slots__ = (
@@ -56,6 +59,7 @@ class InFlight:
         "idle",
         "queue",
         "stopped",
+        "timers",
         "watermark",
         "watermarks",
     )
@@ -70,6 +74,7 @@ class InFlight:
         self.watermark: int | None = None
         self.accepted = self.departed = self.emitted = self.watermarks = 0
         self.stopped = False
+        self.timers: TimerService | None = None
 
     def __len__(self) -> int:
         return self.accepted - self.departed
@@ -80,6 +85,15 @@ class InFlight:
             self.idle.stop()
         self.accepted += type(entry) is Entry
         self.queue.put(entry)
+
+    def put_before(self, entry: Entry, watermark: WatermarkEntry) -> None:
+        """Take in an entry before a watermark that is held."""
+        self.accepted += 1
+        self.queue.put_before(entry, watermark)
+
+    def is_held(self, watermark: WatermarkEntry) -> bool:
+        """Tell whether timers are to fire before a watermark leaves."""
+        return self.timers is not None and self.timers.fire_before(watermark)
 
     def put_watermark(self, timestamp: int) -> None:
         """Take in a watermark; it leaves after every record before it."""
@@ -133,6 +147,9 @@ class InFlight:
                 captured += [element.capture(keys, now) for element in entry.to_entries()]
             else:
                 captured.append(entry.capture(keys, now))
+        if self.timers is not None:
+            # Timers are not numbered in the order of the queue.
+            captured = [element._replace(sequence=number) for number, element in enumerate(captured)]
         return tuple(captured)
 
     def counters(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from async_op.blocks import Block
 from async_op.calls import calls_of
 from async_op.context import InvocationContext, Scope
 from async_op.deadlines import Deadlines
-from async_op.elements import Entry
+from async_op.elements import Entry, is_timer
 from async_op.feed import Feed
 from async_op.functions import AsyncBatchFunction
 from async_op.gate import KeyGate
@@ -20,7 +20,9 @@ from async_op.loading import Loading
 from async_op.retry import Backoff
 from async_op.settings import OperatorSettings
 from async_op.statistics import LatencyHistogram
+from async_op.timers import with_timers
 from async_op.workers import Workers
+from keygroups.state.timers import TIMER_STATES
 
 
 class Invoker:
@@ -63,6 +65,7 @@ class Invoker:
         "_queue",
         "_retry",
         "_stopped",
+        "_timers",
         "_workers",
         "batches",
         "completed",
@@ -96,16 +99,19 @@ class Invoker:
         self.deadlines = Deadlines(scope.clock, in_flight.queue.pending, self._expire)
         self._latency = LatencyHistogram()
         self._calls = calls_of(function)
-        self._workers = Workers(
-            self._calls.invoke, function.timeout, scope, settings.capacity, self._latency, outcomes=self
-        )
+        self._timers = timers = scope.timers
+        invoke = self._calls.invoke if timers is None else with_timers(function.on_timer, self._calls.invoke)
+        self._workers = Workers(invoke, function.timeout, scope, settings.capacity, self._latency, outcomes=self)
         self.batches: Batches | None = None
         if isinstance(function, AsyncBatchFunction):
             self.batches = Batches(
                 function, scope, settings.capacity, in_flight, self.deadlines, self._latency, outcomes=self
             )
         self.start = self._workers.add if gate is None and self.batches is None else self._enter
-        tables = scope.backend.tables.values()
+        if timers is not None:
+            timers.start, timers.deadlines = self.start, self.deadlines
+        # Timers are read before anything else.
+        tables = [table for table in scope.backend.tables.values() if table.descriptor.name not in TIMER_STATES]
         is_loaded = not any(table.unloaded() for table in tables)
         self._loading = None if is_loaded else Loading(tables, self._ready, crash, everything=preload)
         self._stopped = False
@@ -121,6 +127,8 @@ class Invoker:
         self._retry = None
         self._backoff.release_all()
         self.flush()
+        if self._timers is not None:
+            self._timers.finish()
 
     def flush(self) -> None:
         """Make the calls that wait for company."""
@@ -148,6 +156,8 @@ class Invoker:
     def stop(self) -> None:
         """Begin no more calls; those that run go on, and their outcomes do not count."""
         self._stopped = True
+        if self._timers is not None:
+            self._timers.stop()
         self.deadlines.close()
         self._backoff.close()
         self._workers.stop()
@@ -222,7 +232,7 @@ class Invoker:
     def _ready(self, entry: Entry) -> None:
         if self._loading is not None and self._loading.holds(entry):
             return
-        if self.batches is None or entry.expired:
+        if self.batches is None or entry.expired or is_timer(entry):
             self._workers.add(entry)
         else:
             self.batches.add(entry)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Hashable
 from typing import Any
 
-from async_op.elements import Entry
+from async_op.elements import Entry, is_timer
 from async_op.functions import Runtime
+from keygroups.codec import pack
 from keygroups.errors import KeyGroupOutOfRange, NullKey, UnsupportedKey
 from keygroups.hashing import key_hasher
+from keygroups.state.timers import Timer
 from snapshots.subtask import NO_KEY_GROUP
 
 _KNOWN_KEYS_MAX = 65_536
@@ -80,6 +83,14 @@ class KeyAssignment:
 
     def element_id_of(self, entry: Entry) -> str:
         """Return the idempotency key of an entry, made up on first use if its source gave none."""
-        if entry.element_id is None:
+        if entry.element_id is None and is_timer(entry):
+            entry.element_id = _timer_id(entry.value, entry.key)
+        elif entry.element_id is None:
             entry.element_id = f"{self._run_id}-{self._runtime.subtask_index}-{entry.sequence}"
         return entry.element_id
+
+
+def _timer_id(timer: Timer, key: Hashable) -> str:
+    """Return an id that a timer has whenever it fires, and no other one."""
+    digest = hashlib.blake2b(pack(key, "the key of a timer"), digest_size=16).hexdigest()
+    return f"{'event' if timer.event_time else 'processing'}-timer-{timer.timestamp}-{digest}"

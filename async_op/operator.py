@@ -14,7 +14,7 @@ from async_op.elements import Entry, Record, Watermark
 from async_op.errors import OperatorClosed
 from async_op.feed import Element, Feed
 from async_op.functions import Function
-from async_op.gate import KeyGate
+from async_op.gate import gate_of
 from async_op.in_flight import InFlight
 from async_op.invoker import Invoker
 from async_op.keys import KeyAssignment
@@ -22,6 +22,7 @@ from async_op.recovery import Recovery
 from async_op.retry import RetryPolicy
 from async_op.settings import Mode, OperatorSettings
 from async_op.statistics import OperatorStatistics, Times
+from async_op.timers import TimerService
 from async_op.waiters import Waiters
 from keygroups.state import MemoryBackend
 from snapshots import SubtaskRestore, SubtaskSnapshot
@@ -152,7 +153,6 @@ class AsyncWaitOperator:
         self._timeout = timeout
         self._key_by = key_by
         self._clock = clock
-        self._gate = KeyGate() if function.states or mode == "key_ordered" else None
         self._failure: BaseException | None = OperatorClosed("new")
         self._limit = 0
         self._waiters = Waiters(self._check_usable)
@@ -295,28 +295,19 @@ class AsyncWaitOperator:
 
     def statistics(self) -> OperatorStatistics:
         """Return the counters as they are now."""
-        in_flight, recovery = self._in_flight, self._recovery
-        return OperatorStatistics(
-            **in_flight.counters(),
-            accepted=in_flight.accepted - in_flight.watermarks - recovery.reinvoked - recovery.reemitted,
-            **self._invoker.counters(),
-            reinvoked=recovery.reinvoked,
-            reemitted=recovery.reemitted,
-            emitted=in_flight.emitted,
-            skipped=self._errors.skipped,
-            dead_letters=self._errors.dead_letters,
-            **self._times.seconds(),
-        )
+        return OperatorStatistics.of(self._in_flight, self._recovery, self._invoker, self._errors, self._times)
 
     def _prepare(self, restore: SubtaskRestore | None, preload: bool) -> None:
         settings, clock = self._settings, self._clock or LoopClock(asyncio.get_running_loop())
-        states = settings.function.states
+        states = settings.states
         self._runtime = settings.runtime(restore)
         restored = None if restore is None else restore.states(states, clock.wall_time())
         since = None if restore is None else restore.snapshot_id
         backend = MemoryBackend(states, self._runtime.key_groups, restored, since, clock.wall_time)
         self._keys = KeyAssignment(settings.hash, self._runtime)
-        self._scope = Scope(backend, self._keys.key_group_of, self._keys.element_id_of, clock, self._timeout)
+        timers = self._in_flight.timers = TimerService.of(settings, backend, restored, clock, self._in_flight)
+        self._gate = gate_of(settings, timers)
+        self._scope = Scope(backend, self._keys.key_group_of, self._keys.element_id_of, clock, self._timeout, timers)
         self._now = clock.time
         self._times = Times(clock)
         self._in_flight.idle = self._times.idle
@@ -331,8 +322,7 @@ class AsyncWaitOperator:
 
     async def _continue(self, restore: SubtaskRestore) -> None:
         queue = await asyncio.to_thread(restore.queue)
-        self._in_flight.watermark = queue.watermark
-        self._recovery.take_over(queue.elements)
+        await self._recovery.take_over(queue)
 
     def _check_usable(self) -> None:
         if self._failure is not None:

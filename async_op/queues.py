@@ -33,6 +33,10 @@ class Exit(Protocol):
         """Emit a watermark."""
         ...
 
+    def is_held(self, watermark: WatermarkEntry) -> bool:
+        """Tell whether a watermark that nothing stands before has to wait; entries may have been put before it."""
+        ...
+
 
 class ElementQueue(Protocol):
     """In-flight entries in an order of emission."""
@@ -43,6 +47,14 @@ class ElementQueue(Protocol):
 
     def put_watermark(self, watermark: WatermarkEntry) -> None:
         """Add a watermark at the end; it leaves at once if nothing stands before it."""
+        ...
+
+    def put_before(self, entry: Entry, watermark: WatermarkEntry) -> None:
+        """Add an entry before a watermark that is held."""
+        ...
+
+    def release(self) -> None:
+        """Let a watermark that was held leave, unless it has to wait longer."""
         ...
 
     def complete(self, entry: Entry) -> None:
@@ -81,16 +93,27 @@ class OrderedQueue:
 
     def put_watermark(self, watermark: WatermarkEntry) -> None:
         """Add a watermark at the end; it leaves at once if nothing stands before it."""
-        if self._entries:
-            self._entries.append(watermark)
-        else:
-            self._exit.leave_watermark(watermark)
+        self._entries.append(watermark)
+        self.release()
+
+    def put_before(self, entry: Entry, watermark: WatermarkEntry) -> None:
+        """Add an entry before a watermark that is held."""
+        self._entries.insert(self._entries.index(watermark), entry)
+
+    def release(self) -> None:
+        """Let a watermark at the head leave, unless it has to wait."""
+        if self._entries and isinstance(self._entries[0], WatermarkEntry):
+            self._advance()
 
     def complete(self, entry: CallEntry) -> None:
         """Let the completed entries at the head leave, and the watermarks between them."""
+        if self._entries[0] is entry:
+            self._advance()
+
+    complete_block = complete
+
+    def _advance(self) -> None:
         entries = self._entries
-        if entries[0] is not entry:
-            return
         while entries and entries[0].outputs is not None:
             head = entries.popleft()
             if type(head) is Entry:
@@ -99,9 +122,11 @@ class OrderedQueue:
                 self._exit.leave_block(head)
             else:
                 assert isinstance(head, WatermarkEntry), "nothing else is in the queue"
+                entries.appendleft(head)  # entries may be put before it
+                if self._exit.is_held(head):
+                    return
+                entries.popleft()
                 self._exit.leave_watermark(head)
-
-    complete_block = complete
 
     def split(self, block: Block) -> list[Entry]:
         """Let the entries of a block take its place, and return them."""
@@ -152,6 +177,16 @@ class UnorderedQueue:
         self._last.watermark = watermark
         self._last = Segment()
         self._later.append(self._last)
+        self._end_segments()
+
+    def put_before(self, entry: Entry, watermark: WatermarkEntry) -> None:
+        """Add an entry to the first segment, whose watermark is held."""
+        assert self._first.watermark is watermark, "another one cannot leave yet"
+        entry.segment = first = self._first
+        first.pending[entry] = None
+
+    def release(self) -> None:
+        """Let the first watermark leave if nothing pending stands before it, unless it has to wait."""
         self._end_segments()
 
     def complete(self, entry: Entry) -> None:
@@ -205,6 +240,8 @@ class UnorderedQueue:
     def _end_segments(self) -> None:
         """Let the watermarks leave that nothing pending stands before, and what has completed behind them."""
         while (watermark := self._first.watermark) is not None and not self._first.pending:
+            if self._exit.is_held(watermark):
+                return
             self._first = self._later.popleft()
             self._exit.leave_watermark(watermark)
             self._leave(self._first)

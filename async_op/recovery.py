@@ -9,6 +9,7 @@ from async_op.elements import Entry
 from async_op.in_flight import InFlight
 from async_op.invoker import Invoker
 from snapshots import InFlightElement
+from snapshots.in_flight import RestoredQueue
 
 
 class Recovery:
@@ -40,8 +41,17 @@ class Recovery:
         self._timeout = timeout
         self.reinvoked = self.reemitted = 0
 
-    def take_over(self, elements: Iterable[InFlightElement]) -> None:
+    async def take_over(self, queue: RestoredQueue) -> None:
         """Emit the completed elements, invoke the pending ones, and keep all in their order."""
+        timers = self._in_flight.timers
+        self._in_flight.watermark = queue.watermark
+        if timers is not None:
+            await timers.load()
+        self._take_over(queue.elements)
+        if timers is not None:
+            timers.begin()
+
+    def _take_over(self, elements: Iterable[InFlightElement]) -> None:
         pending = []
         for element in elements:
             if element.is_watermark:

@@ -9,9 +9,11 @@ from typing import Any, Literal, get_args
 from async_op.dead_letters import DeadLetter, OnError
 from async_op.functions import Function, Runtime
 from async_op.retry import RetryPolicy
+from keygroups.descriptors import StateDescriptor
 from keygroups.errors import ConfigError
 from keygroups.hashing import key_hasher
 from keygroups.ranges import check_parallelism, default_max_parallelism, range_of
+from keygroups.state.timers import TIMER_STATES
 from snapshots import SubtaskRestore
 
 Mode = Literal["unordered", "ordered", "key_ordered"]
@@ -55,7 +57,7 @@ class OperatorSettings:
             raise ConfigError("capacity", self.capacity, "at least one element must fit")
         if self.timeout is not None and self.timeout <= 0:
             raise ConfigError("timeout", self.timeout, "use None for no timeout")
-        if self.key_by is None and (self.function.states or self.mode == "key_ordered"):
+        if self.key_by is None and (self.states or self.mode == "key_ordered"):
             raise ConfigError("key_by", None, f"{self._needs_keys()}, so its elements need a key")
         if (self.on_error == "dead_letter") != (self.dead_letters is not None):
             raise ConfigError("dead_letters", self.dead_letters, "it belongs to on_error='dead_letter', and only to it")
@@ -78,7 +80,18 @@ class OperatorSettings:
 
     def _needs_keys(self) -> str:
         reason = "declares keyed state" if self.function.states else "runs in mode 'key_ordered'"
+        reason = "defines on_timer" if self.fires_timers else reason
         return f"{type(self.function).__name__} {reason}"
+
+    @property
+    def fires_timers(self) -> bool:
+        """Whether the function has timers."""
+        return type(self.function).on_timer is not Function.on_timer
+
+    @property
+    def states(self) -> tuple[StateDescriptor, ...]:
+        """The keyed states: the function's, and those of its timers."""
+        return (*self.function.states, *(TIMER_STATES.values() if self.fires_timers else ()))
 
     @property
     def waiting_max(self) -> int:

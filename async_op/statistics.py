@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from async_op.clock import Clock
+
+if TYPE_CHECKING:
+    from async_op.dead_letters import ErrorPolicy
+    from async_op.in_flight import InFlight
+    from async_op.invoker import Invoker
+    from async_op.recovery import Recovery
 
 _BUCKETS = 40
 _SMALLEST_SECONDS = 1e-6
@@ -120,6 +126,8 @@ class OperatorStatistics:
         Those whose call has not returned, those whose call has, and watermarks.
     accepted : int
         Records taken in by `process`.
+    timers_fired : int
+        Timers that have become elements.
     calls, retries : int
         Calls made, and those that were further attempts at the same element.
     reinvoked, reemitted : int
@@ -141,6 +149,7 @@ class OperatorStatistics:
     completed: int
     watermarks: int
     accepted: int
+    timers_fired: int
     calls: int
     retries: int
     reinvoked: int
@@ -154,3 +163,23 @@ class OperatorStatistics:
     back_pressured_seconds: float
     busy_seconds: float
     latency: Latency = field(default_factory=Latency)
+
+    @classmethod
+    def of(
+        cls, in_flight: InFlight, recovery: Recovery, invoker: Invoker, errors: ErrorPolicy, times: Times
+    ) -> OperatorStatistics:
+        """Gather what the parts of an operator have counted."""
+        timers_fired = 0 if in_flight.timers is None else in_flight.timers.fired
+        others = in_flight.watermarks + recovery.reinvoked + recovery.reemitted + timers_fired
+        return cls(
+            **in_flight.counters(),
+            accepted=in_flight.accepted - others,
+            timers_fired=timers_fired,
+            **invoker.counters(),
+            reinvoked=recovery.reinvoked,
+            reemitted=recovery.reemitted,
+            emitted=in_flight.emitted,
+            skipped=errors.skipped,
+            dead_letters=errors.dead_letters,
+            **times.seconds(),
+        )

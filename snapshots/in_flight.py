@@ -11,10 +11,14 @@ import pyarrow as pa
 
 from keygroups.codec import pack, unpack
 from keygroups.ranges import KeyGroupRange
+from keygroups.state.timers import Timer
 from snapshots.parquet import KEY_GROUP
 from snapshots.subtask import NO_KEY_GROUP, InFlightElement
 
 _PACKED = {b"keygroups.encoding": b"msgpack"}
+
+_TIMERS = ("processing_time_timer", "event_time_timer")
+"""The kinds of timers, by whether they are of event time."""
 
 IN_FLIGHT_SCHEMA = pa.schema(
     [
@@ -49,31 +53,40 @@ def in_flight_elements(table: pa.Table) -> list[InFlightElement]:
 
 def _to_row(element: InFlightElement) -> dict[str, Any]:
     where = f"the in-flight element {element.element_id!r}"
+    timer = element.value if isinstance(element.value, Timer) else None
     return {
         KEY_GROUP: element.key_group,
         "channel": element.channel,
         "sequence": element.sequence,
-        "kind": "watermark" if element.is_watermark else "record",
+        "kind": _kind_of(element),
         "completed": element.completed,
         "element_id": element.element_id,
         "attempt": element.attempt,
         "remaining": element.remaining,
         "delay": element.delay,
-        "timestamp": element.timestamp,
+        "timestamp": timer.timestamp if timer else element.timestamp,
         "key": pack(element.key, where),
-        "value": pack(element.value, where),
+        "value": pack(None if timer else element.value, where),
         "outputs": None if element.outputs is None else pack(list(element.outputs), where),
     }
 
 
+def _kind_of(element: InFlightElement) -> str:
+    if isinstance(element.value, Timer):
+        return _TIMERS[element.value.event_time]
+    return "watermark" if element.is_watermark else "record"
+
+
 def _from_row(row: Mapping[str, Any]) -> InFlightElement:
+    kind = row["kind"]
+    timer = Timer(row["timestamp"], kind == _TIMERS[True]) if kind in _TIMERS else None
     return InFlightElement(
         channel=row["channel"],
         sequence=row["sequence"],
-        is_watermark=row["kind"] == "watermark",
+        is_watermark=kind == "watermark",
         completed=row["completed"],
-        value=unpack(row["value"]),
-        timestamp=row["timestamp"],
+        value=timer or unpack(row["value"]),
+        timestamp=None if timer and not timer.event_time else row["timestamp"],
         key=unpack(row["key"]),
         key_group=row[KEY_GROUP],
         element_id=row["element_id"],

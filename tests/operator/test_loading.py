@@ -56,8 +56,8 @@ class HeldRestore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._restore, name)
 
-    def states(self, descriptors: Any) -> Any:
-        found = self._restore.states(descriptors)
+    def states(self, descriptors: Any, now: int | None = None) -> Any:
+        found = self._restore.states(descriptors, now)
         for state, groups in found.items():
             found[state] = {key_group: self._held(key_group, group) for key_group, group in groups.items()}
         return found
