@@ -20,11 +20,10 @@ from async_op.invoker import Invoker
 from async_op.keys import KeyAssignment
 from async_op.recovery import Recovery
 from async_op.retry import RetryPolicy
-from async_op.settings import Mode, OperatorSettings
+from async_op.settings import Mode, OperatorSettings, StateBackend
 from async_op.statistics import OperatorStatistics, Times
 from async_op.timers import TimerService
 from async_op.waiters import Waiters
-from keygroups.state import MemoryBackend
 from snapshots import SubtaskRestore, SubtaskSnapshot
 
 _TURN = 1024
@@ -66,6 +65,8 @@ class AsyncWaitOperator:
         `DeadLetter` to `dead_letters`, a callable.
     hash : {"xxhash64", "flink"}
         From key to key group.
+    state_backend : {"memory"} or DiskStateBackend
+        Where keyed state is while the operator runs: a `DiskStateBackend()` for more of it than fits into memory.
     clock : Clock, optional
         For tests; the event loop's unless given.
 
@@ -135,6 +136,7 @@ class AsyncWaitOperator:
         on_error: OnError = "fail",
         dead_letters: Callable[[DeadLetter], object] | None = None,
         hash: str = "xxhash64",
+        state_backend: StateBackend = "memory",
     ) -> None:
         self._settings = OperatorSettings(
             function=function,
@@ -149,6 +151,7 @@ class AsyncWaitOperator:
             on_error=on_error,
             dead_letters=dead_letters,
             hash=hash,
+            state_backend=state_backend,
         )
         self._timeout = timeout
         self._key_by = key_by
@@ -291,7 +294,10 @@ class AsyncWaitOperator:
         self._end(OperatorClosed("closed"))
         if was_open:
             await self._invoker.close()
-            await self._settings.function.close()
+            try:
+                await self._settings.function.close()
+            finally:
+                self._scope.backend.close()
 
     def statistics(self) -> OperatorStatistics:
         """Return the counters as they are now."""
@@ -299,11 +305,10 @@ class AsyncWaitOperator:
 
     def _prepare(self, restore: SubtaskRestore | None, preload: bool) -> None:
         settings, clock = self._settings, self._clock or LoopClock(asyncio.get_running_loop())
-        states = settings.states
         self._runtime = settings.runtime(restore)
-        restored = None if restore is None else restore.states(states, clock.wall_time())
+        restored = None if restore is None else restore.states(settings.states, clock.wall_time())
         since = None if restore is None else restore.snapshot_id
-        backend = MemoryBackend(states, self._runtime.key_groups, restored, since, clock.wall_time)
+        backend = settings.open_state(self._runtime.key_groups, restored, since, clock.wall_time)
         self._keys = KeyAssignment(settings.hash, self._runtime)
         timers = self._in_flight.timers = TimerService.of(settings, backend, restored, clock, self._in_flight)
         self._gate = gate_of(settings, timers)

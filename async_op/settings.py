@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from async_op.dead_letters import DeadLetter, OnError
 from async_op.functions import Function, Runtime
@@ -12,11 +12,16 @@ from async_op.retry import RetryPolicy
 from keygroups.descriptors import StateDescriptor
 from keygroups.errors import ConfigError
 from keygroups.hashing import key_hasher
-from keygroups.ranges import check_parallelism, default_max_parallelism, range_of
+from keygroups.ranges import KeyGroupRange, check_parallelism, default_max_parallelism, range_of
+from keygroups.state import DiskStateBackend, KeyedStateBackend, MemoryBackend
 from keygroups.state.timers import TIMER_STATES
 from snapshots import SubtaskRestore
+from snapshots.restore import RestoredGroup
 
 Mode = Literal["unordered", "ordered", "key_ordered"]
+
+StateBackend: TypeAlias = Literal["memory"] | DiskStateBackend
+"""Where keyed state is while the operator runs; its snapshots are the same."""
 
 _WAITING_MIN = 1000
 _WAITING_PER_CAPACITY = 10
@@ -44,6 +49,7 @@ class OperatorSettings:
     on_error: OnError
     dead_letters: Callable[[DeadLetter], object] | None
     hash: str
+    state_backend: StateBackend
 
     def __post_init__(self) -> None:
         _check_choice("mode", self.mode, get_args(Mode))
@@ -61,6 +67,8 @@ class OperatorSettings:
             raise ConfigError("key_by", None, f"{self._needs_keys()}, so its elements need a key")
         if (self.on_error == "dead_letter") != (self.dead_letters is not None):
             raise ConfigError("dead_letters", self.dead_letters, "it belongs to on_error='dead_letter', and only to it")
+        if self.state_backend != "memory" and not isinstance(self.state_backend, DiskStateBackend):
+            raise ConfigError("state_backend", self.state_backend, "use 'memory' or a DiskStateBackend")
 
     def runtime(self, restore: SubtaskRestore | None) -> Runtime:
         """Return where the function runs, with the number of key groups of what is restored.
@@ -77,6 +85,17 @@ class OperatorSettings:
             restore.check_fits(self.subtask_index, self.parallelism, groups, self.hash)
         owned = range_of(self.subtask_index, self.parallelism, groups)
         return Runtime(self.subtask_index, self.parallelism, groups, owned)
+
+    def open_state(
+        self,
+        owned: KeyGroupRange,
+        restored: Mapping[str, Mapping[int, RestoredGroup]] | None,
+        since: str | None,
+        wall_time: Callable[[], int],
+    ) -> KeyedStateBackend:
+        """Return the keyed state of the subtask; parameters as of `MemoryBackend`."""
+        make = MemoryBackend if self.state_backend == "memory" else self.state_backend.open
+        return make(self.states, owned, restored, since, wall_time)
 
     def _needs_keys(self) -> str:
         reason = "declares keyed state" if self.function.states else "runs in mode 'key_ordered'"

@@ -12,7 +12,7 @@ from async_op.elements import Record, Watermark
 from async_op.functions import Function
 from async_op.operator import AsyncWaitOperator
 from async_op.retry import RetryPolicy
-from async_op.settings import Mode
+from async_op.settings import Mode, StateBackend
 from keygroups.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class StreamOptions(TypedDict, total=False):
     key_by: Callable[[Any], Hashable] | None
     on_error: OnError
     dead_letters: Callable[[DeadLetter], object] | None
+    state_backend: StateBackend
 
 
 class FrameOptions(TypedDict, total=False):
@@ -112,6 +113,8 @@ class AsyncDataStream:
             into a column `dead_letter`, a struct of value and key (as JSON), timestamp, idempotency_key, attempts,
             error_type and error_message. It is null beside outputs; a row that has it has no outputs, so all columns
             become nullable. `async_op.spark.split_dead_letters` makes two DataFrames of one.
+        state_backend : {"memory"} or DiskStateBackend
+            Only for a stream in this process: where keyed state is while it runs, as for `AsyncWaitOperator`.
         output_schema : StructType or DDL string
             Only for a DataFrame: the schema of the outputs.
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.backends import BACKENDS, choose
 
 # The limit of pytest-timeout stands for all of an example's runs together; a deadline per example would only measure
 # how busy the machine is.
@@ -24,3 +27,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--seed", type=int, default=None, help="the only seed that the simulation runs, to replay it")
     spark = parser.getgroup("spark")
     spark.addoption("--kills", default="1", help="the seed of the sample of the pipeline's crash points, or all")
+
+
+@pytest.fixture(params=list(BACKENDS))
+def each_backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run the test with each backend of keyed state; its name."""
+    undo = choose(request.param)
+    yield request.param
+    undo()

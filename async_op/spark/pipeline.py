@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from async_op.dead_letters import OnError
 from async_op.functions import Function
 from async_op.retry import RetryPolicy
-from async_op.settings import Mode
+from async_op.settings import Mode, StateBackend
 from async_op.spark.arrow import check_arrow
 from async_op.spark.dead_letters import DeadLetters, schema_with_letters
 from async_op.spark.epoch import EpochProgress, EpochRunner, Sink
@@ -71,6 +71,10 @@ class AsyncPipeline:
     dead_letters : {"column"}, optional
         Where dead letters go, with `on_error="dead_letter"`: into a column of the sink's DataFrame, as described for
         `AsyncDataStream.ordered_wait`. They are committed with the epoch and delivered again with it.
+    state_backend : {"memory"} or DiskStateBackend
+        Where a task has the keyed state of its subtask during an epoch. In memory, a worker keeps key groups for the
+        next epoch; with a `DiskStateBackend()`, for state that is larger than memory, each epoch reads those that it
+        touches from the snapshot.
     storage_options : dict, optional
         Passed to the fsspec filesystem of `snapshots`.
 
@@ -105,6 +109,7 @@ class AsyncPipeline:
         barrier_timeout: float | None = None,
         on_error: OnError = "fail",
         dead_letters: DeadLetters | None = None,
+        state_backend: StateBackend = "memory",
         storage_options: dict[str, Any] | None = None,
     ) -> None:
         check_arrow(function, key_by, mode)
@@ -123,6 +128,7 @@ class AsyncPipeline:
             retry=retry,
             barrier_timeout=barrier_timeout,
             on_error=on_error,
+            state_backend=state_backend,
         )
         self._query: PipelineQuery | None = None
 

@@ -110,7 +110,7 @@ class DiskBackend:
         self.wall_time = wall_time
         contents = restored or {}
         self._since = since
-        self._store: Store | None = store
+        self._store = store
         self.tables: dict[str, DiskTable] = {}
         for number, descriptor in enumerate(descriptors):
             if descriptor.name in self.tables:
@@ -122,7 +122,6 @@ class DiskBackend:
 
     def cut(self) -> tuple[StateCut, ...]:
         """Freeze the content of all states as it is now, without copying it: one view of the store."""
-        assert self._store is not None, "it is open"
         cut_id = uuid.uuid4().hex
         view = self._store.view()
         cuts = tuple(table.cut(view, cut_id, self._since) for table in self.tables.values())
@@ -133,5 +132,4 @@ class DiskBackend:
 
     def close(self) -> None:
         """Give up the state; its directory is removed once the last cut is freed, too."""
-        self.tables = {}
-        self._store = None
+        self._store.close()

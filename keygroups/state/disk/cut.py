@@ -11,7 +11,7 @@ from immutables import Map
 from keygroups.ranges import KeyGroupRange
 from keygroups.state.backend import MISSING, LazyGroup, StateRows
 from keygroups.state.collections import SharedList
-from keygroups.state.disk.rows import CHANGED, CONTENT, WHOLE, RowFormat, length_of
+from keygroups.state.disk.rows import CHANGED, CONTENT, WHOLE, RowFormat
 from keygroups.state.disk.store import Row, View
 from keygroups.state.identity import original_of
 from keygroups.state.ttl import HOLE
@@ -73,7 +73,7 @@ class StoredGroups(Mapping[int, "LazyGroup | dict[Hashable, object]"]):
 class StoredGroup:
     """One key group at a cut. Any thread may call it."""
 
-    __slots__ = ("_format", "_kinds", "_key_group", "_view")
+    __slots__ = ("_format", "_key_group", "_kinds", "_view")
 
     def __init__(self, view: View, format_: RowFormat, key_group: int, kinds: Kinds) -> None:
         self._view = view
@@ -156,20 +156,22 @@ class StoredGroup:
         return rows
 
 
-class ChangedGroups(Mapping[int, "ChangedRows"]):
-    """The changed keys of a state at a cut, by key group. Any thread may call it."""
+class ChangedGroups(Mapping[int, "ChangedRows | None"]):
+    """The changed keys of a state at a cut, by key group; None for one that is `whole`. Any thread may call it."""
 
-    def __init__(self, view: View, format_: RowFormat, owned: KeyGroupRange) -> None:
+    def __init__(self, view: View, format_: RowFormat, owned: KeyGroupRange, whole: frozenset[int]) -> None:
+        self._whole = whole
         self._view = view
         self._format = format_
         self._owned = owned
 
     @cached_property
-    def _found(self) -> dict[int, ChangedRows]:
+    def _found(self) -> dict[int, ChangedRows | None]:
         changed = _key_groups(self._view, self._format, CHANGED, self._owned)
-        return {key_group: ChangedRows(self._view, self._format, key_group) for key_group in changed}
+        found = {key_group: ChangedRows(self._view, self._format, key_group) for key_group in changed}
+        return found | dict.fromkeys(self._whole)
 
-    def __getitem__(self, key_group: int) -> ChangedRows:
+    def __getitem__(self, key_group: int) -> ChangedRows | None:
         return self._found[key_group]
 
     def __iter__(self) -> Iterator[int]:

@@ -40,7 +40,7 @@ class Store:
     """Rows in the order of their keys, in a directory of its own.
 
     Only the thread that owns the operator may call it, except `write`, which any may. The directory is removed once
-    the store and all of its views are gone.
+    the store is closed and all of its views are freed; and at the end of the program.
 
     Parameters
     ----------
@@ -50,7 +50,19 @@ class Store:
         What is kept in memory of the files.
     """
 
-    __slots__ = ("__weakref__", "_batch", "_database", "_dirty", "_dirty_bytes", "_options", "path")
+    __slots__ = (
+        "__weakref__",
+        "_batch",
+        "_database",
+        "_dirty",
+        "_dirty_bytes",
+        "_end",
+        "_is_closed",
+        "_lock",
+        "_options",
+        "_views",
+        "path",
+    )
 
     def __init__(self, parent: Path, cache_bytes: int) -> None:
         try:
@@ -70,7 +82,11 @@ class Store:
         self._options.disable_wal = True  # type: ignore[method-assign,assignment]
         self._dirty: dict[bytes, bytes | None] = {}
         self._dirty_bytes = 0
-        weakref.finalize(self, _close, self._database, directory)
+        self._views = 0
+        self._is_closed = False
+        # Of one thread, which frees a view while it has it, too.
+        self._lock = threading.RLock()
+        self._end = weakref.finalize(self, _close, self._database, directory)
 
     def get(self, row: bytes) -> bytes | None:
         """Return what a row holds, None if there is none."""
@@ -125,7 +141,25 @@ class Store:
     def view(self) -> View:
         """Return all rows as they are now; nothing is copied."""
         self.flush()
+        with self._lock:
+            self._views += 1
         return View(self, self._database.iter())
+
+    def close(self) -> None:
+        """End it; views stay as they are. What is not handed over yet is not needed any more."""
+        with self._lock:
+            self._is_closed = True
+            self._end_unless_viewed()
+
+    def release(self) -> None:
+        """Tell that a view is gone. Any thread may call it."""
+        with self._lock:
+            self._views -= 1
+            self._end_unless_viewed()
+
+    def _end_unless_viewed(self) -> None:
+        if self._is_closed and not self._views:
+            self._end()
 
     def _named(self, error: Exception) -> KeyGroupsError:
         if "No space left" in str(error) or "Disk quota exceeded" in str(error):
@@ -148,8 +182,8 @@ class View:
         self._lock = threading.Lock()
 
     def __del__(self) -> None:
-        # Before the store, which closes the database and removes its files if this was the last view.
         del self._iterator
+        self._store.release()
 
     def first(self, start: bytes) -> bytes | None:
         """Return the first row that does not come before a key."""

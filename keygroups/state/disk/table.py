@@ -19,6 +19,9 @@ from keygroups.state.identity import original_of
 from keygroups.state.storable import plain_check_of
 from keygroups.state.ttl import HOLE
 
+NOTES_MAX = 2**22
+"""A key group counts as wholly changed once more has been noted of it, the same rows included that are written anew."""
+
 _LOADED_ROWS = 1024
 """So many rows of a key group that is loaded are handed to the store at once."""
 
@@ -49,7 +52,19 @@ class DiskTable:
         Whether changes are noted from the start.
     """
 
-    __slots__ = ("_content", "_format", "_kinds", "_noted", "_owned", "_store", "_tracks", "_unloaded", "descriptor", "is_plain")
+    __slots__ = (
+        "_content",
+        "_format",
+        "_kinds",
+        "_noted",
+        "_notes",
+        "_owned",
+        "_store",
+        "_tracks",
+        "_unloaded",
+        "descriptor",
+        "is_plain",
+    )
 
     def __init__(
         self,
@@ -70,6 +85,7 @@ class DiskTable:
         self._noted: dict[int, bytes] = {group: self._format.prefix(CHANGED, group) for group in owned}
         self._kinds: dict[str, set[type]] = {"key": set(), "map_key": set()}
         self._tracks = tracks
+        self._notes: dict[int, int] = {}
         self._unloaded: dict[int, _Arrival] = {}
         for key_group, group in (restored or {}).items():
             if key_group not in owned:
@@ -102,7 +118,7 @@ class DiskTable:
             self._kinds["key"].add(type(original_of(key)))
             self._store.put(self._content[key_group] + part, self._format.encode(value))
         if self._tracks:
-            self._store.put(self._noted[key_group] + part, b"")
+            self._note(key_group, part)
 
     def put_entries(
         self, key_group: int, key: Hashable, content: Entries, changed: Iterable[Hashable], *, replaced: bool
@@ -111,18 +127,18 @@ class DiskTable:
         self.load(key_group)
         format_, store = self._format, self._store
         part = format_.key(key)
-        row, noted = self._content[key_group] + part, self._noted[key_group] + part
+        row = self._content[key_group] + part
         if replaced:
             self._remove_all(KeyRows(store, format_, row))
             if self._tracks:
-                store.put(noted + WHOLE, b"")
+                self._note(key_group, part + WHOLE)
         for entry in changed:
             value = entry_of(content, entry, MISSING)
             packed = format_.entry(entry)
             store.put(row + packed, None if value is MISSING else format_.encode(value))
             self._see(key, entry)
             if self._tracks:
-                store.put(noted + packed, b"")
+                self._note(key_group, part + packed)
         if format_.is_list:
             store.put(row + WHOLE, length_row(len(content)) if len(content) else None)
 
@@ -130,9 +146,8 @@ class DiskTable:
         """Write a key group that was restored into the store, unless it is there already."""
         if key_group not in self._content:
             raise self._not_owned(key_group)
-        arrival = self._unloaded.get(key_group)
-        if arrival is not None:
-            arrival.load()
+        if key_group in self._unloaded:
+            self._unloaded[key_group].load()
             del self._unloaded[key_group]
 
     def unloaded(self) -> Mapping[int, LazyGroup]:
@@ -140,7 +155,9 @@ class DiskTable:
         return self._unloaded
 
     def install(self, key_group: int, loaded: _Group) -> None:
-        """Take over a key group that was loaded."""
+        """Take over what was loaded for a key group, unless it is in the store already."""
+        if key_group in self._unloaded:
+            self._unloaded[key_group].write(loaded)
         self.load(key_group)
 
     def cut(self, view: View, cut_id: str, since: str | None) -> StateCut:
@@ -157,7 +174,9 @@ class DiskTable:
         unloaded = {key_group: arrival.group for key_group, arrival in self._unloaded.items()}
         kinds = {column: frozenset(kinds) for column, kinds in self._kinds.items()}
         groups = StoredGroups(view, self._format, self._owned, unloaded, kinds)
-        changed = None if since is None else ChangedGroups(view, self._format, self._owned)
+        whole = frozenset(key_group for key_group, notes in self._notes.items() if notes > NOTES_MAX)
+        changed = None if since is None else ChangedGroups(view, self._format, self._owned, whole)
+        self._notes = {}
         self._tracks = True
         return StateCut(self.descriptor, groups, cut_id, since, changed)
 
@@ -189,6 +208,12 @@ class DiskTable:
     def _remove_all(self, rows: KeyRows) -> None:
         for entry, _ in rows.parts():
             self._store.put(rows.row + entry, None)
+
+    def _note(self, key_group: int, part: bytes) -> None:
+        """Note that a row has changed, unless that has become too much."""
+        notes = self._notes[key_group] = self._notes.get(key_group, 0) + 1
+        if notes <= NOTES_MAX:
+            self._store.put(self._noted[key_group] + part, b"")
 
     def _see(self, key: Hashable, entry: Hashable) -> None:
         self._kinds["key"].add(type(original_of(key)))
@@ -244,9 +269,15 @@ class _Arrival:
 
     def load(self) -> _Group:
         """Read it and write it into the store; nothing of it stays in memory."""
-        with self._lock:
-            if not self._is_loaded:
-                group = self.group if isinstance(self.group, dict) else self.group.load()
-                self._table.write_loaded(self._key_group, group)
-                self._is_loaded = True
+        self.write(None)
         return {}
+
+    def write(self, loaded: _Group | None) -> None:
+        """Write it into the store, as it was loaded elsewhere or as it is read now."""
+        with self._lock:
+            if self._is_loaded:
+                return
+            if loaded is None:
+                loaded = self.group if isinstance(self.group, dict) else self.group.load()
+            self._table.write_loaded(self._key_group, loaded)
+            self._is_loaded = True
