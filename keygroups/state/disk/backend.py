@@ -12,7 +12,8 @@ from keygroups.descriptors import StateDescriptor
 from keygroups.errors import ConfigError
 from keygroups.ranges import KeyGroupRange
 from keygroups.state.backend import LazyGroup, StateCut
-from keygroups.state.disk.rows import CHANGED
+from keygroups.state.disk.entries import EntriesTable
+from keygroups.state.disk.rows import CHANGED, ENTRY_KINDS
 from keygroups.state.disk.store import Store
 from keygroups.state.disk.table import DiskTable
 from keygroups.ttl import wall_time
@@ -116,13 +117,14 @@ class DiskBackend:
             if descriptor.name in self.tables:
                 raise ConfigError("states", descriptor.name, "two states have this name; each needs one of its own")
             content = contents.get(descriptor.name)
-            self.tables[descriptor.name] = DiskTable(
-                store, number, descriptor, owned, content, tracks=since is not None
-            )
+            make = EntriesTable if descriptor.kind in ENTRY_KINDS else DiskTable
+            self.tables[descriptor.name] = make(store, number, descriptor, owned, content, tracks=since is not None)
 
     def cut(self) -> tuple[StateCut, ...]:
         """Freeze the content of all states as it is now, without copying it: one view of the store."""
         cut_id = uuid.uuid4().hex
+        for table in self.tables.values():
+            table.write_notes()
         view = self._store.view()
         cuts = tuple(table.cut(view, cut_id, self._since) for table in self.tables.values())
         # The view has the notes; the next ones are relative to this cut.

@@ -11,8 +11,9 @@ from immutables import Map
 from keygroups.ranges import KeyGroupRange
 from keygroups.state.backend import MISSING, LazyGroup, StateRows
 from keygroups.state.collections import SharedList
+from keygroups.state.disk.notes import parts_of
 from keygroups.state.disk.rows import CHANGED, CONTENT, WHOLE, RowFormat
-from keygroups.state.disk.store import Row, View
+from keygroups.state.disk.store import CHUNK_ROWS, Row, View
 from keygroups.state.identity import original_of
 from keygroups.state.ttl import HOLE
 
@@ -191,7 +192,7 @@ class ChangedRows(Collection[Any]):
 
     @cached_property
     def _count(self) -> int:
-        return sum(map(len, self.parts()))
+        return len(self._all())
 
     def __len__(self) -> int:
         return self._count
@@ -207,9 +208,14 @@ class ChangedRows(Collection[Any]):
         return any(one == changed for one in self)
 
     def parts(self) -> Iterator[list[bytes]]:
-        """Return what follows the prefix of each row, a bounded number at a time."""
-        for chunk in self._view.chunks(self._prefix):
-            yield [row[len(self._prefix) :] for row, _ in chunk]
+        """Return what follows the prefix of each row, once and in their order, a bounded number at a time."""
+        parts = sorted(self._all())
+        for start in range(0, len(parts), CHUNK_ROWS):
+            yield parts[start : start + CHUNK_ROWS]
+
+    def _all(self) -> set[bytes]:
+        """Read all notes of the key group; there are at most `NOTES_MAX`."""
+        return {part for chunk in self._view.chunks(self._prefix) for _, data in chunk for part in parts_of(data)}
 
 
 def _key_groups(view: View, format_: RowFormat, kind: bytes, owned: KeyGroupRange) -> Iterator[int]:

@@ -7,7 +7,7 @@ put writes the others again; a list has one more, which holds its length.
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import msgpack
@@ -27,6 +27,9 @@ CONTENT, CHANGED = b"\x00", b"\x01"
 WHOLE = b""
 """The entry of a row that is about all entries of a key: the length of a list, or that the older ones are gone."""
 
+ENTRY_KINDS = frozenset({"list", "map"})
+"""The kinds of states with many entries per key."""
+
 _GROUP = struct.Struct(">HH")
 _LENGTH = struct.Struct(">I")
 _POSITION = struct.Struct(">Q")
@@ -36,7 +39,11 @@ _EXPIRES_AT = struct.Struct(">q")
 _TAG = 0xC1
 _EXPIRING, _ARROW = b"\xc1E", b"\xc1A"
 
-_PLAIN_KEYS = frozenset({int, str, bytes})
+# One for all threads: no Python is called while it packs something plain.
+pack_plain: Callable[[Any], bytes] = msgpack.Packer().pack
+"""Encode a value of a plain type."""
+
+PLAIN_KEYS = frozenset({int, str, bytes})
 _PLAIN_VALUES = frozenset({int, float, bool, str, bytes, type(None)})
 
 
@@ -56,7 +63,7 @@ class RowFormat:
     def __init__(self, number: int, descriptor: StateDescriptor) -> None:
         self.number = number
         self.is_list = descriptor.kind == "list"
-        self.has_entries = descriptor.kind in {"list", "map"}
+        self.has_entries = descriptor.kind in ENTRY_KINDS
         self._type = descriptor.value_type
         self._where = f"state {descriptor.name!r}"
 
@@ -100,7 +107,7 @@ class RowFormat:
         kind = type(value)
         if kind in _PLAIN_VALUES:
             try:
-                return msgpack.packb(value)  # type: ignore[no-any-return]
+                return pack_plain(value)
             except (OverflowError, ValueError):
                 return pack(value, self._where)
         if kind is Expiring:
@@ -137,9 +144,9 @@ def length_row(length: int) -> bytes:
 
 
 def _packed(identity: Hashable, where: str) -> bytes:
-    if type(identity) in _PLAIN_KEYS:
+    if type(identity) in PLAIN_KEYS:
         try:
-            return msgpack.packb(identity)  # type: ignore[no-any-return]
+            return pack_plain(identity)
         except (OverflowError, ValueError):
             pass
     return pack(original_of(identity), f"a key of {where}")

@@ -29,6 +29,7 @@ CHUNK_BYTES = 2**20
 """So much is read from a view at once, unless a row alone has more."""
 
 _BLOOM_BITS = 10
+_FILTER_PART_BYTES = 4096
 _OPEN_FILES_MAX = 512
 
 _UNKNOWN = object()
@@ -245,8 +246,13 @@ def _options(cache_bytes: int) -> Any:
 
     table = rocksdict.BlockBasedOptions()
     table.set_block_cache(rocksdict.Cache(cache_bytes))
-    # The cache is the limit of all that is read, indexes and filters too.
+    # The cache is the limit of all that is read, indexes and filters too. In parts, because the cache has many shards,
+    # and a filter that is larger than one is read again by each `get`.
     table.set_cache_index_and_filter_blocks(True)
+    table.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(True)
+    table.set_metadata_block_size(_FILTER_PART_BYTES)
+    table.set_pin_top_level_index_and_filter(True)
     table.set_pin_l0_filter_and_index_blocks_in_cache(True)
     table.set_bloom_filter(_BLOOM_BITS, False)
     options = rocksdict.Options(raw_mode=True)
