@@ -32,6 +32,9 @@ _BLOOM_BITS = 10
 _FILTER_PART_BYTES = 4096
 _OPEN_FILES_MAX = 512
 
+_FULL = ("No space left", "Disk quota exceeded", "File too large")
+"""What the operating system says when there is no room."""
+
 _UNKNOWN = object()
 
 Row = tuple[bytes, bytes]
@@ -163,7 +166,7 @@ class Store:
             self._end()
 
     def _named(self, error: Exception) -> KeyGroupsError:
-        if "No space left" in str(error) or "Disk quota exceeded" in str(error):
+        if any(words in str(error) for words in _FULL):
             return StateDiskFull(self.path)
         return StateStoreFailed(self.path, str(error))
 
