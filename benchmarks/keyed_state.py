@@ -1,6 +1,6 @@
 """What keyed state costs: each case is compared with the least that it could be.
 
-python -m benchmarks.keyed_state [--json] [--repeats N]
+python -m benchmarks.keyed_state [--json] [--repeats N] [--keys N] [--only memory|disk]
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from benchmarks import _disk_state
 from keygroups import KeyGroupRange, ListState, MapState, ReducingState, StateDescriptor, ValueState
 from keygroups.state import MemoryBackend, Transaction
 
@@ -108,12 +109,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.keyed_state", description=__doc__)
     parser.add_argument("--json", action="store_true", help="machine-readable")
     parser.add_argument("--repeats", type=int, default=5, help="runs of each case (default: 5)")
+    parser.add_argument("--keys", type=int, default=200_000, help="keys of the state on disk (default: 200,000)")
+    parser.add_argument("--only", choices=("memory", "disk"), help="only the cases of one backend")
     arguments = parser.parse_args()
     rows = []
-    for case in CASES:
+    for case in CASES if arguments.only != "disk" else ():
         rows.append(measure(case, arguments.repeats))
         if not arguments.json:
             print("{case:70} {result:7.3f} ({us} µs)".format(**rows[-1]), flush=True)
+    for row in _disk_state.measure(arguments.keys) if arguments.only != "memory" else ():
+        rows.append(row)
+        if not arguments.json:
+            print(*(f"{name}: {value}" for name, value in row.items()), sep=", ", flush=True)
     if arguments.json:
         json.dump({"invocations": INVOCATIONS, "results": rows}, sys.stdout, indent=2)
 
