@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
+from operator import itemgetter
 from typing import Any
 
 from async_op.blocks import Block
 from async_op.context import InvocationContext, Scope
 from async_op.elements import Entry
+
+_value_of = itemgetter(0)
 
 
 class Batch:
@@ -68,7 +71,7 @@ class Batch:
         """Return the values of all members."""
         found: list[Any] = []
         for member in self.members:
-            found += [element[0] for element in member.elements] if isinstance(member, Block) else [member.entry.value]
+            found += map(_value_of, member.elements) if isinstance(member, Block) else [member.entry.value]
         return found
 
 

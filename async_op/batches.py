@@ -15,9 +15,8 @@ from async_op.cancellation import cancel_all
 from async_op.clock import TimerHandle
 from async_op.context import InvocationContext, Scope
 from async_op.deadlines import Deadlines
-from async_op.elements import Entry
+from async_op.elements import Element, Entry
 from async_op.errors import IncompleteBatch
-from async_op.feed import Element
 from async_op.functions import AsyncBatchFunction
 from async_op.in_flight import InFlight
 from async_op.statistics import LatencyHistogram
@@ -205,7 +204,7 @@ class Batches:
 
     def _begin_block(self) -> Block:
         block = self._block = Block(self._in_flight.accepted)
-        self._in_flight.put(block)
+        self._in_flight.put_block(block)
         self._waiting.append(block)
         self._start_timer()
         if self._scope.timeout is not None and not self._deadlines.armed:

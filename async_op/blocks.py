@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from async_op.elements import Call, Entry
+from async_op.elements import Call, Element, Entry, add_entries
 
 if TYPE_CHECKING:
     from async_op.context import InvocationContext
@@ -37,7 +37,7 @@ class Block:
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
-        self.elements: list[tuple[Any, int | None, str | None]] = []
+        self.elements: list[Element] = []
         self.deadlines: list[float] = []
         self.outputs: Sequence[Sequence[Any]] | None = None
         self.segment: Segment | None = None
@@ -56,15 +56,15 @@ class Block:
     def split(self) -> list[Entry]:
         """Become entries."""
         assert self.entries is None, "a block is split once"
-        self.entries = list(self.to_entries())
+        self.entries = self.to_entries()
         return self.entries
 
-    def to_entries(self) -> Iterator[Entry]:
+    def to_entries(self) -> list[Entry]:
         """Return the elements as new entries, for a look at them."""
-        for index, (value, timestamp, element_id) in enumerate(self.elements):
-            entry = Entry(self.sequence + index, value, timestamp, element_id)
-            if self.deadlines:
-                entry.deadline = self.deadlines[index]
-            if self.outputs is not None:
-                entry.outputs = self.outputs[index]
-            yield entry
+        entries: list[Entry] = []
+        add_entries(entries, self.elements, self.sequence)
+        for entry, deadline in zip(entries, self.deadlines, strict=False):  # there is none without a timeout
+            entry.deadline = deadline
+        for entry, outputs in zip(entries, self.outputs or (), strict=False):
+            entry.outputs = outputs
+        return entries

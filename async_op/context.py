@@ -27,6 +27,7 @@ from keygroups.state import (
     ValueHandle,
 )
 from keygroups.state.timers import Timer
+from snapshots.subtask import NO_KEY_GROUP
 
 if TYPE_CHECKING:
     from async_op.elements import Entry
@@ -123,11 +124,13 @@ class InvocationContext:
         StateAccessOutsideInvocation
             The invocation has ended.
         """
-        if self.entry.invocation is not self:
-            raise StateAccessOutsideInvocation(self.key)
-        if self.transaction is None:
-            self.transaction = Transaction(self.scope.backend, self.entry.key, self.key_group)
-        return self.transaction.state(descriptor)
+        entry, transaction = self.entry, self.transaction
+        if entry.invocation is not self:
+            raise StateAccessOutsideInvocation(entry.key)
+        if transaction is None:
+            key_group = NO_KEY_GROUP if entry.key_group is None else entry.key_group
+            transaction = self.transaction = Transaction(self.scope.backend, entry.key, key_group)
+        return transaction.state(descriptor)
 
     def abandon(self) -> None:
         """End the invocation and forget its writes."""

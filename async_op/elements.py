@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from keygroups.state.timers import Timer
@@ -27,6 +27,10 @@ class Watermark(NamedTuple):
     timestamp: int
 
 
+Element = tuple[Any, int | None, str | None]
+"""A value that comes in, its timestamp and its id."""
+
+
 class Call(Protocol):
     """What runs an invocation."""
 
@@ -38,9 +42,10 @@ class Call(Protocol):
 class Entry:
     """An in-flight element. It is pending while `outputs` is None.
 
-    `key_group` is None until something asks for it, because hashing costs as much as queueing. `invocation` is
-    the one whose result counts, `call` what runs it, `due` the time of the next attempt during a backoff;
-    `expired` means that the timeout has passed.
+    `key_group` is None without a key. `invocation` is the one whose result counts, `call` what runs it, `due` the time
+    of the next attempt during a backoff; `expired` means that the timeout has passed.
+
+    It has no `__init__`, because that would double the time to make one: see `add_entries`.
     """
 
     __slots__ = (
@@ -60,21 +65,20 @@ class Entry:
         "value",
     )
 
-    def __init__(self, sequence: int, value: Any, timestamp: int | None, element_id: str | None) -> None:
-        self.sequence = sequence
-        self.value = value
-        self.timestamp = timestamp
-        self.element_id = element_id
-        self.key: Hashable = None
-        self.key_group: int | None = None
-        self.attempt = 1
-        self.deadline: float | None = None
-        self.due: float | None = None
-        self.expired = False
-        self.outputs: Sequence[Any] | None = None
-        self.invocation: InvocationContext | None = None
-        self.call: Call | None = None
-        self.segment: Segment | None = None
+    sequence: int
+    value: Any
+    timestamp: int | None
+    element_id: str | None
+    key: Hashable
+    key_group: int | None
+    attempt: int
+    deadline: float | None
+    due: float | None
+    expired: bool
+    outputs: Sequence[Any] | None
+    invocation: InvocationContext | None
+    call: Call | None
+    segment: Segment | None
 
     def capture(self, keys: KeyAssignment, now: float) -> InFlightElement:
         """Return the element as a snapshot holds it."""
@@ -100,6 +104,40 @@ class Entry:
 def is_timer(entry: object) -> bool:
     """Tell whether something in the queue is a timer that has fired."""
     return type(entry) is Entry and type(entry.value) is Timer
+
+
+def add_entries(
+    entries: list[Entry], elements: Iterable[Element], sequence: int, set_key: Callable[[Entry], None] | None = None
+) -> None:
+    """Make entries of elements, and add them to a list: those before an error, too.
+
+    It is written flat on purpose: but for the key, no function is called for an element.
+
+    Parameters
+    ----------
+    entries : list of Entry
+        Where they go.
+    elements : iterable of (value, timestamp, element id)
+        What they are made of.
+    sequence : int
+        The sequence number of the first.
+    set_key : callable, optional
+        Sets the key of an entry.
+    """
+    for value, timestamp, element_id in elements:
+        entry = Entry()
+        entry.sequence = sequence
+        entry.value = value
+        entry.timestamp = timestamp
+        entry.element_id = element_id
+        entry.attempt = 1
+        entry.expired = False
+        entry.key = entry.key_group = entry.deadline = entry.due = None
+        entry.outputs = entry.invocation = entry.call = entry.segment = None
+        if set_key is not None:
+            set_key(entry)
+        entries.append(entry)
+        sequence += 1
 
 
 class WatermarkEntry:

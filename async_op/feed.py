@@ -6,10 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from async_op.elements import Element
 from async_op.in_flight import InFlight
-
-Element = tuple[Any, int | None, str | None]
-"""A value, its timestamp and its id."""
 
 
 class Feed:

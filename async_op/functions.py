@@ -54,6 +54,11 @@ class Function:
         """
         raise AsyncTimeoutError(value, ctx.timeout)
 
+    @property
+    def has_timers(self) -> bool:
+        """Whether the function defines `on_timer`."""
+        return type(self).on_timer is not Function.on_timer
+
     async def on_timer(self, timestamp: int, ctx: InvocationContext) -> Iterable[Any]:
         """Return the outputs for a timer that fires; a function that defines it may use `ctx.timers`.
 

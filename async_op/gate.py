@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
 from async_op.elements import Entry, is_timer
@@ -25,20 +25,22 @@ class KeyGate:
         self._waiting: dict[Hashable, deque[Entry] | None] = {}
         self.waiting_count = 0
 
-    def enter(self, entry: Entry) -> bool:
-        """Return whether the entry may be invoked now; otherwise it waits for its key."""
-        waiting = self._waiting
-        key = entry.key
-        if key not in waiting:
-            waiting[key] = None
-            return True
-        self.waiting_count += 1
-        queue = waiting[key]
-        if queue is None:
-            waiting[key] = deque([entry])
-        else:
-            queue.append(entry)
-        return False
+    def enter(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Return the entries that may be invoked now; the others wait for their key."""
+        waiting, free = self._waiting, []
+        for entry in entries:
+            key = entry.key
+            if key not in waiting:
+                waiting[key] = None
+                free.append(entry)
+                continue
+            self.waiting_count += 1
+            queue = waiting[key]
+            if queue is None:
+                waiting[key] = deque([entry])
+            else:
+                queue.append(entry)
+        return free
 
     def leave(self, entry: Entry) -> Entry | None:
         """Tell that the entry's invocation has ended; returns the entry of that key that may be invoked next."""
@@ -63,10 +65,11 @@ class TimerGate(KeyGate):
         """Tell whether an invocation for a key is under way."""
         return key in self._waiting
 
-    def enter(self, entry: Entry) -> bool:
-        """Return whether the entry may be invoked now; otherwise it waits for its key."""
-        self._timers.active += is_timer(entry)
-        return super().enter(entry)
+    def enter(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Return the entries that may be invoked now; the others wait for their key."""
+        entries = list(entries)
+        self._timers.active += sum(map(is_timer, entries))
+        return super().enter(entries)
 
     def leave(self, entry: Entry) -> Entry | None:
         """Tell that the entry's invocation has ended; returns the entry of that key that may be invoked next."""

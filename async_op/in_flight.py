@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from async_op.blocks import Block
 from async_op.elements import Entry, Record, Watermark, WatermarkEntry
 from async_op.keys import KeyAssignment
-from async_op.queues import CallEntry, queue_of
+from async_op.queues import queue_of
 from async_op.statistics import Stopwatch
 from async_op.timers import TimerService
 from async_op.waiters import Waiters
 from snapshots import InFlightElement
 
 _new_tuple = tuple.__new__  # makes a Record in half the time of its own constructor
+
+_ONE_EACH = frozenset({1})
 
 
 class InFlight:
@@ -79,12 +81,18 @@ class InFlight:
     def __len__(self) -> int:
         return self.accepted - self.departed
 
-    def put(self, entry: CallEntry) -> None:
-        """Take in an entry whose sequence number is `accepted`; a block counts its elements itself."""
+    def put(self, entries: Sequence[Entry]) -> None:
+        """Take in entries whose sequence numbers go on from `accepted`."""
         if self.accepted == self.departed:
             self.idle.stop()
-        self.accepted += type(entry) is Entry
-        self.queue.put(entry)
+        self.accepted += len(entries)
+        self.queue.put(entries)
+
+    def put_block(self, block: Block) -> None:
+        """Take in a block, which counts its elements itself."""
+        if self.accepted == self.departed:
+            self.idle.stop()
+        self.queue.put_block(block)
 
     def put_before(self, entry: Entry, watermark: WatermarkEntry) -> None:
         """Take in an entry before a watermark that is held."""
@@ -120,13 +128,18 @@ class InFlight:
         """Emit a completed block."""
         if self.stopped:
             return
-        output = self._output
-        assert block.outputs is not None, "only what has completed leaves"
-        self.emitted += sum(map(len, block.outputs))
+        outputs, output = block.outputs, self._output
+        assert outputs is not None, "only what has completed leaves"
         self.departed += len(block)
-        for outputs, (_, timestamp, _) in zip(block.outputs, block.elements, strict=True):
-            for value in outputs:
+        if _ONE_EACH.issuperset(map(len, outputs)):  # as a rule: then a loop within the loop would cost a tenth more
+            self.emitted += len(outputs)
+            for (value,), (_, timestamp, _) in zip(outputs, block.elements, strict=True):
                 output(_new_tuple(Record, (value, timestamp)))
+        else:
+            self.emitted += sum(map(len, outputs))
+            for values, (_, timestamp, _) in zip(outputs, block.elements, strict=True):
+                for value in values:
+                    output(_new_tuple(Record, (value, timestamp)))
         self._tell()
 
     def leave_watermark(self, watermark: WatermarkEntry) -> None:

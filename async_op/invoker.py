@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from async_op.batches import Batches
@@ -48,7 +48,7 @@ class Invoker:
     Attributes
     ----------
     start : callable
-        Makes the call of an entry as soon as its key and a worker are free.
+        Makes the calls of entries as soon as their keys and workers are free.
     completed : callable or None
         Takes entries of which nothing else has to be looked at; None if all have to be.
     batches : Batches or None
@@ -119,7 +119,7 @@ class Invoker:
 
     def start_after(self, entry: Entry, delay: float) -> None:
         """Make the call of a restored entry once its backoff has passed."""
-        if self._gate is None or self._gate.enter(entry):
+        if self._gate is None or self._gate.enter([entry]):
             self._backoff.add(entry, delay)
 
     def finish(self) -> None:
@@ -225,15 +225,20 @@ class Invoker:
         if outputs is not None:
             self._finish_entry(entry, outputs)
 
-    def _enter(self, entry: Entry) -> None:
-        if self._gate is None or self._gate.enter(entry):
-            self._ready(entry)
+    def _enter(self, entries: Iterable[Entry]) -> None:
+        if self._gate is not None:
+            entries = self._gate.enter(entries)
+        if self._loading is None and self.batches is None:
+            self._workers.add(entries)
+        else:
+            for entry in entries:
+                self._ready(entry)
 
     def _ready(self, entry: Entry) -> None:
         if self._loading is not None and self._loading.holds(entry):
             return
         if self.batches is None or entry.expired or is_timer(entry):
-            self._workers.add(entry)
+            self._workers.add((entry,))
         else:
             self.batches.add(entry)
 
@@ -266,7 +271,7 @@ class Invoker:
         if entry.due is not None:
             self._backoff.release(entry)
         elif self.batches is not None and self.batches.remove(entry):
-            self._workers.add(entry)
+            self._workers.add((entry,))
 
     def _interrupt(self, entry: Entry) -> None:
         assert entry.invocation is not None, "only what runs can be interrupted"

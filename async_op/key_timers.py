@@ -39,7 +39,7 @@ class _TimerOverlay(_MapOverlay):
                 self._index.add(timestamp, key_group, identity)
             elif was_there and not is_there:
                 self._index.deleted()
-        self._service.changed()
+        self._service.changed(self._index)
 
 
 class KeyTimers:

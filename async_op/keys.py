@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from async_op.elements import Entry, is_timer
@@ -27,11 +27,14 @@ class KeyAssignment:
         The hash from key to key group.
     runtime : Runtime
         The subtask, and the key groups that it owns.
+    key_by : callable or None
+        Returns the key of a value.
     """
 
-    __slots__ = ("_hash", "_hash_name", "_known", "_owned", "_run_id", "_runtime")
+    __slots__ = ("_hash", "_hash_name", "_key_by", "_known", "_owned", "_run_id", "_runtime")
 
-    def __init__(self, hash_name: str, runtime: Runtime) -> None:
+    def __init__(self, hash_name: str, runtime: Runtime, key_by: Callable[[Any], Any] | None) -> None:
+        self._key_by = key_by
         self._hash = key_hasher(hash_name)
         self._hash_name = hash_name
         self._runtime = runtime
@@ -44,8 +47,8 @@ class KeyAssignment:
         """The subtask: the channel of its elements in a snapshot."""
         return self._runtime.subtask_index
 
-    def set_key(self, entry: Entry, key: Any) -> None:
-        """Set the key and the key group of an entry.
+    def set_key(self, entry: Entry) -> None:
+        """Set the key and the key group of an entry by its value.
 
         Raises
         ------
@@ -54,6 +57,8 @@ class KeyAssignment:
         KeyGroupOutOfRange
             Another subtask owns the key group.
         """
+        assert self._key_by is not None, "only entries that have a key are asked for it"
+        key = self._key_by(entry.value)
         # Text and integers equal nothing else that could be here, and to look one up is faster than to hash it.
         is_plain = type(key) is str or type(key) is int
         key_group = self._known.get(key) if is_plain else None

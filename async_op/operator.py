@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from itertools import islice
 from typing import Any
 
 from async_op.clock import Clock, LoopClock
 from async_op.context import Scope
 from async_op.dead_letters import DeadLetter, ErrorPolicy, OnError
-from async_op.elements import Entry, Record, Watermark
+from async_op.elements import Element, Record, Watermark
 from async_op.errors import OperatorClosed
-from async_op.feed import Element, Feed
+from async_op.feed import Feed
 from async_op.functions import Function
 from async_op.gate import gate_of
 from async_op.in_flight import InFlight
+from async_op.intake import Intake
 from async_op.invoker import Invoker
 from async_op.keys import KeyAssignment
 from async_op.recovery import Recovery
@@ -95,25 +95,21 @@ class AsyncWaitOperator:
     """
 
     __slots__ = (
-        "_accept",
         "_batches",
         "_clock",
-        "_deadlines",
         "_errors",
         "_failure",
         "_gate",
         "_in_flight",
+        "_intake",
         "_invoker",
-        "_key_by",
         "_keys",
         "_limit",
         "_now",
-        "_put",
         "_recovery",
         "_runtime",
         "_scope",
         "_settings",
-        "_start",
         "_timeout",
         "_times",
         "_waiters",
@@ -154,7 +150,6 @@ class AsyncWaitOperator:
             state_backend=state_backend,
         )
         self._timeout = timeout
-        self._key_by = key_by
         self._clock = clock
         self._failure: BaseException | None = OperatorClosed("new")
         self._limit = 0
@@ -218,7 +213,7 @@ class AsyncWaitOperator:
             await self._wait_for_room()
         elif not ~in_flight.accepted & _TURN_MASK:
             await asyncio.sleep(0)
-        self._accept(value, timestamp, element_id)
+        self._intake.accept(value, timestamp, element_id)
 
     async def process_all(self, elements: Iterable[Element]) -> None:
         """Accept many records as `process` does, at less cost for each.
@@ -231,14 +226,13 @@ class AsyncWaitOperator:
             As the arguments of `process`.
         """
         source = iter(elements)
-        take = self._take_entries if self._batches is None else self._batches.take
         while True:
             room = min(self._room(), _TURN)
             if room <= 0:
                 if (first := next(source, None)) is None:
                     return
                 await self._feed_while_full(first, source)
-            elif take(source, room):
+            elif self._intake.take(source, room):
                 await asyncio.sleep(0)
             else:
                 return
@@ -309,7 +303,7 @@ class AsyncWaitOperator:
         restored = None if restore is None else restore.states(settings.states, clock.wall_time())
         since = None if restore is None else restore.snapshot_id
         backend = settings.open_state(self._runtime.key_groups, restored, since, clock.wall_time)
-        self._keys = KeyAssignment(settings.hash, self._runtime)
+        self._keys = KeyAssignment(settings.hash, self._runtime, settings.key_by)
         timers = self._in_flight.timers = TimerService.of(settings, backend, restored, clock, self._in_flight)
         self._gate = gate_of(settings, timers)
         self._scope = Scope(backend, self._keys.key_group_of, self._keys.element_id_of, clock, self._timeout, timers)
@@ -319,10 +313,9 @@ class AsyncWaitOperator:
         self._errors = ErrorPolicy(settings.on_error, settings.dead_letters, self._keys.element_id_of, self._fail)
         parts = (self._scope, self._gate, self._in_flight)
         self._invoker = Invoker(settings, *parts, failed=self._errors.apply, crash=self._fail, preload=preload)
-        self._deadlines, self._start = self._invoker.deadlines, self._invoker.start
-        self._put = self._in_flight.queue.put
-        self._batches = self._invoker.batches if self._key_by is None else None
-        self._accept = self._accept_entry if self._batches is None else self._batches.accept
+        keys = None if settings.key_by is None else self._keys
+        self._batches = self._invoker.batches if keys is None else None
+        self._intake = self._batches or Intake(self._in_flight, self._invoker, keys, self._scope)
         self._recovery = Recovery(self._in_flight, self._invoker, clock, self._timeout)
 
     async def _continue(self, restore: SubtaskRestore) -> None:
@@ -342,7 +335,7 @@ class AsyncWaitOperator:
     async def _feed_while_full(self, first: Element, source: Iterator[Element]) -> None:
         """Let workers take over the input, as long as the operator is about full."""
         self._check_usable()
-        feed = Feed(first, source, self._in_flight, self._limit, self._accept)
+        feed = Feed(first, source, self._in_flight, self._limit, self._intake.accept)
         with self._times.back_pressured:
             if self._settings.mode == "key_ordered" or self._invoker.batches is not None:
                 # Fullness is another thing there, or it is no worker whose call returns.
@@ -351,7 +344,7 @@ class AsyncWaitOperator:
                 await self._invoker.feed(feed)
         self._check_usable()
         if feed.next is not None:
-            self._accept(*feed.next)
+            self._intake.accept(*feed.next)
 
     def _room(self) -> int:
         """Return how many elements may come in now."""
@@ -371,26 +364,3 @@ class AsyncWaitOperator:
         self._limit = 0
         self._in_flight.stopped = True
         self._waiters.wake()
-
-    def _accept_entry(self, value: Any, timestamp: int | None, element_id: str | None) -> None:
-        in_flight = self._in_flight
-        entry = Entry(in_flight.accepted, value, timestamp, element_id)
-        if self._key_by is not None:
-            self._keys.set_key(entry, self._key_by(value))
-        if self._timeout is not None:
-            entry.deadline = deadline = self._now() + self._timeout
-            if not self._deadlines.armed:
-                self._deadlines.arm(deadline)
-        if in_flight.accepted == in_flight.departed:
-            in_flight.idle.stop()
-        in_flight.accepted += 1
-        self._put(entry)
-        self._start(entry)
-
-    def _take_entries(self, source: Iterator[Element], room: int) -> bool:
-        """Accept as many elements as there is room for, and tell whether there may be more."""
-        in_flight, accept = self._in_flight, self._accept
-        before = in_flight.accepted
-        for value, timestamp, element_id in islice(source, room):
-            accept(value, timestamp, element_id)
-        return in_flight.accepted - before == room

@@ -6,7 +6,7 @@ Only the thread of the event loop may call them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from async_op.blocks import Block
@@ -41,8 +41,12 @@ class Exit(Protocol):
 class ElementQueue(Protocol):
     """In-flight entries in an order of emission."""
 
-    def put(self, entry: CallEntry) -> None:
-        """Add an entry at the end."""
+    def put(self, entries: Iterable[Entry]) -> None:
+        """Add entries at the end."""
+        ...
+
+    def put_block(self, block: Block) -> None:
+        """Add a block at the end."""
         ...
 
     def put_watermark(self, watermark: WatermarkEntry) -> None:
@@ -87,9 +91,13 @@ class OrderedQueue:
         self._exit = way_out
         self._entries = deque[QueueEntry]()
 
-    def put(self, entry: CallEntry) -> None:
-        """Add an entry at the end."""
-        self._entries.append(entry)
+    def put(self, entries: Iterable[Entry]) -> None:
+        """Add entries at the end."""
+        self._entries.extend(entries)
+
+    def put_block(self, block: Block) -> None:
+        """Add a block at the end."""
+        self._entries.append(block)
 
     def put_watermark(self, watermark: WatermarkEntry) -> None:
         """Add a watermark at the end; it leaves at once if nothing stands before it."""
@@ -167,10 +175,18 @@ class UnorderedQueue:
         self._first = self._last = Segment()
         self._later = deque[Segment]()
 
-    def put(self, entry: CallEntry) -> None:
-        """Add an entry to the last segment."""
-        entry.segment = last = self._last
-        last.pending[entry] = None
+    def put(self, entries: Iterable[Entry]) -> None:
+        """Add entries to the last segment."""
+        last = self._last
+        pending = last.pending
+        for entry in entries:
+            entry.segment = last
+            pending[entry] = None
+
+    def put_block(self, block: Block) -> None:
+        """Add a block to the last segment."""
+        block.segment = self._last
+        self._last.pending[block] = None
 
     def put_watermark(self, watermark: WatermarkEntry) -> None:
         """End the last segment; the watermark leaves at once if nothing stands before it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from async_op.clock import Clock
-from async_op.elements import Entry
+from async_op.elements import Entry, add_entries, is_timer
 from async_op.in_flight import InFlight
 from async_op.invoker import Invoker
 from snapshots import InFlightElement
@@ -60,8 +60,14 @@ class Recovery:
             elif element.outputs is not None:
                 self._emit(element)
             else:
-                pending.append(self._invoke(element))
-        self._invoker.deadlines.restore(pending)
+                pending.append((self._prepare(element), element.delay))
+        self._invoker.deadlines.restore([entry for entry, _ in pending])
+        # Timers were given their key before elements that had come earlier.
+        for entry, delay in sorted(pending, key=lambda one: not is_timer(one[0])):
+            if delay is None:
+                self._invoker.start([entry])
+            else:
+                self._invoker.start_after(entry, delay)
 
     def _emit(self, element: InFlightElement) -> None:
         self.reemitted += 1
@@ -69,21 +75,18 @@ class Recovery:
         entry.outputs = element.outputs
         self._in_flight.queue.complete(entry)
 
-    def _invoke(self, element: InFlightElement) -> Entry:
+    def _prepare(self, element: InFlightElement) -> Entry:
         self.reinvoked += 1
         entry = self._put(element)
         if self._timeout is not None:
             budget = self._timeout if element.remaining is None else min(self._timeout, element.remaining)
             entry.deadline = self._clock.time() + budget
             entry.expired = budget == 0
-        if element.delay is None:
-            self._invoker.start(entry)
-        else:
-            self._invoker.start_after(entry, element.delay)
         return entry
 
     def _put(self, element: InFlightElement) -> Entry:
-        entry = Entry(self._in_flight.accepted, element.value, element.timestamp, element.element_id)
-        entry.key, entry.key_group, entry.attempt = element.key, element.key_group, element.attempt
-        self._in_flight.put(entry)
-        return entry
+        made: list[Entry] = []
+        add_entries(made, [(element.value, element.timestamp, element.element_id)], self._in_flight.accepted)
+        made[0].key, made[0].key_group, made[0].attempt = element.key, element.key_group, element.attempt
+        self._in_flight.put(made)
+        return made[0]

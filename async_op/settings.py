@@ -99,18 +99,13 @@ class OperatorSettings:
 
     def _needs_keys(self) -> str:
         reason = "declares keyed state" if self.function.states else "runs in mode 'key_ordered'"
-        reason = "defines on_timer" if self.fires_timers else reason
+        reason = "defines on_timer" if self.function.has_timers else reason
         return f"{type(self.function).__name__} {reason}"
-
-    @property
-    def fires_timers(self) -> bool:
-        """Whether the function has timers."""
-        return type(self.function).on_timer is not Function.on_timer
 
     @property
     def states(self) -> tuple[StateDescriptor, ...]:
         """The keyed states: the function's, and those of its timers."""
-        return (*self.function.states, *(TIMER_STATES.values() if self.fires_timers else ()))
+        return (*self.function.states, *(TIMER_STATES.values() if self.function.has_timers else ()))
 
     @property
     def waiting_max(self) -> int:

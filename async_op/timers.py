@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from async_op.clock import Clock, TimerHandle
-from async_op.elements import Entry, WatermarkEntry
+from async_op.elements import Entry, WatermarkEntry, add_entries
 from async_op.gate import TimerGate
 from keygroups.state import KeyedStateBackend, LazyGroup, identity_of, original_of
 from keygroups.state.timers import EVENT_TIME, PROCESSING_TIME, Place, Timer, TimerIndex
@@ -67,6 +67,7 @@ class TimerService:
         "_held",
         "_in_flight",
         "_is_called",
+        "_is_restoring",
         "_last",
         "_loop_timer",
         "_processing",
@@ -80,7 +81,7 @@ class TimerService:
         "start",
     )
 
-    start: Callable[[Entry], None]
+    start: Callable[[list[Entry]], object]
     deadlines: Deadlines
 
     def __init__(
@@ -105,7 +106,7 @@ class TimerService:
         self._last = _NEVER
         self._due = _NEVER
         self._loop_timer: TimerHandle | None = None
-        self._is_called = self._stopped = False
+        self._is_called = self._is_restoring = self._stopped = False
 
     @classmethod
     def of(
@@ -117,12 +118,13 @@ class TimerService:
         in_flight: InFlight,
     ) -> TimerService | None:
         """Return what fires the timers of an operator's function, if that has any."""
-        if not settings.fires_timers:
+        if not settings.function.has_timers:
             return None
         return cls(backend, restored or {}, clock, in_flight, settings.capacity, settings.timeout)
 
     async def load(self) -> None:
         """Bring the timers of the snapshot into memory, all of them: the next one to fire may be any."""
+        self._is_restoring = True
         for index in (self._processing, self._event):
             table = index.table
             groups = await asyncio.to_thread(index.load, self._restored[table.descriptor.name])
@@ -130,8 +132,10 @@ class TimerService:
                 table.install(key_group, group)
 
     def begin(self) -> None:
-        """Fire what is due, and wait for the rest."""
-        self._arm()
+        """Fire what is due now that all that was in flight is in the queue, and wait for the rest."""
+        self._is_restoring = False
+        self._in_flight.queue.release()
+        self._fire_processing()
 
     def finish(self) -> None:
         """End of input: fire what is due by now, and nothing that is due later."""
@@ -158,13 +162,16 @@ class TimerService:
         """The newest one that has left the operator."""
         return self._in_flight.watermark
 
-    def changed(self) -> None:
-        """Tell that there are other timers."""
-        self._arm()
+    def changed(self, index: TimerIndex) -> None:
+        """Tell that there are other timers of a kind."""
+        if index is self._processing:
+            self._arm()
 
     def fire_before(self, watermark: WatermarkEntry) -> bool:
         """Put what is due in front of a watermark that would leave now, and tell whether that has to wait for it."""
         self._held = watermark
+        if self._is_restoring:
+            return True
         is_held = self._fire_event() or bool(self._event.parked) or self._is_due(self._event, watermark.timestamp)
         if not is_held:
             self._held = None
@@ -217,25 +224,29 @@ class TimerService:
             place = self._event.take(self._held.timestamp)
             if place is None:
                 break
-            self.start(self._put(place, self._held))
+            self.start([self._put(place, self._held)])
         return self.fired > fired
 
     def _fire_processing(self) -> None:
         now = self._now()
         while self.active < self._capacity and (place := self._processing.take(now)) is not None:
-            self.start(self._put(place, None))
+            self.start([self._put(place, None)])
         self._arm()
 
     def _put(self, place: Place, watermark: WatermarkEntry | None) -> Entry:
         self.fired += 1
-        event_time, timestamp = watermark is not None, place.timestamp
-        entry = Entry(self._in_flight.accepted, Timer(timestamp, event_time), timestamp if event_time else None, None)
-        entry.key, entry.key_group = original_of(place.identity), place.key_group
+        timestamp, _, key_group, identity = place
+        event_time = watermark is not None
+        made: list[Entry] = []
+        element = Timer(timestamp, event_time), timestamp if event_time else None, None
+        add_entries(made, (element,), self._in_flight.accepted)
+        entry = made[0]
+        entry.key, entry.key_group = original_of(identity), key_group
         if self._timeout is not None:
             entry.deadline = self._clock.time() + self._timeout
             self.deadlines.watch(entry)
         if watermark is None:
-            self._in_flight.put(entry)
+            self._in_flight.put(made)
         else:
             self._in_flight.put_before(entry, watermark)
         return entry

@@ -114,10 +114,10 @@ class Workers:
         self._running: set[asyncio.Task[None]] = set()
         self._waking = 0
 
-    def add(self, entry: Entry) -> None:
-        """Call for an entry as soon as a worker is free."""
-        self.todo.append(entry)
-        if not self._waking:
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Call for entries as soon as workers are free."""
+        self.todo.extend(entries)
+        if self.todo and not self._waking:
             self._wake()
 
     def add_first(self, entry: Entry) -> None:

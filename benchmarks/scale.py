@@ -236,6 +236,7 @@ def parts_on(folder: SizesFolder, case: Case, parent: Manifest) -> list[SubtaskH
                 key_groups=channel.key_groups,
                 parent_id=parent.snapshot_id,
                 states=(STATE,),
+                codecs={STATE.name: frozenset()},
                 operator_states=(),
                 files=files,
                 channel=channel,

@@ -1,7 +1,7 @@
-"""The stateless transform on Spark against what Spark, the operator alone, and users' own code do.
+"""The transform and the pipeline on Spark against what Spark, the operator alone, and users' own code do.
 
-Each case runs both sides in turn, several times after one run to warm up, and reports the median of the ratios of
-their wall times, because the speed of a shared machine drifts.
+Each case of the transform runs both sides in turn, several times after one run to warm up, and reports the median of
+the ratios of their wall times, because the speed of a shared machine drifts. The pipeline's are in `_epochs`.
 
     python -m benchmarks.spark --json
 """
@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from async_op import AsyncBatchFunction, AsyncDataStream, AsyncFunction, AsyncWaitOperator
+from benchmarks._epochs import EPOCH_ROWS, epoch_figures
 from benchmarks._session import session
 
 ARROW_ROWS = 5_000_000
@@ -178,10 +180,11 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
     pairs = [(case.other(), case.ours()) for _ in range(repeats)]
     return {
         "case": case.name,
+        "measured": round(statistics.median(ours / other for other, ours in pairs), 3),
+        "unit": "",
+        "wanted": round(case.wanted_seconds_ratio, 3),
         "other_per_second": round(case.rows / statistics.median(other for other, _ in pairs)),
         "ours_per_second": round(case.rows / statistics.median(ours for _, ours in pairs)),
-        "seconds_ratio": round(statistics.median(ours / other for other, ours in pairs), 3),
-        "wanted": round(case.wanted_seconds_ratio, 3),
     }
 
 
@@ -192,15 +195,25 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="runs of each case (default: 5)")
     arguments = parser.parse_args()
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    spark = session(1)
     rows = []
-    for case in cases(spark):
-        rows.append(measure(case, arguments.repeats))
-        if not arguments.json:
-            print("{case:52} {seconds_ratio:6.3f} of {other_per_second:>10,}/s".format(**rows[-1]), flush=True)
-    spark.stop()
+    with closing(session(1)) as spark:
+        rows += [measure(case, arguments.repeats) for case in cases(spark)]
+    with closing(session(2)) as spark:
+        rows += epoch_figures(spark, arguments.repeats)
     if arguments.json:
-        json.dump({"capacity": CAPACITY, "results": rows}, sys.stdout, indent=2)
+        json.dump({"capacity": CAPACITY, "epoch_rows": EPOCH_ROWS, "results": rows}, sys.stdout, indent=2)
+        return
+    for row in rows:
+        print("{case:66} {measured:9.3f} {unit:2} at most {wanted}".format(**row))
+
+
+@contextmanager
+def closing(spark: SparkSession) -> Iterator[SparkSession]:
+    """Give a session and stop it, so that the next one may have other settings."""
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Real flights, enriched asynchronously on Spark, through a crash and a rescale: `python -m demo`."""
+"""Real flights, enriched asynchronously on Spark, through a crash and rescales: `python -m demo`."""

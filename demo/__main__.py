@@ -1,4 +1,4 @@
-"""Run the demo: enrich real flights, kill the driver, rescale, go on, and compare every row with a batch job."""
+"""Run the demo: enrich real flights, kill the driver, rescale, go on, rescale on the fly, compare with a batch job."""
 
 from __future__ import annotations
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from demo.history import History
+from demo.history import History, in_words
 from demo.latency import Latency
 from demo.process import Child
 from demo.progress import Display
@@ -42,23 +43,27 @@ class Runs:
     history: History
     display: Display
 
-    def child(self, run: str, parallelism: int) -> Child:
-        """Build the process of one run."""
+    def child(self, run: str, parallelism: int, rescales: Mapping[int, int] | None = None) -> Child:
+        """Build the process of one run, which may be told to rescale itself after so many deliveries."""
         arguments = [
             str(self.workspace.root),
             f"--socket={self.service.socket}",
             f"--parallelism={parallelism}",
             f"--latency={self.latency.median}",
             f"--seed={self.latency.seed}",
+            "--rescale",
+            *(f"{deliveries}:{then}" for deliveries, then in (rescales or {}).items()),
         ]
         return Child("pipeline", arguments, self.workspace.logs / f"{run}.log", self.workspace.scratch)
 
-    def observe(self, doing: str) -> int:
+    def observe(self) -> int:
         """Read and show how far the pipeline is; returns the calls made so far."""
         calls = self.service.calls()
         # Read after the calls, so that all of them were made before a snapshot that is found to be missing.
         self.history.refresh()
-        self.display.update(doing, self.history.total("outputs"), self.history.in_flight, calls)
+        for epoch in self.history.take_new_epochs():
+            self.display.say(f"  {in_words(epoch)}")
+        self.display.update(self.history.total("outputs"), self.history.in_flight, calls)
         return calls
 
 
@@ -89,7 +94,7 @@ def run_until_killed(runs: Runs, parallelism: int, batch_rows: int) -> float:
     version, calls_at_commit = 0, 0
     with runs.child("before-the-crash", parallelism) as child:
         while child.is_running():
-            calls = runs.observe(f"parallelism {parallelism}")
+            calls = runs.observe()
             if runs.history.version != version:
                 version, calls_at_commit = runs.history.version, calls
             in_the_middle = calls - calls_at_commit >= batch_rows // 2
@@ -102,19 +107,28 @@ def run_until_killed(runs: Runs, parallelism: int, batch_rows: int) -> float:
         raise child.ended_early()
 
 
-def run_to_the_end(runs: Runs, parallelism: int) -> None:
+def run_to_the_end(runs: Runs, parallelism: int, rescales: Mapping[int, int]) -> None:
     """Start the pipeline where it was stopped, and wait for its end.
+
+    Parameters
+    ----------
+    runs : Runs
+        What to run.
+    parallelism : int
+        Subtasks at the start.
+    rescales : mapping of int to int
+        After so many deliveries so many subtasks, while the query goes on.
 
     Raises
     ------
     ChildFailed
         It ended with an error.
     """
-    with runs.child("after-the-crash", parallelism) as child:
+    with runs.child("after-the-crash", parallelism, rescales) as child:
         while child.is_running():
-            runs.observe(f"parallelism {parallelism}")
+            runs.observe()
             time.sleep(_POLL_INTERVAL_S)
-    runs.observe(f"parallelism {parallelism}")
+    runs.observe()
 
 
 def _await_workers_gone(service: LookupService) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from itertools import pairwise
 
 from demo.workspace import OPERATOR_ID, Workspace
 from snapshots import Snapshot, SnapshotStore
@@ -21,6 +20,7 @@ class History:
     def __init__(self, workspace: Workspace) -> None:
         self._store = SnapshotStore(workspace.snapshots, OPERATOR_ID)
         self._snapshots: dict[int, Snapshot] = {}
+        self._told = 0
 
     def refresh(self) -> None:
         """Read what was committed meanwhile."""
@@ -35,10 +35,14 @@ class History:
 
     @property
     def epochs(self) -> list[Snapshot]:
-        """The snapshots that an epoch wrote; a rescale commits one too, over the files of its parent."""
-        snapshots = self.snapshots
-        rescaled = {new.version for old, new in pairwise(snapshots) if new.manifest.files == old.manifest.files}
-        return [snapshot for snapshot in snapshots if snapshot.version not in rescaled]
+        """The snapshots that an epoch wrote; a restart and the command line commit some, too."""
+        return [snapshot for snapshot in self.snapshots if snapshot.manifest.operation == "write"]
+
+    def take_new_epochs(self) -> list[Snapshot]:
+        """Return the epochs that no call has returned before."""
+        new = self.epochs[self._told :]
+        self._told += len(new)
+        return new
 
     @property
     def version(self) -> int:
@@ -57,6 +61,17 @@ class History:
     def bytes_written(self) -> int:
         """Bytes of all files that a snapshot names, each counted once."""
         return sum({file.path: file.bytes for snapshot in self.snapshots for file in snapshot.manifest.files}.values())
+
+
+def in_words(epoch: Snapshot) -> str:
+    """Tell in a line what an epoch did, and at which parallelism."""
+    metrics, position = epoch.manifest.metrics, epoch.source_position
+    assert position is not None, "an epoch has one"
+    what = "drain without input" if position["kind"] == "drain" else f"micro-batch {position['batch_id']}"
+    return (
+        f"epoch {epoch.version}, {what}, {epoch.parallelism} subtasks: {metrics['rows']:,} rows in, "
+        f"{metrics['outputs']:,} out, {epoch.in_flight_count:,} carried over in flight"
+    )
 
 
 def committed_at(snapshot: Snapshot) -> float:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -31,8 +32,24 @@ def flight_stream(spark: SparkSession, folder: Path) -> DataFrame:
     return files.withColumn("aircraft", F.coalesce("tailnum", F.concat("carrier", F.col("flight").cast("string"))))
 
 
-def run_pipeline(spark: SparkSession, workspace: Workspace, function: FlightEnrichment, parallelism: int) -> None:
-    """Enrich all flights that wait in the folder, and finish what is in flight."""
+def run_pipeline(
+    spark: SparkSession, workspace: Workspace, function: FlightEnrichment, parallelism: int, rescales: dict[int, int]
+) -> None:
+    """Enrich all flights that wait in the folder, and finish what is in flight.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Runs the query.
+    workspace : Workspace
+        The folder of the run.
+    function : FlightEnrichment
+        What is applied.
+    parallelism : int
+        Subtasks at the start.
+    rescales : dict of int to int
+        After so many deliveries by this run, so many subtasks from the next epoch on, without a restart.
+    """
     pipeline = AsyncPipeline(
         function,
         key_by="aircraft",
@@ -48,10 +65,14 @@ def run_pipeline(spark: SparkSession, workspace: Workspace, function: FlightEnri
         barrier_timeout=0.2,
     )
 
+    deliveries = itertools.count(1)
+
     def deliver(rows: DataFrame, epoch: int) -> None:
         # The epoch names the folder, so a second delivery of an epoch replaces the first.
         rows.write.mode("overwrite").parquet(str(workspace.delivered / f"epoch={epoch}"))
         print(f"delivered epoch {epoch}", flush=True)
+        if parallelism_next := rescales.get(next(deliveries)):
+            pipeline.rescale(parallelism_next)
 
     query = pipeline.start(
         flight_stream(spark, workspace.flights),
@@ -60,7 +81,6 @@ def run_pipeline(spark: SparkSession, workspace: Workspace, function: FlightEnri
         trigger={"availableNow": True},
     )
     query.awaitTermination()
-    pipeline.drain()
 
 
 def main() -> None:
@@ -69,14 +89,21 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--socket", required=True)
     parser.add_argument("--parallelism", type=int, required=True)
+    parser.add_argument("--rescale", type=_rescale, nargs="*", default=[], metavar="DELIVERIES:PARALLELISM")
     parser.add_argument("--latency", type=float, required=True)
     parser.add_argument("--seed", type=int, required=True)
     arguments = parser.parse_args()
     workspace = Workspace(arguments.folder)
     latency = Latency(arguments.latency, arguments.seed)
     function = FlightEnrichment(arguments.socket, latency, workspace.samples)
-    spark = start_spark("flight enrichment", tasks=arguments.parallelism)
-    run_pipeline(spark, workspace, function, arguments.parallelism)
+    rescales = dict(arguments.rescale)
+    spark = start_spark("flight enrichment", tasks=max(arguments.parallelism, *rescales.values(), 1))
+    run_pipeline(spark, workspace, function, arguments.parallelism, rescales)
+
+
+def _rescale(text: str) -> tuple[int, int]:
+    deliveries, _, parallelism = text.partition(":")
+    return int(deliveries), int(parallelism)
 
 
 if __name__ == "__main__":

@@ -28,16 +28,15 @@ class Timeline:
         The commit that changed the parallelism.
     barriers : tuple of (float, int)
         The commit of each epoch, and how many elements were in flight at its barrier.
-    old_parallelism, new_parallelism : int
-        Before and after.
+    parallelism : tuple of (float, int)
+        The commit of each epoch, and how many subtasks it had.
     """
 
     begun: float
     killed: float
     rescaled: float
     barriers: tuple[tuple[float, int], ...]
-    old_parallelism: int
-    new_parallelism: int
+    parallelism: tuple[tuple[float, int], ...]
 
 
 def read_samples(folder: Path, begun: float) -> pd.DataFrame:
@@ -73,6 +72,7 @@ def draw(samples: pd.DataFrame, timeline: Timeline, path: Path) -> None:
         _mark(axes, timeline)
         axes.set_xlim(0, samples.index[-1])
     _label(above, timeline)
+    _label_parallelism(below, timeline)
     figure.savefig(path, dpi=130)
 
 
@@ -100,9 +100,18 @@ def _mark(axes: Axes, timeline: Timeline) -> None:
     axes.axvline(timeline.rescaled - timeline.begun, color="black", linewidth=1.5, linestyle="--")
 
 
+def _label_parallelism(axes: Axes, timeline: Timeline) -> None:
+    heights = axes.get_xaxis_transform()
+    previous = None
+    for at, parallelism in timeline.parallelism:
+        if parallelism != previous:
+            text = f"{parallelism} subtasks"
+            axes.text(at - timeline.begun, 0.93, text, color=_BLUE, ha="center", transform=heights)
+        previous = parallelism
+
+
 def _label(axes: Axes, timeline: Timeline) -> None:
-    old, new = timeline.old_parallelism, timeline.new_parallelism
     heights = axes.get_xaxis_transform()  # of the axes, whatever the data
     killed, rescaled = timeline.killed - timeline.begun, timeline.rescaled - timeline.begun
-    axes.text(killed, 0.95, f"{old} subtasks, then SIGKILL  ", color=_RED, ha="right", transform=heights)
-    axes.text(rescaled, 0.95, f"  rescaled: {new} subtasks", color="black", ha="left", transform=heights)
+    axes.text(killed, 0.95, "SIGKILL  ", color=_RED, ha="right", transform=heights)
+    axes.text(rescaled, 0.95, "  rescaled and restarted", color="black", ha="left", transform=heights)

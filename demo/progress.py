@@ -23,9 +23,7 @@ class Display:
 
     def __init__(self, bar: Progress | None, flights: int) -> None:
         self._bar = bar
-        self._flights = flights
         self._begun = time.monotonic()
-        self._delivered = 0
         self._task: TaskID | None = bar.add_task("starting", total=flights) if bar else None
 
     def say(self, text: str) -> None:
@@ -36,14 +34,11 @@ class Display:
         else:
             print(line, flush=True)
 
-    def update(self, doing: str, delivered: int, in_flight: int, calls: int) -> None:
-        """Show how far the pipeline is; the elements in flight are those of the newest snapshot."""
-        details = f"{in_flight:,} in flight in the snapshot, {calls:,} calls"
+    def update(self, delivered: int, in_flight: int, calls: int) -> None:
+        """Move the bar, if there is one; the elements in flight are those of the newest snapshot."""
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=delivered, description=f"{doing}: {details}")
-        elif delivered != self._delivered:
-            self.say(f"{doing}: {delivered:,} of {self._flights:,} flights enriched, {details}")
-        self._delivered = delivered
+            details = f"{in_flight:,} in flight in the snapshot, {calls:,} calls"
+            self._bar.update(self._task, completed=delivered, description=details)
 
 
 @contextmanager

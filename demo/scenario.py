@@ -21,7 +21,11 @@ from demo.summary import Summary
 from demo.workspace import Workspace
 
 _MICRO_BATCHES = 8
-_OLD_PARALLELISM, _NEW_PARALLELISM = 2, 3
+_OLD_PARALLELISM, _NEW_PARALLELISM = 3, 2
+"""Before the crash and, by the command line, after it."""
+
+_RESCALES = {3: 4, 5: 3}
+"""On the fly, in the run after the crash: after so many deliveries (the first repeats the newest epoch), so many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +80,7 @@ def play(workspace: Workspace, limit: int | None, latency: Latency) -> Summary:
 
 def _run_through_the_crash(runs: Runs, flights: int) -> _Outcome:
     begun = time.time()
+    runs.display.say(f"the pipeline starts with {_OLD_PARALLELISM} subtasks")
     killed = run_until_killed(runs, _OLD_PARALLELISM, flights // _MICRO_BATCHES)
     # The kill may have come just after one more commit.
     runs.history.refresh()
@@ -85,7 +90,9 @@ def _run_through_the_crash(runs: Runs, flights: int) -> _Outcome:
     )
     rescale = repartition(runs.workspace.operator, _NEW_PARALLELISM)
     runs.display.say(f"{rescale.command}: {rescale.milliseconds:.1f} ms")
-    run_to_the_end(runs, _NEW_PARALLELISM)
+    on_the_fly = " → ".join(map(str, (_NEW_PARALLELISM, *_RESCALES.values())))
+    runs.display.say(f"started again where it was killed; this run rescales itself on the fly: {on_the_fly} subtasks")
+    run_to_the_end(runs, _NEW_PARALLELISM, _RESCALES)
     ended = time.time()
     runs.display.say(f"the stream is at its end and nothing is in flight, {ended - begun:.1f} s after the first start")
     return _Outcome(begun=begun, killed=killed, ended=ended, version_at_crash=last.version, rescale=rescale)
@@ -99,8 +106,7 @@ def _draw(runs: Runs, outcome: _Outcome) -> None:
         killed=outcome.killed,
         rescaled=committed_at(rescaled),
         barriers=tuple((committed_at(epoch), epoch.in_flight_count) for epoch in epochs),
-        old_parallelism=_OLD_PARALLELISM,
-        new_parallelism=_NEW_PARALLELISM,
+        parallelism=tuple((committed_at(epoch), epoch.parallelism) for epoch in epochs),
     )
     draw(read_samples(runs.workspace.samples, outcome.begun), timeline, runs.workspace.plot)
 
@@ -113,7 +119,10 @@ def _compare(workspace: Workspace, shown: Display) -> dict[str, Any]:
     if not workspace.comparison.exists():
         raise ChildFailed(f"the comparison ended with exit code {code} and no result", log)
     comparison: dict[str, Any] = json.loads(workspace.comparison.read_text())
-    shown.say(f"{comparison['delivered']:,} rows compared, {comparison['different']:,} flights differ")
+    shown.say(
+        f"{comparison['delivered']:,} rows of all epochs, before the crash, after it and at every parallelism, "
+        f"compared: {comparison['different']:,} differences"
+    )
     for example in comparison["examples"]:
         shown.say(f"  {example}")
     return comparison
@@ -139,6 +148,7 @@ def _summarise(runs: Runs, outcome: _Outcome, baseline: Baseline, comparison: di
         snapshot_bytes=history.bytes_written(),
         old_parallelism=_OLD_PARALLELISM,
         new_parallelism=_NEW_PARALLELISM,
+        parallelism_of_epochs=tuple(epoch.parallelism for epoch in history.epochs),
         rescale_milliseconds=outcome.rescale.milliseconds,
         pipeline_seconds=round(outcome.ended - outcome.begun, 1),
         baseline_rows=baseline.rows,

@@ -33,7 +33,9 @@ class Summary:
     snapshots, snapshot_bytes : int
         Commits, and the bytes of all files that they name.
     old_parallelism, new_parallelism : int
-        Before and after the rescale.
+        Before the crash, and after it.
+    parallelism_of_epochs : tuple of int
+        Subtasks of each epoch; the run after the crash rescales itself on the fly.
     rescale_milliseconds : float
         The commit that changed the parallelism.
     pipeline_seconds : float
@@ -57,6 +59,7 @@ class Summary:
     snapshot_bytes: int
     old_parallelism: int
     new_parallelism: int
+    parallelism_of_epochs: tuple[int, ...]
     rescale_milliseconds: float
     pipeline_seconds: float
     baseline_rows: int
@@ -74,7 +77,7 @@ class Summary:
 
     def show(self) -> None:
         """Print the figures as a table."""
-        table = Table(title="flights, enriched through a crash and a rescale", show_header=False)
+        table = Table(title="flights, enriched through a crash and three rescales", show_header=False)
         table.add_column()
         table.add_column(justify="right")
         for name, value in self._rows():
@@ -92,7 +95,11 @@ class Summary:
             ("  of them called again after the crash", f"{self.reinvoked_after_crash:,}"),
             ("  of them emitted from their stored result", f"{self.reemitted_after_crash:,}"),
             ("snapshots", f"{self.snapshots:,} of {self.snapshot_bytes / 2**20:.1f} MiB together"),
-            (f"rescale from {self.old_parallelism} to {self.new_parallelism}", f"{self.rescale_milliseconds:.1f} ms"),
+            ("subtasks of each epoch", " ".join(map(str, self.parallelism_of_epochs))),
+            (
+                f"rescale from {self.old_parallelism} to {self.new_parallelism}, by the command line",
+                f"{self.rescale_milliseconds:.1f} ms",
+            ),
             ("pipeline, crash and restart included", f"{self.pipeline_seconds:,.0f} s"),
             (f"one call at a time (measured on {self.baseline_rows})", f"{self.baseline_seconds:,.0f} s"),
             ("faster by", f"{speedup:,.0f} times"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from keygroups.codec import register_codec
 from keygroups.descriptors import (
     AggregatingState,
     ListState,
@@ -14,6 +15,7 @@ from keygroups.errors import (
     ConfigError,
     KeyGroupOutOfRange,
     KeyGroupsError,
+    MissingCodec,
     NullKey,
     UnstorableValue,
     UnsupportedKey,
@@ -40,6 +42,7 @@ __all__ = [
     "KeyGroupsError",
     "ListState",
     "MapState",
+    "MissingCodec",
     "Move",
     "NullKey",
     "ReducingState",
@@ -55,5 +58,6 @@ __all__ = [
     "key_hasher",
     "plan_rescale",
     "range_of",
+    "register_codec",
     "subtask_of",
 ]

@@ -1,14 +1,18 @@
-"""Python values as msgpack, with extension types for what msgpack itself lacks.
+"""Python values as msgpack, with extension types for what msgpack itself lacks, and for users' own types.
 
 The bytes are part of the snapshot format: an extension number never changes its meaning, and nothing
-that is decoded is executed.
+that is decoded is executed; a user's type is made by the function that its user has registered.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -16,13 +20,91 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from keygroups.errors import KeyGroupsError, UnstorableValue
+from keygroups.errors import ConfigError, KeyGroupsError, MissingCodec, UnstorableValue
 
-_BIG_INT, _TUPLE, _SET, _FROZENSET, _DECIMAL, _UUID, _DATETIME, _DATE, _TIME, _TIMEDELTA = range(1, 11)
+_BIG_INT, _TUPLE, _SET, _FROZENSET, _DECIMAL, _UUID, _DATETIME, _DATE, _TIME, _TIMEDELTA, _NAMED = range(1, 12)
 _NATIVE = (type(None), bool, int, float, str, bytes)
+_BUILTIN = frozenset({*_NATIVE, list, dict})
+_CODEC_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 NESTED_EXTENSIONS_MAX = 64
 """Tuples, sets and the like may hold each other so deep. (msgpack itself allows 511 lists and dicts in each.)"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Codec:
+    name: str
+    type: type
+    encode: Callable[[Any], object]
+    decode: Callable[[Any], object]
+
+
+_codecs: dict[str, _Codec] = {}
+_codecs_of_types: dict[type, _Codec] = {}
+_used: ContextVar[set[str] | None] = ContextVar("codecs used", default=None)
+
+
+def register_codec(name: str, type: type, encode: Callable[[Any], object], decode: Callable[[Any], object]) -> None:
+    """Let state and elements without an Arrow type hold values of a type of your own.
+
+    The name is stored with each value, and with the state in every snapshot; a process that restores it must have a
+    codec of that name, so register it in a module that all workers import. Values of subclasses need codecs of their
+    own. What `encode` returns today, `decode` must understand for as long as the snapshot is kept.
+
+    Parameters
+    ----------
+    name : str
+        Of the codec, for ever: letters, digits, `_`, `.` and `-`, such as "shop.Money-1".
+    type : type
+        The class.
+    encode : callable
+        From a value to what can be stored, such as a tuple of its fields, or values of other codecs.
+    decode : callable
+        Back again.
+
+    Raises
+    ------
+    ConfigError
+        The name cannot be, or is that of another class's codec; or the class can be stored already.
+
+    Examples
+    --------
+    >>> from fractions import Fraction
+    >>> register_codec("fraction", Fraction, lambda f: (f.numerator, f.denominator), lambda parts: Fraction(*parts))
+    >>> unpack(pack([Fraction(1, 3)], "an example"))
+    [Fraction(1, 3)]
+    """
+    if not _CODEC_NAME.fullmatch(name):
+        raise ConfigError("name", name, "a codec is named by letters, digits, '_', '.' and '-', 128 at most")
+    if type in _ENCODERS or type in _BUILTIN:
+        raise ConfigError("type", type, "values of this type can be stored without a codec")
+    codec = _Codec(name, type, encode, decode)
+    others = (_codecs.get(name), _codecs_of_types.get(type))
+    for other in others:
+        # A module that is imported again makes its class again.
+        if other is not None and (other.name, _path_of(other.type)) != (name, _path_of(type)):
+            raise ConfigError("name", name, f"there is a codec {other.name!r} for {other.type.__qualname__} already")
+    _codecs[name] = _codecs_of_types[type] = codec
+
+
+def missing_codecs(names: Iterable[str]) -> list[str]:
+    """Return those of some codecs that are not registered here, in order."""
+    return sorted(set(names) - _codecs.keys())
+
+
+@contextmanager
+def codecs_used() -> Iterator[set[str]]:
+    """Give out a set, into which the names go of all codecs by which this thread encodes values meanwhile."""
+    names = set[str]()
+    token = _used.set(names)
+    try:
+        yield names
+    finally:
+        _used.reset(token)
+
+
+def _path_of(type_: type) -> tuple[str, str]:
+    return type_.__module__, type_.__qualname__
 
 
 class UnreadableValue(KeyGroupsError, ValueError):
@@ -48,7 +130,7 @@ def pack(value: object, where: str) -> bytes:
     ----------
     value : object
         Built from None, bool, int, float, str, bytes, list, tuple, dict, set, frozenset, the classes of
-        `datetime`, `Decimal`, `UUID` and numpy scalars (stored as the Python value they stand for).
+        `datetime`, `Decimal`, `UUID`, numpy scalars (stored as the Python value they stand for) and types with a codec.
     where : str
         What holds the value, for the error.
 
@@ -71,9 +153,7 @@ def _pack(value: object, where: str, depth: int) -> bytes:
             item = _python_value(item)
             if type(item) in _NATIVE:
                 return item
-        if type(item) not in _ENCODERS:
-            raise UnstorableValue(type(item).__qualname__, where)
-        number, to_plain = _ENCODERS[type(item)]
+        number, to_plain = _ENCODERS.get(type(item)) or _registered_encoder(item, where)
         if depth == NESTED_EXTENSIONS_MAX:
             raise ValueError(f"more than {NESTED_EXTENSIONS_MAX} extensions in each other")
         return msgpack.ExtType(number, _pack(to_plain(item), where, depth + 1))
@@ -84,6 +164,24 @@ def _pack(value: object, where: str, depth: int) -> bytes:
         raise UnstorableValue(f"{type(value).__qualname__} ({error})", where) from error
 
 
+def _registered_encoder(item: object, where: str) -> tuple[int, Callable[[Any], object]]:
+    codec = _codecs_of_types.get(type(item))
+    if codec is None:
+        raise UnstorableValue(type(item).__qualname__, where)
+    names = _used.get()
+    if names is not None:
+        names.add(codec.name)
+    return _NAMED, lambda value: [codec.name, codec.encode(value)]
+
+
+def _decode_registered(parts: Any) -> object:
+    name, plain = parts
+    codec = _codecs.get(name)
+    if codec is None:
+        raise MissingCodec(str(name), "what is read")
+    return codec.decode(plain)
+
+
 def unpack(data: bytes) -> Any:
     """Decode what `pack` encoded.
 
@@ -91,6 +189,8 @@ def unpack(data: bytes) -> Any:
     ------
     UnreadableValue
         The bytes are cut, changed or from a newer release.
+    MissingCodec
+        They hold a value of a type whose codec is not registered.
 
     Examples
     --------
@@ -157,4 +257,5 @@ _DECODERS: dict[int, Callable[[Any], object]] = {
     _DATE: dt.date.fromisoformat,
     _TIME: dt.time.fromisoformat,
     _TIMEDELTA: lambda parts: dt.timedelta(*parts),
+    _NAMED: _decode_registered,
 }

@@ -112,5 +112,25 @@ class UnstorableValue(KeyGroupsError, TypeError):
         super().__init__(
             f"{where} holds a {type_name}, which cannot be stored; "
             "use None, bool, int, float, str, bytes, list, tuple, dict, set, "
-            "datetime, date, time, timedelta, Decimal or UUID"
+            "datetime, date, time, timedelta, Decimal or UUID, or register_codec for a type of your own"
+        )
+
+
+class MissingCodec(KeyGroupsError, LookupError):
+    """Stored values are of a user's own type, for which this process has no codec.
+
+    Attributes
+    ----------
+    codec : str
+        The name under which it was registered where the values were written.
+    where : str
+        What holds the values.
+    """
+
+    def __init__(self, codec: str, where: str) -> None:
+        self.codec = codec
+        self.where = where
+        super().__init__(
+            f"{where} holds values of the codec {codec!r}, which is not registered in this process; call "
+            f"register_codec({codec!r}, …) in a module that every worker imports, before the snapshot is restored"
         )

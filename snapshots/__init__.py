@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from snapshots.claim import Claim
+from snapshots.edit import Editor
 from snapshots.errors import (
     CommitConflict,
     CommitOutcomeUnknown,
+    DuplicateKey,
     FilesystemNotInstalled,
     IncompatibleSnapshot,
     IncompleteSnapshot,
     SnapshotCorrupted,
+    SnapshotExists,
     SnapshotNotFound,
     StorageUnavailable,
     UnsafeFilesystem,
@@ -29,6 +32,8 @@ __all__ = [
     "Claim",
     "CommitConflict",
     "CommitOutcomeUnknown",
+    "DuplicateKey",
+    "Editor",
     "FilesystemNotInstalled",
     "GarbageReport",
     "InFlightElement",
@@ -39,6 +44,7 @@ __all__ = [
     "Problem",
     "Snapshot",
     "SnapshotCorrupted",
+    "SnapshotExists",
     "SnapshotNotFound",
     "SnapshotStore",
     "StorageUnavailable",

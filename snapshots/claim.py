@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import threading
-import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from keygroups.hashing import key_hasher
-from keygroups.ranges import check_parallelism, range_of
-from snapshots.columns import KEY_ENCODING
-from snapshots.commit import next_manifest, now_text, put_manifest
+from keygroups.errors import ConfigError
+from keygroups.ranges import default_max_parallelism
+from snapshots.commit import first_manifest, next_manifest, put_manifest
 from snapshots.errors import CommitConflict, WriterFenced
-from snapshots.filesystem import Folder
-from snapshots.manifest import Channel, Manifest
-from snapshots.pending import PendingSnapshot
+from snapshots.filesystem import Folder, attempts
+from snapshots.manifest import Manifest
+from snapshots.pending import PendingSnapshot, check_fixed
 from snapshots.snapshot import Snapshot
 from snapshots.subtask import SubtaskSnapshot
 from snapshots.versions import newest_version
@@ -141,6 +139,30 @@ class ClaimedSnapshot(PendingSnapshot):
         return self.claim._commit(self, handles, source_position, metrics)
 
 
+def take_over(
+    folder: Folder,
+    operator_id: str,
+    latest: Callable[[], Snapshot | None],
+    parallelism: int | None,
+    max_parallelism: int | None,
+    hash_: str | None,
+) -> Claim:
+    """Claim an operator, whoever else commits meanwhile; see `SnapshotStore.claim`."""
+    for _ in attempts():
+        newest = latest()
+        try:
+            if newest is not None:
+                check_fixed(newest.manifest, max_parallelism, hash_)
+                return commit_claim(folder, newest.manifest)
+            if parallelism is None:
+                raise ConfigError("parallelism", None, "there is no snapshot yet that says it: pass one")
+            key_groups = default_max_parallelism(parallelism) if max_parallelism is None else max_parallelism
+            return commit_first_claim(folder, operator_id, parallelism, key_groups, hash_ or "xxhash64")
+        except CommitConflict as conflict:
+            lost = conflict
+    raise lost
+
+
 def commit_claim(folder: Folder, parent: Manifest) -> Claim:
     """Commit the content of a snapshot again, as its new owner.
 
@@ -162,36 +184,7 @@ def commit_first_claim(folder: Folder, operator_id: str, parallelism: int, max_p
     CommitConflict
         There is a snapshot already.
     """
-    check_parallelism(parallelism, max_parallelism)
-    key_hasher(hash_)
-    manifest = Manifest(
-        version=1,
-        snapshot_id=uuid.uuid4().hex,
-        parent_version=None,
-        parent_id=None,
-        created_at=now_text(),
-        operator_id=operator_id,
-        max_parallelism=max_parallelism,
-        parallelism=parallelism,
-        hash=hash_,
-        key_encoding=KEY_ENCODING,
-        states=(),
-        files=(),
-        channels=tuple(
-            Channel(
-                subtask=subtask,
-                key_groups=range_of(subtask, parallelism, max_parallelism),
-                watermark=None,
-                cut_id=None,
-                keyless=0,
-            )
-            for subtask in range(parallelism)
-        ),
-        in_flight_count=0,
-        source_position=None,
-        metrics={},
-        operation="claim",
-    )
+    manifest = first_manifest(operator_id, parallelism, max_parallelism, hash_, "claim")
     return _committed(folder, manifest)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
-from itertools import chain
-from typing import Any
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from itertools import chain, islice
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -13,6 +13,7 @@ from keygroups.errors import UnstorableValue
 from keygroups.state import (
     MISSING,
     Expiring,
+    LayeredGroup,
     SharedList,
     StateCut,
     StateRows,
@@ -39,6 +40,10 @@ PIECE_BYTES = 4 * 2**20
 
 PACKED = {b"keygroups.encoding": b"msgpack"}
 """The metadata of a binary column whose values are msgpack."""
+
+_Group: TypeAlias = "dict[Hashable, Any] | LayeredGroup"
+
+_Take: TypeAlias = Callable[[int], dict[str, list[Any]]]
 
 _KEY_TYPES: dict[type, pa.DataType] = {int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.binary()}
 
@@ -105,6 +110,20 @@ def common_key_type(types: set[pa.DataType | None]) -> pa.DataType | None:
     return next(iter(types)) if len(types) == 1 else None
 
 
+def fitting_key_type(
+    type_: pa.DataType | None, group: Mapping[Hashable, Any] | StreamedGroup, column: str
+) -> pa.DataType | None:
+    """Return the type of an index column that takes a whole key group as well: the same, or None for msgpack."""
+    if type_ is None:
+        return None
+    held = (
+        column_types_of(group.kinds(column))
+        if isinstance(group, StreamedGroup)
+        else key_types_of(held_keys(group, column))
+    )
+    return common_key_type({type_} | held)
+
+
 class RowEncoder:
     """Encodes rows of one state, a bounded piece at a time.
 
@@ -116,13 +135,18 @@ class RowEncoder:
         From `keyed_schema`.
     now : int
         The processing time of the cut: what has expired by then is left out, or removed by a delta.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema
+        Of every piece.
     """
 
     def __init__(self, cut: StateCut, schema: pa.Schema, now: int) -> None:
         self._now = now
         self._expires = EXPIRES_AT in schema.names
         self._where = f"state {cut.descriptor.name!r}"
-        self._schema = schema
+        self.schema = schema
         self._is_delta = DELETED in schema.names
         self._entry = ENTRY_COLUMNS.get(cut.descriptor.kind)
         # Keys of one of the other types are what they are.
@@ -130,72 +154,86 @@ class RowEncoder:
         self._piece_rows = 256
 
     def rows(
-        self, key_group: int, group: Mapping[Hashable, Any] | StreamedGroup, changed: Collection[Any] | None = None
+        self, key_group: int, group: _Group | StreamedGroup, changed: Collection[Any] | None = None
     ) -> Iterator[pa.Table]:
         """Encode a key group, or of a delta what became of its changed keys or entries."""
-        pieces: Iterable[dict[str, list[Any]]]
-        if isinstance(group, Mapping):
-            pieces = [_by_key(group, changed) if self._entry is None else _by_entry(group, changed)]
+        if isinstance(group, StreamedGroup):
+            take = _by_piece(group.pieces(changed))
         else:
-            pieces = map(_columns_of, group.pieces(changed))
-        for columns in pieces:
-            yield from self._encoded(key_group, columns)
-
-    def _encoded(self, key_group: int, columns: dict[str, list[Any]]) -> Iterator[pa.Table]:
-        if self._expires:
-            columns = _living(columns, self._now, keep_deleted=self._is_delta)
-        if self._has_typed_keys:
-            columns["key"] = list(map(original_of, columns["key"]))
-        count, start = len(columns["key"]), 0
-        while start < count:
-            end = start + self._piece_rows
-            is_whole = start == 0 and end >= count
-            table = self._table(key_group, columns if is_whole else {n: c[start:end] for n, c in columns.items()})
-            start = end
+            take = _by_key(group, changed) if self._entry is None else _by_entry(group, changed)
+        while (columns := take(self._piece_rows))["key"]:
+            if self._expires:
+                columns = _living(columns, self._now, keep_deleted=self._is_delta)
+                if not columns["key"]:
+                    continue
+            table = self._table(key_group, columns)
             row_bytes = max(table.nbytes // table.num_rows, 1)
             self._piece_rows = min(max(PIECE_BYTES // row_bytes, 1), PIECE_ROWS_MAX)
             yield table
 
     def _table(self, key_group: int, columns: dict[str, list[Any]]) -> pa.Table:
-        schema, keys, values = self._schema, columns["key"], columns["value"]
-        deleted = [value is MISSING for value in values] if self._is_delta else []
-        arrays = {
-            KEY_GROUP: pa.repeat(pa.scalar(key_group, pa.int32()), len(keys)),
-            "key": encode_column(keys, schema.field("key"), f"a key of {self._where}"),
-            "value": encode_column(values, schema.field("value"), self._where, keys),
-        }
+        schema, keys, values = self.schema, columns["key"], columns["value"]
+        if self._has_typed_keys:
+            keys = list(map(original_of, keys))
+        arrays = {}
         if self._is_delta:
-            arrays[DELETED] = pa.array(deleted, pa.bool_())
+            arrays[DELETED] = pa.array([value is MISSING for value in values], pa.bool_())
+            values = _without_missing(values, schema.field("value"))
         if self._expires:
             arrays[EXPIRES_AT] = pa.array(columns[EXPIRES_AT], pa.int64())
+        arrays[KEY_GROUP] = pa.repeat(pa.scalar(key_group, pa.int32()), len(keys))
+        arrays["key"] = encode_column(keys, schema.field("key"), f"a key of {self._where}")
+        arrays["value"] = encode_column(values, schema.field("value"), self._where, keys)
         if self._entry is not None:
-            entries = list(map(original_of, columns["entry"]))
+            entries = _without_missing(list(map(original_of, columns["entry"])), schema.field(self._entry))
             where = f"{self._entry} of {self._where}"
             arrays[self._entry] = encode_column(entries, schema.field(self._entry), where, keys)
         return pa.Table.from_arrays([arrays[name] for name in schema.names], schema=schema)
 
 
-def _columns_of(rows: StateRows) -> dict[str, list[Any]]:
-    columns = {"key": rows.keys, "value": rows.values}
-    return columns if rows.entries is None else columns | {"entry": rows.entries}
+def _by_piece(pieces: Iterable[StateRows]) -> _Take:
+    """Return what gives so many rows at a time, by column, and none in the end."""
+    return _taker(
+        row for piece in pieces for row in zip(piece.keys, piece.entries or piece.keys, piece.values, strict=True)
+    )
 
 
-def _by_key(group: Mapping[Hashable, Any], changed: Collection[Any] | None) -> dict[str, list[Any]]:
+def _by_key(group: _Group, changed: Collection[Any] | None) -> _Take:
+    """Return the same for a row per key."""
+    keys: Iterator[Hashable]
+    values: Iterator[Any]
     if changed is None:
-        return {"key": list(group), "value": list(group.values())}
-    keys = list(changed)
-    return {"key": keys, "value": [group.get(key, MISSING) for key in keys]}
-
-
-def _by_entry(group: Mapping[Hashable, Any], changed: Collection[Any] | None) -> dict[str, list[Any]]:
-    """Return a row for each entry, and one without an entry for a key whose older entries are gone."""
-    if changed is None:
-        rows = [(key, entry, value) for key, content in group.items() for entry, value in entries_of(content)]
+        assert isinstance(group, dict), "a whole group is one dict"
+        keys, values = iter(group), iter(group.values())
     else:
-        nothing = SharedList([])
-        rows = [(key, entry, entry_of(group.get(key, nothing), entry, MISSING)) for key, entry in changed]
-    keys, entries, values = zip(*rows, strict=True) if rows else ((), (), ())
-    return {"key": list(keys), "entry": list(entries), "value": list(values)}
+        keys, values = iter(changed), (group.get(key, MISSING) for key in changed)
+    return lambda count: {"key": list(islice(keys, count)), "value": list(islice(values, count))}
+
+
+def _by_entry(group: _Group, changed: Collection[Any] | None) -> _Take:
+    """Return the same for a row per entry, and one without an entry for a key whose older entries are gone."""
+    rows: Iterator[tuple[Hashable, Hashable, Any]]
+    if changed is None:
+        assert isinstance(group, dict), "a whole group is one dict"
+        rows = ((key, entry, value) for key, content in group.items() for entry, value in entries_of(content))
+    else:
+        nothing: Any = SharedList([])
+        held: Callable[[Hashable, Any], Any] = group.get
+        rows = ((key, entry, entry_of(held(key, nothing), entry, MISSING)) for key, entry in changed)
+    return _taker(rows)
+
+
+def _taker(rows: Iterator[tuple[Hashable, Hashable, Any]]) -> _Take:
+    def take(count: int) -> dict[str, list[Any]]:
+        taken = list(islice(rows, count))
+        return {name: [row[at] for row in taken] for at, name in enumerate(("key", "entry", "value"))}
+
+    return take
+
+
+def _without_missing(values: list[Any], field: pa.Field) -> list[Any]:
+    """Return what becomes null as None; in a column of msgpack None is a value."""
+    return values if is_packed(field) else [None if value is MISSING else value for value in values]
 
 
 def _living(columns: dict[str, list[Any]], now: int, *, keep_deleted: bool) -> dict[str, list[Any]]:
@@ -215,7 +253,7 @@ def encode_column(values: list[Any], field: pa.Field, where: str, keys: list[Any
     Parameters
     ----------
     values : list
-        `MISSING` becomes null.
+        In a column of msgpack `MISSING` becomes null, in others None.
     field : pyarrow.Field
         The column.
     where : str
@@ -235,6 +273,6 @@ def _array(values: list[Any], field: pa.Field, where: str) -> pa.Array:
     if is_packed(field):
         return pa.array([None if value is MISSING else pack(value, where) for value in values], pa.binary())
     try:
-        return array_of([None if value is MISSING else value for value in values], field.type)
+        return array_of(values, field.type)
     except Misfit as error:
         raise UnstorableValue(f"{type(values[0]).__qualname__} that does not fit {error}", where) from error

@@ -8,6 +8,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from keygroups.hashing import key_hasher
+from keygroups.ranges import check_parallelism, range_of
+from snapshots.columns import KEY_ENCODING
 from snapshots.errors import (
     CommitConflict,
     CommitOutcomeUnknown,
@@ -16,7 +19,7 @@ from snapshots.errors import (
     SnapshotCorrupted,
 )
 from snapshots.filesystem import Folder, attempts, is_transient
-from snapshots.manifest import MANIFEST_BYTES_MAX, Manifest, Operation, library_versions, manifest_name
+from snapshots.manifest import MANIFEST_BYTES_MAX, Channel, Manifest, Operation, library_versions, manifest_name
 from snapshots.versions import expired_version, note_newest, read_manifest
 
 
@@ -33,6 +36,47 @@ def next_manifest(parent: Manifest, operation: Operation, **changes: Any) -> Man
         metrics={},
         written_by=library_versions(),
         **changes,
+    )
+
+
+def first_manifest(
+    operator_id: str, parallelism: int, max_parallelism: int, hash_: str, operation: Operation, **content: Any
+) -> Manifest:
+    """Return the manifest of a first version; empty, unless it gets content.
+
+    Raises
+    ------
+    ConfigError
+        The parallelism or the hash cannot be.
+    """
+    check_parallelism(parallelism, max_parallelism)
+    key_hasher(hash_)
+    nothing: dict[str, Any] = {"states": (), "files": (), "source_position": None}
+    return Manifest(
+        version=1,
+        snapshot_id=uuid.uuid4().hex,
+        parent_version=None,
+        parent_id=None,
+        created_at=now_text(),
+        operator_id=operator_id,
+        max_parallelism=max_parallelism,
+        parallelism=parallelism,
+        hash=hash_,
+        key_encoding=KEY_ENCODING,
+        channels=tuple(
+            Channel(
+                subtask=subtask,
+                key_groups=range_of(subtask, parallelism, max_parallelism),
+                watermark=None,
+                cut_id=None,
+                keyless=0,
+            )
+            for subtask in range(parallelism)
+        ),
+        in_flight_count=0,
+        metrics={},
+        operation=operation,
+        **nothing | content,
     )
 
 

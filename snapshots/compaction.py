@@ -6,16 +6,31 @@ import uuid
 from collections.abc import Iterator
 
 from keygroups.ranges import KeyGroupRange
+from keygroups.ttl import wall_time
 from snapshots.columns import common_key_type, index_columns, keyed_schema
+from snapshots.commit import next_manifest, put_manifest
 from snapshots.expiry import unexpired
+from snapshots.features import features_of
 from snapshots.files import FileLabel, FileWriter, KeyedWriter
 from snapshots.filesystem import Folder
 from snapshots.layers import carry_over
 from snapshots.manifest import DataFile, Manifest, StateInfo, manifest_name
 from snapshots.reader import KeyedReader, StateReader, in_schema, merge, stored_key_type
+from snapshots.snapshot import Snapshot
 
 Run = list[tuple[KeyGroupRange, list[KeyedReader]]]
 """Neighbouring ranges with the layers of each."""
+
+
+def compact(folder: Folder, snapshot: Snapshot) -> Snapshot:
+    """Commit a snapshot with the same content in fewer files, or return it as it is; see `SnapshotStore.compact`."""
+    parent = snapshot.manifest
+    files = compacted_files(folder, parent, wall_time())
+    if files == parent.files:
+        return snapshot
+    manifest = next_manifest(parent, "compact", files=files, required_features=features_of(files, parent.states))
+    put_manifest(folder, manifest)
+    return Snapshot(folder, manifest)
 
 
 def compacted_files(folder: Folder, manifest: Manifest, now: int) -> tuple[DataFile, ...]:

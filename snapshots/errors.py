@@ -80,6 +80,49 @@ class IncompleteSnapshot(KeyGroupsError, ValueError):
         super().__init__(f"{problem}; nothing was committed: commit exactly one part of every subtask of one run")
 
 
+class DuplicateKey(KeyGroupsError, ValueError):
+    """A key, or an entry of a key, is twice in the rows of a state.
+
+    Attributes
+    ----------
+    state : str
+        The state.
+    key : object
+        The key.
+    entry : object
+        In a list the position, in a map the map key; else None.
+    """
+
+    def __init__(self, state: str, key: object, entry: object = None) -> None:
+        self.state = state
+        self.key = key
+        self.entry = entry
+        what = f"key {key!r}" if entry is None else f"entry {entry!r} of key {key!r}"
+        super().__init__(
+            f"state {state!r} was given {what} twice; nothing was committed: keep one row for it, such as the newest"
+        )
+
+
+class SnapshotExists(KeyGroupsError, FileExistsError):
+    """A first snapshot was to be written where there is one already.
+
+    Attributes
+    ----------
+    uri : str
+        The operator's folder.
+    version : int
+        The newest version there.
+    """
+
+    def __init__(self, uri: str, version: int) -> None:
+        self.uri = uri
+        self.version = version
+        super().__init__(
+            f"{uri} already has snapshots, the newest of version {version}; nothing was written: "
+            "change it with SnapshotStore.edit(), or take another operator id"
+        )
+
+
 class CommitConflict(KeyGroupsError):
     """Another writer committed the version first.
 

@@ -10,7 +10,7 @@ from keygroups.state.timers import TIMER_STATES
 if TYPE_CHECKING:
     from snapshots.manifest import DataFile, StateInfo
 
-FEATURES = frozenset({"delta", "entries", "operator_state", "timers", "ttl"})
+FEATURES = frozenset({"codecs", "delta", "entries", "operator_state", "timers", "ttl"})
 """What a manifest may require of its reader, in this release."""
 
 
@@ -20,6 +20,7 @@ def features_of(files: Iterable[DataFile], states: Iterable[StateInfo]) -> tuple
     states = tuple(states)
     has_entries = any(state.kind in {"list", "map"} for state in states)
     named = {
+        "codecs": any(state.codecs for state in states),
         "delta": "delta" in kinds,
         "entries": has_entries,
         "operator_state": "operator" in kinds,

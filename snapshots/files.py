@@ -141,7 +141,7 @@ class KeyedWriter:
     label : FileLabel
         Of every file.
     schema : pyarrow.Schema
-        Of every file.
+        Of every file, until it changes.
     key_groups : KeyGroupRange
         The range.
     """
@@ -170,6 +170,14 @@ class KeyedWriter:
                 self._end_row_group()
         if self._rows >= ROW_GROUP_ROWS_MIN:
             self._end_row_group()
+
+    def change_schema(self, schema: pa.Schema, key_group: int) -> None:
+        """Go on with other columns, from a key group on: in a new file, if there are rows in this one."""
+        self._schema = schema
+        if self._encoder.rows or self._rows:
+            self._end_file(key_group - 1, goes_on=True)
+            self._first = key_group
+        self._encoder = ParquetEncoder(schema)
 
     def finish(self) -> None:
         """Write the last file."""

@@ -33,7 +33,7 @@ FOOTER_BYTES_MAX = 256 * 2**20
 FileKind = Literal["keyed", "delta", "in_flight", "operator", "output"]
 OperatorStateMode = Literal["split", "union", "broadcast"]
 
-Operation = Literal["write", "claim", "repartition", "compact", "rewrite", "bootstrap"]
+Operation = Literal["write", "claim", "repartition", "compact", "rewrite", "bootstrap", "edit", "copy"]
 
 
 def check_json(name: str, value: object) -> None:
@@ -134,6 +134,8 @@ class StateInfo:
         The Parquet field id of each column and nested field, by its path; a path keeps its id in later snapshots.
     last_field_id : int
         The highest id that was ever given; an id is not given twice.
+    codecs : tuple of str
+        The codecs of users' own types that its values, or map keys, may have.
     """
 
     name: str
@@ -143,6 +145,7 @@ class StateInfo:
     codec: str
     field_ids: dict[str, int]
     last_field_id: int
+    codecs: tuple[str, ...] = ()
 
     @property
     def arrow_type(self) -> pa.DataType | None:
@@ -229,7 +232,7 @@ class Manifest:
         What the writer needs to continue its source exactly there.
     metrics : dict of str to int
         Counters of the epoch that wrote it.
-    operation : {"write", "claim", "repartition", "compact", "rewrite", "bootstrap"}
+    operation : {"write", "claim", "repartition", "compact", "rewrite", "bootstrap", "edit", "copy"}
         Why it was committed.
     required_features : tuple of str
         What a reader must know beyond the format version's beginnings.
@@ -375,9 +378,9 @@ def _known(kind: type[Any], fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_ranges(fields: dict[str, Any]) -> dict[str, Any]:
-    return fields | {
-        name: KeyGroupRange(**fields[name]) for name in ("key_groups", "file_key_groups") if name in fields
-    }
+    names = {"codecs": tuple(fields["codecs"])} if "codecs" in fields else {}
+    ranges = {name: KeyGroupRange(**fields[name]) for name in ("key_groups", "file_key_groups") if name in fields}
+    return fields | ranges | names
 
 
 def _check_file(file: DataFile) -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +39,16 @@ BATCH_BYTES = 32 * 2**20
 """Who reads a whole file row by row has so much of it in memory."""
 
 _TAIL_BYTES = 8  # the footer's length and the magic, at the end of every Parquet file
+
+
+class RowGroup(NamedTuple):
+    """What a footer says about a row group: its number, the lowest and highest key group, and its stored size."""
+
+    number: int
+    first: int
+    last: int
+    rows: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +159,25 @@ class ParquetReader:
         numbers: list[int] = np.flatnonzero((low <= last) & (high >= first)).tolist()
         return numbers
 
+    def layout(self) -> list[RowGroup]:
+        """Return what the footer says about each row group."""
+        metadata, (low, high) = self.metadata(), self._bounds
+        spans = [_span(metadata.row_group(number)) for number in range(metadata.num_row_groups)]
+        return [
+            RowGroup(number, int(low[number]), int(high[number]), metadata.row_group(number).num_rows, end - start)
+            for number, (start, end) in enumerate(spans)
+        ]
+
+    def read_key_groups(self, row_group: int) -> NDArray[np.int32]:
+        """Read the key group of each row of a row group, and nothing else of it."""
+        metadata = self.metadata()
+        with damage_named(self.path, self.file.key_groups):
+            start, end = _chunk_span(metadata.row_group(row_group).column(0))
+            source = pa.PythonFile(_Pieces([self._read_bytes(start, end)], self.file.bytes), mode="r")
+            parquet = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True)
+            table = parquet.read_row_group(row_group, columns=[KEY_GROUP], use_threads=False)
+            return table.column(0).to_numpy()  # type: ignore[no-any-return]
+
     def read(self, row_groups: list[int]) -> pa.Table:
         """Read some row groups, ascending; neighbours by one request."""
         metadata, schema = self.metadata(), self.schema
@@ -225,9 +255,14 @@ class ParquetReader:
 
 def _span(row_group: pq.RowGroupMetaData) -> tuple[int, int]:
     """Return where a row group begins and ends in the file."""
-    chunks = [row_group.column(column) for column in range(row_group.num_columns)]
-    start = min(chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks)
-    return start, start + sum(chunk.total_compressed_size for chunk in chunks)
+    spans = [_chunk_span(row_group.column(column)) for column in range(row_group.num_columns)]
+    start = min(start for start, _ in spans)
+    return start, start + sum(end - start for start, end in spans)
+
+
+def _chunk_span(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    return start, start + chunk.total_compressed_size
 
 
 class _Pieces:

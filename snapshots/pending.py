@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from snapshots.errors import IncompatibleSnapshot, IncompleteSnapshot
 from snapshots.features import features_of
 from snapshots.filesystem import Folder
 from snapshots.layers import carry_over
-from snapshots.manifest import DataFile, Manifest, check_json
+from snapshots.manifest import DataFile, Manifest, StateInfo, check_json
 from snapshots.snapshot import Snapshot
 from snapshots.subtask import SubtaskSnapshot
 from snapshots.versions import load_committed
@@ -105,6 +105,7 @@ class PendingSnapshot:
         check_stored(self.folder, parts)
         files = self._files(parts)
         check_covered(files, [info.name for info in first.states], first.max_parallelism)
+        states = _with_codecs(first.states, parts)
         manifest = Manifest(
             version=self.version,
             snapshot_id=uuid.uuid4().hex,
@@ -116,14 +117,14 @@ class PendingSnapshot:
             parallelism=first.parallelism,
             hash=first.hash,
             key_encoding=KEY_ENCODING,
-            states=first.states,
+            states=states,
             operator_states=first.operator_states,
             files=files,
             channels=tuple(part.channel for part in parts),
             in_flight_count=sum(part.in_flight_count for part in parts),
             source_position=source_position,
             metrics=metrics or {},
-            required_features=features_of(files, first.states),
+            required_features=features_of(files, states),
         )
         put_manifest(self.folder, manifest)
         return Snapshot(self.folder, manifest)
@@ -180,6 +181,14 @@ def _one_of_each_subtask(handles: Iterable[SubtaskHandle]) -> list[SubtaskHandle
     if missing:
         raise IncompleteSnapshot(f"subtasks {sorted(missing)} wrote nothing")
     return [parts[index] for index in range(first.parallelism)]
+
+
+def _with_codecs(states: Iterable[StateInfo], parts: Iterable[SubtaskHandle]) -> tuple[StateInfo, ...]:
+    """Return the states with the codecs that one part or another may hold."""
+    return tuple(
+        replace(info, codecs=tuple(sorted(set[str]().union(*(part.codecs[info.name] for part in parts)))))
+        for info in states
+    )
 
 
 def check_covered(files: Iterable[DataFile], states: Iterable[str], max_parallelism: int) -> None:

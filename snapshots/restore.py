@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from keygroups.codec import missing_codecs
 from keygroups.descriptors import StateDescriptor
+from keygroups.errors import MissingCodec
 from keygroups.ranges import KeyGroupRange, range_of
 from keygroups.state import LazyGroup
 from keygroups.ttl import wall_time
@@ -116,6 +118,8 @@ class SubtaskRestore:
         IncompatibleSnapshot
             The snapshot has a state that is not declared, or one of another kind or of a type that does not widen to
             the declared one.
+        MissingCodec
+            The snapshot has values of a user's own type whose codec is not registered here.
         """
         declared = {descriptor.name: descriptor for descriptor in descriptors}
         for info in self.manifest.states:
@@ -125,6 +129,8 @@ class SubtaskRestore:
                     "a state", sorted(declared), info.name, "declare it in the function's states"
                 )
             _check_state(descriptor, info)
+            for name in missing_codecs(info.codecs):
+                raise MissingCodec(name, f"state {info.name!r}")
         stored = {info.name for info in self.manifest.states}
         now = wall_time() if now is None else now
         return {name: self._groups(declared[name], now) if name in stored else {} for name in declared}

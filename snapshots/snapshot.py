@@ -16,6 +16,7 @@ from snapshots.parquet import ParquetReader
 from snapshots.reader import StateReader
 from snapshots.restore import SubtaskRestore
 from snapshots.schemas import without_field_ids
+from snapshots.streaming import StateStream, all_key_groups
 from snapshots.versions import load_committed
 
 
@@ -115,6 +116,24 @@ class Snapshot:
         reader = StateReader(self.folder, files, self.folder.path(manifest_name(self.version)))
         table = reader.table(KeyGroupRange(0, self.max_parallelism - 1))
         return table.cast(pa.schema([without_field_ids(field) for field in table.schema]))
+
+    def to_reader(self, state_name: str, key_groups: KeyGroupRange | None = None) -> pa.RecordBatchReader:
+        """Read one state as a stream of record batches, with the columns of `to_arrow`, in bounded memory.
+
+        Parameters
+        ----------
+        state_name : str
+            One of `state_names`.
+        key_groups : KeyGroupRange, optional
+            Only these.
+
+        Raises
+        ------
+        ConfigError
+            There is no such state.
+        """
+        stream = StateStream.of(self.folder, self.manifest, state_name)
+        return stream.batches(all_key_groups(self.manifest) if key_groups is None else key_groups)
 
     def in_flight(self) -> pa.Table:
         """Read all in-flight elements as a table."""

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import Any
 
+from keygroups.descriptors import StateDescriptor
 from keygroups.errors import ConfigError
 from keygroups.ranges import default_max_parallelism
-from keygroups.ttl import wall_time
-from snapshots.claim import Claim, commit_claim, commit_first_claim
+from snapshots.bootstrap import bootstrap, copy_snapshot
+from snapshots.claim import Claim, take_over
 from snapshots.commit import next_manifest, put_manifest
-from snapshots.compaction import compacted_files
-from snapshots.errors import CommitConflict, SnapshotCorrupted, SnapshotNotFound
-from snapshots.features import features_of
+from snapshots.compaction import compact
+from snapshots.edit import Editor
+from snapshots.errors import SnapshotNotFound
 from snapshots.filesystem import Folder, attempts, check_uri, open_folder
-from snapshots.pending import PendingSnapshot, check_fixed
+from snapshots.pending import PendingSnapshot
 from snapshots.retention import KEEP_LAST, MIN_AGE_SECONDS, GarbageReport, Pins, collect_garbage
 from snapshots.rewrite import Engine, Progress, Target, engine_named, rewritten_manifest
+from snapshots.rows import Rows
 from snapshots.snapshot import Snapshot
 from snapshots.subtask import SubtaskSnapshot
-from snapshots.verify import Problem, VerifyReport, verify
+from snapshots.verify import VerifyReport, verify_version
 from snapshots.versions import committed_versions, load_manifest, newest_version
 
 _OPERATOR_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
@@ -136,19 +138,7 @@ class SnapshotStore:
         >>> claim.snapshot.version, claim.begin().version
         (1, 2)
         """
-        for _ in attempts():
-            latest = self.latest()
-            try:
-                if latest is not None:
-                    check_fixed(latest.manifest, max_parallelism, hash)
-                    return commit_claim(self._folder, latest.manifest)
-                if parallelism is None:
-                    raise ConfigError("parallelism", None, "there is no snapshot yet that says it: pass one")
-                key_groups = default_max_parallelism(parallelism) if max_parallelism is None else max_parallelism
-                return commit_first_claim(self._folder, self.operator_id, parallelism, key_groups, hash or "xxhash64")
-            except CommitConflict as conflict:
-                lost = conflict
-        raise lost
+        return take_over(self._folder, self.operator_id, self.latest, parallelism, max_parallelism, hash)
 
     def versions(self) -> list[int]:
         """Return the committed versions, ascending."""
@@ -169,6 +159,12 @@ class SnapshotStore:
             except SnapshotNotFound as error:
                 expired = error  # since others committed, and collected garbage
         raise expired
+
+    def _existing(self) -> Snapshot:
+        latest = self.latest()
+        if latest is None:
+            raise SnapshotNotFound(self.uri)
+        return latest
 
     def load(self, version: int) -> Snapshot:
         """Return a snapshot by version.
@@ -234,10 +230,7 @@ class SnapshotStore:
         >>> store.repartition(8)  # doctest: +SKIP
         >>> store.repartition(500, max_parallelism=4096, rewrite=True)  # doctest: +SKIP
         """
-        latest = self.latest()
-        if latest is None:
-            raise SnapshotNotFound(self.uri)
-        parent, run = latest.manifest, engine_named(engine, spark, progress)
+        parent, run = self._existing().manifest, engine_named(engine, spark, progress)
         target = Target.of(parent, parallelism, max_parallelism, hash)
         if rewrite:
             manifest = rewritten_manifest(self._folder, parent, target, run)
@@ -246,6 +239,77 @@ class SnapshotStore:
             manifest = next_manifest(parent, "repartition", parallelism=parallelism)
         put_manifest(self._folder, manifest)
         return Snapshot(self._folder, manifest)
+
+    def bootstrap(
+        self,
+        states: Mapping[StateDescriptor, Rows] | Iterable[tuple[StateDescriptor, Rows]],
+        *,
+        parallelism: int,
+        max_parallelism: int | None = None,
+        hash: str = "xxhash64",
+        source_position: dict[str, Any] | None = None,
+    ) -> Snapshot:
+        """Write a first snapshot from rows, in bounded memory: state that an operator is to start with.
+
+        Rows are (key, value) pairs: the value of a list state is a list, of a map state a dict, of a reducing one what
+        it is so far, of an aggregating one the accumulator. Or they are Arrow data with the columns `key`, `value` and
+        `position` (list) or `map_key` (map), as `Snapshot.to_arrow` returns them; a struct as key is several columns.
+
+        Parameters
+        ----------
+        states : mapping or iterable of pairs
+            Rows by the declaration of their state.
+        parallelism : int
+            With which it is restored unless told otherwise.
+        max_parallelism : int, optional
+            The number of key groups; chosen for the parallelism if not given.
+        hash : {"xxhash64", "flink"}
+            From key to key group.
+        source_position : dict, optional
+            Where the source stands, as JSON.
+
+        Raises
+        ------
+        SnapshotExists
+            There is a snapshot already.
+        ConfigError, NullKey, UnsupportedKey, UnstorableValue, DuplicateKey
+            A row does not fit its state; nothing was committed.
+
+        Examples
+        --------
+        >>> from keygroups import ValueState
+        >>> store = SnapshotStore("memory://bootstrap", "enrich")
+        >>> store.bootstrap({ValueState("visits"): [("ann", 2), ("bob", 1)]}, parallelism=2).version
+        1
+        """
+        key_groups = default_max_parallelism(parallelism) if max_parallelism is None else max_parallelism
+        pairs = states.items() if isinstance(states, Mapping) else states
+        return bootstrap(self._folder, self.operator_id, pairs, parallelism, key_groups, hash, source_position)
+
+    def edit(self) -> Editor:
+        """Begin to change the states of the newest snapshot by hand.
+
+        Raises
+        ------
+        SnapshotNotFound
+            There is no snapshot yet.
+
+        """
+        return Editor(self._folder, self._existing().manifest)
+
+    def copy_to(self, other: SnapshotStore, version: int | None = None) -> Snapshot:
+        """Copy a snapshot, the newest unless told otherwise, into the empty store of another operator.
+
+        So an operator is renamed or moved, its in-flight elements and source position with it; nothing is removed here.
+
+        Raises
+        ------
+        SnapshotNotFound, SnapshotCorrupted
+            There is no such version, or a file of it is damaged.
+        SnapshotExists
+            The other store is not empty.
+        """
+        return copy_snapshot(self._existing() if version is None else self.load(version), other._folder)
 
     def compact(self) -> Snapshot:
         """Fold the deltas of the newest snapshot into its base files, and commit the result as the next version.
@@ -262,34 +326,24 @@ class SnapshotStore:
         CommitConflict
             Another writer committed meanwhile.
         """
-        latest = self.latest()
-        if latest is None:
-            raise SnapshotNotFound(self.uri)
-        parent = latest.manifest
-        files = compacted_files(self._folder, parent, wall_time())
-        if files == parent.files:
-            return latest
-        manifest = next_manifest(parent, "compact", files=files, required_features=features_of(files, parent.states))
-        put_manifest(self._folder, manifest)
-        return Snapshot(self._folder, manifest)
+        return compact(self._folder, self._existing())
 
-    def verify(self, version: int | None = None) -> VerifyReport:
+    def verify(self, version: int | None = None, *, progress: Progress | None = None) -> VerifyReport:
         """Read every file of a snapshot, the newest unless told otherwise, and compare it with the manifest.
+
+        Parameters
+        ----------
+        version : int, optional
+            The version.
+        progress : callable, optional
+            Is told how many bytes are done, and of how many.
 
         Raises
         ------
         SnapshotNotFound
             There is no such version.
         """
-        if version is None:
-            version = newest_version(self._folder)
-        if version is None:
-            raise SnapshotNotFound(self.uri)
-        try:
-            snapshot = self.load(version)
-        except SnapshotCorrupted as error:
-            return VerifyReport(version, 0, 0, (Problem(error.path, error.key_groups, error.damage),))
-        return verify(self._folder, snapshot.manifest)
+        return verify_version(self._folder, version, progress)
 
     def pin(self, version: int) -> None:
         """Keep a version from garbage collection, until it is unpinned.

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from keygroups.ranges import KeyGroupRange
-from snapshots.errors import SnapshotCorrupted
+from snapshots.errors import SnapshotCorrupted, SnapshotNotFound
 from snapshots.filesystem import Folder
 from snapshots.manifest import DataFile, Manifest, manifest_name
 from snapshots.parquet import KEY_GROUP, ParquetReader, damage_named
 from snapshots.reader import StateReader
 from snapshots.subtask import NO_KEY_GROUP
+from snapshots.versions import load_manifest, newest_version
+
+Progress = Callable[[int, int], None]
+"""Is told how many bytes are done, and of how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +56,43 @@ class VerifyReport:
         return not self.problems
 
 
-def verify(folder: Folder, manifest: Manifest) -> VerifyReport:
+def verify_version(folder: Folder, version: int | None, progress: Progress | None = None) -> VerifyReport:
+    """Read every file of a version, the newest if None, and compare it with the manifest.
+
+    Raises
+    ------
+    SnapshotNotFound
+        There is no such version.
+    """
+    version = newest_version(folder) if version is None else version
+    if version is None:
+        raise SnapshotNotFound(folder.uri)
+    try:
+        return verify(folder, load_manifest(folder, version), progress)
+    except SnapshotCorrupted as error:
+        return VerifyReport(version, 0, 0, (_problem(error),))
+
+
+def verify(folder: Folder, manifest: Manifest, progress: Progress | None = None) -> VerifyReport:
     """Read every file of a snapshot and compare it with the manifest."""
-    problems = []
+    problems, done = [], 0
     for file in manifest.whole_files:
         try:
             _verify_file(folder, file)
         except SnapshotCorrupted as error:
-            problems.append(Problem(error.path, error.key_groups, error.damage))
+            problems.append(_problem(error))
+        done += file.bytes
+        if progress is not None:
+            progress(done, manifest.bytes_total)
     try:
         _verify_layers(folder, manifest)
     except SnapshotCorrupted as error:
-        problems.append(Problem(error.path, error.key_groups, error.damage))
+        problems.append(_problem(error))
     return VerifyReport(manifest.version, len(manifest.whole_files), manifest.bytes_total, tuple(problems))
+
+
+def _problem(error: SnapshotCorrupted) -> Problem:
+    return Problem(error.path, error.key_groups, error.damage)
 
 
 def _verify_layers(folder: Folder, manifest: Manifest) -> None:

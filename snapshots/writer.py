@@ -6,17 +6,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keygroups.codec import codecs_used
 from keygroups.ranges import KeyGroupRange
-from keygroups.state import StateCut, StreamedGroup
+from keygroups.state import LayeredGroup, StateCut, StreamedGroup
 from snapshots.columns import (
     RowEncoder,
     changed_keys,
     column_types_of,
     common_key_type,
+    fitting_key_type,
     held_keys,
     index_columns,
     key_types_of,
@@ -40,6 +43,9 @@ DELTAS_MAX = 8
 DELTA_SHARE_MAX = 0.5
 """Deltas have at most this share of the base's rows, or the state is written whole."""
 
+KEYS_LOOKED_AT = 10_000
+"""So many keys decide of which type the key column is; if others turn out to be of another, a new file begins."""
+
 _IN_FLIGHT_ROW_GROUP_ROWS = 1024
 
 
@@ -54,6 +60,7 @@ class SubtaskHandle:
     key_groups: KeyGroupRange
     parent_id: str | None
     states: tuple[StateInfo, ...]
+    codecs: dict[str, frozenset[str]]
     operator_states: tuple[OperatorStateInfo, ...]
     files: tuple[DataFile, ...]
     channel: Channel
@@ -74,7 +81,7 @@ def write_subtask(
     )
     with FileWriter(folder, attempt_id) as files:
         writer = _SubtaskWriter(folder, files, snapshot, parent)
-        writer.write_keyed(states)
+        codecs = writer.write_keyed(states)
         writer.write_others(outputs)
         stored = files.stored()
     return SubtaskHandle(
@@ -85,6 +92,7 @@ def write_subtask(
         key_groups=snapshot.key_groups,
         parent_id=None if parent is None else parent.snapshot_id,
         states=states,
+        codecs=codecs,
         operator_states=tuple(OperatorStateInfo(state.name, state.mode) for state in snapshot.operator_states),
         files=stored,
         channel=_channel(snapshot),
@@ -106,16 +114,26 @@ class _SubtaskWriter:
     snapshot: SubtaskSnapshot
     parent: Manifest | None
 
-    def write_keyed(self, states: Iterable[StateInfo]) -> None:
-        """Write what each state needs."""
+    def write_keyed(self, states: Iterable[StateInfo]) -> dict[str, frozenset[str]]:
+        """Write what each state needs, and return by its name the codecs that its range may hold from now on."""
+        codecs: dict[str, frozenset[str]] = {}
         for cut, info in zip(self.snapshot.states, states, strict=True):
-            match self._plan(cut, info):
-                case _Plan.WHOLE:
-                    self._write_whole(cut, info)
-                case _Plan.DELTA:
-                    self._write_delta(cut, info, {})
-                case _Plan.FOLDED_DELTA:
-                    self._write_delta(cut, info, self._deltas_by_key_group(info.name))
+            plan = self._plan(cut, info)
+            with codecs_used() as used:
+                self._write(plan, cut, info)
+            # What is not encoded here goes on as it was stored.
+            is_encoded = plan is _Plan.WHOLE and not any(isinstance(one, ArrowGroup) for one in cut.groups.values())
+            codecs[info.name] = frozenset(used if is_encoded else used.union(info.codecs))
+        return codecs
+
+    def _write(self, plan: _Plan, cut: StateCut, info: StateInfo) -> None:
+        match plan:
+            case _Plan.WHOLE:
+                self._write_whole(cut, info)
+            case _Plan.DELTA:
+                self._write_delta(cut, info, {})
+            case _Plan.FOLDED_DELTA:
+                self._write_delta(cut, info, self._deltas_by_key_group(info.name))
 
     def write_others(self, outputs: pa.Table | None) -> None:
         """Write the in-flight elements, the operator state and the outputs, if there are any."""
@@ -162,18 +180,22 @@ class _SubtaskWriter:
         return cut.since == self.parent.snapshot_id or cut.since in known
 
     def _write_whole(self, cut: StateCut, info: StateInfo) -> None:
-        schema = keyed_schema(info, *[common_key_type(_key_types(cut, name)) for name in index_columns(info.kind)])
-        now = self.snapshot.wall_time
-        encoder = RowEncoder(cut, schema, now)
-        writer = KeyedWriter(self.files, self._label("keyed", info.name), schema, self.snapshot.key_groups)
+        columns, now = index_columns(info.kind), self.snapshot.wall_time
+        types = [common_key_type(_likely_key_types(cut, column)) for column in columns]
+        encoder = RowEncoder(cut, keyed_schema(info, *types), now)
+        writer = KeyedWriter(self.files, self._label("keyed", info.name), encoder.schema, self.snapshot.key_groups)
         for key_group in sorted(cut.groups):
             group = cut.groups[key_group]
             if isinstance(group, ArrowGroup) and group.is_as_declared:
-                writer.add(key_group, [in_schema(unexpired(group.table(), now), schema)])
-            elif isinstance(group, dict | StreamedGroup):
-                writer.add(key_group, encoder.rows(key_group, group))
-            else:
-                writer.add(key_group, encoder.rows(key_group, group.load()))
+                writer.add(key_group, [in_schema(unexpired(group.table(), now), encoder.schema)])
+                continue
+            content = group if isinstance(group, dict | StreamedGroup) else group.load()
+            fitting = [fitting_key_type(type_, content, column) for type_, column in zip(types, columns, strict=True)]
+            if fitting != types:
+                types = fitting
+                encoder = RowEncoder(cut, keyed_schema(info, *types), now)
+                writer.change_schema(encoder.schema, key_group)
+            writer.add(key_group, encoder.rows(key_group, content))
         writer.finish()
 
     def _write_delta(self, cut: StateCut, info: StateInfo, older: dict[int, list[KeyedReader]]) -> None:
@@ -193,7 +215,7 @@ class _SubtaskWriter:
         writer = KeyedWriter(self.files, label, schema, self.snapshot.key_groups)
         for key_group in sorted(changed.keys() | older.keys()):
             group = cut.groups.get(key_group, {}) if key_group in changed else {}
-            assert isinstance(group, dict | StreamedGroup), "what changed has been loaded"
+            assert isinstance(group, dict | LayeredGroup | StreamedGroup), "what changed has been loaded"
             rows: Iterable[pa.Table] = encoder.rows(key_group, group, changed.get(key_group, ()))
             if key_group in older:
                 new = pa.concat_tables([schema.empty_table(), *rows])
@@ -230,18 +252,21 @@ class _SubtaskWriter:
         )
 
 
-def _key_types(cut: StateCut, column: str) -> set[pa.DataType | None]:
+def _likely_key_types(cut: StateCut, column: str) -> set[pa.DataType | None]:
+    """Return the types of the keys: of all that are in files, and of the first ones in memory."""
     found = set[pa.DataType | None]()
     layers = set[KeyedReader]()
+    unseen = KEYS_LOOKED_AT
     for group in cut.groups.values():
-        if isinstance(group, dict):
-            found |= key_types_of(held_keys(group, column))
-        elif isinstance(group, ArrowGroup):
+        if isinstance(group, ArrowGroup):
             layers |= set(group.layers)
         elif isinstance(group, StreamedGroup):
             found |= column_types_of(group.kinds(column))
-        else:
-            found.add(None)
+        elif unseen:
+            content = group if isinstance(group, dict) else group.load()
+            keys = list(islice(held_keys(content, column), unseen))
+            found |= key_types_of(keys)
+            unseen -= len(keys)
     return found | {stored_key_type(layer, column) for layer in layers if layer.file.rows}
 
 

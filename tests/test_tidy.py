@@ -32,6 +32,7 @@ FUNCTION_LINES_MAX = 50
 # Modules that may look at the wall clock or sleep, and why. Everything else takes a clock, or uses a monotonic one.
 CLOCK_USERS: dict[str, str] = {
     "async_op/waiting.py": "sleep(0) lets other threads run; it is the second level of the progressive wait",
+    "keygroups/ttl.py": "the system's processing time, for operators and backends without another clock",
 }
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef

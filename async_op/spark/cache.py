@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from keygroups.descriptors import StateDescriptor
-from keygroups.state import StateCut
+from keygroups.state import LayeredGroup, StateCut
 from snapshots import SubtaskRestore
 from snapshots.reader import ArrowGroup
 from snapshots.restore import RestoredGroup
@@ -61,6 +61,8 @@ class StateCache:
         """Keep what is in memory of a cut that is going to be committed as a version, or never."""
         for cut in cuts:
             for key_group, group in cut.groups.items():
+                if isinstance(group, LayeredGroup):
+                    group = group.load()
                 if isinstance(group, dict):
                     self._put(_place(uri, cut.descriptor, key_group), _Kept(group, cut.cut_id, version))
 

@@ -9,13 +9,14 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from async_op.spark.autoscale import AutoscalePolicy, EpochMeasurement, ScalingDecision
 from async_op.spark.transform import check_columns
 from async_op.spark.worker import REPORT_SCHEMA, EpochSettings, EpochTask, SubtaskReport
 from keygroups.spark import subtask_column
@@ -31,6 +32,9 @@ _SUBTASK = "__keygroups_subtask"
 
 _PROGRESS_MAX = 1000
 """How many epochs are remembered."""
+
+_MEASURED_MAX = 16
+"""How many micro-batches the autoscaler looks at."""
 
 _CUTS_OF_EPOCHS = 16
 """What a worker has kept for so many epochs without running one of them, it reads again."""
@@ -62,10 +66,15 @@ class EpochProgress:
         Elements carried over to the next epoch.
     state_rows, state_bytes : int
         What was written of the keyed state: only what changed, as a rule.
+    work_milliseconds, back_pressured_milliseconds : int
+        Spent by subtasks on the epoch's rows, and of that without room for the next row, all of them together; see
+        `EpochMeasurement`.
     write_milliseconds : int
         Spent by subtasks on writing, all of them together.
     run_seconds, commit_seconds, sink_seconds : float
         Spent by the driver on waiting for the subtasks, on the commit, and in the sink.
+    scaling : ScalingDecision or None
+        What the autoscaler made of it, if there is one.
     """
 
     epoch: int
@@ -84,10 +93,13 @@ class EpochProgress:
     in_flight: int
     state_rows: int
     state_bytes: int
+    work_milliseconds: int
+    back_pressured_milliseconds: int
     write_milliseconds: int
     run_seconds: float
     commit_seconds: float
     sink_seconds: float
+    scaling: ScalingDecision | None = None
 
     @property
     def seconds(self) -> float:
@@ -114,6 +126,8 @@ class EpochRunner:
         Of the outputs.
     sink : callable
         Called with the outputs and the epoch; must be idempotent by epoch.
+    autoscale : AutoscalePolicy, optional
+        Decides on the parallelism after each micro-batch.
     """
 
     def __init__(
@@ -126,6 +140,7 @@ class EpochRunner:
         order_by: list[str],
         output_schema: pa.Schema,
         sink: Sink,
+        autoscale: AutoscalePolicy | None = None,
     ) -> None:
         self.parallelism = parallelism
         self.progress: deque[EpochProgress] = deque(maxlen=_PROGRESS_MAX)
@@ -135,6 +150,8 @@ class EpochRunner:
         self._order_by = order_by
         self._output_schema = output_schema
         self._sink = sink
+        self._autoscale = autoscale
+        self._measured: deque[EpochMeasurement] = deque(maxlen=_MEASURED_MAX)
         self._lock = threading.RLock()
         self._committed: deque[frozenset[str]] = deque(maxlen=_CUTS_OF_EPOCHS)
         self._latest = store.latest()
@@ -157,7 +174,10 @@ class EpochRunner:
         return 0 if self._latest is None else self._latest.version
 
     def deliver_latest(self, spark: SparkSession) -> None:
-        """Deliver the newest epoch again, in case the last run ended between its commit and its delivery."""
+        """Deliver the newest epoch again, in case the last run ended between its commit and its delivery.
+
+        Its outputs are named by the newest manifest, whatever committed that since: a claim, a rescale, a compaction.
+        """
         with self._lock:
             if self._latest is not None and self._latest.source_position is not None:
                 self._deliver(spark, self._latest, self._latest.source_position["epoch"])
@@ -170,12 +190,16 @@ class EpochRunner:
             spark = frame.sparkSession
             position = {} if self._latest is None else self._latest.source_position or {}
             if position.get("query_id") == query_id and batch_id <= position["batch_id"]:
-                self._deliver_batch(spark, position, batch_id)
+                # An epoch is committed after the one before it was delivered, so only the newest may be missing. Older
+                # manifests are not asked for: retention may have removed them.
+                if batch_id == position["batch_id"] and position["batch_epoch"] == position["epoch"]:
+                    self.deliver_latest(spark)
                 return
             check_columns(frame, "key_by", self._settings.key_by)
             check_columns(frame, "order_by", self._order_by)
             source = {"query_id": query_id, "batch_id": batch_id, "batch_epoch": self.epoch + 1}
-            self._run(spark, self._route(frame), source, "batch")
+            parallelism = self.parallelism  # once: another thread may set it meanwhile
+            self._run(spark, self._route(frame, parallelism), source, parallelism, "batch")
 
     def drain(self, spark: SparkSession) -> None:
         """Run an epoch without input until nothing is in flight."""
@@ -184,20 +208,22 @@ class EpochRunner:
                 self._claim.check()
             if self._latest is None or self._latest.in_flight_count == 0:
                 return
-            frame = spark.range(0, self.parallelism, 1, self.parallelism)
+            parallelism = self.parallelism
+            frame = spark.range(0, parallelism, 1, parallelism)
             position = self._latest.source_position or {}
             source = {name: position.get(name) for name in ("query_id", "batch_id", "batch_epoch")}
-            self._run(spark, frame, source, "drain")
+            self._run(spark, frame, source, parallelism, "drain")
 
-    def _run(self, spark: SparkSession, frame: DataFrame, source: dict[str, Any], kind: Kind) -> None:
+    def _run(self, spark: SparkSession, frame: DataFrame, source: dict[str, Any], parallelism: int, kind: Kind) -> None:
         started = time.monotonic()
         pending = self._store.begin() if self._claim is None else self._claim.begin()
+        carried_over = self.in_flight
         task = EpochTask(
             settings=self._settings,
             pending=pending,
             snapshot=self._latest,
             committed=frozenset().union(*self._committed),
-            parallelism=self.parallelism,
+            parallelism=parallelism,
             max_parallelism=self._max_parallelism,
             epoch_id=f"{self._store.operator_id}/{source['query_id']}/{source['batch_id']}",
             drain=kind == "drain",
@@ -212,7 +238,11 @@ class EpochRunner:
         committed = time.monotonic()
         self._deliver(spark, snapshot, snapshot.version)
         seconds = ran - started, committed - ran, time.monotonic() - committed
-        self._report(snapshot, kind, source["batch_id"], seconds)
+        progress = _progress_of(snapshot, kind, source["batch_id"], seconds)
+        if self._autoscale is not None and kind == "batch":
+            progress = self._scale(self._autoscale, progress, carried_over)
+        self.progress.append(progress)
+        _log.info("epoch of %s: %s", self._store.operator_id, json.dumps(asdict(progress)))
 
     def _commit(self, pending: PendingSnapshot, reports: list[SubtaskReport], position: dict[str, Any]) -> Snapshot:
         metrics = Counter[str]()
@@ -221,21 +251,15 @@ class EpochRunner:
         handles = [report.handle for report in reports if report.handle is not None]
         return pending.commit(handles, source_position=position, metrics=dict(metrics))
 
-    def _route(self, frame: DataFrame) -> DataFrame:
+    def _route(self, frame: DataFrame, parallelism: int) -> DataFrame:
         """Send every row to its subtask, whose index is then Spark's partition id."""
         keys = self._settings.key_by
         columns = [keys] if isinstance(keys, str) else keys
         no_key = F.greatest(*[F.col(name).isNull() for name in columns], F.lit(False))
         # A row without a key goes to subtask 0, which refuses it with an error that names the row.
-        subtask = F.when(no_key, 0).otherwise(subtask_column(columns, self.parallelism, self._max_parallelism))
-        routed = frame.withColumn(_SUBTASK, subtask).repartitionById(self.parallelism, _SUBTASK).drop(_SUBTASK)
+        subtask = F.when(no_key, 0).otherwise(subtask_column(columns, parallelism, self._max_parallelism))
+        routed = frame.withColumn(_SUBTASK, subtask).repartitionById(parallelism, _SUBTASK).drop(_SUBTASK)
         return routed.sortWithinPartitions(*self._order_by) if self._order_by else routed
-
-    def _deliver_batch(self, spark: SparkSession, position: dict[str, Any], batch_id: int) -> None:
-        """Deliver a micro-batch that Spark replays; one older than the newest has been delivered for certain."""
-        if batch_id == position["batch_id"]:
-            epoch = position["batch_epoch"]
-            self._deliver(spark, self._store.load(epoch), epoch)
 
     def _deliver(self, spark: SparkSession, snapshot: Snapshot, epoch: int) -> None:
         self._sink(outputs_frame(spark, snapshot, self._output_schema), epoch)
@@ -250,22 +274,51 @@ class EpochRunner:
                 f"--parallelism {self.parallelism} --max-parallelism {self._max_parallelism}",
             )
 
-    def _report(
-        self, snapshot: Snapshot, kind: Kind, batch_id: int | None, seconds: tuple[float, float, float]
-    ) -> None:
-        run_seconds, commit_seconds, sink_seconds = seconds
-        progress = EpochProgress(
-            epoch=snapshot.version,
-            kind=kind,
-            batch_id=batch_id if kind == "batch" else None,
-            parallelism=snapshot.parallelism,
-            run_seconds=run_seconds,
-            commit_seconds=commit_seconds,
-            sink_seconds=sink_seconds,
-            **snapshot.manifest.metrics,
+    def _scale(self, policy: AutoscalePolicy, progress: EpochProgress, carried_over: int) -> EpochProgress:
+        """Decide on the next epoch's parallelism, and have that reported with this one."""
+        self._measured.append(_measurement(progress, carried_over))
+        decision = policy.decide(tuple(self._measured), self.parallelism)
+        is_kept = decision.parallelism == self.parallelism
+        _log.log(
+            logging.DEBUG if is_kept else logging.INFO,
+            "parallelism of %s: %d to %d%s, because %s",
+            self._store.operator_id,
+            self.parallelism,
+            decision.parallelism,
+            " (dry run)" if policy.dry_run else "",
+            decision.reason,
         )
-        self.progress.append(progress)
-        _log.info("epoch of %s: %s", self._store.operator_id, json.dumps(asdict(progress)))
+        if not policy.dry_run:
+            self.parallelism = decision.parallelism
+        return replace(progress, scaling=decision)
+
+
+def _progress_of(
+    snapshot: Snapshot, kind: Kind, batch_id: int | None, seconds: tuple[float, float, float]
+) -> EpochProgress:
+    run_seconds, commit_seconds, sink_seconds = seconds
+    return EpochProgress(
+        epoch=snapshot.version,
+        kind=kind,
+        batch_id=batch_id if kind == "batch" else None,
+        parallelism=snapshot.parallelism,
+        run_seconds=run_seconds,
+        commit_seconds=commit_seconds,
+        sink_seconds=sink_seconds,
+        scaling=None,
+        **snapshot.manifest.metrics,
+    )
+
+
+def _measurement(progress: EpochProgress, carried_over: int) -> EpochMeasurement:
+    return EpochMeasurement(
+        parallelism=progress.parallelism,
+        rows=progress.rows,
+        seconds=progress.seconds,
+        work_seconds=progress.work_milliseconds / 1000,
+        back_pressured_seconds=progress.back_pressured_milliseconds / 1000,
+        backlog=progress.in_flight - carried_over,
+    )
 
 
 def _cuts_of(snapshot: Snapshot) -> frozenset[str]:

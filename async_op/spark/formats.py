@@ -14,6 +14,7 @@ from async_op.functions import AsyncBatchFunction, Function
 from async_op.spark.arrow import ArrowFunction, recut
 from async_op.spark.dead_letters import batches_in_place, rows_in_place
 from async_op.spark.loop import OUTPUTS_AT_ONCE, Element
+from async_op.spark.row_check import with_checked_rows
 from async_op.spark.rows import OutputWriter, rows_of, slices_of
 
 
@@ -23,18 +24,22 @@ class RowFormat:
 
     Attributes
     ----------
-    function : Function
-        As the operator is to call it.
+    row_function : Function
+        Of a row.
     capacity : int
         Rows in flight.
     writer : OutputWriter
         For the rows that leave.
     """
 
-    function: Function
+    row_function: Function
     capacity: int
     writer: OutputWriter
     outputs_at_once = OUTPUTS_AT_ONCE
+
+    def function(self) -> Function:
+        """Return the function, as the operator is to call it."""
+        return with_checked_rows(self.row_function, self.writer)
 
     def elements(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Iterable[Element]]:
         """Return the elements, in portions that are put in together."""
@@ -69,9 +74,8 @@ class ArrowFormat:
     writer: OutputWriter
     outputs_at_once = 1
 
-    @property
     def function(self) -> Function:
-        """The function, as the operator is to call it."""
+        """Return the function, as the operator is to call it."""
         return ArrowFunction(self.batch_function, self.writer)
 
     @property

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import asdict
 from os import PathLike
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
@@ -16,6 +18,7 @@ from async_op.functions import Function
 from async_op.retry import RetryPolicy
 from async_op.settings import Mode, StateBackend
 from async_op.spark.arrow import check_arrow
+from async_op.spark.autoscale import AutoscalePolicy
 from async_op.spark.dead_letters import DeadLetters, schema_with_letters
 from async_op.spark.epoch import EpochProgress, EpochRunner, Sink
 from async_op.spark.transform import arrow_schema, parse_schema
@@ -77,6 +80,9 @@ class AsyncPipeline:
         touches from the snapshot.
     storage_options : dict, optional
         Passed to the fsspec filesystem of `snapshots`.
+    autoscale : AutoscalePolicy, optional
+        Changes the parallelism between micro-batches by what they measured; `parallelism` is where it begins. Each
+        decision is logged, with its reason, and stands in `progress()`.
 
     Raises
     ------
@@ -111,12 +117,16 @@ class AsyncPipeline:
         dead_letters: DeadLetters | None = None,
         state_backend: StateBackend = "memory",
         storage_options: dict[str, Any] | None = None,
+        autoscale: AutoscalePolicy | None = None,
     ) -> None:
         check_arrow(function, key_by, mode)
         self._store = SnapshotStore(snapshots, operator_id, storage_options=storage_options)
         self._parallelism = parallelism
         self._max_parallelism = max_parallelism
         check_parallelism(parallelism, self._key_groups())
+        self._autoscale = autoscale
+        if autoscale is not None:
+            check_parallelism(autoscale.max, self._key_groups())
         self._order_by = [order_by] if isinstance(order_by, str) else list(order_by or [])
         self._output_schema = schema_with_letters(parse_schema(output_schema), on_error, dead_letters)
         self._settings = EpochSettings(
@@ -173,6 +183,7 @@ class AsyncPipeline:
             max_parallelism=self._key_groups(),
             order_by=self._order_by,
             sink=sink,
+            autoscale=self._autoscale,
         )
         runner.deliver_latest(spark)
         self._query = PipelineQuery(runner, spark)
@@ -223,7 +234,8 @@ class PipelineQuery:
 
     Spark starts no micro-batch without new input, so a thread drains what is in flight when none has come for a while,
     and at the end of a query with the trigger `availableNow` or `once`. Everything that this class does not have itself
-    is the `StreamingQuery`'s.
+    is the `StreamingQuery`'s. The progress of a micro-batch has that of its epoch among its `observedMetrics`, by the
+    name `keygroups`; drains, which Spark knows nothing of, stand in `AsyncPipeline.progress()` only.
     """
 
     def __init__(self, runner: EpochRunner, spark: SparkSession) -> None:
@@ -246,6 +258,17 @@ class PipelineQuery:
     def isActive(self) -> bool:  # noqa: N802 - StreamingQuery's name
         """Whether micro-batches may still come, or what is in flight is being drained."""
         return self.query.isActive or (self._ends_drained and self._drainer.is_alive())
+
+    @property
+    def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802 - StreamingQuery's name
+        """Spark's newest progress, with the epoch's."""
+        newest = self.query.lastProgress
+        return None if newest is None else self._with_epoch(newest)
+
+    @property
+    def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802 - StreamingQuery's name
+        """Spark's recent progress, with that of the epochs."""
+        return [self._with_epoch(one) for one in self.query.recentProgress]
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - StreamingQuery's name
         """Wait for the end of the query, then finish what is in flight.
@@ -287,6 +310,13 @@ class PipelineQuery:
         except KeyGroupsError as error:
             self._failure = error
             raise
+
+    def _with_epoch(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:
+        epochs = (epoch for epoch in tuple(self.runner.progress) if epoch.batch_id == progress.batchId)
+        for epoch in epochs:
+            metrics = {**asdict(epoch), "scaling": None if epoch.scaling is None else epoch.scaling.reason}
+            progress["observedMetrics"] = {**progress["observedMetrics"], "keygroups": Row(**metrics)}
+        return progress
 
     def _drain_when_idle(self) -> None:
         """Drain after an idle interval, and at the end of a query that ends by itself."""

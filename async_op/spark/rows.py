@@ -7,6 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import types
 
 from async_op.spark.errors import OutputMismatch
 
@@ -15,6 +16,13 @@ ROWS_AT_ONCE = 1024
 
 DEAD_LETTER = "dead_letter"
 """The name of the column that tells why a row has no outputs."""
+
+_PLAIN_TYPES: list[tuple[Callable[[pa.DataType], bool], type]] = [
+    (types.is_float64, float),
+    (types.is_boolean, bool),
+    (types.is_string, str),
+    (types.is_binary, bytes),
+]
 
 _CONVERSION_ERRORS = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
@@ -55,6 +63,7 @@ class OutputWriter:
         self._names = tuple(schema.names)
         self._fields = list(schema)
         self._letters = self._fields.pop() if self._names[-1:] == (DEAD_LETTER,) else None
+        self._quick = [_quick_types(field) for field in self._fields]
 
     def batch_of(self, outputs: Sequence[Any]) -> pa.RecordBatch:
         """Return dicts and tuples as one batch.
@@ -67,6 +76,26 @@ class OutputWriter:
         columns = self._columns(outputs)
         arrays = [_array(column, field, outputs) for column, field in zip(columns, self.schema, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def check(self, output: Any) -> None:
+        """Refuse a dict or tuple that does not fit; takes a fraction of a microsecond where all types are plain.
+
+        Raises
+        ------
+        OutputMismatch
+            It has another shape, or a value another type.
+        """
+        row = output if type(output) is tuple and len(output) == len(self._fields) else self._row(output)
+        for value, (quick, least, most), field in zip(row, self._quick, self._fields, strict=False):
+            kind = type(value)
+            if kind is int:
+                fits = least <= value <= most
+            elif kind is str:
+                fits = kind in quick and value.isascii()  # others may be no text, but half of a surrogate pair
+            else:
+                fits = kind in quick
+            if not fits:
+                _check_value(output, value, field)
 
     def fit(self, output: Any) -> pa.RecordBatch:
         """Return a record batch with its columns in the schema's order.
@@ -135,7 +164,20 @@ def _array(values: Sequence[Any], field: pa.Field, outputs: Sequence[Any]) -> pa
     return array
 
 
+def _quick_types(field: pa.Field) -> tuple[frozenset[type], int, int]:
+    """Return the Python types of which each value fits a column, and the least and greatest int that does."""
+    none = {type(None)} if field.nullable else set()
+    kind = next((kind for is_kind, kind in _PLAIN_TYPES if is_kind(field.type)), None)
+    least, most = 0, -1
+    if types.is_signed_integer(field.type):
+        most = 2 ** (field.type.bit_width - 1) - 1
+        least = -most - 1
+    return frozenset(none if kind is None else {kind, *none}), least, most
+
+
 def _check_value(output: Any, value: Any, field: pa.Field) -> None:
+    if value is None and not field.nullable:
+        raise OutputMismatch(output, field.name, "null in a column that is not nullable")
     try:
         pa.array([value], field.type)
     except _CONVERSION_ERRORS as error:

@@ -44,10 +44,11 @@ def transform(
     Raises
     ------
     ConfigError
-        The function declares keyed state, which needs `AsyncPipeline`, or an argument can never work.
+        The function declares keyed state or timers, which need `AsyncPipeline`, or an argument can never work.
     """
-    if function.states:
-        raise ConfigError("function", function, "keyed state needs snapshots: use async_op.spark.AsyncPipeline")
+    if function.states or function.has_timers:
+        reason = "keyed state and timers need snapshots: use async_op.spark.AsyncPipeline"
+        raise ConfigError("function", function, reason)
     check_columns(frame, "key_by", key_by)
     check_arrow(function, key_by, mode)
     schema = schema_with_letters(parse_schema(output_schema), on_error, dead_letters)
@@ -110,7 +111,7 @@ class _PartitionTask:
     def make_operator(self, output: Callable[[Record | Watermark], object]) -> AsyncWaitOperator:
         """Return the operator for one partition."""
         return AsyncWaitOperator(
-            self.format.function,
+            self.format.function(),
             output,
             mode=self.mode,
             capacity=self.format.capacity,

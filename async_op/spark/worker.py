@@ -23,9 +23,11 @@ from async_op.settings import Mode, StateBackend
 from async_op.spark.cache import CachedRestore, StateCache
 from async_op.spark.dead_letters import rows_in_place
 from async_op.spark.loop import Element, OperatorThread
+from async_op.spark.row_check import with_checked_rows
 from async_op.spark.rows import OutputWriter, key_getter, rows_of
 from async_op.spark.task_output import flusher
 from async_op.statistics import OperatorStatistics
+from async_op.waiting import WaitSituation
 from keygroups.codec import pack
 from keygroups.errors import KeyGroupsError
 from snapshots import PendingSnapshot, Snapshot, SubtaskHandle, SubtaskRestore, SubtaskSnapshot
@@ -117,6 +119,7 @@ class EpochTask:
     def _run(
         self, subtask_index: int, batches: Iterator[pa.RecordBatch], report: Callable[[SubtaskReport], object]
     ) -> Iterator[None]:
+        processor_started = time.process_time()
         source = _Source(batches, self.epoch_id)
         writer = OutputWriter(self.output_schema)
         outputs = []
@@ -129,12 +132,16 @@ class EpochTask:
                 yield
             cut, last, statistics = thread.cut()
             outputs.append(writer.batch_of(last))
+            taking_in_seconds = thread.waits().waited_seconds[WaitSituation.BACK_PRESSURE]
+        work_seconds = max(taking_in_seconds, time.process_time() - processor_started)
         table = pa.Table.from_batches(outputs, self.output_schema)
         assert table.num_rows == cut.emitted, "an output is in the snapshot's or in the epoch's, never in both"
         started = time.monotonic()
         handle = self.pending.write_subtask(cut, table)
         _CACHE.keep(self.pending.folder.uri, cut.states, self.pending.version)
-        metrics = _metrics(source.rows, statistics, cut, handle, time.monotonic() - started)
+        metrics = _metrics(source.rows, statistics, cut, handle)
+        metrics["work_milliseconds"] = round(1000 * work_seconds)
+        metrics["write_milliseconds"] = round(1000 * (time.monotonic() - started))
         report(SubtaskReport(handle, metrics))
 
     def _restore(self, subtask_index: int) -> SubtaskRestore | None:
@@ -146,7 +153,7 @@ class EpochTask:
     def _make_operator(self, subtask_index: int, output: Callable[[Record | Watermark], object]) -> AsyncWaitOperator:
         settings = self.settings
         return AsyncWaitOperator(
-            settings.function,
+            with_checked_rows(settings.function, OutputWriter(self.output_schema)),
             output,
             mode=settings.mode,
             capacity=settings.capacity,
@@ -185,9 +192,7 @@ class _Source(Iterator[Iterator[Element]]):
         return f"{identity.hex()}-{number}"
 
 
-def _metrics(
-    rows: int, statistics: OperatorStatistics, cut: SubtaskSnapshot, handle: SubtaskHandle, write_seconds: float
-) -> dict[str, int]:
+def _metrics(rows: int, statistics: OperatorStatistics, cut: SubtaskSnapshot, handle: SubtaskHandle) -> dict[str, int]:
     state = [file for file in handle.files if file.kind in {"keyed", "delta"}]
     return {
         "rows": rows,
@@ -202,5 +207,5 @@ def _metrics(
         "in_flight": len(cut.in_flight),
         "state_rows": sum(file.rows for file in state),
         "state_bytes": sum(file.bytes for file in state),
-        "write_milliseconds": round(1000 * write_seconds),
+        "back_pressured_milliseconds": round(1000 * statistics.back_pressured_seconds),
     }

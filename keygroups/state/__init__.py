@@ -16,6 +16,7 @@ from keygroups.state.disk import DiskBackend, DiskStateBackend
 from keygroups.state.errors import StateAccessOutsideInvocation, StateNotDeclared, WrongStateKind
 from keygroups.state.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, ValueHandle
 from keygroups.state.identity import TypedKey, identity_of, original_of
+from keygroups.state.layered import LayeredGroup
 from keygroups.state.memory import MemoryBackend
 from keygroups.state.transaction import Transaction
 from keygroups.state.ttl import HOLE, Expiring
@@ -29,6 +30,7 @@ __all__ = [
     "Entries",
     "Expiring",
     "KeyedStateBackend",
+    "LayeredGroup",
     "LazyGroup",
     "ListHandle",
     "MapHandle",

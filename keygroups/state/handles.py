@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from immutables import Map
 
-from keygroups.descriptors import AggregatingState, MapState, ReducingState
+from keygroups.descriptors import (
+    AggregatingState,
+    ListState,
+    MapState,
+    ReducingState,
+    StateDescriptor,
+    ValueState,
+)
 from keygroups.state.backend import MISSING, StateTable
 from keygroups.state.collections import SharedList
 from keygroups.state.errors import StateAccessOutsideInvocation
@@ -36,24 +43,25 @@ class Overlay(Protocol):
 
 
 class _Handle:
-    __slots__ = ("_table", "_transaction")
+    """It has no `__init__`, because that would double the time to make one."""
 
-    def __init__(self, transaction: Transaction, table: StateTable) -> None:
-        self._transaction = transaction
-        self._table = table
+    __slots__ = ("table", "transaction")
+
+    table: StateTable
+    transaction: Transaction
 
     def _check_open(self) -> None:
-        if self._transaction.closed:
-            raise StateAccessOutsideInvocation(self._transaction.key)
+        if self.transaction.closed:
+            raise StateAccessOutsideInvocation(self.transaction.key)
 
     def _check_storable(self, value: Any) -> None:
-        if not self._table.is_plain(value):
-            descriptor = self._table.descriptor
-            where = f"state {descriptor.name!r} of key {self._transaction.key!r}"
+        if not self.table.is_plain(value):
+            descriptor = self.table.descriptor
+            where = f"state {descriptor.name!r} of key {self.transaction.key!r}"
             check_storable(value, descriptor.value_type, where)
 
     def _read(self) -> Any:
-        transaction, table = self._transaction, self._table
+        transaction, table = self.transaction, self.table
         if transaction.closed:
             raise StateAccessOutsideInvocation(transaction.key)
         if table in transaction.writes:
@@ -63,12 +71,12 @@ class _Handle:
     def _write(self, value: Any) -> None:
         self._check_open()
         self._check_storable(value)
-        self._transaction.writes[self._table] = value
+        self.transaction.writes[self.table] = value
 
     def clear(self) -> None:
         """Remove what the key has once the invocation completes."""
         self._check_open()
-        self._transaction.writes[self._table] = MISSING
+        self.transaction.writes[self.table] = MISSING
 
 
 class ValueHandle(_Handle):
@@ -78,7 +86,7 @@ class ValueHandle(_Handle):
 
     def value(self) -> Any:
         """Return the key's value, or the descriptor's default where it has none."""
-        transaction, table = self._transaction, self._table
+        transaction, table = self.transaction, self.table
         if transaction.closed:
             raise StateAccessOutsideInvocation(transaction.key)
         if table in transaction.writes:
@@ -89,7 +97,7 @@ class ValueHandle(_Handle):
 
     def update(self, value: object) -> None:
         """Set the key's value once the invocation completes."""
-        transaction, table = self._transaction, self._table
+        transaction, table = self.transaction, self.table
         if transaction.closed:
             raise StateAccessOutsideInvocation(transaction.key)
         if not table.is_plain(value):
@@ -110,7 +118,7 @@ class ReducingHandle(_Handle):
     def add(self, value: object) -> None:
         """Reduce a value into the key's, once the invocation completes."""
         before = self._read()
-        descriptor = self._table.descriptor
+        descriptor = self.table.descriptor
         assert isinstance(descriptor, ReducingState), "the table is of this kind"
         self._write(value if before is MISSING else descriptor.reduce(_own(before), value))
 
@@ -125,14 +133,14 @@ class AggregatingHandle(_Handle):
         accumulator = self._read()
         if accumulator is MISSING:
             return None
-        descriptor = self._table.descriptor
+        descriptor = self.table.descriptor
         assert isinstance(descriptor, AggregatingState), "the table is of this kind"
         return descriptor.result(_own(accumulator))
 
     def add(self, value: object) -> None:
         """Add a value to the key's accumulator, once the invocation completes."""
         before = self._read()
-        descriptor = self._table.descriptor
+        descriptor = self.table.descriptor
         assert isinstance(descriptor, AggregatingState), "the table is of this kind"
         accumulator = descriptor.create() if before is MISSING else _own(before)
         self._write(descriptor.add(accumulator, value))
@@ -192,7 +200,7 @@ class ListHandle(_Handle):
         self.update(())
 
     def _overlay(self) -> _ListOverlay:
-        transaction, table = self._transaction, self._table
+        transaction, table = self.transaction, self.table
         if transaction.closed:
             raise StateAccessOutsideInvocation(transaction.key)
         overlays = transaction.overlays
@@ -279,14 +287,14 @@ class MapHandle(_Handle):
         overlay.changed.clear()
 
     def _check_key(self, key: Hashable) -> None:
-        descriptor, kind = self._table.descriptor, type(key)
+        descriptor, kind = self.table.descriptor, type(key)
         assert isinstance(descriptor, MapState), "the table is of this kind"
         declared = descriptor.key_type
         if declared is not None or not (kind is int or kind is bool or (kind is str and key.isascii())):  # type: ignore[attr-defined]
-            check_storable(key, declared, f"a map key in state {descriptor.name!r} of key {self._transaction.key!r}")
+            check_storable(key, declared, f"a map key in state {descriptor.name!r} of key {self.transaction.key!r}")
 
     def _overlay(self) -> _MapOverlay:
-        transaction, table = self._transaction, self._table
+        transaction, table = self.transaction, self.table
         if transaction.closed:
             raise StateAccessOutsideInvocation(transaction.key)
         overlays = transaction.overlays
@@ -299,12 +307,12 @@ class MapHandle(_Handle):
         return overlay
 
 
-HANDLES: dict[str, Any] = {
-    "value": ValueHandle,
-    "list": ListHandle,
-    "map": MapHandle,
-    "reducing": ReducingHandle,
-    "aggregating": AggregatingHandle,
+HANDLES: dict[type[StateDescriptor], Any] = {
+    ValueState: ValueHandle,
+    ListState: ListHandle,
+    MapState: MapHandle,
+    ReducingState: ReducingHandle,
+    AggregatingState: AggregatingHandle,
 }
 """The class of handles of each kind of state."""
 

@@ -1,4 +1,4 @@
-"""Keyed state in dicts, one per key group, so that the key group is the unit of copy-on-write and of loading."""
+"""Keyed state in dicts, one per key group, so that the key group is the unit of freezing and of loading."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from keygroups.errors import ConfigError, KeyGroupOutOfRange
 from keygroups.ranges import KeyGroupRange
 from keygroups.state.backend import MISSING, LazyGroup, StateCut
 from keygroups.state.collections import Entries
+from keygroups.state.layered import LayeredGroup, is_shared
 from keygroups.state.storable import plain_check_of
 from keygroups.ttl import wall_time
 
@@ -27,8 +28,7 @@ and leaves out dicts of text, bytes and numbers."""
 class _FreedInSteps(dict[int, Any]):
     """Key groups of a cut. Whichever thread lets go of the last reference lets others run between two groups.
 
-    To free a million replaced values at once would hold the interpreter lock, so the event loop, for tens of
-    milliseconds.
+    To free a million keys at once would hold the interpreter lock, so the event loop, for tens of milliseconds.
     """
 
     def __del__(self) -> None:
@@ -39,12 +39,13 @@ class _FreedInSteps(dict[int, Any]):
 class MemoryTable:
     """One state in memory.
 
-    A group is a dict, or a `LazyGroup` until its first touch. The first write to a group after a cut *opens* it: copies
-    it if a cut holds it, or it was restored as a dict, and begins to note which keys change. So a cut costs nothing per
-    key, and memory grows by what is touched. Nothing is noted before there is a cut or a snapshot to be relative to.
+    A group is a dict, or a `LazyGroup` until its first touch. The first write to a group after a cut *opens* it: puts a
+    layer on it if something else holds it, a cut as a rule, and begins to note which keys change. So a cut costs
+    nothing per key, a write never more than its own, and memory grows by what is written while a cut is held. Nothing
+    is noted before there is a cut or a snapshot to be relative to.
     """
 
-    __slots__ = ("_groups", "_in_cut", "_opened", "_owned", "_tracks", "descriptor", "is_plain")
+    __slots__ = ("_groups", "_opened", "_owned", "_tracks", "descriptor", "is_plain")
 
     def __init__(
         self,
@@ -57,13 +58,12 @@ class MemoryTable:
         self.descriptor = descriptor
         self.is_plain = plain_check_of(descriptor.value_type)
         self._owned = owned
-        self._groups: dict[int, _Group | LazyGroup] = {key_group: {} for key_group in owned}
+        self._groups: dict[int, _Group | LayeredGroup | LazyGroup] = {key_group: {} for key_group in owned}
         for key_group, group in (restored or {}).items():
             if key_group not in owned:
                 raise self._not_owned(key_group)
             self._groups[key_group] = group
-        self._opened: dict[int, tuple[_Group, _Keys | None]] = {}
-        self._in_cut = frozenset(key_group for key_group, group in (restored or {}).items() if isinstance(group, dict))
+        self._opened: dict[int, tuple[_Group | LayeredGroup, _Keys | None]] = {}
         self._tracks = tracks
 
     def get(self, key_group: int, key: Hashable) -> object:
@@ -74,6 +74,8 @@ class MemoryTable:
             raise self._not_owned(key_group) from None
         if type(group) is not dict:
             group = self.load(key_group)
+            if type(group) is LayeredGroup:
+                group = self._fold(key_group, group)
         return group.get(key, MISSING)
 
     def put(self, key_group: int, key: Hashable, value: object) -> None:
@@ -109,19 +111,22 @@ class MemoryTable:
         noted.update([((key, entry), None) for entry in changed])
         # To count is as long as the group, so it is done once for many entries.
         if before // CHANGED_KEYS_MIN != len(noted) // CHANGED_KEYS_MIN:
-            entries = sum(len(held) for held in group.values() if isinstance(held, Sized))
+            held_by_key = group if isinstance(group, dict) else group.load()
+            entries = sum(len(held) for held in held_by_key.values() if isinstance(held, Sized))
             if len(noted) > entries // 2:
                 self._opened[key_group] = group, None
 
     def unloaded(self) -> dict[int, LazyGroup]:
         """Return the key groups that are not in memory yet."""
-        return {key_group: group for key_group, group in self._groups.items() if not isinstance(group, dict)}
+        return {
+            key_group: group for key_group, group in self._groups.items() if not isinstance(group, dict | LayeredGroup)
+        }
 
     def install(self, key_group: int, loaded: _Group) -> None:
         """Take over what was loaded for a key group, unless it is in memory already."""
         if key_group not in self._groups:
             raise self._not_owned(key_group)
-        if not isinstance(self._groups[key_group], dict):
+        if not isinstance(self._groups[key_group], dict | LayeredGroup):
             self._groups[key_group] = loaded
 
     def cut(self, cut_id: str, since: str | None) -> StateCut:
@@ -133,29 +138,50 @@ class MemoryTable:
             As in `StateCut`.
         """
         assert (since is not None) == self._tracks, "changes are noted from the first cut or restore on"
-        groups = _FreedInSteps((key_group, group) for key_group, group in self._groups.items() if group)
+        groups = _FreedInSteps(
+            (key_group, group.frozen() if isinstance(group, LayeredGroup) else group)
+            for key_group, group in self._groups.items()
+            if group
+        )
         changed = _FreedInSteps((key_group, keys) for key_group, (_, keys) in self._opened.items())
         self._opened = {}
-        self._in_cut = frozenset(key_group for key_group, group in groups.items() if isinstance(group, dict))
         self._tracks = True
         return StateCut(self.descriptor, groups, cut_id, since, None if since is None else changed)
 
-    def load(self, key_group: int) -> _Group:
+    def _open(self, key_group: int) -> tuple[_Group | LayeredGroup, _Keys | None]:
+        group = self._groups[key_group] = self._writable(key_group)
+        opened = self._opened[key_group] = group, {} if self._tracks else None
+        return opened
+
+    def _writable(self, key_group: int) -> _Group | LayeredGroup:
+        """Return a group, or what is written to in its place if something else holds it."""
+        self.load(key_group)
+        # Asked before a variable holds it.
+        shared = is_shared(self._groups, key_group)
+        group = self.load(key_group)
+        if isinstance(group, dict):
+            return LayeredGroup(group) if shared else group
+        return group.load() if group.is_frozen else group
+
+    def _fold(self, key_group: int, group: LayeredGroup) -> _Group | LayeredGroup:
+        """Go on folding the layers of a group, and return what is left."""
+        folded = group.fold()
+        if folded is None:
+            return group
+        self._groups[key_group] = folded
+        if key_group in self._opened:
+            self._opened[key_group] = folded, self._opened[key_group][1]
+        return folded
+
+    def load(self, key_group: int) -> _Group | LayeredGroup:
         """Bring a key group into memory, and return it."""
         if key_group not in self._groups:
             raise self._not_owned(key_group)
         group = self._groups[key_group]
-        if isinstance(group, dict):
+        if isinstance(group, dict | LayeredGroup):
             return group
         loaded = self._groups[key_group] = group.load()
         return loaded
-
-    def _open(self, key_group: int) -> tuple[_Group, _Keys | None]:
-        group = self.load(key_group)
-        if key_group in self._in_cut:
-            group = self._groups[key_group] = group.copy()
-        opened = self._opened[key_group] = group, {} if self._tracks else None
-        return opened
 
     def _not_owned(self, key_group: int) -> KeyGroupOutOfRange:
         return KeyGroupOutOfRange(key_group, self._owned.start, self._owned.end)
@@ -222,5 +248,5 @@ class MemoryBackend:
         """Do nothing: memory is freed by itself."""
 
 
-def _is_whole(group: _Group, changed: _Keys) -> bool:
+def _is_whole(group: _Group | LayeredGroup, changed: _Keys) -> bool:
     return len(changed) > max(CHANGED_KEYS_MIN, len(group) // 2)

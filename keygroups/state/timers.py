@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from collections.abc import Callable, Hashable, Mapping
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -40,13 +41,8 @@ TIMER_STATES = {state.name: state for state in (PROCESSING_TIME, EVENT_TIME)}
 """The states in which timers are kept, by their reserved names."""
 
 
-class Place(NamedTuple):
-    """Where a timer is kept; places are ordered as their timers are to fire."""
-
-    timestamp: int
-    number: int
-    key_group: int
-    identity: Hashable
+Place: TypeAlias = tuple[int, int, int, Hashable]
+"""Where a timer is kept: timestamp, number, key group, identity of the key. Ordered as the timers are to fire."""
 
 
 class TimerIndex:
@@ -54,7 +50,7 @@ class TimerIndex:
 
     The state says which timers there are, and the index is made from it. A place whose timer has been deleted stays
     until it comes up, or until there are too many of them. A timer that is due while its key is busy is *parked*, and
-    asked for when the key becomes free.
+    asked for when the key becomes free. Of each key, what is parked comes before what is not, and is in order.
 
     Parameters
     ----------
@@ -86,7 +82,7 @@ class TimerIndex:
             number: group if isinstance(group, dict) else group.load() for number, group in restored.items()
         }
         self._heap = [
-            Place(timestamp, next(self._numbers), key_group, identity)
+            (timestamp, next(self._numbers), key_group, identity)
             for key_group, group in groups.items()
             for identity, timestamps in group.items()
             for timestamp in timestamps
@@ -97,54 +93,62 @@ class TimerIndex:
     @property
     def first(self) -> int | None:
         """The timestamp of the next timer, unless it has been deleted; those that are parked aside."""
-        return self._heap[0].timestamp if self._heap else None
+        return self._heap[0][0] if self._heap else None
 
     def add(self, timestamp: int, key_group: int, identity: Hashable) -> None:
         """Tell that a timer is in the state that was not before."""
-        place = Place(timestamp, next(self._numbers), key_group, identity)
-        # In the order of its key: what is parked is not looked for elsewhere.
-        heapq.heappush(self.parked.get(identity, self._heap), place)
+        place = timestamp, next(self._numbers), key_group, identity
+        parked = self.parked.get(identity)
+        if parked is not None and place < parked[-1]:
+            insort(parked, place)
+        else:
+            heapq.heappush(self._heap, place)
 
     def deleted(self) -> None:
         """Tell that a timer is not in the state any more."""
         self._stale += 1
         if self._stale > max(STALE_MIN, len(self._heap) // 2):
-            kept = {(place.timestamp, place.identity): place for place in self._heap if self._is_kept(place)}
+            kept = {(place[0], place[3]): place for place in self._heap if self._is_kept(place)}
             self._heap = list(kept.values())
             heapq.heapify(self._heap)
             self._stale = 0
 
     def take(self, until: int) -> Place | None:
         """Remove from the state the next timer with a timestamp up to some time whose key is free."""
-        while self._heap and self._heap[0].timestamp <= until:
+        while self._heap and self._heap[0][0] <= until:
             place = heapq.heappop(self._heap)
-            if not self._is_kept(place):
-                self._stale = max(0, self._stale - 1)
-            elif self._is_busy(original_of(place.identity)):
-                heapq.heappush(self.parked.setdefault(place.identity, []), place)
+            identity = place[3]
+            if self._is_busy(original_of(identity)):
+                self.parked.setdefault(identity, []).append(place)
+            elif self._remove(place):
+                return place
             else:
-                return self._removed(place)
+                self._stale = max(0, self._stale - 1)
         return None
 
     def take_parked(self, identity: Hashable, until: int) -> Place | None:
         """Remove from the state the next timer of a key that has become free."""
         parked = self.parked.pop(identity, [])
-        while parked and parked[0].timestamp <= until:
-            place = heapq.heappop(parked)
-            if self._is_kept(place):
+        while parked and parked[0][0] <= until:
+            place = parked.pop(0)
+            if self._remove(place):
                 if parked:
                     self.parked[identity] = parked
-                return self._removed(place)
+                return place
         for place in parked:
             heapq.heappush(self._heap, place)
         return None
 
     def _is_kept(self, place: Place) -> bool:
-        timestamps: Any = self.table.get(place.key_group, place.identity)
-        return timestamps is not MISSING and place.timestamp in timestamps
-
-    def _removed(self, place: Place) -> Place:
         timestamp, _, key_group, identity = place
         timestamps: Any = self.table.get(key_group, identity)
+        return timestamps is not MISSING and timestamp in timestamps
+
+    def _remove(self, place: Place) -> bool:
+        """Remove a timer from the state, and tell whether it was there."""
+        timestamp, _, key_group, identity = place
+        timestamps: Any = self.table.get(key_group, identity)
+        if timestamps is MISSING or timestamp not in timestamps:
+            return False
         self.table.put_entries(key_group, identity, timestamps.delete(timestamp), (timestamp,), replaced=False)
-        return place
+        return True

@@ -31,7 +31,7 @@ class Transaction:
     def __init__(self, backend: KeyedStateBackend, key: Hashable, key_group: int) -> None:
         self.backend = backend
         self.key = key
-        self.identity = identity_of(key)
+        self.identity = key if type(key) is str or type(key) is int else identity_of(key)
         self.key_group = key_group
         self.writes: dict[StateTable, object] = {}
         self.overlays: dict[StateTable, Any] | None = None
@@ -48,22 +48,26 @@ class Transaction:
         table = self.backend.tables.get(descriptor.name)
         if table is None:
             raise StateNotDeclared(descriptor.name, tuple(self.backend.tables))
-        if table.descriptor.kind != descriptor.kind:
+        kind = type(descriptor)
+        if kind is not type(table.descriptor):
             raise WrongStateKind(descriptor.name, descriptor.kind, table.descriptor.kind)
-        handles = HANDLES if table.descriptor.ttl is None else EXPIRING_HANDLES
-        return handles[descriptor.kind](self, table)
+        handle = (HANDLES if table.descriptor.ttl is None else EXPIRING_HANDLES)[kind]()
+        handle.transaction, handle.table = self, table
+        return handle
 
     def commit(self) -> None:
         """Apply all writes and end the transaction."""
         self.closed = True
-        overlays = self.overlays
-        for table in self.writes if overlays is None else (*self.writes, *overlays):
-            # A key group that is damaged must fail before the first write, not between two.
-            table.load(self.key_group)
-        for table, value in self.writes.items():
+        writes, overlays = self.writes, self.overlays
+        if overlays is not None or len(writes) > 1:
+            for table in (*writes, *(overlays or ())):
+                # A key group that is damaged must fail before the first write, not between two.
+                table.load(self.key_group)
+        for table, value in writes.items():
             table.put(self.key_group, self.identity, value)
-        for table, overlay in () if overlays is None else overlays.items():
-            overlay.apply(table, self.key_group, self.identity)
+        if overlays is not None:
+            for table, overlay in overlays.items():
+                overlay.apply(table, self.key_group, self.identity)
 
     def abandon(self) -> None:
         """Forget all writes and end the transaction."""

@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple
 
+from keygroups.descriptors import (
+    AggregatingState,
+    ListState,
+    MapState,
+    ReducingState,
+    StateDescriptor,
+    ValueState,
+)
 from keygroups.state.backend import MISSING
 from keygroups.state.handles import (
     AggregatingHandle,
@@ -44,14 +52,14 @@ class _ExpiringHandle(_Handle):
     __slots__ = ()
 
     def _now(self) -> int:
-        return self._transaction.backend.wall_time()
+        return self.transaction.backend.wall_time()
 
     def _is_extended_by_reads(self) -> bool:
-        ttl = self._table.descriptor.time_to_live
+        ttl = self.table.descriptor.time_to_live
         return ttl is not None and ttl.update == "read_and_write"
 
     def _made_to_live(self, value: Any) -> Expiring:
-        ttl = self._table.descriptor.time_to_live
+        ttl = self.table.descriptor.time_to_live
         assert ttl is not None, "other states have other handles"
         return Expiring(value, self._now() + ttl.milliseconds)
 
@@ -66,16 +74,16 @@ class _ExpiringSingle(_ExpiringHandle):
         if held is MISSING:
             return MISSING
         if held.expires_at <= self._now():
-            self._transaction.writes[self._table] = MISSING
+            self.transaction.writes[self.table] = MISSING
             return MISSING
         if self._is_extended_by_reads():
-            self._transaction.writes[self._table] = self._made_to_live(held.value)
+            self.transaction.writes[self.table] = self._made_to_live(held.value)
         return held.value
 
     def _write(self, value: Any) -> None:
         self._check_open()
         self._check_storable(value)
-        self._transaction.writes[self._table] = self._made_to_live(value)
+        self.transaction.writes[self.table] = self._made_to_live(value)
 
 
 class ExpiringValueHandle(_ExpiringSingle, ValueHandle):
@@ -86,7 +94,7 @@ class ExpiringValueHandle(_ExpiringSingle, ValueHandle):
     def value(self) -> Any:
         """Return the key's value, or the descriptor's default where it has none that lives."""
         value = self._read()
-        return self._table.descriptor.default if value is MISSING else value  # type: ignore[union-attr]
+        return self.table.descriptor.default if value is MISSING else value  # type: ignore[union-attr]
 
     def update(self, value: object) -> None:
         """Set the key's value once the invocation completes."""
@@ -213,11 +221,11 @@ class ExpiringMapHandle(_ExpiringHandle, MapHandle):
         overlay.changed.add(identity)
 
 
-EXPIRING_HANDLES: dict[str, Any] = {
-    "value": ExpiringValueHandle,
-    "list": ExpiringListHandle,
-    "map": ExpiringMapHandle,
-    "reducing": ExpiringReducingHandle,
-    "aggregating": ExpiringAggregatingHandle,
+EXPIRING_HANDLES: dict[type[StateDescriptor], Any] = {
+    ValueState: ExpiringValueHandle,
+    ListState: ExpiringListHandle,
+    MapState: ExpiringMapHandle,
+    ReducingState: ExpiringReducingHandle,
+    AggregatingState: ExpiringAggregatingHandle,
 }
 """The class of handles of each kind of state with a time to live."""

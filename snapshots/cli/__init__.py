@@ -10,7 +10,8 @@ __all__ = ["main"]
 _HELP_WITHOUT_EXTRA = """\
 Usage: keygroups COMMAND [ARGS]...
 
-Look at, check, rescale and clean up snapshots: inspect, plan, repartition, compact, verify, gc, pin, unpin, doctor.
+Look at, check, rescale and clean up snapshots: inspect, plan, repartition, diff, export, compact, verify, gc, pin,
+unpin, doctor.
 
 The commands need packages that are not installed: pip install 'keygroups[cli]'
 """

@@ -8,8 +8,10 @@ import typer
 
 from keygroups.errors import KeyGroupsError
 from snapshots.cli.compact import compact
+from snapshots.cli.diff import diff
 from snapshots.cli.doctor import doctor
 from snapshots.cli.errors import exit_code_of, show_error
+from snapshots.cli.export import export
 from snapshots.cli.gc import gc, pin, unpin
 from snapshots.cli.inspect import inspect
 from snapshots.cli.plan import plan
@@ -25,7 +27,7 @@ app = typer.Typer(
     # A bug's traceback is for a bug report: whole, plain, and without the values of local variables.
     pretty_exceptions_enable=False,
 )
-for command in (inspect, plan, repartition, compact, verify, gc, pin, unpin, doctor):
+for command in (inspect, plan, repartition, diff, export, compact, verify, gc, pin, unpin, doctor):
     app.command()(command)
 
 

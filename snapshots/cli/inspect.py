@@ -3,64 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
-import numpy as np
-import pyarrow as pa
+import typer
 
 from keygroups.ranges import KeyGroupRange, range_of
+from snapshots.cli.bars import bar_chart
 from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, load, open_store
 from snapshots.cli.output import Table, output_for
-from snapshots.cli.sizes import Size, size_of
+from snapshots.cli.sizes import Size
+from snapshots.inspection import (
+    InFlightSummary,
+    KeyGroupSizes,
+    LargeKey,
+    VersionSummary,
+    history,
+    in_flight_summary,
+    key_group_sizes,
+    largest_keys,
+)
+from snapshots.inspection.export import plain
 from snapshots.manifest import Manifest
 from snapshots.snapshot import Snapshot
+from snapshots.store import SnapshotStore
+
+History = Annotated[int, typer.Option("--history", min=0, help="How many of the newest versions are listed.")]
+Largest = Annotated[int, typer.Option("--largest", min=0, help="So many of the largest keys; reads every row.")]
 
 
-def inspect(uri: Uri, version: Version = None, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
-    """Show a snapshot's states, in-flight elements and key-group ranges."""
+def inspect(
+    uri: Uri,
+    version: Version = None,
+    history: History = 5,
+    largest: Largest = 0,
+    as_json: AsJson = False,
+    storage_option: StorageOptions = None,
+) -> None:
+    """Show a snapshot: states, in-flight elements, who owns which key groups, how even they are, and its history."""
     output = output_for(as_json=as_json)
-    report = Inspection.of(load(open_store(uri, storage_option), version))
+    store = open_store(uri, storage_option)
+    report = Inspection.of(store, load(store, version), versions=history, largest=largest)
     output.show(report)
     if not all(subtask.size.is_exact for subtask in report.subtasks):
-        output.note("~ by share of key groups: a file holds more than the subtask's range, or the same keys as another")
-
-
-@dataclass(frozen=True, slots=True)
-class InFlight:
-    """The in-flight elements of a snapshot, counted.
-
-    Attributes
-    ----------
-    pending, completed : int
-        Records whose call has not, or has, returned.
-    watermarks : int
-        Watermarks between them.
-    by_key_group : numpy.ndarray
-        Elements with a key, for each key group.
-    """
-
-    pending: int
-    completed: int
-    watermarks: int
-    by_key_group: np.ndarray[tuple[int], np.dtype[np.int64]]
-
-    @classmethod
-    def of(cls, elements: pa.Table, max_parallelism: int) -> InFlight:
-        """Count the elements of a table of `Snapshot.in_flight`."""
-        is_watermark = elements["kind"].to_numpy() == "watermark"
-        completed = elements["completed"].to_numpy() & ~is_watermark
-        key_groups = elements["key_group"].to_numpy()
-        return cls(
-            pending=int((~completed & ~is_watermark).sum()),
-            completed=int(completed.sum()),
-            watermarks=int(is_watermark.sum()),
-            by_key_group=np.bincount(key_groups[key_groups >= 0], minlength=max_parallelism),
-        )
-
-    def count_in(self, key_groups: KeyGroupRange) -> int:
-        """Return how many elements have a key in the range."""
-        return int(self.by_key_group[key_groups.start : key_groups.end + 1].sum())
+        output.note("~ at most: a delta may have rows for keys that its base has as well; keygroups compact folds them")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,33 +59,47 @@ class Subtask:
     in_flight: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
     """The report of ``keygroups inspect``."""
 
     manifest: Manifest
     subtasks: tuple[Subtask, ...]
-    in_flight: InFlight
+    in_flight: InFlightSummary
+    sizes: dict[str, KeyGroupSizes]
+    history: list[VersionSummary]
+    largest: dict[str, list[LargeKey]] | None
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> Inspection:
-        """Read what the report needs: the manifest, and the in-flight elements."""
+    def of(cls, store: SnapshotStore, snapshot: Snapshot, *, versions: int = 5, largest: int = 0) -> Inspection:
+        """Read what the report needs: manifests, footers and in-flight elements; all rows for the largest keys."""
         manifest = snapshot.manifest
-        in_flight = InFlight.of(snapshot.in_flight(), manifest.max_parallelism)
-        keyed = manifest.files_of("keyed", "delta")
-        ranges = (
-            range_of(index, manifest.parallelism, manifest.max_parallelism) for index in range(manifest.parallelism)
+        in_flight, sizes = in_flight_summary(snapshot), key_group_sizes(snapshot)
+        everything = KeyGroupSizes.sum_of(sizes.values(), manifest.max_parallelism)
+        subtasks = []
+        for index in range(manifest.parallelism):
+            owned = range_of(index, manifest.parallelism, manifest.max_parallelism)
+            rows, delta_rows, bytes_ = everything.within(owned)
+            size = Size(rows + delta_rows, bytes_, everything.is_exact and not delta_rows)
+            subtasks.append(Subtask(index, owned, size, in_flight.count_in(owned)))
+        return cls(
+            manifest=manifest,
+            subtasks=tuple(subtasks),
+            in_flight=in_flight,
+            sizes=sizes,
+            history=history(store, versions) if versions else [],
+            largest={name: largest_keys(snapshot, name, largest) for name in sizes} if largest else None,
         )
-        subtasks = tuple(
-            Subtask(index, key_groups, size_of(keyed, key_groups), in_flight.count_in(key_groups))
-            for index, key_groups in enumerate(ranges)
-        )
-        return cls(manifest, subtasks, in_flight)
+
+    @property
+    def all_sizes(self) -> KeyGroupSizes:
+        """All states together."""
+        return KeyGroupSizes.sum_of(self.sizes.values(), self.manifest.max_parallelism)
 
     def to_json(self) -> dict[str, Any]:
         """Return the stable form."""
         manifest = self.manifest
-        return {
+        report = {
             "version": manifest.version,
             "snapshot_id": manifest.snapshot_id,
             "parent_version": manifest.parent_version,
@@ -124,7 +124,7 @@ class Inspection:
                 for subtask in self.subtasks
             ],
             "states": [
-                dict(zip(("name", "kind", "type", "rows", "bytes"), row, strict=True)) for row in self._states()
+                dict(zip(("name", "kind", "type", "rows", "bytes", "skew"), row, strict=True)) for row in self._states()
             ],
             "in_flight": {
                 "elements": manifest.in_flight_count,
@@ -135,7 +135,16 @@ class Inspection:
             "watermarks": list(manifest.watermarks),
             "source_position": manifest.source_position,
             "metrics": manifest.metrics,
+            "in_flight_by_attempt": {str(attempt): n for attempt, n in self.in_flight.by_attempt.items()},
+            "in_flight_by_age": dict(self.in_flight.by_age),
+            "key_groups": _sizes_json(self.all_sizes),
+            "history": [asdict(one) for one in self.history],
         }
+        if self.largest is not None:
+            report["largest_keys"] = {
+                name: [asdict(key) | {"key": plain(key.key)} for key in keys] for name, keys in self.largest.items()
+            }
+        return report
 
     def tables(self) -> Iterable[Table]:
         """Return the form for people."""
@@ -157,7 +166,18 @@ class Inspection:
                 for subtask in self.subtasks
             ),
         )
-        yield Table("states", ("state", "kind", "type", "rows", "bytes"), tuple(self._states()))
+        states = tuple((*row[:5], f"{row[5]:.1f}") for row in self._states())
+        yield Table("states", ("state", "kind", "type", "rows", "bytes", "skew"), states)
+        yield bar_chart(self.all_sizes)
+        if self.in_flight.pending + self.in_flight.completed:
+            ages = (*((age, n) for age, n in self.in_flight.by_age.items() if n),)
+            attempts = (*((f"attempt {attempt}", n) for attempt, n in self.in_flight.by_attempt.items()),)
+            yield Table("in flight, by age and by attempt", (), ages + attempts)
+        for name, keys in (self.largest or {}).items():
+            rows = tuple((repr(key.key), key.key_group, key.entries, key.bytes) for key in keys)
+            yield Table(f"largest keys of {name}", ("key", "key group", "entries", "bytes"), rows)
+        if self.history:
+            yield _history_table(self.history)
 
     def _facts(self) -> Iterable[tuple[str, object]]:
         manifest = self.manifest
@@ -180,10 +200,33 @@ class Inspection:
         for name, count in manifest.metrics.items():
             yield f"metric {name}", count
 
-    def _states(self) -> Iterable[tuple[str, str, str | None, int, int]]:
+    def _states(self) -> Iterable[tuple[str, str, str | None, int, int, float]]:
         for state in self.manifest.states:
             files = self.manifest.files_of("keyed", "delta", state=state.name)
-            yield state.name, state.kind, state.type, sum(f.rows for f in files), sum(f.bytes for f in files)
+            size = sum(f.rows for f in files), sum(f.bytes for f in files)
+            yield state.name, state.kind, state.type, *size, round(self.sizes[state.name].skew, 3)
+
+
+def _sizes_json(sizes: KeyGroupSizes) -> dict[str, Any]:
+    return {
+        "rows": sizes.rows.tolist(),
+        "delta_rows": sizes.delta_rows.tolist(),
+        "bytes": sizes.bytes.tolist(),
+        "exact": sizes.is_exact,
+        "skew": round(sizes.skew, 3),
+    }
+
+
+def _history_table(versions: list[VersionSummary]) -> Table:
+    columns = ("version", "created", "operation", "parallelism", "files", "deltas", "bytes", "added", "in flight", "")
+    rows = tuple(
+        (
+            *(one.version, one.created_at, one.operation, one.parallelism, one.files, one.deltas, one.bytes),
+            *(one.bytes_added, one.in_flight, "pinned" if one.pinned else ""),
+        )
+        for one in versions
+    )
+    return Table("history", columns, rows)
 
 
 def _approximate(number: int, size: Size) -> int | str:

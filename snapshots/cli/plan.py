@@ -6,11 +6,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from keygroups.ranges import subtask_of
 from keygroups.rescale import Move, RescalePlan, plan_rescale
 from snapshots.cli.options import AsJson, Parallelism, StorageOptions, Uri, load, open_store
 from snapshots.cli.output import Table, output_for
 from snapshots.cli.sizes import size_of
 from snapshots.manifest import Manifest
+
+_DRAWING_WIDTH = 64
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+"""Subtasks by their number; after the 36th from the beginning again."""
 
 
 def plan(uri: Uri, parallelism: Parallelism, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
@@ -19,6 +24,22 @@ def plan(uri: Uri, parallelism: Parallelism, as_json: AsJson = False, storage_op
     output.show(Plan.of(load(open_store(uri, storage_option), None).manifest, parallelism))
     command = f"keygroups repartition {uri} --parallelism {parallelism}"
     output.note(f"nothing was changed; to commit it, by metadata alone: {command}")
+
+
+def drawing(rescale: RescalePlan) -> Table:
+    """Draw the owners of the key groups before and after, one below the other, and what changes hands."""
+    count = rescale.max_parallelism
+    width = min(count, _DRAWING_WIDTH)
+    places = [place * count // width for place in range(width)]
+    owners = [
+        [subtask_of(place, parallelism, count) for place in places]
+        for parallelism in (rescale.old_parallelism, rescale.new_parallelism)
+    ]
+    moved = "".join("^" if old != new else "." for old, new in zip(*owners, strict=True))
+    before, after = ("".join(_DIGITS[owner % len(_DIGITS)] for owner in side) for side in owners)
+    each = "one" if count == width else f"about {count / width:.0f}"
+    rows = (("before", before), ("after", after), ("moves", moved))
+    return Table(f"owners of the key groups 0 to {count - 1}; a character is {each}", (), rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +94,7 @@ class Plan:
 
     def tables(self) -> Iterable[Table]:
         """Return the form for people."""
+        yield drawing(self.rescale)
         yield Table(
             f"from parallelism {self.rescale.old_parallelism} to {self.rescale.new_parallelism} "
             f"(snapshot {self.version}, {self.rescale.max_parallelism} key groups)",

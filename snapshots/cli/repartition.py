@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from snapshots.cli.options import AsJson, Hash, MaxParallelism, Parallelism, StorageOptions, Uri, load, open_store
 from snapshots.cli.output import Table, output_for
+from snapshots.cli.progress import progress_bar
 from snapshots.manifest import Manifest
 from snapshots.rewrite import Target
 from snapshots.snapshot import Snapshot
@@ -139,14 +136,5 @@ def _run(store: SnapshotStore, target: Target, *, rewrite: bool, engine: Engine)
 
         with session() as spark:
             return run(engine="spark", spark=spark)
-    with _progress_bar() as progress:
+    with progress_bar("rewriting") as progress:
         return run(progress=progress)
-
-
-@contextmanager
-def _progress_bar() -> Iterator[Callable[[int, int], None]]:
-    """Show how far a rewrite is, on a terminal only."""
-    columns = (TextColumn("rewriting"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
-        task = bar.add_task("rewriting", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

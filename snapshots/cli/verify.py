@@ -11,12 +11,15 @@ import typer
 from snapshots.cli.errors import CHECK_FAILED
 from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, open_store
 from snapshots.cli.output import Table, output_for
+from snapshots.cli.progress import progress_bar
 from snapshots.verify import VerifyReport
 
 
 def verify(uri: Uri, version: Version = None, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
     """Read every file of a snapshot and compare it with the manifest."""
-    report = open_store(uri, storage_option).verify(version)
+    store = open_store(uri, storage_option)
+    with progress_bar("verifying") as progress:
+        report = store.verify(version, progress=progress)
     output_for(as_json=as_json).show(Verification(report))
     if not report.ok:
         raise typer.Exit(CHECK_FAILED)

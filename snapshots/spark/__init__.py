@@ -1,7 +1,8 @@
-"""Snapshots and Spark: stored outputs as a DataFrame, the rewrite as a job."""
+"""Snapshots and Spark: a data source, stored outputs as a DataFrame, the rewrite as a job."""
 
 from __future__ import annotations
 
 from snapshots.spark.outputs import outputs_frame
+from snapshots.spark.source import register
 
-__all__ = ["outputs_frame"]
+__all__ = ["outputs_frame", "register"]

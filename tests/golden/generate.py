@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from keygroups import KeyGroupRange, ListState, MapState, ReducingState, ValueState, key_group_of
 from keygroups.state import MISSING, MemoryBackend, Transaction, identity_of
+from keygroups.state.timers import TIMER_STATES, Timer
 from snapshots import InFlightElement, OperatorStateCut, SnapshotStore, SubtaskSnapshot
 from snapshots.manifest import FORMAT_VERSION
 
@@ -90,6 +92,38 @@ def write_entries(root: Path) -> None:
         store.write([_part(backend)])
 
 
+NOW = 2_000_000_000_000
+"""The processing time of the snapshot with timers and values that expire, in milliseconds."""
+
+VISITS = ListState("visits", pa.int64(), ttl=100)
+NAME = ValueState("name", ttl=100)
+TIMED_STATES = (VISITS, NAME, *TIMER_STATES.values())
+TIMER_ELEMENTS = (
+    InFlightElement(0, 0, value=Timer(5, True), timestamp=5, key="a", key_group=key_group_of("a", G), element_id="e0"),
+    InFlightElement(0, 1, value=Timer(NOW, False), key="b", key_group=key_group_of("b", G), element_id="e1", attempt=2),
+    InFlightElement(0, 2, is_watermark=True, timestamp=7),
+)
+
+
+def write_timed(root: Path) -> None:
+    """Write values that expire and timers: a whole version, and one with a delta; some elements expire in between."""
+    now = NOW
+    store = SnapshotStore(root, OPERATOR_ID)
+    backend = MemoryBackend(TIMED_STATES, KeyGroupRange(0, G - 1), wall_time=lambda: now)
+    for version in (1, 2):
+        for number in range(30 if version == 1 else 2):
+            key = f"key {number}"
+            transaction = Transaction(backend, key, key_group_of(key, G))
+            transaction.state(VISITS).add_all([version, number])
+            transaction.state(NAME).update(key)
+            for timers in TIMER_STATES.values():
+                transaction.state(timers).put(number, None)
+            transaction.commit()
+            now += 1000
+        now += 60_000
+        store.write([replace(_part(backend), in_flight=TIMER_ELEMENTS, wall_time=now)])
+
+
 def _part(backend: MemoryBackend) -> SubtaskSnapshot:
     return SubtaskSnapshot(
         subtask_index=0,
@@ -105,7 +139,8 @@ def _part(backend: MemoryBackend) -> SubtaskSnapshot:
 
 if __name__ == "__main__":
     made = 0
-    for name, writes in ((f"v{FORMAT_VERSION}", write), (f"entries-v{FORMAT_VERSION}", write_entries)):
+    for name, writes in (("v", write), ("entries-v", write_entries), ("timed-v", write_timed)):
+        name = f"{name}{FORMAT_VERSION}"
         if not (FOLDER / name).exists():
             writes(FOLDER / name)
             made += 1

@@ -25,6 +25,17 @@ class _NoWait(selectors.SelectSelector):
         return []
 
 
+class VirtualClock:
+    """The loop's clock, with a processing time that follows it."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.time = loop.time
+        self.call_at = loop.call_at
+
+    def wall_time(self) -> int:
+        return 1_000_000_000_000 + int(1000 * self.time())
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """Asyncio's own loop, with the clock and the selector replaced; no sockets and no other threads."""
 

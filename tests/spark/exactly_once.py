@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark import cloudpickle
+from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op import AsyncFunction
@@ -36,23 +37,35 @@ SLOW = 20
 
 
 class Lookup(AsyncFunction):
-    """Numbers the rows of each key, through a service that records its calls; may take its worker down, once."""
+    """Numbers the rows of each key, through a service that records its calls.
+
+    It may take its worker or executor down, or stall an attempt of its task, once.
+    """
 
     states = (COUNT,)
 
     def __init__(self, folder: Path) -> None:
         self.service = folder / "calls"
         self.killed = folder / "killed"
+        self.second_attempt = folder / "second attempt"
         self.point: str | None = None
 
     async def open(self, runtime: Any) -> None:
         self.subtask = runtime.subtask_index
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber():
+            self.second_attempt.touch()
 
     async def async_invoke(self, value: dict[str, Any], ctx: Any) -> list[Any]:
         with self.service.open("a") as calls:
             calls.write(json.dumps([value["id"], ctx.idempotency_key]) + "\n")
         if value["id"] == ROWS_PER_FILE + 7:
             self.kill_at("in a call")
+            self.kill_at("in a call, the executor", executor_of_this_worker)
+            if self.point == "stall" and not self.killed.exists():
+                self.killed.touch()
+                await asyncio.sleep(3600)
         if (
             self.point == "in a call made again"
             and calls_of(self.service).count([value["id"], ctx.idempotency_key]) > 1
@@ -67,10 +80,16 @@ class Lookup(AsyncFunction):
         if self.subtask == 1:
             self.kill_at("before a subtask writes")
 
-    def kill_at(self, point: str) -> None:
+    def kill_at(self, point: str, process: Callable[[], int] = os.getpid) -> None:
         if self.point == point and not self.killed.exists():
             self.killed.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(process(), signal.SIGKILL)
+
+
+def executor_of_this_worker() -> int:
+    """Return the process of the executor: it has started the daemon that this worker was forked from."""
+    answer = subprocess.run(["ps", "-o", "ppid=", "-p", str(os.getppid())], check=True, stdout=subprocess.PIPE)
+    return int(answer.stdout)
 
 
 def calls_of(service: Path) -> list[list[Any]]:

@@ -1,15 +1,39 @@
-"""Several executors, each a process of its own, with snapshots on S3."""
+"""Several executors, each a process of its own, with snapshots on S3 or on a shared path."""
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.s3_server import s3_server
 from tests.spark.exactly_once import World
+from tests.spark.standalone import standalone_cluster
 from tests.spark.test_kill_process import start
+
+EXECUTORS = 2
+
+
+@pytest.fixture(scope="module")
+def cluster(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if sys.platform != "linux":
+        pytest.skip("the workers need several addresses of the loopback, which only Linux has from the start")
+    with standalone_cluster(tmp_path_factory.mktemp("cluster"), EXECUTORS) as master:
+        yield master
+
+
+def run(world: World, master: str, **settings: Any) -> dict[str, Any]:
+    """Run the pipeline to its end in a process of its own; returns what it found."""
+    options = {"spark.executor.memory": "512m", "spark.executor.cores": "2"} | settings.pop("options", {})
+    with start(world.folder, master=master, options=options, rescales=True, **settings) as process:
+        output, _ = process.communicate()
+    assert process.returncode == 0
+    found: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return found
 
 
 @pytest.mark.timeout(240)
@@ -18,12 +42,40 @@ def test_executors_share_a_bucket_and_one_of_their_workers_is_killed(java: None,
         world = World(tmp_path, server.new_root(), server.options)
         world.prepare()
         settings = {"snapshots": world.snapshots, "storage_options": world.storage_options}
-        cluster = {"master": "local-cluster[2,1,1024]", "options": {"spark.executor.memory": "1g"}}
-        with start(tmp_path, **cluster, **settings, rescales=True, point="in a call") as run:
-            output, _ = run.communicate()
-        assert run.returncode == 0
-        found = json.loads(output.splitlines()[-1])
-        assert found == {"executors": 2, "parallelism": [2, 4, 3, 2]}
+        options = {"spark.executor.memory": "1g", "spark.executor.cores": "1"}
+        found = run(world, "local-cluster[2,1,1024]", **settings, point="in a call", options=options)
+        assert found == {"executors": EXECUTORS, "parallelism": [2, 4, 3, 2]}
         assert world.function.killed.exists()
         world.assert_exact()
         world.assert_calls(set(), 0)
+
+
+@pytest.mark.timeout(300)
+def test_an_executor_is_killed_and_no_worker_lives_longer_than_a_task(cluster: str, tmp_path: Path) -> None:
+    """Without reuse each task is a new process: nothing that an epoch has kept is there in the next one."""
+    world = World(tmp_path)
+    world.prepare()
+    found = run(world, cluster, point="in a call, the executor", options={"spark.python.worker.reuse": "false"})
+    assert found["parallelism"] == [2, 4, 3, 2]
+    assert world.function.killed.exists()
+    world.assert_exact()
+    world.assert_calls(set(), 0)
+
+
+@pytest.mark.timeout(300)
+def test_of_a_speculated_task_one_attempt_counts(cluster: str, tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.prepare()
+    speculation = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.minTaskRuntime": "100ms",
+        "spark.speculation.multiplier": "1.1",
+    }
+    found = run(world, cluster, point="stall", options=speculation)
+    assert found == {"executors": EXECUTORS, "parallelism": [2, 4, 3, 2]}
+    assert world.function.killed.exists(), "the first attempt never ends by itself"
+    assert world.function.second_attempt.exists()
+    world.assert_exact()
+    world.assert_calls(set(), 0)

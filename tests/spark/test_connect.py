@@ -1,4 +1,7 @@
-"""Spark Connect: the stateless transform works, a pipeline says what it needs. In a process of its own."""
+"""Spark Connect: the stateless transform and the data source work, a pipeline says what it needs.
+
+In a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from pyspark.sql import SparkSession
 from async_op import AsyncBatchFunction, AsyncDataStream, AsyncFunction
 from async_op.spark import AsyncPipeline, split_dead_letters
 from keygroups import ConfigError
+from snapshots.spark import register
 
 class Double(AsyncFunction):
     async def async_invoke(self, value, ctx):
@@ -52,6 +56,14 @@ except Exception as error:
     assert "attempt 1 of element {'id': 7}" in str(error), error
 else:
     raise AssertionError("it did not fail")
+
+register(spark)
+rows = spark.range(0, 100, 1, 3).selectExpr("id as key", "2 * id as value")
+options = {"state": "twice", "parallelism": 2, "max_parallelism": 16}
+rows.write.format("keygroups").mode("append").options(**options).save("snapshots/written")
+stored = spark.read.format("keygroups").load("snapshots/written")
+assert sorted((row.key, row.value) for row in stored.collect()) == [(n, 2 * n) for n in range(100)]
+assert [row.value for row in stored.where("key = 30").collect()] == [60]
 
 ticks = spark.readStream.format("rate").option("rowsPerSecond", 20).load().selectExpr("value + 8 as id")
 query = (AsyncDataStream.unordered_wait(ticks, Double(), output_schema=SCHEMA)

@@ -1,4 +1,4 @@
-"""The demo, small: real flights, a killed driver, a rescale, and the comparison with a batch job."""
+"""The demo, small: real flights, a killed driver, rescales, and the comparison with a batch job."""
 
 from __future__ import annotations
 
@@ -65,6 +65,9 @@ def test_the_driver_was_killed_with_calls_in_flight_and_continued_with_another_p
     newest = json.loads(inspected.stdout)
     assert newest["parallelism"] == 3
     summary: dict[str, Any] = json.loads((played / "summary.json").read_text())
+    before, after = summary["parallelism_of_epochs"][:2], summary["parallelism_of_epochs"][2:]
+    assert set(before) == {3}
+    assert list(dict.fromkeys(after[after.index(2) :])) == [2, 4, 3], "on the fly, in one run"
     assert summary["flights"] == summary["rows_delivered"] == FLIGHTS
     assert summary["in_flight_at_crash"] > 0
     assert summary["reinvoked_after_crash"] > 0

@@ -150,3 +150,49 @@ def test_of_two_attempts_at_a_subtask_one_counts(
     world.run(spark, 2, rescales=True)
     world.assert_exact()
     world.assert_calls(set(), 0)
+
+
+def test_nothing_older_than_the_newest_version_is_needed(
+    spark: SparkSession, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Garbage is collected down to one version after every delivery, and before Spark replays the batch of an epoch.
+
+    The pipeline stops once in each sink, and once in the drain after the last batch, when Spark has already its own
+    commit; each time the claim of the restart is a newer version than the epoch that is delivered again.
+    """
+    stops = iter([True, False, True, False, True, True, False] + [False] * 20)
+
+    def in_sink(is_written: bool) -> None:
+        world.store.collect_garbage(keep_last=1, min_age=0, dry_run=False)
+        if is_written and next(stops):
+            raise Crash
+
+    for _ in range(10):
+        try:
+            world.run(spark, 2, in_sink=in_sink)
+        except Exception:  # noqa: BLE001 - ours, as Spark tells it
+            world.store.repartition(3)
+            world.store.compact()
+            world.store.collect_garbage(keep_last=1, min_age=0, dry_run=False)
+            assert len(world.store.versions()) == 1
+        else:
+            break
+    assert next(stops) is False
+    world.assert_exact()
+    world.assert_calls(set(), 0)
+
+
+def test_a_batch_that_a_drain_has_followed_is_not_delivered_again(spark: SparkSession, world: World) -> None:
+    world.run(spark, 2)
+    position = world.store.latest().source_position  # type: ignore[union-attr]
+    assert position is not None
+    assert position["kind"] == "drain"
+    assert position["epoch"] > position["batch_epoch"]
+    (commit,) = (world.folder / "checkpoint" / "commits").glob(f"{position['batch_id']}")
+    commit.unlink()
+    commit.with_name(f".{commit.name}.crc").unlink()
+    world.store.collect_garbage(keep_last=1, min_age=0, dry_run=False)
+    calls = len(world.calls())
+    world.run(spark, 3)
+    assert len(world.calls()) == calls
+    world.assert_exact()

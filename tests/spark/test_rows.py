@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -9,7 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from async_op import (
+    AsyncBatchFunction,
+    AsyncFunction,
+    AsyncWaitOperator,
+    BlockingFunction,
+    CallbackFunction,
+    DeadLetter,
+    ElementFailed,
+)
 from async_op.spark import OutputMismatch
+from async_op.spark.row_check import with_checked_rows
 from async_op.spark.rows import DEAD_LETTER, ROWS_AT_ONCE, OutputWriter, rows_of, slices_of
 
 COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("text", pa.string()), pa.field("tags", pa.list_(pa.int32()))])
@@ -72,3 +85,103 @@ def test_the_output_that_does_not_fit_is_named_among_others(bad: Any, column: st
         OutputWriter(COLUMNS).batch_of([*others, bad, *others])
     assert raised.value.column == column
     assert raised.value.output[:5] in repr(bad)
+
+
+_TYPES = [
+    *(pa.int8(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.bool_(), pa.string(), pa.binary(), pa.date32()),
+    *(pa.timestamp("us", "UTC"), pa.decimal128(5, 2), pa.list_(pa.int8()), pa.struct([("x", pa.int8())])),
+]
+_anything = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.sampled_from([-(2**63) - 1, -(2**63), -129, -128, 0, 127, 128, 2**31, 2**53 + 1, 2**63 - 1, 2**63]),
+    st.floats(),
+    st.text(max_size=3) | st.just("\ud800"),
+    st.binary(max_size=3),
+    st.dates() | st.datetimes(),
+    st.decimals(allow_nan=False, allow_infinity=False, places=2),
+    st.lists(st.integers(-130, 130), max_size=2),
+    st.just({"x": 1}) | st.just({"x": "a"}),
+)
+
+
+@given(st.sampled_from(_TYPES), st.booleans(), _anything)
+def test_a_row_is_refused_alone_if_it_would_be_among_others(type_: pa.DataType, nullable: bool, value: Any) -> None:
+    writer = OutputWriter(pa.schema([pa.field("value", type_, nullable)]))
+
+    def refused(run: Callable[[], object]) -> bool:
+        try:
+            run()
+        except OutputMismatch:
+            return True
+        return False
+
+    assert refused(lambda: writer.check((value,))) == refused(lambda: writer.batch_of([(value,)]))
+
+
+BAD = 7
+
+
+def _row(value: int) -> list[Any]:
+    return [(value, "x" if value != BAD else 5, None)]
+
+
+@dataclass(frozen=True)
+class Coroutine(AsyncFunction):
+    async def async_invoke(self, value: int, ctx: Any) -> Any:
+        return (row for row in _row(value))
+
+
+class Batch(AsyncBatchFunction):
+    max_batch_size = 4
+
+    async def async_invoke_batch(self, values: Any, ctxs: Any) -> Any:
+        return [_row(value) for value in values]
+
+
+class Blocking(BlockingFunction):
+    def invoke(self, value: int, ctx: Any) -> Any:
+        return _row(value)
+
+
+class Callback(CallbackFunction):
+    def async_invoke(self, value: int, result_future: Any) -> None:
+        result_future.complete(_row(value))
+
+
+@pytest.mark.parametrize("function", [Coroutine(), Batch(), Blocking(), Callback()])
+async def test_the_element_of_a_row_that_does_not_fit_is_named_and_the_others_go_on(function: Any) -> None:
+    outputs: list[Any] = []
+    letters: list[DeadLetter] = []
+    operator = AsyncWaitOperator(
+        with_checked_rows(function, OutputWriter(COLUMNS)),
+        outputs.append,
+        on_error="dead_letter",
+        dead_letters=letters.append,
+    )
+    await operator.open()
+    for value in range(12):
+        await operator.process(value)
+    await operator.finish()
+    await operator.close()
+    assert sorted(output.value for output in outputs) == [(value, "x", None) for value in range(12) if value != BAD]
+    (letter,) = letters
+    assert letter.value == BAD
+    assert isinstance(letter.error, OutputMismatch)
+    assert letter.error.column == "text"
+
+
+async def test_a_fallback_that_does_not_fit_fails_its_element() -> None:
+    class Never(AsyncFunction):
+        async def async_invoke(self, value: int, ctx: Any) -> Any:
+            await asyncio.Event().wait()
+
+        async def timeout(self, value: int, ctx: Any) -> Any:
+            return [("no number", "x", None)]
+
+    operator = AsyncWaitOperator(with_checked_rows(Never(), OutputWriter(COLUMNS)), lambda _: None, timeout=0.01)
+    await operator.open()
+    with pytest.raises(ElementFailed, match="element 3 .*column 'id'"):
+        await operator.process(3)
+        await operator.finish()
+    await operator.close()

@@ -129,9 +129,11 @@ def test_a_long_value_is_shortened(spark: SparkSession) -> None:
         ((1, 2**40), "id bigint, twice int", "column 'twice'"),
     ],
 )
-def test_an_output_that_does_not_fit_is_named(spark: SparkSession, output: object, schema: str, message: str) -> None:
+def test_the_element_of_an_output_that_does_not_fit_is_named(
+    spark: SparkSession, output: object, schema: str, message: str
+) -> None:
     outputs = AsyncDataStream.ordered_wait(spark.range(1), Return(output), output_schema=schema)
-    with pytest.raises(PythonException, match=f"OutputMismatch.*{message}"):
+    with pytest.raises(PythonException, match=f"element {{'id': 0}} .*OutputMismatch.*{message}"):
         outputs.collect()
 
 

@@ -4,8 +4,6 @@ import importlib.metadata
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,39 +22,16 @@ from snapshots.errors import CommitConflict, CommitOutcomeUnknown, SnapshotNotFo
 from snapshots.manifest import DataFile
 from snapshots.store import SnapshotStore
 from snapshots.subtask import InFlightElement, SubtaskSnapshot
+from tests.cli_kit import Answer, Cli, runner
 
 G = 128
 DELAY = ValueState("delay", pa.float64())
 NOTES = ValueState("notes")
 
 
-@dataclass(frozen=True)
-class Answer:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Cli = Callable[..., Answer]
-
-
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Run one command line in this process."""
-
-    def run(*arguments: str) -> Answer:
-        try:
-            code = app.run(arguments)
-        except SystemExit as leaving:
-            code = int(leaving.code or 0)
-        captured = capsys.readouterr()
-        return Answer(code, captured.out, captured.err)
-
-    return run
+    return runner(capsys)
 
 
 def subtask_snapshot(index: int, in_flight: tuple[InFlightElement, ...], watermark: int | None) -> SubtaskSnapshot:
@@ -124,18 +99,20 @@ def test_inspect_shows_the_same_to_people(cli: Cli, uri: str) -> None:
         assert expected in answer.out
 
 
-def test_inspect_says_where_a_size_is_a_share(cli: Cli, uri: str) -> None:
+def test_inspect_counts_the_rows_of_a_range_that_shares_files_with_others(cli: Cli, uri: str) -> None:
     cli("repartition", uri, "--parallelism", "3")
 
-    people, programs = cli("inspect", uri), cli("inspect", uri, "--json")
+    report = cli("inspect", uri, "--json").json
 
-    assert "~" in people.out
-    assert "share of key groups" in people.err
-    assert programs.json["parent_version"] == 1
+    assert report["parent_version"] == 1
     # Subtask 1 of 3 has key groups of both old subtasks, so of files that others read as well.
-    assert [row["exact"] for row in programs.json["subtasks"]] == [False, False, False]
-    assert [row["in_flight"] for row in programs.json["subtasks"]] == [1, 1, 1]
-    assert sum(row["rows"] for row in programs.json["subtasks"]) == pytest.approx(192, abs=2)
+    ranges = [(row["first"], row["last"]) for row in report["subtasks"]]
+    assert [row["rows"] for row in report["subtasks"]] == [
+        sum(1 + group % 2 for group in range(first, last + 1)) for first, last in ranges
+    ]
+    assert [row["exact"] for row in report["subtasks"]] == [True, True, True]
+    assert [row["in_flight"] for row in report["subtasks"]] == [1, 1, 1]
+    assert sum(row["bytes"] for row in report["subtasks"]) == sum(row["bytes"] for row in report["states"])
 
 
 def test_inspect_takes_an_older_version(cli: Cli, uri: str) -> None:

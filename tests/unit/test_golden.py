@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from keygroups.state import MISSING, identity_of
+from keygroups.state.timers import TIMER_STATES
 from snapshots import SnapshotStore
 from tests.golden import generate
 
@@ -107,3 +108,23 @@ def test_lists_and_maps_read_as_they_were_written(tmp_path: Path) -> None:
     anything = found["anything"]["a"]
     assert [anything[identity_of(key)] for key in (1, 1.0, ("t", 2))] == [1, "float", [1]]
     assert found["highest"] == {"a": 7, "b": 7}
+
+
+def test_timers_and_values_that_expire_read_as_they_were_written(tmp_path: Path) -> None:
+    shutil.copytree(generate.FOLDER / "timed-v1", tmp_path / "golden")
+    snapshot = SnapshotStore(tmp_path / "golden", generate.OPERATOR_ID).load(2)
+    restore = snapshot.restore(0, 1)
+    now = generate.NOW + 118_000
+    found: dict[str, dict[Any, Any]] = {}
+    for state, groups in restore.states(generate.TIMED_STATES, now).items():
+        found[state] = {key: content for group in groups.values() for key, content in group.load().items()}
+
+    assert set(snapshot.manifest.required_features) == {"delta", "entries", "operator_state", "timers", "ttl"}
+    visits = {key: [visit.value for visit in held if visit.expires_at > now] for key, held in found["visits"].items()}
+    assert visits == {"key 0": [2, 0], "key 1": [2, 1]} | {f"key {n}": [1, n] for n in range(19, 30)}
+    assert {key: name.expires_at for key, name in found["name"].items()} == {
+        f"key {n}": generate.NOW + 100_000 + (1000 * n if n > 1 else 90_000 + 1000 * n) for n in (0, 1, *range(19, 30))
+    }
+    for state in TIMER_STATES:
+        assert {key: list(timers) for key, timers in found[state].items()} == {f"key {n}": [n] for n in range(30)}
+    assert restore.queue().elements == generate.TIMER_ELEMENTS

@@ -2,14 +2,10 @@
 
 Micro-batches have 1,000 rows with keys drawn from all; the function keeps a dict per key and returns at once; two
 subtasks, 128 key groups.
-
-    python -m benchmarks.pipeline --json
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -23,7 +19,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from async_op import AsyncFunction
 from async_op.spark import AsyncPipeline
-from benchmarks._session import session
 from keygroups import ValueState, key_groups_of, range_of
 from keygroups.state import MemoryBackend
 from snapshots import SnapshotStore, SubtaskSnapshot
@@ -154,20 +149,14 @@ def rescale(pipeline: AsyncPipeline, epoch: int) -> None:
     pipeline.rescale(3 if epoch in range(EPOCHS // 2, EPOCHS - 2) else 2)
 
 
-def main() -> None:
-    """Measure all cases and print them."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.pipeline", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="machine-readable")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each case (default: 3)")
-    arguments = parser.parse_args()
+def epoch_figures(spark: SparkSession, repeats: int) -> list[dict[str, Any]]:
+    """Run all cases so often; returns the median of each figure."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    spark = session(2)
     runs = []
-    for _ in range(arguments.repeats):
+    for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
             runs.append(measure(spark, Path(folder)))
-    spark.stop()
-    figures = [
+    return [
         {
             "case": same[0].name,
             "measured": round(statistics.median(one.measured for one in same), 3),
@@ -176,12 +165,3 @@ def main() -> None:
         }
         for same in zip(*runs, strict=True)
     ]
-    if arguments.json:
-        json.dump({"epoch_rows": EPOCH_ROWS, "results": figures}, sys.stdout, indent=2)
-    else:
-        for figure in figures:
-            print("{case:64} {measured:10.2f} {unit:3} wanted {wanted}".format(**figure))
-
-
-if __name__ == "__main__":
-    main()

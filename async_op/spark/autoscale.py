@@ -1,0 +1,194 @@
+"""Which parallelism the next epoch should have, from what the epochs before it measured.
+
+As in DS2 (Kalavri and others, "Three steps is all you need", OSDI 2018) one measurement of the work that subtasks
+share says how many of them are needed, whatever their number is now; what they do not share is left out of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from keygroups.errors import ConfigError
+from keygroups.ranges import check_parallelism
+
+UTILISATION = 0.8
+"""An epoch is planned to take this share of the target, so that ordinary changes of load are no reason to rescale."""
+
+GROW_AFTER_EPOCHS = 2
+SHRINK_AFTER_EPOCHS = 5
+"""So many epochs in succession must agree; the first after a rescale, which loads state, is not asked."""
+
+STEP_MAX = 2
+"""The parallelism is at most multiplied by this at once: the less is left of the target, the less is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochMeasurement:
+    """What one micro-batch tells about the load.
+
+    Attributes
+    ----------
+    parallelism : int
+        The number of subtasks.
+    rows : int
+        Input rows.
+    seconds : float
+        How long the epoch took, its commit and its delivery included.
+    work_seconds : float
+        What its subtasks share, all of them together: of each the time to take in its rows, or its processor time,
+        whichever is more. The wait for the last calls is not in it: more subtasks do not shorten it.
+    back_pressured_seconds : float
+        How long subtasks had no room for the next row, all of them together; a part of the work.
+    backlog : int
+        By how many elements what is in flight has grown: their work is still to be done.
+    """
+
+    parallelism: int
+    rows: int
+    seconds: float
+    work_seconds: float
+    back_pressured_seconds: float
+    backlog: int
+
+    @property
+    def unshared_seconds(self) -> float:
+        """What the epoch takes at any parallelism."""
+        return max(0.0, self.seconds - self.work_seconds / self.parallelism)
+
+    @property
+    def load_seconds(self) -> float:
+        """The work of the rows that came, done or not."""
+        return self.work_seconds * (1 + max(self.backlog, 0) / max(self.rows, 1))
+
+    def seconds_at(self, parallelism: int) -> float:
+        """How long such an epoch would take with so many subtasks."""
+        return self.unshared_seconds + self.load_seconds / parallelism
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingDecision:
+    """The parallelism for the next epoch, and why.
+
+    Attributes
+    ----------
+    parallelism : int
+        Of the next epoch.
+    reason : str
+        For people.
+    """
+
+    parallelism: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AutoscalePolicy:
+    """Keeps the duration of micro-batches below a target, with as few subtasks as that takes.
+
+    Subtasks are added when two epochs in succession took longer than the target, and taken away when five could have
+    done with fewer. Between the two lies a fifth of the target, so that noise does not make the parallelism flap.
+
+    Parameters
+    ----------
+    min, max : int
+        The parallelism is never below or above these.
+    target_batch_duration : float
+        Seconds. It must be well above what an epoch takes without rows, which no parallelism changes.
+    dry_run : bool
+        Decide, log and report, but leave the parallelism alone.
+
+    Raises
+    ------
+    ConfigError
+        The bounds or the target can never work.
+
+    Examples
+    --------
+    >>> policy = AutoscalePolicy(1, 8, target_batch_duration=10.0)
+    >>> slow = EpochMeasurement(
+    ...     parallelism=2, rows=1000, seconds=21.0, work_seconds=40.0, back_pressured_seconds=38.0, backlog=0)
+    >>> policy.decide([slow] * 3, 2).parallelism
+    4
+    """
+
+    min: int
+    max: int
+    target_batch_duration: float
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        check_parallelism(self.max, self.max)
+        if not 1 <= self.min <= self.max:
+            raise ConfigError("min", self.min, f"it is between 1 and max={self.max}")
+        if not self.target_batch_duration > 0:
+            raise ConfigError("target_batch_duration", self.target_batch_duration, "it is more than 0 seconds")
+
+    def decide(self, history: Sequence[EpochMeasurement], parallelism: int) -> ScalingDecision:
+        """Return the parallelism for the next epoch; depends on the arguments alone.
+
+        Parameters
+        ----------
+        history : sequence of EpochMeasurement
+            The newest micro-batches, the newest last.
+        parallelism : int
+            What the next epoch would have.
+        """
+        bounded = self._bounded(parallelism)
+        if bounded != parallelism:
+            return ScalingDecision(bounded, f"{parallelism} is not between {self.min} and {self.max}")
+        settled = _settled(history, parallelism)
+        if len(settled) < GROW_AFTER_EPOCHS:
+            return ScalingDecision(parallelism, f"measuring at {parallelism}")
+        slow = settled[-GROW_AFTER_EPOCHS:]
+        if all(one.seconds_at(parallelism) > self.target_batch_duration for one in slow):
+            return self._grown(slow, parallelism)
+        return self._shrunk(settled[-SHRINK_AFTER_EPOCHS:], parallelism)
+
+    def _grown(self, slow: Sequence[EpochMeasurement], parallelism: int) -> ScalingDecision:
+        newest = slow[-1]
+        found = _described(newest, self.target_batch_duration)
+        needed = [self._needed(one) for one in slow]
+        # The smaller one: what two epochs in succession ask for.
+        known = [number for number in needed if number is not None]
+        if not known:
+            unshared = f"{newest.unshared_seconds:.1f} s of it are not shared by subtasks"
+            return ScalingDecision(parallelism, f"{found}; more subtasks would not help, {unshared}")
+        wanted = self._bounded(min(*known, STEP_MAX * parallelism))
+        if wanted <= parallelism:
+            return ScalingDecision(parallelism, f"{found}; {parallelism} is the most that is allowed or needed")
+        return ScalingDecision(wanted, f"{found}; {newest.load_seconds:.1f} s of work for {wanted} instead")
+
+    def _shrunk(self, settled: Sequence[EpochMeasurement], parallelism: int) -> ScalingDecision:
+        found = _described(settled[-1], self.target_batch_duration)
+        needed = [self._needed(one) or parallelism for one in settled]
+        wanted = self._bounded(max(*needed, -(-parallelism // STEP_MAX)))
+        if len(settled) < SHRINK_AFTER_EPOCHS or wanted >= parallelism:
+            return ScalingDecision(parallelism, f"{found}; {parallelism} fit")
+        return ScalingDecision(wanted, f"{found}; {wanted} would have done in the last {SHRINK_AFTER_EPOCHS} epochs")
+
+    def _needed(self, one: EpochMeasurement) -> int | None:
+        """Return the smallest number of subtasks for which an epoch would be as short as planned; None if none is."""
+        share = UTILISATION * self.target_batch_duration - one.unshared_seconds
+        if share <= 0:
+            return None
+        # More than there can be is as good as infinitely many.
+        return max(1, math.ceil(min(one.load_seconds / share, 2 * self.max)))
+
+    def _bounded(self, parallelism: int) -> int:
+        return max(self.min, min(parallelism, self.max))
+
+
+def _settled(history: Sequence[EpochMeasurement], parallelism: int) -> Sequence[EpochMeasurement]:
+    """Return the newest epochs that ran at a parallelism, without the first of them."""
+    start = len(history)
+    while start and history[start - 1].parallelism == parallelism:
+        start -= 1
+    return history[start + 1 :]
+
+
+def _described(one: EpochMeasurement, target_seconds: float) -> str:
+    share = one.back_pressured_seconds / one.work_seconds if one.work_seconds else 0.0
+    backlog = f", {one.backlog:,} more in flight" if one.backlog > 0 else ""
+    return f"{one.seconds:.1f} s of {target_seconds:g} s, {share:.0%} of the work back-pressured{backlog}"

@@ -1,0 +1,293 @@
+"""What two versions of one operator differ in: key group by key group, and only where their files differ."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from keygroups.ranges import KeyGroupRange
+from snapshots.errors import IncompatibleSnapshot
+from snapshots.inspection.equality import equal_rows
+from snapshots.manifest import Manifest, StateInfo, manifest_name
+from snapshots.parquet import ParquetReader
+from snapshots.reader import KeyedReader, StateReader, decode_column, merge, with_one_key_type
+from snapshots.schemas import ENTRY_COLUMNS
+from snapshots.snapshot import Snapshot
+from snapshots.streaming import all_key_groups
+
+Change = Literal["added", "removed", "changed"]
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """One row that differs.
+
+    Attributes
+    ----------
+    state : str
+        The state.
+    key_group : int
+        Of the key.
+    key : object
+        The key.
+    entry : object
+        In a list the position, in a map the map key; else None.
+    change : {"added", "removed", "changed"}
+        What became of it.
+    """
+
+    state: str
+    key_group: int
+    key: Any
+    entry: Any
+    change: Change
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGroupChange:
+    """How many rows of a key group differ."""
+
+    key_group: int
+    added: int
+    removed: int
+    changed: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateDifference:
+    """How two versions of a state differ; a row is a key's value, an element of a list, or an entry of a map.
+
+    Attributes
+    ----------
+    name : str
+        The state.
+    in_old, in_new : bool
+        Whether the versions have it.
+    key_groups : tuple of KeyGroupChange
+        Those that differ.
+    compared, identical : int
+        How many key groups were read, and how many lie in the same files in both and were not.
+    """
+
+    name: str
+    in_old: bool
+    in_new: bool
+    key_groups: tuple[KeyGroupChange, ...]
+    compared: int
+    identical: int
+
+    @property
+    def added(self) -> int:
+        """Rows that only the new version has."""
+        return sum(one.added for one in self.key_groups)
+
+    @property
+    def removed(self) -> int:
+        """Rows that only the old version has."""
+        return sum(one.removed for one in self.key_groups)
+
+    @property
+    def changed(self) -> int:
+        """Rows with another value."""
+        return sum(one.changed for one in self.key_groups)
+
+
+@dataclass(frozen=True, slots=True)
+class InFlightDifference:
+    """What became of the in-flight records: those that are only in one version, and those in both."""
+
+    added: int
+    gone: int
+    still_pending: int
+    completed_since: int
+    still_completed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The differences between two versions.
+
+    Attributes
+    ----------
+    old, new : Manifest
+        The versions.
+    states : tuple of StateDifference
+        All states of both.
+    in_flight : InFlightDifference
+        The in-flight records.
+    rows : tuple of RowChange
+        The first rows that differ, as many as were asked for.
+    """
+
+    old: Manifest
+    new: Manifest
+    states: tuple[StateDifference, ...]
+    in_flight: InFlightDifference
+    rows: tuple[RowChange, ...]
+
+
+def compare(old: Snapshot, new: Snapshot, *, rows: int = 0) -> Difference:
+    """Compare two versions of one operator.
+
+    A key group that lies in the same files in both is not read. Of the others one is in memory at a time, of both.
+    Values are the same if they are stored alike: NaN equals NaN, and a type that widened changes nothing.
+
+    Parameters
+    ----------
+    old, new : Snapshot
+        The versions.
+    rows : int
+        How many of the rows that differ are named.
+
+    Raises
+    ------
+    IncompatibleSnapshot
+        They have different key groups, so that nothing lies side by side.
+    SnapshotCorrupted
+        A file is damaged.
+    """
+    for what in ("max_parallelism", "hash"):
+        expected, found = getattr(old.manifest, what), getattr(new.manifest, what)
+        if expected != found:
+            raise IncompatibleSnapshot(what, expected, found, "compare versions on one side of the rewrite")
+    names = dict.fromkeys([*old.state_names, *new.state_names])
+    named: list[RowChange] = []
+    states = tuple(_compare_state(old, new, name, named, rows) for name in names)
+    return Difference(old.manifest, new.manifest, states, _compare_in_flight(old, new), tuple(named))
+
+
+def _compare_state(old: Snapshot, new: Snapshot, name: str, named: list[RowChange], limit: int) -> StateDifference:
+    before, after = old.manifest.state(name), new.manifest.state(name)
+    key_groups, identical, compared = [], 0, 0
+    for span, layers in _spans(old, new, name, before, after):
+        if layers[0] is not None and layers[1] is not None and _paths(layers[0]) == _paths(layers[1]):
+            identical += len(span)
+            continue
+        compared += len(span)
+        for key_group in span:
+            tables = [_rows(side, key_group) for side in layers]
+            found = _compare_rows(*tables) if _same_kind(before, after) else _all_different(*tables)
+            counts = [int(mask.sum()) for _, mask in found]
+            if any(counts):
+                key_groups.append(KeyGroupChange(key_group, *counts))
+                named += _named(name, key_group, found, limit - len(named))
+    return StateDifference(name, before is not None, after is not None, tuple(key_groups), compared, identical)
+
+
+_Layers = list[KeyedReader] | None
+
+
+def _spans(
+    old: Snapshot, new: Snapshot, name: str, before: StateInfo | None, after: StateInfo | None
+) -> Iterator[tuple[KeyGroupRange, tuple[_Layers, _Layers]]]:
+    """Divide the key groups into runs that lie in the same files on each side."""
+    everything = all_key_groups(old.manifest)
+    whole: list[tuple[KeyGroupRange, _Layers]] = [(everything, None)]
+    sides = [
+        deque(whole if info is None else _state_reader(snapshot, name).spans(everything))
+        for snapshot, info in ((old, before), (new, after))
+    ]
+    while sides[0] and sides[1]:
+        (span, layers), (other_span, other_layers) = sides[0][0], sides[1][0]
+        common = span.intersection(other_span)
+        assert common is not None, "both sides cover all key groups, in order"
+        yield common, (layers, other_layers)
+        for side in sides:
+            if side[0][0].end == common.end:
+                side.popleft()
+
+
+def _state_reader(snapshot: Snapshot, name: str) -> StateReader:
+    files = snapshot.manifest.files_of("keyed", "delta", state=name)
+    return StateReader(snapshot.folder, files, snapshot.folder.path(manifest_name(snapshot.version)))
+
+
+def _paths(layers: list[KeyedReader]) -> list[str]:
+    return [layer.file.path for layer in layers]
+
+
+def _same_kind(before: StateInfo | None, after: StateInfo | None) -> bool:
+    return before is not None and after is not None and (before.kind, before.codec) == (after.kind, after.codec)
+
+
+def _rows(layers: _Layers, key_group: int) -> pa.Table | None:
+    return None if layers is None else merge([layer.take(key_group) for layer in layers])
+
+
+_Masked = tuple[pa.Table | None, NDArray[np.bool_]]
+"""Rows, and which of them are meant."""
+
+
+def _all_different(old: pa.Table | None, new: pa.Table | None) -> tuple[_Masked, _Masked, _Masked]:
+    everything = [np.ones(0 if table is None else table.num_rows, np.bool_) for table in (old, new)]
+    return (new, everything[1]), (old, everything[0]), (None, np.zeros(0, np.bool_))
+
+
+def _compare_rows(old: pa.Table | None, new: pa.Table | None) -> tuple[_Masked, _Masked, _Masked]:
+    """Return what was added, removed and changed."""
+    assert old is not None, "both versions have the state"
+    assert new is not None, "both versions have the state"
+    if not old.num_rows or not new.num_rows:
+        return _all_different(old, new)
+    old, new = with_one_key_type([old, new])
+    places = _places_in(old, new)
+    in_both = np.flatnonzero(places >= 0)
+    removed = np.ones(old.num_rows, np.bool_)
+    removed[places[in_both]] = False
+    changed = np.zeros(new.num_rows, np.bool_)
+    values = old.column("value").take(places[in_both]), new.column("value").take(in_both)
+    changed[in_both] = ~equal_rows(*values)
+    return (new, places < 0), (old, removed), (new, changed)
+
+
+def _places_in(old: pa.Table, new: pa.Table) -> NDArray[np.int64]:
+    """Return for each new row the number of the old row with the same key and entry, -1 if there is none."""
+    names = ["key", *(name for name in ENTRY_COLUMNS.values() if name in new.schema.names)]
+    numbered = old.select(names).append_column("place", pa.array(np.arange(old.num_rows)))
+    wanted = new.select(names).append_column("row", pa.array(np.arange(new.num_rows)))
+    joined = wanted.join(numbered, names, join_type="left outer", use_threads=False).sort_by("row")
+    places: NDArray[np.int64] = pc.fill_null(joined.column("place"), -1).to_numpy()
+    return places
+
+
+def _named(state: str, key_group: int, found: tuple[_Masked, _Masked, _Masked], limit: int) -> Iterator[RowChange]:
+    changes: tuple[Change, ...] = ("added", "removed", "changed")
+    for change, (table, mask) in zip(changes, found, strict=True):
+        places = np.flatnonzero(mask)[: max(limit, 0)]
+        if table is None or not len(places):
+            continue
+        limit -= len(places)
+        rows = table.take(places)
+        entry = next((name for name in ENTRY_COLUMNS.values() if name in rows.schema.names), None)
+        entries = [None] * len(places) if entry is None else decode_column(rows, entry)
+        for key, one in zip(decode_column(rows, "key"), entries, strict=True):
+            yield RowChange(state, key_group, key, one, change)
+
+
+def _compare_in_flight(old: Snapshot, new: Snapshot) -> InFlightDifference:
+    before, after = (_completed_by_id(snapshot) for snapshot in (old, new))
+    both = before.keys() & after.keys()
+    return InFlightDifference(
+        added=len(after) - len(both),
+        gone=len(before) - len(both),
+        still_pending=sum(not after[one] for one in both),
+        completed_since=sum(after[one] and not before[one] for one in both),
+        still_completed=sum(after[one] and before[one] for one in both),
+    )
+
+
+def _completed_by_id(snapshot: Snapshot) -> dict[str, bool]:
+    """Return of each in-flight record whether its call has returned; ids and flags are all that is kept."""
+    found: dict[str, bool] = {}
+    for file in snapshot.manifest.files_of("in_flight"):
+        table = ParquetReader(snapshot.folder, file).read_all()
+        records = table.filter(pc.equal(table.column("kind"), "record")).select(["element_id", "completed"])
+        found |= dict(zip(*(column.to_pylist() for column in records.columns), strict=True))
+    return found

@@ -1,0 +1,212 @@
+"""A state, or the in-flight elements, as one file in a common format: streamed, whole or not there at all."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import types
+
+from keygroups.errors import ConfigError
+from keygroups.ranges import KeyGroupRange
+from snapshots.columns import is_packed
+from snapshots.in_flight import IN_FLIGHT_SCHEMA
+from snapshots.parquet import KEY_GROUP, ParquetReader
+from snapshots.reader import decode_column
+from snapshots.snapshot import Snapshot
+from snapshots.streaming import StateStream, all_key_groups
+
+Progress = Callable[[int, int], None]
+"""Is told how many bytes of the snapshot's files are done, and of how many."""
+
+
+class _Sink(Protocol):
+    def write(self, table: pa.Table) -> None: ...
+
+
+def export(
+    snapshot: Snapshot,
+    state_name: str | None,
+    path: str | os.PathLike[str],
+    *,
+    key_groups: KeyGroupRange | None = None,
+    progress: Progress = lambda _done, _total: None,
+) -> int:
+    """Write a state, or the in-flight elements, to a local file, whose ending says the format.
+
+    ``.parquet`` and ``.arrow`` (an IPC file) have the columns as `Snapshot.to_arrow` returns them. ``.csv`` and
+    ``.jsonl`` are for people: msgpack is decoded, what JSON lacks is text, bytes are Base64, and in CSV what is nested
+    is JSON. The file takes the place of another one only when it is whole; memory is bounded by a piece of rows.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot.
+    state_name : str or None
+        One of its states; None for the in-flight elements.
+    path : str or path
+        The file.
+    key_groups : KeyGroupRange, optional
+        Only these; elements without a key are in none.
+    progress : callable, optional
+        Is told how far it is.
+
+    Returns
+    -------
+    int
+        How many rows were written.
+
+    Raises
+    ------
+    ConfigError
+        There is no such state, or no such format.
+    SnapshotCorrupted
+        A file of the snapshot is damaged; the target is as it was.
+    """
+    target = Path(path)
+    sink_of = _SINKS.get(target.suffix)
+    if sink_of is None:
+        raise ConfigError("path", str(path), f"the ending says the format: use one of {', '.join(sorted(_SINKS))}")
+    wanted = all_key_groups(snapshot.manifest) if key_groups is None else key_groups
+    if state_name is None:
+        schema, tables = IN_FLIGHT_SCHEMA, _elements(snapshot, key_groups)
+    else:
+        stream = StateStream.of(snapshot.folder, snapshot.manifest, state_name)
+        schema, tables = stream.schema, stream.tables(wanted)
+    kinds = {"in_flight"} if state_name is None else {"keyed", "delta"}
+    files = [file for file in snapshot.manifest.files if file.kind in kinds and file.state == state_name]
+    rows_total, bytes_total = max(sum(file.rows for file in files), 1), sum(file.bytes for file in files)
+    done = 0
+    with _replacing(target) as unfinished, sink_of(unfinished, schema) as sink:
+        for table in tables:
+            sink.write(table)
+            done += table.num_rows
+            progress(bytes_total * done // rows_total, bytes_total)
+    return done
+
+
+def plain(value: Any) -> Any:
+    """Return what stands for a value in JSON; what JSON lacks becomes text, a list, or a list of pairs.
+
+    Examples
+    --------
+    >>> plain({1: (b"a", 2.5)})
+    [[1, ['YQ==', 2.5]]]
+    """
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if value - value == 0 else str(value)
+        case bytes():
+            return base64.b64encode(value).decode()
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case set() | frozenset():
+            return sorted((plain(item) for item in value), key=repr)
+        case Mapping():
+            if all(isinstance(key, str) for key in value):
+                return {key: plain(item) for key, item in value.items()}
+            return [[plain(key), plain(item)] for key, item in value.items()]
+        case _ if hasattr(value, "isoformat"):
+            return value.isoformat()
+        case _:
+            return str(value)
+
+
+def _elements(snapshot: Snapshot, key_groups: KeyGroupRange | None) -> Iterator[pa.Table]:
+    for file in snapshot.manifest.files_of("in_flight"):
+        table = ParquetReader(snapshot.folder, file).read_all()
+        if key_groups is not None:
+            groups = table.column(KEY_GROUP).to_numpy()
+            table = table.filter(pa.array((groups >= key_groups.start) & (groups <= key_groups.end)))
+        yield table
+
+
+@contextmanager
+def _replacing(target: Path) -> Iterator[str]:
+    """Give out a name beside the target, which takes the target's place at the end if nothing was raised."""
+    try:
+        number, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except FileNotFoundError:
+        raise ConfigError("path", str(target), "its folder does not exist: make it first") from None
+    os.close(number)
+    try:
+        yield name
+        Path(name).replace(target)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+@contextmanager
+def _parquet_sink(path: str, schema: pa.Schema) -> Iterator[_Sink]:
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        yield writer
+
+
+@contextmanager
+def _arrow_sink(path: str, schema: pa.Schema) -> Iterator[_Sink]:
+    with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        yield writer
+
+
+class _JsonLines:
+    """A JSON object a line."""
+
+    def __init__(self, file: io.TextIOBase) -> None:
+        self._file = file
+
+    def write(self, table: pa.Table) -> None:
+        """Write the rows."""
+        columns = {name: decode_column(table, name) for name in table.schema.names}
+        for row in zip(*columns.values(), strict=True):
+            fields = {name: plain(value) for name, value in zip(columns, row, strict=True)}
+            self._file.write(json.dumps(fields, ensure_ascii=False) + "\n")
+
+
+class _Csv:
+    """Rows of cells under their names; None is an empty cell."""
+
+    def __init__(self, file: io.TextIOBase, schema: pa.Schema) -> None:
+        self._writer = csv.writer(file, lineterminator="\n")
+        self._writer.writerow(schema.names)
+
+    def write(self, table: pa.Table) -> None:
+        """Write the rows."""
+        columns = [_cells(table, name) for name in table.schema.names]
+        self._writer.writerows(zip(*columns, strict=True))
+
+
+def _cells(table: pa.Table, name: str) -> Iterable[Any]:
+    field = table.schema.field(name)
+    is_nested = is_packed(field) or types.is_nested(field.type)
+    for value in map(plain, decode_column(table, name)):
+        is_text = value is None or isinstance(value, str)
+        yield json.dumps(value, ensure_ascii=False) if is_nested and not is_text else value
+
+
+def _text_sink(make: Callable[[io.TextIOBase, pa.Schema], _Sink]) -> Callable[[str, pa.Schema], Any]:
+    @contextmanager
+    def sink(path: str, schema: pa.Schema) -> Iterator[_Sink]:
+        with Path(path).open("w", encoding="utf-8", newline="") as file:
+            yield make(file, schema)
+
+    return sink
+
+
+_SINKS: dict[str, Callable[[str, pa.Schema], AbstractContextManager[_Sink]]] = {
+    ".parquet": _parquet_sink,
+    ".arrow": _arrow_sink,
+    ".csv": _text_sink(_Csv),
+    ".jsonl": _text_sink(lambda file, _schema: _JsonLines(file)),
+}

@@ -1,0 +1,81 @@
+"""The options of the data source, as Spark hands them over: text by names whose case does not matter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from keygroups.errors import ConfigError
+from snapshots.store import SnapshotStore
+
+NAMES = ("path", "uri", "version", "what", "state", "kind", "parallelism", "max_parallelism", "storage_options")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The options of one read or write.
+
+    Attributes
+    ----------
+    given : mapping of str to str
+        What the user passed.
+    """
+
+    given: Mapping[str, str]
+
+    def check(self) -> None:
+        """Refuse an option that nobody reads.
+
+        Raises
+        ------
+        ConfigError
+            There is one.
+        """
+        for name in self.given:
+            if name.lower() not in NAMES:
+                raise ConfigError(name, self.given[name], f"there is no such option; there are {', '.join(NAMES)}")
+
+    def text(self, name: str) -> str | None:
+        """Return an option as it was given."""
+        return self.given.get(name)
+
+    def required(self, name: str) -> str:
+        """Return an option, or raise `ConfigError` if it was not given."""
+        value = self.given.get(name)
+        if value is None:
+            raise ConfigError(name, None, f"pass it: .option({name!r}, …)")
+        return value
+
+    def number(self, name: str) -> int | None:
+        """Return an option that is a number."""
+        value = self.given.get(name)
+        if value is None:
+            return None
+        try:
+            return int(value)
+        except ValueError:
+            raise ConfigError(name, value, "it is a number") from None
+
+    def store(self) -> SnapshotStore:
+        """Open the operator's folder that `path` or `uri` names."""
+        uri = self.given.get("path") or self.given.get("uri")
+        if uri is None:
+            raise ConfigError(
+                "path", None, "name one operator's folder: .load(uri), .save(uri) or .option('path', uri)"
+            )
+        return SnapshotStore.at(uri, storage_options=self._storage_options())
+
+    def _storage_options(self) -> dict[str, Any] | None:
+        text = self.given.get("storage_options")
+        if text is None:
+            return None
+        try:
+            options = json.loads(text)
+        except ValueError:
+            options = None
+        if not isinstance(options, dict):
+            # Not the text itself, which may hold a secret.
+            raise ConfigError("storage_options", "…", "it is a JSON object, such as json.dumps({'anon': True})")
+        return options

@@ -1,0 +1,242 @@
+"""The reading side of the data source: a state, the elements in flight, or what files a snapshot has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from keygroups.errors import ConfigError
+from keygroups.ranges import KeyGroupRange
+from snapshots.columns import common_key_type, index_columns, is_packed, keyed_schema
+from snapshots.filesystem import Folder
+from snapshots.in_flight import IN_FLIGHT_SCHEMA
+from snapshots.layers import spans
+from snapshots.manifest import DataFile, Manifest, StateInfo, manifest_name
+from snapshots.parquet import KEY_GROUP, ParquetReader
+from snapshots.pending import REQUESTS_AT_ONCE
+from snapshots.reader import StateReader, in_schema, merge
+from snapshots.schemas import without_field_ids
+from snapshots.snapshot import Snapshot
+from snapshots.spark.pruning import WantedKeyGroups
+from snapshots.subtask import NO_KEY_GROUP
+
+IN_FLIGHT = "in_flight"
+METADATA = "metadata"
+
+_METADATA_SCHEMA = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("state", pa.string()),
+        ("first_key_group", pa.int32()),
+        ("last_key_group", pa.int32()),
+        ("subtask", pa.int32()),
+        ("path", pa.string()),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+        ("added_in_version", pa.int64()),
+        ("version", pa.int64()),
+        ("parallelism", pa.int32()),
+        ("max_parallelism", pa.int32()),
+        ("created_at", pa.string()),
+    ]
+)
+
+
+def stored_schema(snapshot: Snapshot, what: str) -> pa.Schema:
+    """Return the columns of a state, of the elements in flight, or of the metadata, as Arrow has them.
+
+    Raises
+    ------
+    ConfigError
+        There is no such state.
+    """
+    if what == METADATA:
+        return _METADATA_SCHEMA
+    if what == IN_FLIGHT:
+        return IN_FLIGHT_SCHEMA
+    info = snapshot.manifest.state(what)
+    if info is None:
+        known = [*snapshot.state_names, IN_FLIGHT, METADATA]
+        raise ConfigError("what", what, f"the snapshot has {', '.join(known)}")
+    return keyed_schema(info, *_key_types(snapshot, info))
+
+
+def spark_schema(schema: pa.Schema, what: str) -> StructType:
+    """Return the columns as Spark has them.
+
+    Raises
+    ------
+    ConfigError
+        Spark has no such type.
+    """
+    try:
+        return from_arrow_schema(pa.schema([without_field_ids(field) for field in schema]))
+    except PySparkException as error:
+        reason = f"Spark has not all of its types ({error}); read it with Snapshot.to_arrow"
+        raise ConfigError("what", what, reason) from error
+
+
+def reader_of(snapshot: Snapshot, what: str, schema: StructType) -> DataSourceReader:
+    """Return the reader of a part of a snapshot."""
+    wanted_schema = to_arrow_schema(schema, timezone="UTC")
+    if what == METADATA:
+        return _MetadataReader(_metadata(snapshot.manifest).cast(wanted_schema))
+    return SnapshotReader(snapshot, what, wanted_schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one task reads.
+
+    Attributes
+    ----------
+    runs : tuple of (int, int)
+        Which key groups, as first and last of each run.
+    files : tuple of DataFile
+        Which hold them: of a state a base and its deltas, else one file.
+    """
+
+    runs: tuple[tuple[int, int], ...]
+    files: tuple[DataFile, ...]
+
+
+class SnapshotReader(DataSourceReader):
+    """Reads a state, or the elements in flight: a task for each file, or for each range that has the same files.
+
+    Of the filters on `key_group` and `key` each task gets the key groups that they leave, and reads the row groups
+    that hold those. Spark still applies all filters itself.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        What is read.
+    what : str
+        The name of a state, or `IN_FLIGHT`.
+    schema : pyarrow.Schema
+        Of the record batches, as Spark wants them.
+    """
+
+    def __init__(self, snapshot: Snapshot, what: str, schema: pa.Schema) -> None:
+        manifest = snapshot.manifest
+        self._folder = snapshot.folder
+        self._manifest_path = self._folder.path(manifest_name(manifest.version))
+        self._is_state = what != IN_FLIGHT
+        self._stored_schema = stored_schema(snapshot, what)
+        self._schema = schema
+        self._all = KeyGroupRange(0, manifest.max_parallelism - 1)
+        kept = manifest.files_of("keyed", "delta", state=what) if self._is_state else manifest.files_of("in_flight")
+        self._files: tuple[DataFile, ...] = kept
+        key_type = type_of(self._stored_schema.field("key"))
+        self._wanted = WantedKeyGroups(manifest.max_parallelism, manifest.hash, key_type)
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Leave out the key groups that the filters leave out; return all filters, since rows are not looked at."""
+        self._wanted.narrow(filters)
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return one for each run of key groups that the same files hold; in flight, one for each file."""
+        parts = self._parts_of_state() if self._is_state else self._parts_in_flight()
+        # Spark takes an empty list for one partition without a value.
+        return [InputPartition(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read what a partition names."""
+        part: Part | None = partition.value
+        for table in () if part is None else self._tables(part):
+            yield from table.select(self._schema.names).cast(self._schema).to_batches()
+
+    def _parts_of_state(self) -> Iterator[Part]:
+        for span, files in spans(self._files, self._all):
+            runs = self._wanted.runs(span.start, span.end)
+            if runs and any(file.rows for file in files):
+                yield Part(runs, tuple(files))
+
+    def _parts_in_flight(self) -> Iterator[Part]:
+        for file in self._files:
+            # Elements without a key are in every file's range.
+            runs = self._wanted.runs(NO_KEY_GROUP, NO_KEY_GROUP)
+            runs += self._wanted.runs(file.key_groups.start, file.key_groups.end)
+            if runs:
+                yield Part(runs, (file,))
+
+    def _tables(self, part: Part) -> Iterator[pa.Table]:
+        base, *deltas = part.files
+        tables = self._merged(part) if deltas else _rows_of(ParquetReader(self._folder, base), part.runs)
+        return (in_schema(table, self._stored_schema) if self._is_state else table for table in tables)
+
+    def _merged(self, part: Part) -> Iterator[pa.Table]:
+        reader = StateReader(self._folder, part.files, self._manifest_path)
+        for first, last in part.runs:
+            for span, layers in reader.spans(KeyGroupRange(first, last)):
+                for key_group in span:
+                    yield merge([layer.take(key_group) for layer in layers])
+
+
+class _MetadataReader(DataSourceReader):
+    """Gives a table that the driver has made."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return iter(self._table.to_batches())
+
+
+def _rows_of(parquet: ParquetReader, runs: Sequence[tuple[int, int]]) -> Iterator[pa.Table]:
+    """Return the rows of some key groups, each row group that holds one read once, a bounded number at a time."""
+    numbers = sorted({number for first, last in runs for number in parquet.row_groups(first, last)})
+    firsts, lasts = np.array(runs).T
+    for batch in parquet.batches(numbers):
+        table = parquet.read(batch)
+        groups = table.column(KEY_GROUP).to_numpy()
+        run = np.searchsorted(firsts, groups, side="right") - 1
+        yield table.filter(pa.array((run >= 0) & (groups <= lasts[run])))
+
+
+def _key_types(snapshot: Snapshot, info: StateInfo) -> list[pa.DataType | None]:
+    """Return the types of a state's index columns, which stand in the footers; None for msgpack."""
+    files = [file for file in snapshot.manifest.files_of("keyed", "delta", state=info.name) if file.rows]
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+        schemas = list(pool.map(lambda file: _file_schema(snapshot.folder, file), files))
+    columns = index_columns(info.kind)
+    return [common_key_type({type_of(schema.field(column)) for schema in schemas}) for column in columns]
+
+
+def type_of(field: pa.Field) -> pa.DataType | None:
+    """Return the type of an index column, None for msgpack."""
+    return None if is_packed(field) else field.type
+
+
+def _file_schema(folder: Folder, file: DataFile) -> pa.Schema:
+    return ParquetReader(folder, file).schema
+
+
+def _metadata(manifest: Manifest) -> pa.Table:
+    rows = [
+        {
+            "kind": file.kind,
+            "state": file.state,
+            "first_key_group": file.key_groups.start,
+            "last_key_group": file.key_groups.end,
+            "subtask": file.subtask,
+            "path": file.path,
+            "rows": file.rows,
+            "bytes": file.bytes,
+            "added_in_version": file.version,
+            "version": manifest.version,
+            "parallelism": manifest.parallelism,
+            "max_parallelism": manifest.max_parallelism,
+            "created_at": manifest.created_at,
+        }
+        for file in manifest.files
+    ]
+    return pa.Table.from_pylist(rows, schema=_METADATA_SCHEMA)

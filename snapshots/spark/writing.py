@@ -1,0 +1,284 @@
+"""The writing side of the data source: a state of a first snapshot, from the rows of a DataFrame.
+
+Spark gives a writer the partitions as they are. So tasks deal their rows to files, one for each subtask, under a name
+of the attempt's own; the driver makes the parts of the subtasks from these, one after the other, and commits them
+together. Files of attempts that failed, or were one too many, are named by nobody and are collected as garbage.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from keygroups.descriptors import AggregatingState, ListState, MapState, ReducingState, StateDescriptor, ValueState
+from keygroups.errors import ConfigError, NullKey
+from keygroups.hashing import key_groups_of
+from keygroups.ranges import check_parallelism, default_max_parallelism, range_of
+from snapshots.columns import index_columns, keyed_schema
+from snapshots.errors import IncompatibleSnapshot
+from snapshots.files import FileLabel, FileWriter, KeyedWriter
+from snapshots.filesystem import Folder
+from snapshots.manifest import Channel, Manifest, StateInfo
+from snapshots.parquet import KEY_GROUP
+from snapshots.pending import PendingSnapshot
+from snapshots.schemas import ENTRY_COLUMNS, state_info
+from snapshots.spark.options import SourceOptions
+from snapshots.writer import SubtaskHandle
+
+STAGED_BYTES = 64 * 2**20
+"""A task keeps so much in memory before it writes what it has for each subtask."""
+
+_KEY_TYPES = {
+    **dict.fromkeys([pa.int8(), pa.int16(), pa.int32(), pa.int64()], pa.int64()),
+    **dict.fromkeys([pa.float32(), pa.float64()], pa.float64()),
+    **dict.fromkeys([pa.string(), pa.large_string()], pa.string()),
+    **dict.fromkeys([pa.binary(), pa.large_binary()], pa.binary()),
+}
+
+
+@dataclass
+class StagedFiles(WriterCommitMessage):
+    """What one task has written: by subtask, the files with its rows."""
+
+    by_subtask: dict[int, list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is written.
+
+    Attributes
+    ----------
+    info : StateInfo
+        The state.
+    schema : pyarrow.Schema
+        The columns of its files.
+    parallelism, max_parallelism : int
+        Of the snapshot.
+    hash : str
+        From key to key group.
+    """
+
+    info: StateInfo
+    schema: pa.Schema
+    parallelism: int
+    max_parallelism: int
+    hash: str
+
+
+class StateWriter(DataSourceArrowWriter):
+    """Writes a state; the driver and every task have a copy.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Of the write.
+    schema : StructType
+        Of the DataFrame.
+    overwrite : bool
+        Whether a state of that name may be there already, and is replaced.
+
+    Raises
+    ------
+    ConfigError
+        An option is missing or can never work, or the columns are not those of a state.
+    IncompatibleSnapshot
+        The newest snapshot has been written by a running operator, or has that state and `overwrite` is false.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
+        self._pending = options.store().begin()
+        parent = self._pending.parent
+        name = options.required("state")
+        if parent is not None:
+            _check_parent(parent, name, overwrite)
+        self._target = _target(options, to_arrow_schema(schema, timezone="UTC"), name, parent)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedFiles:
+        """Deal the rows of a partition to files, one for each subtask; whatever an attempt writes is its own."""
+        target, staging = self._target, _Staging(self._pending.folder)
+        for batch in iterator:
+            rows = _in_columns(pa.Table.from_batches([batch]), target)
+            subtasks = rows.column(KEY_GROUP).to_numpy() * target.parallelism // target.max_parallelism
+            order = np.argsort(subtasks, kind="stable")
+            found, starts = np.unique(subtasks[order], return_index=True)
+            ordered = rows.take(pa.array(order))
+            for subtask, (start, end) in zip(found.tolist(), pairwise([*starts, len(order)]), strict=True):
+                staging.add(subtask, ordered.slice(start, end - start))
+        return staging.finish()
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Write the part of every subtask from what the tasks have written, and commit them all."""
+        staged = [message for message in messages if isinstance(message, StagedFiles)]
+        pending, target = self._pending, self._target
+        handles = []
+        for subtask in range(target.parallelism):
+            names = [name for message in staged for name in message.by_subtask.get(subtask, ())]
+            handles.append(_write_subtask(pending, target, subtask, names))
+        pending.commit(handles)
+        self.abort(messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Remove what the tasks have written for the driver; nothing refers to it."""
+        staged = [message for message in messages if isinstance(message, StagedFiles)]
+        self._pending.folder.delete([n for message in staged for names in message.by_subtask.values() for n in names])
+
+
+class _Staging:
+    """What an attempt at a task has for each subtask: rows in memory, and Arrow files."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._prefix = f"data/{uuid.uuid4().hex}"
+        self._rows: dict[int, list[pa.Table]] = {}
+        self._bytes = self._files = 0
+        self._written = StagedFiles()
+
+    def add(self, subtask: int, rows: pa.Table) -> None:
+        self._rows.setdefault(subtask, []).append(rows)
+        self._bytes += rows.nbytes
+        if self._bytes >= STAGED_BYTES:
+            self.finish()
+
+    def finish(self) -> StagedFiles:
+        for subtask, tables in self._rows.items():
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, tables[0].schema) as stream:
+                for table in tables:
+                    stream.write_table(table)
+            name = f"{self._prefix}/staged-{subtask}-{self._files}.arrow"
+            self._folder.write(name, sink.getvalue())
+            self._written.by_subtask.setdefault(subtask, []).append(name)
+            self._files += 1
+        self._rows, self._bytes = {}, 0
+        return self._written
+
+
+def _check_parent(parent: Manifest, name: str, overwrite: bool) -> None:
+    has_run = parent.source_position is not None or parent.in_flight_count or parent.operator_states
+    if has_run:
+        # Its source position, outputs and elements in flight belong to the state that they were cut with.
+        raise IncompatibleSnapshot("the writer", "no operator", "an operator", "write to the folder of a new operator")
+    if parent.state(name) is not None and not overwrite:
+        raise IncompatibleSnapshot("a state", "not there yet", name, "use .mode('overwrite'), or another name")
+
+
+def _target(options: SourceOptions, columns: pa.Schema, name: str, parent: Manifest | None) -> Target:
+    parallelism = options.number("parallelism") or (None if parent is None else parent.parallelism)
+    if parallelism is None:
+        raise ConfigError("parallelism", None, "there is no snapshot yet that says it: .option('parallelism', …)")
+    key_groups = options.number("max_parallelism") or (
+        default_max_parallelism(parallelism) if parent is None else parent.max_parallelism
+    )
+    check_parallelism(parallelism, key_groups)
+    descriptor = _descriptor(options, columns, name)
+    info = state_info(descriptor, None if parent is None else parent.state(name))
+    types = [_index_type(columns.field(column)) for column in index_columns(info.kind)]
+    return Target(
+        info, keyed_schema(info, *types), parallelism, key_groups, "xxhash64" if parent is None else parent.hash
+    )
+
+
+def _descriptor(options: SourceOptions, columns: pa.Schema, name: str) -> StateDescriptor:
+    kinds = {column: kind for kind, column in ENTRY_COLUMNS.items()}
+    entry = [kinds[column] for column in columns.names if column in kinds]
+    kind = options.text("kind") or (entry[0] if entry else "value")
+    needed = {"key", "value", *([ENTRY_COLUMNS[kind]] if kind in ENTRY_COLUMNS else [])}
+    if not needed <= set(columns.names) <= needed | {KEY_GROUP}:
+        reason = f"a {kind} state has the columns {', '.join(sorted(needed))}; select and rename those"
+        raise ConfigError("columns", columns.names, reason)
+    type_ = columns.field("value").type
+    match kind:
+        case "value":
+            return ValueState(name, type_)
+        case "list":
+            return ListState(name, type_)
+        case "map":
+            return MapState(name, type_)
+        case "reducing":
+            return ReducingState(name, max, type_)
+        case "aggregating":
+            return AggregatingState(name, int, max, int, type_)
+    raise ConfigError("kind", kind, "it is one of value, list, map, reducing, aggregating")
+
+
+def _index_type(column: pa.Field) -> pa.DataType:
+    if column.type not in _KEY_TYPES:
+        raise ConfigError(column.name, str(column.type), "keys are integers, floats, strings or binary")
+    return _KEY_TYPES[column.type]
+
+
+def _in_columns(rows: pa.Table, target: Target) -> pa.Table:
+    """Return the rows with the columns of the state's files, their key groups first."""
+    keys = rows.column("key").cast(target.schema.field("key").type)
+    for column in index_columns(target.info.kind):
+        if rows.column(column).null_count:
+            raise NullKey(column)
+    if pa.types.is_floating(keys.type):
+        keys = pc.add(keys, 0.0)  # so that there is one nought
+    groups = key_groups_of(keys, target.max_parallelism, target.hash)
+    columns = {name: rows.column(name) for name in rows.column_names} | {KEY_GROUP: pa.array(groups), "key": keys}
+    return pa.table([columns[name] for name in target.schema.names], names=target.schema.names).cast(target.schema)
+
+
+def _write_subtask(pending: PendingSnapshot, target: Target, subtask: int, names: Sequence[str]) -> SubtaskHandle:
+    """Write a subtask's part; its rows are in memory meanwhile."""
+    owned = range_of(subtask, target.parallelism, target.max_parallelism)
+    staged = [pa.ipc.open_stream(pending.folder.read(name)).read_all() for name in names]
+    rows = pa.concat_tables([target.schema.empty_table(), *staged]).sort_by(KEY_GROUP)
+    _check_unique(rows, target.info)
+    groups, starts = np.unique(rows.column(KEY_GROUP).to_numpy(), return_index=True)
+    parent = pending.parent
+    with FileWriter(pending.folder, uuid.uuid4().hex) as files:
+        label = FileLabel(kind="keyed", state=target.info.name, subtask=subtask, version=pending.version)
+        writer = KeyedWriter(files, label, target.schema, owned)
+        for group, (start, end) in zip(groups.tolist(), pairwise([*starts, rows.num_rows]), strict=True):
+            writer.add(group, [rows.slice(start, end - start)])
+        writer.finish()
+        stored = files.stored()
+    others = () if parent is None else tuple(info for info in parent.states if info.name != target.info.name)
+    states = (*others, target.info)
+    return SubtaskHandle(
+        subtask_index=subtask,
+        parallelism=target.parallelism,
+        max_parallelism=target.max_parallelism,
+        hash=target.hash,
+        key_groups=owned,
+        parent_id=None if parent is None else parent.snapshot_id,
+        states=states,
+        codecs={info.name: frozenset(info.codecs) for info in states},
+        operator_states=(),
+        files=stored,
+        channel=Channel(subtask=subtask, key_groups=owned, watermark=None, cut_id=None, keyless=0),
+        in_flight_count=0,
+    )
+
+
+def _check_unique(rows: pa.Table, info: StateInfo) -> None:
+    """Refuse a key that is there twice, and a list of which an element is missing."""
+    entry = ENTRY_COLUMNS.get(info.kind)
+    index = ["key"] if entry is None else ["key", entry]
+    counts = rows.group_by(index).aggregate([([], "count_all")])
+    twice = counts.filter(pc.greater(counts.column("count_all"), 1))
+    if twice.num_rows:
+        found = {name: twice.column(name)[0].as_py() for name in index}
+        raise ConfigError("rows", found, "a key may be there once: aggregate before you write")
+    if entry == "position":
+        lists = rows.group_by("key").aggregate([(entry, "min"), (entry, "max"), (entry, "count")])
+        is_whole = pc.and_(
+            pc.equal(lists.column("position_min"), 0),
+            pc.equal(lists.column("position_max"), pc.subtract(lists.column("position_count"), 1)),
+        )
+        broken = lists.filter(pc.invert(pc.fill_null(is_whole, False)))
+        if broken.num_rows:
+            key = broken.column("key")[0].as_py()
+            raise ConfigError("rows", {"key": key}, "the positions of a list are 0, 1, 2 …, each once")
