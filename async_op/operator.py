@@ -177,7 +177,7 @@ class AsyncWaitOperator:
         """
         if not isinstance(self._failure, OperatorClosed) or self._failure.state != "new":
             raise OperatorClosed("closed" if self._failure else "open")
-        self._prepare(restore, preload)
+        await self._prepare(restore, preload)
         self._failure = None
         self._limit = self._settings.capacity
         try:
@@ -291,18 +291,18 @@ class AsyncWaitOperator:
             try:
                 await self._settings.function.close()
             finally:
-                self._scope.backend.close()
+                await self._settings.close_state(self._scope.backend)
 
     def statistics(self) -> OperatorStatistics:
         """Return the counters as they are now."""
         return OperatorStatistics.of(self._in_flight, self._recovery, self._invoker, self._errors, self._times)
 
-    def _prepare(self, restore: SubtaskRestore | None, preload: bool) -> None:
+    async def _prepare(self, restore: SubtaskRestore | None, preload: bool) -> None:
         settings, clock = self._settings, self._clock or LoopClock(asyncio.get_running_loop())
         self._runtime = settings.runtime(restore)
         restored = None if restore is None else restore.states(settings.states, clock.wall_time())
         since = None if restore is None else restore.snapshot_id
-        backend = settings.open_state(self._runtime.key_groups, restored, since, clock.wall_time)
+        backend = await settings.open_state(self._runtime.key_groups, restored, since, clock.wall_time)
         self._keys = KeyAssignment(settings.hash, self._runtime, settings.key_by)
         timers = self._in_flight.timers = TimerService.of(settings, backend, restored, clock, self._in_flight)
         self._gate = gate_of(settings, timers)

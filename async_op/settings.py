@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
@@ -86,7 +87,7 @@ class OperatorSettings:
         owned = range_of(self.subtask_index, self.parallelism, groups)
         return Runtime(self.subtask_index, self.parallelism, groups, owned)
 
-    def open_state(
+    async def open_state(
         self,
         owned: KeyGroupRange,
         restored: Mapping[str, Mapping[int, RestoredGroup]] | None,
@@ -94,8 +95,16 @@ class OperatorSettings:
         wall_time: Callable[[], int],
     ) -> KeyedStateBackend:
         """Return the keyed state of the subtask; parameters as of `MemoryBackend`."""
-        make = MemoryBackend if self.state_backend == "memory" else self.state_backend.open
-        return make(self.states, owned, restored, since, wall_time)
+        if self.state_backend == "memory":
+            return MemoryBackend(self.states, owned, restored, since, wall_time)
+        return await asyncio.to_thread(self.state_backend.open, self.states, owned, restored, since, wall_time)
+
+    async def close_state(self, backend: KeyedStateBackend) -> None:
+        """Give up the keyed state; files are removed beside the event loop."""
+        if self.state_backend == "memory":
+            backend.close()
+        else:
+            await asyncio.to_thread(backend.close)
 
     def _needs_keys(self) -> str:
         reason = "declares keyed state" if self.function.states else "runs in mode 'key_ordered'"

@@ -30,12 +30,14 @@ from keygroups.ranges import (
     subtask_of,
 )
 from keygroups.rescale import Move, RescalePlan, plan_rescale
+from keygroups.state.disk import DiskStateBackend
 from keygroups.ttl import StateTtl
 
 __all__ = [
     "MAX_KEY_GROUPS",
     "AggregatingState",
     "ConfigError",
+    "DiskStateBackend",
     "KeyGroup",
     "KeyGroupOutOfRange",
     "KeyGroupRange",

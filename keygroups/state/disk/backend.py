@@ -50,8 +50,12 @@ class DiskStateBackend:
 
     Examples
     --------
-    >>> from async_op import AsyncFunction, AsyncWaitOperator
-    >>> operator = AsyncWaitOperator(AsyncFunction(), print, state_backend=DiskStateBackend(cache_bytes=2**28))
+    >>> from keygroups import KeyGroupRange, ValueState
+    >>> backend = DiskStateBackend(cache_bytes=2**28).open([ValueState("seen")], KeyGroupRange(0, 127))
+    >>> backend.tables["seen"].put(5, "a", 1)
+    >>> backend.tables["seen"].get(5, "a")
+    1
+    >>> backend.close()
 
     References
     ----------
