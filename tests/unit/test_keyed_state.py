@@ -15,6 +15,7 @@ from keygroups.state import (
     StateCut,
     StateNotDeclared,
     Transaction,
+    identity_of,
 )
 from tests.backends import contents, new_backend
 
@@ -84,6 +85,24 @@ class TestBackend:
         assert groups_of(first, "seen") == {4: {"a": 1, "b": 1}, 7: {"c": 1}}
         assert groups_of(second, "seen") == {4: {"a": 2}, 5: {"d": 2}, 7: {"c": 1}}
         assert table.get(4, "a") == 3
+
+    def test_a_cut_names_what_has_changed_since_the_one_before(self) -> None:
+        store = backend()
+        table = store.tables["seen"]
+        table.put(4, "a", 1)
+        first, _ = store.cut()
+        table.put(4, "b", 1)
+        table.put(5, identity_of(1.0), 1)
+        table.put(5, "gone", MISSING)
+        second, _ = store.cut()
+        table.put(4, "c", 1)
+        third, _ = store.cut()
+        fourth, _ = store.cut()
+
+        assert (first.since, first.changed) == (None, None)
+        assert second.since == first.cut_id
+        changed = [{kg: set(keys or ()) for kg, keys in (cut.changed or {}).items()} for cut in (second, third, fourth)]
+        assert changed == [{4: {"b"}, 5: {identity_of(1.0), "gone"}}, {4: {"c"}}, {}]
 
     def test_a_cut_names_every_state_and_only_key_groups_with_something_in_them(self) -> None:
         store = backend()
