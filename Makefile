@@ -13,7 +13,7 @@ venv = .venv
 python = $(venv)/bin/python
 install = $(python) -m pip install --disable-pip-version-check
 
-.PHONY: demo test lint bench notebooks java
+.PHONY: demo test lint bench notebooks docs packaging java
 
 demo: $(venv)/.demo java
 	@$(python) -m demo $(DEMO_ARGS)
@@ -34,6 +34,13 @@ bench: $(venv)/.dev java
 
 notebooks: $(venv)/.notebooks java
 	@find notebooks -name '*.ipynb' -exec $(venv)/bin/jupyter execute {} +
+
+docs: $(venv)/.dev
+	@$(python) -m mkdocs build --strict
+
+# Wheel and sdist on every supported Python (those on the PATH, or pyenv's), and with the oldest packages allowed.
+packaging: $(venv)/.dev
+	@PATH="$(CURDIR)/$(venv)/bin:$$PATH" $(python) -m pytest tests/packaging --all-pythons --timeout 900
 
 # Spark needs a Java: the one of this machine, else the one that pip can install.
 java: $(venv)/.demo

@@ -14,6 +14,7 @@ from async_op.errors import (
     MailboxClosed,
     OperatorClosed,
     RetryAfter,
+    TimersUnavailable,
 )
 from async_op.functions import (
     AsyncBatchFunction,
@@ -28,6 +29,7 @@ from async_op.operator import AsyncWaitOperator
 from async_op.retry import ExponentialBackoffRetry, FixedDelayRetry, RetryPolicy
 from async_op.statistics import Latency, OperatorStatistics
 from async_op.stream import AsyncDataStream
+from keygroups.state.timers import Timer
 
 __all__ = [
     "AsyncBatchFunction",
@@ -56,6 +58,8 @@ __all__ = [
     "RetryAfter",
     "RetryPolicy",
     "Runtime",
+    "Timer",
     "TimerHandle",
+    "TimersUnavailable",
     "Watermark",
 ]

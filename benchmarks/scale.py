@@ -73,7 +73,7 @@ class SizesFolder(Folder):
         inner = open_folder(f"memory://scale-{uuid.uuid4().hex}/scale")
         super().__init__(inner.filesystem, inner.root)
         self.contents: dict[str, bytes] = {}
-        self.sizes: dict[str, int] = {}
+        self.sizes_by_name: dict[str, int] = {}
         self.requests: Counter[str] = Counter()
         self.moved: Counter[str] = Counter()
 
@@ -104,9 +104,9 @@ class SizesFolder(Folder):
 
     def size(self, name: str) -> int:
         self.requests["head"] += 1
-        if name not in self.contents and name not in self.sizes:
+        if name not in self.contents and name not in self.sizes_by_name:
             raise FileNotFoundError(name)
-        return self.sizes[name] if name in self.sizes else len(self.contents[name])
+        return self.sizes_by_name[name] if name in self.sizes_by_name else len(self.contents[name])
 
     def names(self, folder: str) -> list[str]:
         found = sorted(name[len(folder) + 1 :] for name in self.contents if name.startswith(f"{folder}/"))
@@ -114,16 +114,21 @@ class SizesFolder(Folder):
         return found
 
     def files(self, folder: str = "") -> list[FileInfo]:
-        sizes = self.sizes | {name: len(data) for name, data in self.contents.items()}
+        sizes = self.sizes_by_name | {name: len(data) for name, data in self.contents.items()}
         found = [FileInfo(name, size, 0.0) for name, size in sizes.items() if name.startswith(folder)]
         self.requests["list"] += 1 + len(found) // 1000
         return sorted(found)
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        found = {name: size for name, size in self.sizes_by_name.items() if name.startswith(prefix)}
+        self.requests["list"] += 1 + len(found) // 1000
+        return found
 
     def delete(self, names: Sequence[str]) -> None:
         self.requests["delete"] += 1 + (len(names) - 1) // 1000
         for name in names:
             self.contents.pop(name, None)
-            self.sizes.pop(name, None)
+            self.sizes_by_name.pop(name, None)
 
 
 def _folder_at(root: str) -> SizesFolder:
@@ -132,7 +137,9 @@ def _folder_at(root: str) -> SizesFolder:
 
 def data_file(kind: FileKind, subtask: int, version: int, key_groups: KeyGroupRange, size: int) -> DataFile:
     """Return an entry as large as a real one."""
-    path = f"data/{uuid.uuid4().hex}/{kind}-payload-{key_groups.start}-{key_groups.end}.parquet"
+    # As the ids of the attempts of one commit, which begin alike.
+    attempt_id = f"{version:016x}{uuid.uuid4().hex[16:]}"
+    path = f"data/{attempt_id}/{kind}-payload-{key_groups.start}-{key_groups.end}.parquet"
     is_delta = kind == "delta"
     return DataFile(
         kind=kind,
@@ -184,10 +191,10 @@ def fill(folder: SizesFolder, case: Case) -> None:
     """Leave the versions in the folder, the newest with all the deltas but one that it can have."""
     deltas: list[DataFile] = []
     base = [file for subtask in range(case.parallelism) for file in base_files(case, subtask)]
-    folder.sizes |= {file.path: file.bytes for file in base}
+    folder.sizes_by_name |= {file.path: file.bytes for file in base}
     for version in range(2, case.versions + 1):
         added = [file for subtask in range(case.parallelism) for file in epoch_files(case, subtask, version)]
-        folder.sizes |= {file.path: file.bytes for file in added}
+        folder.sizes_by_name |= {file.path: file.bytes for file in added}
         deltas = [file for file in (*deltas, *added) if file.kind == "delta"][-(DELTAS_MAX - 1) * case.parallelism :]
         if version > case.versions - KEPT:
             others = [file for file in added if file.kind != "delta"]
@@ -226,7 +233,7 @@ def parts_on(folder: SizesFolder, case: Case, parent: Manifest) -> list[SubtaskH
     handles = []
     for channel in channels(case):
         files = tuple(epoch_files(case, channel.subtask, parent.version + 1))
-        folder.sizes |= {file.path: file.bytes for file in files}
+        folder.sizes_by_name |= {file.path: file.bytes for file in files}
         handles.append(
             SubtaskHandle(
                 subtask_index=channel.subtask,

@@ -46,6 +46,7 @@ _Group: TypeAlias = "dict[Hashable, Any] | LayeredGroup"
 _Take: TypeAlias = Callable[[int], dict[str, list[Any]]]
 
 _KEY_TYPES: dict[type, pa.DataType] = {int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.binary()}
+_KINDS: dict[pa.DataType, type] = {type_: kind for kind, type_ in _KEY_TYPES.items()}
 
 
 def is_packed(field: pa.Field) -> bool:
@@ -111,7 +112,7 @@ def common_key_type(types: set[pa.DataType | None]) -> pa.DataType | None:
 
 
 def fitting_key_type(
-    type_: pa.DataType | None, group: Mapping[Hashable, Any] | StreamedGroup, column: str
+    column: str, type_: pa.DataType | None, group: Mapping[Hashable, Any] | StreamedGroup
 ) -> pa.DataType | None:
     """Return the type of an index column that takes a whole key group as well: the same, or None for msgpack."""
     if type_ is None:
@@ -182,12 +183,12 @@ class RowEncoder:
         if self._expires:
             arrays[EXPIRES_AT] = pa.array(columns[EXPIRES_AT], pa.int64())
         arrays[KEY_GROUP] = pa.repeat(pa.scalar(key_group, pa.int32()), len(keys))
-        arrays["key"] = encode_column(keys, schema.field("key"), f"a key of {self._where}")
+        arrays["key"] = _encode_keys(keys, schema.field("key"), f"a key of {self._where}")
         arrays["value"] = encode_column(values, schema.field("value"), self._where, keys)
         if self._entry is not None:
-            entries = _without_missing(list(map(original_of, columns["entry"])), schema.field(self._entry))
-            where = f"{self._entry} of {self._where}"
-            arrays[self._entry] = encode_column(entries, schema.field(self._entry), where, keys)
+            field = schema.field(self._entry)
+            entries = _without_missing(list(map(original_of, columns["entry"])), field)
+            arrays[self._entry] = _encode_keys(entries, field, f"{self._entry} of {self._where}", keys)
         return pa.Table.from_arrays([arrays[name] for name in schema.names], schema=schema)
 
 
@@ -234,6 +235,15 @@ def _taker(rows: Iterator[tuple[Hashable, Hashable, Any]]) -> _Take:
 def _without_missing(values: list[Any], field: pa.Field) -> list[Any]:
     """Return what becomes null as None; in a column of msgpack None is a value."""
     return values if is_packed(field) else [None if value is MISSING else value for value in values]
+
+
+def _encode_keys(keys: list[Any], field: pa.Field, where: str, owners: list[Any] | None = None) -> pa.Array:
+    """Encode keys, or raise `UnstorableValue` if one has another type, even if the column had an equal value."""
+    expected = None if is_packed(field) else _KINDS[field.type]
+    kinds = set() if expected is None else set(map(type, keys)) - {expected, type(None)}
+    for kind in kinds:
+        raise UnstorableValue(f"{kind.__qualname__} beside others that are {field.type}", where)
+    return encode_column(keys, field, where, owners)
 
 
 def _living(columns: dict[str, list[Any]], now: int, *, keep_deleted: bool) -> dict[str, list[Any]]:

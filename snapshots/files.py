@@ -141,7 +141,7 @@ class KeyedWriter:
     label : FileLabel
         Of every file.
     schema : pyarrow.Schema
-        Of every file, until it changes.
+        Of every file, unless `begin_again` changes it.
     key_groups : KeyGroupRange
         The range.
     """
@@ -171,13 +171,18 @@ class KeyedWriter:
         if self._rows >= ROW_GROUP_ROWS_MIN:
             self._end_row_group()
 
-    def change_schema(self, schema: pa.Schema, key_group: int) -> None:
-        """Go on with other columns, from a key group on: in a new file, if there are rows in this one."""
+    def begin_again(self, schema: pa.Schema) -> int:
+        """Forget the file that is being written; it, and all that follow, have other columns.
+
+        Returns
+        -------
+        int
+            The key group with which it begins.
+        """
         self._schema = schema
-        if self._encoder.rows or self._rows:
-            self._end_file(key_group - 1, goes_on=True)
-            self._first = key_group
         self._encoder = ParquetEncoder(schema)
+        self._waiting, self._rows, self._bytes = [], 0, 0
+        return self._first
 
     def finish(self) -> None:
         """Write the last file."""

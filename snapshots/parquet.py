@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 from numpy.typing import NDArray
 
 from keygroups.codec import UnreadableValue
@@ -37,6 +38,11 @@ _ROW_GROUP_BYTES = 64 * 2**20
 
 BATCH_BYTES = 32 * 2**20
 """Who reads a whole file row by row has so much of it in memory."""
+
+ROW_GROUP_DIGESTS = b"keygroups.row_groups"
+"""The metadata that has the XXH3 of each row group's bytes: page checksums leave out the headers of pages."""
+
+_DIGEST_CHARACTERS = 16
 
 _TAIL_BYTES = 8  # the footer's length and the magic, at the end of every Parquet file
 
@@ -81,6 +87,7 @@ class ParquetEncoder:
             self._sink, schema, compression="zstd", use_dictionary=dictionaries, write_page_checksum=True
         )
         self.rows = 0
+        self._row_groups = 0
 
     @property
     def bytes(self) -> int:
@@ -90,7 +97,9 @@ class ParquetEncoder:
     def write(self, table: pa.Table) -> None:
         """Encode a row group; more than one, if the table is large."""
         rows = table.num_rows * _ROW_GROUP_BYTES // max(table.nbytes, _ROW_GROUP_BYTES)
-        self._writer.write_table(table, row_group_size=max(1, min(rows, ROW_GROUP_ROWS_MAX)))
+        rows = max(1, min(rows, ROW_GROUP_ROWS_MAX))
+        self._writer.write_table(table, row_group_size=rows)
+        self._row_groups += max(1, -(-table.num_rows // rows))
         self.rows += table.num_rows
 
     def finish(self, metadata: Mapping[str, str]) -> EncodedFile:
@@ -99,11 +108,26 @@ class ParquetEncoder:
         The file's path must be part of it, so that no two files have the same footer: a file that was swapped for
         another whose values have the same sizes and bounds would be read otherwise.
         """
-        self._writer.add_key_value_metadata(dict(metadata))
+        # What is in the footer must be as long before the row groups are known as afterwards.
+        reserved = "?" * (_DIGEST_CHARACTERS * self._row_groups)
+        self._writer.add_key_value_metadata({**metadata, ROW_GROUP_DIGESTS.decode(): reserved})
         self._writer.close()
         data = self._sink.getvalue()
-        footer_length = int.from_bytes(memoryview(data)[-_TAIL_BYTES:-4], "little")
-        return EncodedFile(data, self.rows, footer_length + _TAIL_BYTES)
+        footer_bytes = int.from_bytes(memoryview(data)[-_TAIL_BYTES:-4], "little") + _TAIL_BYTES
+        if reserved:
+            _fill_in_digests(memoryview(data).cast("B"), footer_bytes, reserved.encode())
+        return EncodedFile(data, self.rows, footer_bytes)
+
+
+def _fill_in_digests(data: memoryview, footer_bytes: int, reserved: bytes) -> None:
+    metadata = pq.read_metadata(pa.py_buffer(data))
+    spans = [_span(metadata.row_group(number)) for number in range(metadata.num_row_groups)]
+    digests = "".join(_digest(data[start:end]) for start, end in spans).encode()
+    footer = data[-footer_bytes:]
+    # Statistics, which come before, may have the same text.
+    at = bytes(footer).index(reserved, bytes(footer).rindex(ROW_GROUP_DIGESTS))
+    assert len(digests) == len(reserved), "one digest for each row group"
+    footer[at : at + len(reserved)] = digests
 
 
 @contextmanager
@@ -127,7 +151,8 @@ def damage_named(path: str, key_groups: KeyGroupRange) -> Iterator[None]:
 class ParquetReader:
     """Reads the row groups of one data file that hold the asked key groups, and no more. Any thread may call it.
 
-    The footer is checked against the manifest's digest, the pages against their checksums.
+    The footer is checked against the manifest's digest, row groups against the footer's, in older files pages against
+    their checksums.
     """
 
     def __init__(self, folder: Folder, file: DataFile) -> None:
@@ -184,7 +209,9 @@ class ParquetReader:
         with damage_named(self.path, self.file.key_groups):
             pieces = [self._read_bytes(start, end) for start, end in self._spans(row_groups)]
             source = pa.PythonFile(_Pieces(pieces, self.file.bytes), mode="r")
-            parquet = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True)
+            for piece in pieces:
+                self._check_digests(piece, row_groups)
+            parquet = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=not self._digests)
             return parquet.read_row_groups(row_groups, use_threads=False).cast(schema)
 
     def read_all(self) -> pa.Table:
@@ -211,6 +238,25 @@ class ParquetReader:
         metadata = self.metadata()
         statistics = [metadata.row_group(number).column(0).statistics for number in range(metadata.num_row_groups)]
         return np.array([one.min for one in statistics], np.int64), np.array([one.max for one in statistics], np.int64)
+
+    @cached_property
+    def _digests(self) -> str:
+        """The digests of all row groups; empty in a file of an older release."""
+        metadata = self.metadata()
+        digests: str = metadata.metadata.get(ROW_GROUP_DIGESTS, b"").decode()
+        if digests and len(digests) != _DIGEST_CHARACTERS * metadata.num_row_groups:
+            raise EOFError("its footer has not one digest for each row group")
+        return digests
+
+    def _check_digests(self, piece: tuple[int, bytes], row_groups: list[int]) -> None:
+        """Compare the row groups within a piece with their digests: headers, which say how to decode, included."""
+        first, data = piece
+        for number in row_groups if self._digests else ():
+            start, end = _span(self.metadata().row_group(number))
+            if first <= start and end <= first + len(data):
+                expected = self._digests[number * _DIGEST_CHARACTERS :][:_DIGEST_CHARACTERS]
+                if _digest(memoryview(data)[start - first : end - first]) != expected:
+                    raise EOFError(f"row group {number} is not what was written")
 
     def _spans(self, row_groups: list[int]) -> list[tuple[int, int]]:
         spans: list[tuple[int, int]] = []
@@ -251,6 +297,11 @@ class ParquetReader:
             start, end = _span(row_group)
             if not (start in pages and end in pages and start <= end):
                 raise EOFError(f"a row group lies at the bytes {start} to {end} of {len(pages)}")
+
+
+def _digest(data: memoryview) -> str:
+    digest: str = xxhash.xxh3_64_hexdigest(data)
+    return digest
 
 
 def _span(row_group: pq.RowGroupMetaData) -> tuple[int, int]:

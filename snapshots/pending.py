@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +22,12 @@ from snapshots.subtask import SubtaskSnapshot
 from snapshots.versions import load_committed
 from snapshots.writer import SubtaskHandle, write_subtask
 
-REQUESTS_AT_ONCE = 16
+ATTEMPTS_PREFIX_CHARACTERS = 16
+"""The ids of all attempts of one commit begin alike, so that one listing finds what they wrote."""
+
+
+def _new_prefix() -> str:
+    return uuid.uuid4().hex[:ATTEMPTS_PREFIX_CHARACTERS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +44,14 @@ class PendingSnapshot:
         Whose snapshot it is.
     parent : Manifest or None
         The newest snapshot when this one began.
+    attempts_prefix : str
+        How the ids of all attempts to write a part begin; unique.
     """
 
     folder: Folder
     operator_id: str
     parent: Manifest | None
+    attempts_prefix: str = field(default_factory=_new_prefix, kw_only=True)
 
     @property
     def version(self) -> int:
@@ -53,7 +60,7 @@ class PendingSnapshot:
 
     def __reduce__(self) -> tuple[Any, ...]:
         parent = None if self.parent is None else (self.parent.version, self.parent.snapshot_id)
-        return _begun_on, (self.folder, self.operator_id, parent)
+        return _begun_on, (self.folder, self.operator_id, parent, self.attempts_prefix)
 
     def write_subtask(self, snapshot: SubtaskSnapshot, outputs: pa.Table | None = None) -> SubtaskHandle:
         """Write one subtask's part; any process may call it, and call it again after a failure.
@@ -70,7 +77,8 @@ class PendingSnapshot:
         UnstorableValue
             A value has a type that cannot be stored; nothing refers to what was written before it.
         """
-        return write_subtask(self.folder, uuid.uuid4().hex, snapshot, self.parent, outputs)
+        attempt_id = self.attempts_prefix + uuid.uuid4().hex[ATTEMPTS_PREFIX_CHARACTERS:]
+        return write_subtask(self.folder, attempt_id, snapshot, self.parent, outputs)
 
     def commit(
         self,
@@ -143,8 +151,11 @@ class PendingSnapshot:
             raise IncompleteSnapshot(f"subtask {part.subtask_index} wrote its part on top of another snapshot")
 
 
-def _begun_on(folder: Folder, operator_id: str, parent: tuple[int, str] | None) -> PendingSnapshot:
-    return PendingSnapshot(folder, operator_id, None if parent is None else load_committed(folder, *parent))
+def _begun_on(
+    folder: Folder, operator_id: str, parent: tuple[int, str] | None, attempts_prefix: str
+) -> PendingSnapshot:
+    manifest = None if parent is None else load_committed(folder, *parent)
+    return PendingSnapshot(folder, operator_id, manifest, attempts_prefix=attempts_prefix)
 
 
 def check_fixed(manifest: Manifest, max_parallelism: int | None, hash_: str | None) -> None:
@@ -210,8 +221,8 @@ def check_covered(files: Iterable[DataFile], states: Iterable[str], max_parallel
 def check_stored(folder: Folder, parts: Sequence[SubtaskHandle]) -> None:
     """Check that the coordinator finds every file of every part, of the size that its writer reports.
 
-    A size is one cheap request; digests are compared by every reader. What this finds above all is a path that is not
-    shared, where each worker wrote to a disk of its own.
+    A listing tells the sizes of a thousand files; digests are compared by every reader. What this finds above all is a
+    path that is not shared, where each worker wrote to a disk of its own.
 
     Raises
     ------
@@ -230,14 +241,23 @@ def check_stored(folder: Folder, parts: Sequence[SubtaskHandle]) -> None:
         keyed = [file.key_groups for file in part.files if file.kind in {"keyed", "delta"}]
         if any(key_groups.intersection(part.key_groups) != key_groups for key_groups in keyed):
             raise IncompleteSnapshot(f"subtask {part.subtask_index} names a file of key groups of another")
-    files = [(part.subtask_index, file) for part in parts for file in part.files]
-    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
-        sizes = list(pool.map(lambda one: _size(folder, one[1].path), files))
-    for (subtask, file), size in zip(files, sizes, strict=True):
-        if size != file.bytes:
-            found = "nothing" if size is None else f"{size} bytes"
+    _check_sizes(folder, {file.path: (part.subtask_index, file.bytes) for part in parts for file in part.files})
+
+
+def _check_sizes(folder: Folder, written: Mapping[str, tuple[int, int]]) -> None:
+    """Compare the sizes of files, by path, with those that their subtasks report."""
+    found: dict[str, int] = {}
+    for prefix in {name[: len("data/") + ATTEMPTS_PREFIX_CHARACTERS] for name in written}:
+        found |= folder.sizes(prefix)
+    for name, (subtask, expected) in written.items():
+        if found.get(name) == expected:
+            continue
+        # A listing may be late; what it does not show is asked for.
+        size = _size(folder, name)
+        if size != expected:
+            shown = "nothing" if size is None else f"{size} bytes"
             raise IncompleteSnapshot(
-                f"subtask {subtask} wrote {file.bytes} bytes to {file.path}, and the coordinator finds {found}: "
+                f"subtask {subtask} wrote {expected} bytes to {name}, and the coordinator finds {shown}: "
                 "all workers must reach the same storage"
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keygroups.codec import codecs_used
+from keygroups.errors import UnstorableValue
 from keygroups.ranges import KeyGroupRange
 from keygroups.state import LayeredGroup, StateCut, StreamedGroup
 from snapshots.columns import (
@@ -43,8 +45,8 @@ DELTAS_MAX = 8
 DELTA_SHARE_MAX = 0.5
 """Deltas have at most this share of the base's rows, or the state is written whole."""
 
-KEYS_LOOKED_AT = 10_000
-"""So many keys decide of which type the key column is; if others turn out to be of another, a new file begins."""
+KEYS_LOOKED_AT = 1000
+"""So many keys decide of which type the key column is; if another turns out to be of another, its file begins again."""
 
 _IN_FLIGHT_ROW_GROUP_ROWS = 1024
 
@@ -184,18 +186,25 @@ class _SubtaskWriter:
         types = [common_key_type(_likely_key_types(cut, column)) for column in columns]
         encoder = RowEncoder(cut, keyed_schema(info, *types), now)
         writer = KeyedWriter(self.files, self._label("keyed", info.name), encoder.schema, self.snapshot.key_groups)
-        for key_group in sorted(cut.groups):
+        key_groups = sorted(cut.groups)
+        position = 0
+        while position < len(key_groups):
+            key_group = key_groups[position]
             group = cut.groups[key_group]
+            position += 1
             if isinstance(group, ArrowGroup) and group.is_as_declared:
                 writer.add(key_group, [in_schema(unexpired(group.table(), now), encoder.schema)])
                 continue
             content = group if isinstance(group, dict | StreamedGroup) else group.load()
-            fitting = [fitting_key_type(type_, content, column) for type_, column in zip(types, columns, strict=True)]
-            if fitting != types:
+            try:
+                writer.add(key_group, encoder.rows(key_group, content))
+            except UnstorableValue:
+                fitting = [fitting_key_type(*one, content) for one in zip(columns, types, strict=True)]
+                if fitting == types:
+                    raise
                 types = fitting
                 encoder = RowEncoder(cut, keyed_schema(info, *types), now)
-                writer.change_schema(encoder.schema, key_group)
-            writer.add(key_group, encoder.rows(key_group, content))
+                position = bisect_left(key_groups, writer.begin_again(encoder.schema))
         writer.finish()
 
     def _write_delta(self, cut: StateCut, info: StateInfo, older: dict[int, list[KeyedReader]]) -> None:

@@ -27,6 +27,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--seed", type=int, default=None, help="the only seed that the simulation runs, to replay it")
     spark = parser.getgroup("spark")
     spark.addoption("--kills", default="1", help="the seed of the sample of the pipeline's crash points, or all")
+    packaging = parser.getgroup("packaging")
+    packaging.addoption("--all-pythons", action="store_true", help="try the wheel on every supported Python")
+    documentation = parser.getgroup("documentation")
+    documentation.addoption("--record", action="store_true", help="write what terminal sessions print into the pages")
 
 
 @pytest.fixture(params=list(BACKENDS))

@@ -54,13 +54,15 @@ def part(
     parallelism: int,
     in_flight: Iterable[InFlightElement] = (),
     watermark: int | None = None,
+    max_parallelism: int = G,
+    hash_: str = "xxhash64",
 ) -> SubtaskSnapshot:
     """Cut a backend as the operator does."""
     return SubtaskSnapshot(
         subtask_index=subtask_index,
         parallelism=parallelism,
-        max_parallelism=G,
-        hash="xxhash64",
+        max_parallelism=max_parallelism,
+        hash=hash_,
         states=backend.cut(),
         in_flight=tuple(in_flight),
         watermark=watermark,
@@ -118,7 +120,7 @@ def content_of(
             for key_group, group in groups.items():
                 assert key_group in restore.key_groups
                 for key, value in loaded(group).items():
-                    assert key_group_of(key, snapshot.max_parallelism) == key_group
+                    assert key_group_of(key, snapshot.max_parallelism, snapshot.manifest.hash) == key_group
                     assert key not in content[name], f"{key!r} has two owners"
                     content[name][key] = value
     return content

@@ -162,6 +162,9 @@ class EpochRunner:
             self._claim = store.claim()
             self._latest = self._claim.snapshot
             self._committed.append(_cuts_of(self._latest))
+            if autoscale is not None and not autoscale.dry_run:
+                # What earlier runs have found out is worth more than where the first one began.
+                self.parallelism = self._latest.parallelism
 
     @property
     def in_flight(self) -> int:

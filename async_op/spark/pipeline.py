@@ -81,8 +81,8 @@ class AsyncPipeline:
     storage_options : dict, optional
         Passed to the fsspec filesystem of `snapshots`.
     autoscale : AutoscalePolicy, optional
-        Changes the parallelism between micro-batches by what they measured; `parallelism` is where it begins. Each
-        decision is logged, with its reason, and stands in `progress()`.
+        Changes the parallelism between micro-batches by what they measured. The first run begins with `parallelism`,
+        later ones with that of the newest snapshot. Each decision is logged, with its reason, and is in `progress()`.
 
     Raises
     ------

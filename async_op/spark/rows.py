@@ -17,12 +17,17 @@ ROWS_AT_ONCE = 1024
 DEAD_LETTER = "dead_letter"
 """The name of the column that tells why a row has no outputs."""
 
-_PLAIN_TYPES: list[tuple[Callable[[pa.DataType], bool], type]] = [
-    (types.is_float64, float),
-    (types.is_boolean, bool),
-    (types.is_string, str),
-    (types.is_binary, bytes),
+_Test = Callable[[Any], bool] | bool
+
+_PLAIN_TYPES: list[tuple[Callable[[pa.DataType], bool], type, _Test]] = [
+    (types.is_float64, float, True),
+    (types.is_float64, int, range(-(2**53), 2**53 + 1).__contains__),
+    (types.is_boolean, bool, True),
+    (types.is_binary, bytes, True),
+    # Other text may hold half of a surrogate pair.
+    (types.is_string, str, str.isascii),
 ]
+"""The types of columns that are looked at quickly, the Python type that fits them, and which of its values do."""
 
 _CONVERSION_ERRORS = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
@@ -61,9 +66,10 @@ class OutputWriter:
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         self._names = tuple(schema.names)
+        self._known = frozenset(schema.names)
         self._fields = list(schema)
         self._letters = self._fields.pop() if self._names[-1:] == (DEAD_LETTER,) else None
-        self._quick = [_quick_types(field) for field in self._fields]
+        self._tests = [_tests_of(field) for field in self._fields]
 
     def batch_of(self, outputs: Sequence[Any]) -> pa.RecordBatch:
         """Return dicts and tuples as one batch.
@@ -85,16 +91,9 @@ class OutputWriter:
         OutputMismatch
             It has another shape, or a value another type.
         """
-        row = output if type(output) is tuple and len(output) == len(self._fields) else self._row(output)
-        for value, (quick, least, most), field in zip(row, self._quick, self._fields, strict=False):
-            kind = type(value)
-            if kind is int:
-                fits = least <= value <= most
-            elif kind is str:
-                fits = kind in quick and value.isascii()  # others may be no text, but half of a surrogate pair
-            else:
-                fits = kind in quick
-            if not fits:
+        for value, tests, field in zip(self._own_row(output), self._tests, self._fields, strict=False):
+            test = tests.get(type(value), False)
+            if test is not True and not (test and test(value)):
                 _check_value(output, value, field)
 
     def fit(self, output: Any) -> pa.RecordBatch:
@@ -125,6 +124,14 @@ class OutputWriter:
             return [[output.get(name) for output in outputs] for name in self._names]
         rows = [self._row(output) for output in outputs]
         return list(zip(*rows, strict=True)) if rows else [()] * len(self._names)
+
+    def _own_row(self, output: Any) -> Iterable[Any]:
+        """Return the values for the function's own columns."""
+        if type(output) is tuple and len(output) == len(self._fields):
+            return output
+        if type(output) is dict and output.keys() <= self._known:
+            return map(output.get, self._names)
+        return self._row(output)
 
     def _row(self, output: Any) -> tuple[Any, ...]:
         if isinstance(output, Mapping):
@@ -164,15 +171,14 @@ def _array(values: Sequence[Any], field: pa.Field, outputs: Sequence[Any]) -> pa
     return array
 
 
-def _quick_types(field: pa.Field) -> tuple[frozenset[type], int, int]:
-    """Return the Python types of which each value fits a column, and the least and greatest int that does."""
-    none = {type(None)} if field.nullable else set()
-    kind = next((kind for is_kind, kind in _PLAIN_TYPES if is_kind(field.type)), None)
-    least, most = 0, -1
+def _tests_of(field: pa.Field) -> dict[type, _Test]:
+    """Return by Python type which values certainly fit a column: all, or those that pass a test."""
+    tests: dict[type, _Test] = {type(None): True} if field.nullable else {}
+    tests |= {kind: test for is_type, kind, test in _PLAIN_TYPES if is_type(field.type)}
     if types.is_signed_integer(field.type):
-        most = 2 ** (field.type.bit_width - 1) - 1
-        least = -most - 1
-    return frozenset(none if kind is None else {kind, *none}), least, most
+        limit = 2 ** (field.type.bit_width - 1)
+        tests[int] = range(-limit, limit).__contains__
+    return tests
 
 
 def _check_value(output: Any, value: Any, field: pa.Field) -> None:

@@ -78,8 +78,8 @@ class StateCut:
     descriptor : StateDescriptor
         The declaration of the state.
     groups : mapping of int to (dict or LazyGroup)
-        The non-empty key groups; keys by their identity. Nobody changes them any more. Their store, if they have one,
-        is held until the cut is freed.
+        The non-empty key groups; keys by their identity. Nobody changes them as long as somebody holds them, or this
+        cut: a later write goes elsewhere. Their store, if they have one, is held until the cut is freed.
     cut_id : str
         Unique, the same for all states that were cut at once.
     since : str or None

@@ -41,8 +41,8 @@ class MemoryTable:
 
     A group is a dict, or a `LazyGroup` until its first touch. The first write to a group after a cut *opens* it: puts a
     layer on it if something else holds it, a cut as a rule, and begins to note which keys change. So a cut costs
-    nothing per key, a write never more than its own, and memory grows by what is written while a cut is held. Nothing
-    is noted before there is a cut or a snapshot to be relative to.
+    nothing per key, a write no more than its own, and memory grows by what is written while a cut is held. Nothing is
+    noted before there is a cut or a snapshot to be relative to.
     """
 
     __slots__ = ("_groups", "_opened", "_owned", "_tracks", "descriptor", "is_plain")

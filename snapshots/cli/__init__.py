@@ -10,8 +10,8 @@ __all__ = ["main"]
 _HELP_WITHOUT_EXTRA = """\
 Usage: keygroups COMMAND [ARGS]...
 
-Look at, check, rescale and clean up snapshots: inspect, plan, repartition, diff, export, compact, verify, gc, pin,
-unpin, doctor.
+Look at, check, rescale and clean up snapshots: inspect, plan, repartition, diff, export, report, compact, verify,
+gc, pin, unpin, doctor.
 
 The commands need packages that are not installed: pip install 'keygroups[cli]'
 """
@@ -29,7 +29,7 @@ def main() -> None:
         from snapshots.cli.app import run
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
-        if package not in {"packaging", "rich", "typer"}:
+        if package not in {"jinja2", "markupsafe", "packaging", "rich", "typer"}:
             raise
         sys.exit(_run_without(package))
     sys.exit(run(sys.argv[1:]))

@@ -16,6 +16,7 @@ from snapshots.cli.gc import gc, pin, unpin
 from snapshots.cli.inspect import inspect
 from snapshots.cli.plan import plan
 from snapshots.cli.repartition import repartition
+from snapshots.cli.report import report
 from snapshots.cli.verify import verify
 
 app = typer.Typer(
@@ -27,7 +28,7 @@ app = typer.Typer(
     # A bug's traceback is for a bug report: whole, plain, and without the values of local variables.
     pretty_exceptions_enable=False,
 )
-for command in (inspect, plan, repartition, diff, export, compact, verify, gc, pin, unpin, doctor):
+for command in (inspect, plan, repartition, diff, export, report, compact, verify, gc, pin, unpin, doctor):
     app.command()(command)
 
 

@@ -65,6 +65,17 @@ class LocalFolder(Folder):
                     found.append(FileInfo(relative, status.st_size, status.st_mtime))
         return sorted(found)
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Return the sizes of the files whose names begin alike; no other directory is looked into."""
+        folder, _, begins = prefix.rpartition("/")
+        try:
+            entries = [entry for entry in os.scandir(self.path(folder)) if entry.name.startswith(begins)]
+        except FileNotFoundError:
+            return {}
+        below = [self.files(f"{folder}/{entry.name}") for entry in entries if entry.is_dir()]
+        found = {f"{folder}/{entry.name}": entry.stat().st_size for entry in entries if entry.is_file()}
+        return found | {file.name: file.bytes for files in below for file in files}
+
     def delete(self, names: Sequence[str]) -> None:
         """Delete files, and the directories of attempts that they leave empty."""
         super().delete(names)

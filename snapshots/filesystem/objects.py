@@ -112,6 +112,11 @@ class ObjectFolder(Folder):
         with self._answers(folder):
             return super().files(folder)
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Return the sizes of the objects with a prefix."""
+        with self._answers(prefix):
+            return super().sizes(prefix)
+
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects, as many in one request as the store takes."""
         if not names:

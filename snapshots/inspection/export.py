@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from keygroups.errors import ConfigError
 from keygroups.ranges import KeyGroupRange
 from snapshots.columns import is_packed
 from snapshots.in_flight import IN_FLIGHT_SCHEMA
+from snapshots.inspection.target import replacing
 from snapshots.parquet import KEY_GROUP, ParquetReader
 from snapshots.reader import decode_column
 from snapshots.snapshot import Snapshot
@@ -87,7 +87,7 @@ def export(
     files = [file for file in snapshot.manifest.files if file.kind in kinds and file.state == state_name]
     rows_total, bytes_total = max(sum(file.rows for file in files), 1), sum(file.bytes for file in files)
     done = 0
-    with _replacing(target) as unfinished, sink_of(unfinished, schema) as sink:
+    with replacing(target) as unfinished, sink_of(unfinished, schema) as sink:
         for table in tables:
             sink.write(table)
             done += table.num_rows
@@ -131,21 +131,6 @@ def _elements(snapshot: Snapshot, key_groups: KeyGroupRange | None) -> Iterator[
             groups = table.column(KEY_GROUP).to_numpy()
             table = table.filter(pa.array((groups >= key_groups.start) & (groups <= key_groups.end)))
         yield table
-
-
-@contextmanager
-def _replacing(target: Path) -> Iterator[str]:
-    """Give out a name beside the target, which takes the target's place at the end if nothing was raised."""
-    try:
-        number, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    except FileNotFoundError:
-        raise ConfigError("path", str(target), "its folder does not exist: make it first") from None
-    os.close(number)
-    try:
-        yield name
-        Path(name).replace(target)
-    finally:
-        Path(name).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -21,7 +21,6 @@ from snapshots.in_flight import IN_FLIGHT_SCHEMA
 from snapshots.layers import spans
 from snapshots.manifest import DataFile, Manifest, StateInfo, manifest_name
 from snapshots.parquet import KEY_GROUP, ParquetReader
-from snapshots.pending import REQUESTS_AT_ONCE
 from snapshots.reader import StateReader, in_schema, merge
 from snapshots.schemas import without_field_ids
 from snapshots.snapshot import Snapshot
@@ -48,6 +47,8 @@ _METADATA_SCHEMA = pa.schema(
         ("created_at", pa.string()),
     ]
 )
+
+REQUESTS_AT_ONCE = 16
 
 
 def stored_schema(snapshot: Snapshot, what: str) -> pa.Schema:

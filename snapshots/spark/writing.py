@@ -14,35 +14,28 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from keygroups.descriptors import AggregatingState, ListState, MapState, ReducingState, StateDescriptor, ValueState
-from keygroups.errors import ConfigError, NullKey
-from keygroups.hashing import key_groups_of
+from keygroups.errors import ConfigError
 from keygroups.ranges import check_parallelism, default_max_parallelism, range_of
+from snapshots.buckets import by_key_group
 from snapshots.columns import index_columns, keyed_schema
 from snapshots.errors import IncompatibleSnapshot
 from snapshots.files import FileLabel, FileWriter, KeyedWriter
 from snapshots.filesystem import Folder
-from snapshots.manifest import Channel, Manifest, StateInfo
+from snapshots.manifest import Channel, Manifest
 from snapshots.parquet import KEY_GROUP
 from snapshots.pending import PendingSnapshot
+from snapshots.rows import RowEncoding, check_whole
 from snapshots.schemas import ENTRY_COLUMNS, state_info
 from snapshots.spark.options import SourceOptions
 from snapshots.writer import SubtaskHandle
 
 STAGED_BYTES = 64 * 2**20
 """A task keeps so much in memory before it writes what it has for each subtask."""
-
-_KEY_TYPES = {
-    **dict.fromkeys([pa.int8(), pa.int16(), pa.int32(), pa.int64()], pa.int64()),
-    **dict.fromkeys([pa.float32(), pa.float64()], pa.float64()),
-    **dict.fromkeys([pa.string(), pa.large_string()], pa.string()),
-    **dict.fromkeys([pa.binary(), pa.large_binary()], pa.binary()),
-}
 
 
 @dataclass
@@ -58,21 +51,14 @@ class Target:
 
     Attributes
     ----------
-    info : StateInfo
-        The state.
-    schema : pyarrow.Schema
-        The columns of its files.
-    parallelism, max_parallelism : int
+    encoding : RowEncoding
+        How rows become those of the state.
+    parallelism : int
         Of the snapshot.
-    hash : str
-        From key to key group.
     """
 
-    info: StateInfo
-    schema: pa.Schema
+    encoding: RowEncoding
     parallelism: int
-    max_parallelism: int
-    hash: str
 
 
 class StateWriter(DataSourceArrowWriter):
@@ -107,24 +93,35 @@ class StateWriter(DataSourceArrowWriter):
         """Deal the rows of a partition to files, one for each subtask; whatever an attempt writes is its own."""
         target, staging = self._target, _Staging(self._pending.folder)
         for batch in iterator:
-            rows = _in_columns(pa.Table.from_batches([batch]), target)
-            subtasks = rows.column(KEY_GROUP).to_numpy() * target.parallelism // target.max_parallelism
-            order = np.argsort(subtasks, kind="stable")
-            found, starts = np.unique(subtasks[order], return_index=True)
-            ordered = rows.take(pa.array(order))
-            for subtask, (start, end) in zip(found.tolist(), pairwise([*starts, len(order)]), strict=True):
-                staging.add(subtask, ordered.slice(start, end - start))
+            for rows in target.encoding.tables(batch):
+                groups = rows.column(KEY_GROUP).to_numpy()
+                subtasks = groups * target.parallelism // target.encoding.max_parallelism
+                order = np.argsort(subtasks, kind="stable")
+                found, starts = np.unique(subtasks[order], return_index=True)
+                ordered = rows.take(pa.array(order))
+                for subtask, (start, end) in zip(found.tolist(), pairwise([*starts, len(order)]), strict=True):
+                    staging.add(subtask, ordered.slice(start, end - start))
         return staging.finish()
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Write the part of every subtask from what the tasks have written, and commit them all."""
         staged = [message for message in messages if isinstance(message, StagedFiles)]
         pending, target = self._pending, self._target
-        handles = []
-        for subtask in range(target.parallelism):
-            names = [name for message in staged for name in message.by_subtask.get(subtask, ())]
-            handles.append(_write_subtask(pending, target, subtask, names))
-        pending.commit(handles)
+        by_subtask = [
+            [name for message in staged for name in message.by_subtask.get(subtask, ())]
+            for subtask in range(target.parallelism)
+        ]
+        # A DataFrame's keys are of one type, so all files of rows have the same columns.
+        some = next((names[0] for names in by_subtask if names), None)
+        columns = index_columns(target.encoding.info.kind)
+        schema = (
+            keyed_schema(target.encoding.info, *(None for _ in columns))
+            if some is None
+            else _read(pending.folder, some).schema
+        )
+        pending.commit(
+            [_write_subtask(pending, target, schema, subtask, names) for subtask, names in enumerate(by_subtask)]
+        )
         self.abort(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -182,10 +179,11 @@ def _target(options: SourceOptions, columns: pa.Schema, name: str, parent: Manif
     check_parallelism(parallelism, key_groups)
     descriptor = _descriptor(options, columns, name)
     info = state_info(descriptor, None if parent is None else parent.state(name))
-    types = [_index_type(columns.field(column)) for column in index_columns(info.kind)]
-    return Target(
-        info, keyed_schema(info, *types), parallelism, key_groups, "xxhash64" if parent is None else parent.hash
-    )
+    encoding = RowEncoding(info, key_groups, "xxhash64" if parent is None else parent.hash)
+    allowed = keyed_schema(info, *(None for _ in index_columns(info.kind))).names
+    if not set(columns.names) <= set(allowed):
+        raise ConfigError("columns", columns.names, f"a {info.kind} state has {', '.join(allowed)}: select those")
+    return Target(encoding, parallelism)
 
 
 def _descriptor(options: SourceOptions, columns: pa.Schema, name: str) -> StateDescriptor:
@@ -193,8 +191,8 @@ def _descriptor(options: SourceOptions, columns: pa.Schema, name: str) -> StateD
     entry = [kinds[column] for column in columns.names if column in kinds]
     kind = options.text("kind") or (entry[0] if entry else "value")
     needed = {"key", "value", *([ENTRY_COLUMNS[kind]] if kind in ENTRY_COLUMNS else [])}
-    if not needed <= set(columns.names) <= needed | {KEY_GROUP}:
-        reason = f"a {kind} state has the columns {', '.join(sorted(needed))}; select and rename those"
+    if not needed <= set(columns.names):
+        reason = f"a {kind} state needs the columns {', '.join(sorted(needed))}: rename yours"
         raise ConfigError("columns", columns.names, reason)
     type_ = columns.field("value").type
     match kind:
@@ -211,74 +209,39 @@ def _descriptor(options: SourceOptions, columns: pa.Schema, name: str) -> StateD
     raise ConfigError("kind", kind, "it is one of value, list, map, reducing, aggregating")
 
 
-def _index_type(column: pa.Field) -> pa.DataType:
-    if column.type not in _KEY_TYPES:
-        raise ConfigError(column.name, str(column.type), "keys are integers, floats, strings or binary")
-    return _KEY_TYPES[column.type]
+def _read(folder: Folder, name: str) -> pa.Table:
+    return pa.ipc.open_stream(folder.read(name)).read_all()
 
 
-def _in_columns(rows: pa.Table, target: Target) -> pa.Table:
-    """Return the rows with the columns of the state's files, their key groups first."""
-    keys = rows.column("key").cast(target.schema.field("key").type)
-    for column in index_columns(target.info.kind):
-        if rows.column(column).null_count:
-            raise NullKey(column)
-    if pa.types.is_floating(keys.type):
-        keys = pc.add(keys, 0.0)  # so that there is one nought
-    groups = key_groups_of(keys, target.max_parallelism, target.hash)
-    columns = {name: rows.column(name) for name in rows.column_names} | {KEY_GROUP: pa.array(groups), "key": keys}
-    return pa.table([columns[name] for name in target.schema.names], names=target.schema.names).cast(target.schema)
-
-
-def _write_subtask(pending: PendingSnapshot, target: Target, subtask: int, names: Sequence[str]) -> SubtaskHandle:
+def _write_subtask(
+    pending: PendingSnapshot, target: Target, schema: pa.Schema, subtask: int, names: Sequence[str]
+) -> SubtaskHandle:
     """Write a subtask's part; its rows are in memory meanwhile."""
-    owned = range_of(subtask, target.parallelism, target.max_parallelism)
-    staged = [pa.ipc.open_stream(pending.folder.read(name)).read_all() for name in names]
-    rows = pa.concat_tables([target.schema.empty_table(), *staged]).sort_by(KEY_GROUP)
-    _check_unique(rows, target.info)
-    groups, starts = np.unique(rows.column(KEY_GROUP).to_numpy(), return_index=True)
-    parent = pending.parent
+    encoding, parent = target.encoding, pending.parent
+    info, owned = encoding.info, range_of(subtask, target.parallelism, encoding.max_parallelism)
+    staged = [_read(pending.folder, name) for name in names]
+    rows = pa.concat_tables([schema.empty_table(), *staged])
     with FileWriter(pending.folder, uuid.uuid4().hex) as files:
-        label = FileLabel(kind="keyed", state=target.info.name, subtask=subtask, version=pending.version)
-        writer = KeyedWriter(files, label, target.schema, owned)
-        for group, (start, end) in zip(groups.tolist(), pairwise([*starts, rows.num_rows]), strict=True):
-            writer.add(group, [rows.slice(start, end - start)])
+        label = FileLabel(kind="keyed", state=info.name, subtask=subtask, version=pending.version)
+        writer = KeyedWriter(files, label, schema, owned)
+        for key_group, group in by_key_group(rows) if rows.num_rows else ():
+            check_whole(info, group)
+            writer.add(key_group, [group])
         writer.finish()
         stored = files.stored()
-    others = () if parent is None else tuple(info for info in parent.states if info.name != target.info.name)
-    states = (*others, target.info)
+    others = () if parent is None else tuple(other for other in parent.states if other.name != info.name)
+    states = (*others, info)
     return SubtaskHandle(
         subtask_index=subtask,
         parallelism=target.parallelism,
-        max_parallelism=target.max_parallelism,
-        hash=target.hash,
+        max_parallelism=encoding.max_parallelism,
+        hash=encoding.hash,
         key_groups=owned,
         parent_id=None if parent is None else parent.snapshot_id,
         states=states,
-        codecs={info.name: frozenset(info.codecs) for info in states},
+        codecs={state.name: frozenset(state.codecs) for state in states},
         operator_states=(),
         files=stored,
         channel=Channel(subtask=subtask, key_groups=owned, watermark=None, cut_id=None, keyless=0),
         in_flight_count=0,
     )
-
-
-def _check_unique(rows: pa.Table, info: StateInfo) -> None:
-    """Refuse a key that is there twice, and a list of which an element is missing."""
-    entry = ENTRY_COLUMNS.get(info.kind)
-    index = ["key"] if entry is None else ["key", entry]
-    counts = rows.group_by(index).aggregate([([], "count_all")])
-    twice = counts.filter(pc.greater(counts.column("count_all"), 1))
-    if twice.num_rows:
-        found = {name: twice.column(name)[0].as_py() for name in index}
-        raise ConfigError("rows", found, "a key may be there once: aggregate before you write")
-    if entry == "position":
-        lists = rows.group_by("key").aggregate([(entry, "min"), (entry, "max"), (entry, "count")])
-        is_whole = pc.and_(
-            pc.equal(lists.column("position_min"), 0),
-            pc.equal(lists.column("position_max"), pc.subtract(lists.column("position_count"), 1)),
-        )
-        broken = lists.filter(pc.invert(pc.fill_null(is_whole, False)))
-        if broken.num_rows:
-            key = broken.column("key")[0].as_py()
-            raise ConfigError("rows", {"key": key}, "the positions of a list are 0, 1, 2 …, each once")

@@ -69,6 +69,16 @@ class FolderContract:
         assert folder.read("data/a/1", start=3, end=100) == b"45"
         assert folder.read("data/a/1", start=10, end=20) == b""
 
+    def test_sizes_are_those_of_the_names_that_begin_alike(self, folder: Folder) -> None:
+        for name, size in (("data/ab1/x", 3), ("data/ab1/y", 0), ("data/ab2/x", 5), ("data/a/x", 7), ("data/b/x", 8)):
+            folder.write(name, bytes(size))
+
+        assert folder.sizes("data/ab") == {"data/ab1/x": 3, "data/ab1/y": 0, "data/ab2/x": 5}
+        assert folder.sizes("data/ab1/") == {"data/ab1/x": 3, "data/ab1/y": 0}
+        assert folder.sizes("data/c") == folder.sizes("nowhere/c") == {}
+        folder.write("data/ab3/z", b"1")
+        assert folder.sizes("data/ab")["data/ab3/z"] == 1
+
     def test_an_empty_file_is_a_file(self, folder: Folder) -> None:
         folder.write("data/a/empty", b"")
 

@@ -82,6 +82,10 @@ class FolderWrapper(Folder):
         """List the files below a sub-folder."""
         return self.around("files", folder, None, lambda: self.inner.files(folder))
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """List the sizes of files whose names begin alike."""
+        return self.around("files", prefix, None, lambda: self.inner.sizes(prefix))
+
     def delete(self, names: Sequence[str]) -> None:
         """Delete files."""
         self.around("delete", names[0] if names else "", None, lambda: self.inner.delete(names))

@@ -11,7 +11,7 @@ import pytest
 
 from async_op import AsyncDataStream, AsyncFunction, AsyncWaitOperator, InvocationContext, Record
 from keygroups import ConfigError, DiskStateBackend, ListState, ValueState
-from snapshots import SubtaskRestore
+from snapshots import Snapshot, SnapshotStore, SubtaskRestore, SubtaskSnapshot
 from tests.operator.kit import new_store
 
 SUM = ValueState("sum", pa.int64(), default=0)
@@ -47,6 +47,11 @@ def expected(count: int) -> dict[int, tuple[int, int, tuple[int, ...]]]:
     return {key: (key, sum(seen), seen) for key, seen in values.items()}
 
 
+def written(store: SnapshotStore, cuts: list[SubtaskSnapshot]) -> Snapshot:
+    """Write a cut that nobody else has."""
+    return store.write([cuts.pop()])
+
+
 def left_in(backend: DiskStateBackend) -> int:
     """Return how many directories of subtasks there are."""
     assert backend.directory is not None
@@ -75,10 +80,9 @@ async def test_state_moves_between_disk_and_memory_by_snapshots(on_disk: DiskSta
         for value in range(100 * part, 100 * part + 100):
             await operator.process(value)
         await operator.finish()
-        cut = await operator.snapshot()
-        restore = (await asyncio.to_thread(store.write, [cut])).restore(0)
-        # Who frees the last cut of a closed operator removes its files.
-        del cut
+        # Who frees the last cut of a closed operator removes its files; so it is freed as it is written.
+        cuts = [await operator.snapshot()]
+        restore = (await asyncio.to_thread(written, store, cuts)).restore(0)
         await operator.close()
 
     newest = {record.value[0]: record.value for record in outputs if isinstance(record, Record)}

@@ -11,10 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from keygroups import key_group_of, range_of, subtask_of
+from keygroups import UnsupportedKey, key_group_of, range_of, subtask_of
 from keygroups.state import MISSING, MemoryBackend, Transaction, identity_of, memory
 from snapshots import (
     CommitConflict,
+    IncompatibleSnapshot,
     IncompleteSnapshot,
     InFlightElement,
     Snapshot,
@@ -24,6 +25,8 @@ from snapshots import (
     writer,
 )
 from snapshots.layers import layers_of
+from snapshots.manifest import Manifest
+from snapshots.versions import expired_version
 from tests.snapshot_kit import (
     COUNT,
     PROFILE,
@@ -42,9 +45,13 @@ STATES = (COUNT, PROFILE)
 # Few, so that they meet again.
 KEYS = st.sampled_from([*range(-4, 5), "", "a", "ä", b"a", ("a", 1), 1.5])
 PARALLELISMS = st.sampled_from([1, 2, 3, 4, 5, 7, G])
+# More, fewer, and as many as divide nothing; 4,096 would be the same with more of them empty.
+MAX_PARALLELISMS = st.sampled_from([G, 4 * G, G - 5, 3 * G + 1])
+NO_FLINK_KEY = b"a"
 COUNTS = st.none() | st.integers(-(2**63), 2**63 - 1)
 PROFILES = st.none() | st.integers() | st.text(max_size=3) | st.tuples(st.integers(), st.binary(max_size=3))
-ROUNDS = st.tuples(st.dictionaries(KEYS, COUNTS, max_size=4), st.none() | KEYS)
+SOME_COUNTS = st.dictionaries(KEYS, COUNTS, max_size=4)
+ROUNDS = st.tuples(SOME_COUNTS, KEYS, SOME_COUNTS, KEYS)
 
 
 class Barrier(NamedTuple):
@@ -77,6 +84,8 @@ class SnapshotMachine(RuleBasedStateMachine):
         self.limits.setattr(files, "ROW_GROUP_BYTES", 200)
         self.limits.setattr(columns, "PIECE_ROWS_MAX", 2)
         self.limits.setattr(memory, "CHANGED_KEYS_MIN", changed_min)
+        self.max_parallelism, self.hash = G, "xxhash64"
+        self.restored_from: int | None = None
         self.store = new_store()
         self.other_store = new_store()
         self.history: dict[int, tuple[Content, list[list[InFlightElement]]]] = {}
@@ -91,18 +100,27 @@ class SnapshotMachine(RuleBasedStateMachine):
 
     def begin(self, parallelism: int) -> None:
         self.parallelism = parallelism
-        self.backends = [MemoryBackend(STATES, range_of(n, parallelism, G)) for n in range(parallelism)]
+        self.backends = [
+            MemoryBackend(STATES, range_of(n, parallelism, self.max_parallelism)) for n in range(parallelism)
+        ]
         self.queues: list[list[InFlightElement]] = [[] for _ in range(parallelism)]
         self.watermarks: list[int | None] = [None] * parallelism
 
     def owner(self, key: Any) -> tuple[MemoryBackend, int]:
-        key_group = key_group_of(key, G)
-        return self.backends[subtask_of(key_group, self.parallelism, G)], key_group
+        key_group = self.key_group_of(key)
+        return self.backends[subtask_of(key_group, self.parallelism, self.max_parallelism)], key_group
+
+    def key_group_of(self, key: Any) -> int:
+        return key_group_of(key, self.max_parallelism, self.hash)
+
+    def takes(self, key: Any) -> bool:
+        return key != NO_FLINK_KEY or self.hash != "flink"
 
     # What the function does with its state.
 
     @rule(counts=st.dictionaries(KEYS, COUNTS, max_size=8))
     def put(self, counts: dict[Any, int | None]) -> None:
+        counts = {key: count for key, count in counts.items() if self.takes(key)}
         for key, count in counts.items():
             backend, key_group = self.owner(key)
             backend.tables["count"].put(key_group, identity_of(key), count)
@@ -110,12 +128,16 @@ class SnapshotMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS, state=st.sampled_from(["count", "profile"]))
     def delete(self, key: Any, state: str) -> None:
+        if not self.takes(key):
+            return
         backend, key_group = self.owner(key)
         backend.tables[state].put(key_group, identity_of(key), MISSING)
         self.model[state].pop(key, None)
 
     @rule(key=KEYS, count=COUNTS, profile=PROFILES, completes=st.booleans())
     def invoke(self, key: Any, count: int | None, profile: object, completes: bool) -> None:
+        if not self.takes(key):
+            return
         backend, key_group = self.owner(key)
         transaction = Transaction(backend, key, key_group)
         assert transaction.state(PROFILE).value() == self.model["profile"].get(key)
@@ -138,8 +160,10 @@ class SnapshotMachine(RuleBasedStateMachine):
     @rule(key=KEYS, subtask=st.integers(0, G - 1), completed=st.booleans())
     def arrive(self, key: Any, subtask: int, completed: bool) -> None:
         """A record; without keys, whichever subtask the source gives it to."""
+        if not self.takes(key):
+            return
         if self.keyed:
-            subtask = subtask_of(key_group_of(key, G), self.parallelism, G)
+            subtask = subtask_of(self.key_group_of(key), self.parallelism, self.max_parallelism)
         subtask %= self.parallelism
         self.identity += 1
         element = record(
@@ -151,7 +175,8 @@ class SnapshotMachine(RuleBasedStateMachine):
             completed=completed,
             outputs=(key, self.identity) if completed else None,
         )
-        self.queues[subtask].append(element)
+        key_group = self.key_group_of(key) if self.keyed else element.key_group
+        self.queues[subtask].append(element._replace(key_group=key_group))
 
     @rule(step=st.integers(1, 5))
     def advance(self, step: int) -> None:
@@ -180,7 +205,15 @@ class SnapshotMachine(RuleBasedStateMachine):
     def cut(self) -> None:
         """The operator goes on at once; what is cut is written later, or never."""
         parts = [
-            part(backend, subtask, self.parallelism, self.queues[subtask], self.watermarks[subtask])
+            part(
+                backend,
+                subtask,
+                self.parallelism,
+                self.queues[subtask],
+                self.watermarks[subtask],
+                self.max_parallelism,
+                self.hash,
+            )
             for subtask, backend in enumerate(self.backends)
         ]
         model = {state: dict(values) for state, values in self.model.items()}
@@ -196,17 +229,18 @@ class SnapshotMachine(RuleBasedStateMachine):
             self.barrier = None
         self.check_snapshot(parallelism)
 
-    @rule(
-        rounds=st.lists(st.tuples(st.dictionaries(KEYS, COUNTS, max_size=4), st.none() | KEYS), min_size=1, max_size=4)
-    )
-    def checkpoint(self, rounds: list[tuple[dict[Any, int | None], Any]]) -> None:
-        """What an undisturbed operator does: some work, a cut, its commit, and again."""
-        for counts, removed in rounds:
+    @rule(rounds=st.lists(ROUNDS, min_size=1, max_size=4))
+    def checkpoint(self, rounds: list[tuple[dict[Any, int | None], Any, dict[Any, int | None], Any]]) -> None:
+        """What an undisturbed operator does: some work, a cut, work while it is written, and again."""
+        for counts, removed, meanwhile, removed_meanwhile in rounds:
             self.put(counts)
-            if removed is not None:
-                self.delete(removed, "count")
+            self.delete(removed, "count")
             self.cut()
+            self.put(meanwhile)
+            self.delete(removed_meanwhile, "count")
             self.write(self.parallelism, again=False)
+            for key in (*counts, *meanwhile):
+                self.read(key)
 
     @precondition(lambda self: self.barrier is not None)
     @rule()
@@ -243,6 +277,7 @@ class SnapshotMachine(RuleBasedStateMachine):
     @rule(parallelism=PARALLELISMS)
     def repartition(self, parallelism: int) -> None:
         self.committed, self.committed_elements = self.history[max(self.store.versions())]
+        parallelism = min(parallelism, self.max_parallelism)
         self.snapshot = self.store.repartition(parallelism)
         assert self.snapshot.parallelism == parallelism
         self.check_snapshot(None)
@@ -258,11 +293,76 @@ class SnapshotMachine(RuleBasedStateMachine):
         assert self.store.compact().version == self.snapshot.version
         self.check_snapshot(parallelism)
 
+    @precondition(lambda self: self.snapshot is not None)
+    @rule(
+        parallelism=PARALLELISMS,
+        max_parallelism=MAX_PARALLELISMS,
+        hash_=st.sampled_from(["xxhash64", "xxhash64", "flink"]),
+    )
+    def rewrite(self, parallelism: int, max_parallelism: int, hash_: str) -> None:
+        """Other key groups: who runs with the old ones cannot commit any more, and is restored."""
+        self.committed, self.committed_elements = self.history[max(self.store.versions())]
+        parallelism = min(parallelism, max_parallelism)
+        keys = {key for values in self.committed.values() for key in values}
+        keys |= {element.key for queue in self.committed_elements for element in queue}
+        if hash_ == "flink" and NO_FLINK_KEY in keys:
+            with pytest.raises(UnsupportedKey):
+                self.store.repartition(parallelism, max_parallelism=max_parallelism, hash=hash_, rewrite=True)
+            return
+        self.snapshot = self.store.repartition(parallelism, max_parallelism=max_parallelism, hash=hash_, rewrite=True)
+        manifest = self.snapshot.manifest
+        assert (manifest.max_parallelism, manifest.hash) == (max_parallelism, hash_)
+        assert not manifest.files_of("delta")
+        if self.barrier is not None and (max_parallelism, hash_) != (self.max_parallelism, self.hash):
+            with pytest.raises(IncompatibleSnapshot):
+                self.store.write(self.barrier.parts)
+        self.other_store = new_store()
+        self.check_snapshot(parallelism)
+        self.restore(self.snapshot, parallelism)
+
+    @precondition(lambda self: self.history)
+    @rule(keep_last=st.integers(1, 4), applies=st.booleans())
+    def collect_garbage(self, keep_last: int, applies: bool) -> None:
+        """What is not kept goes, and the rest stays as it was; the operator's own version is pinned."""
+        before = self.store.versions()
+        listed = {file.name for file in self.store.begin().folder.files("data")}
+        report = self.store.collect_garbage(keep_last=keep_last, min_age=0.0, dry_run=not applies)
+        kept = {*before[-keep_last:], self.restored_from} & set(before)
+        assert kept <= set(report.retained)
+        assert set(report.files) <= listed
+        assert report.undeleted == ()
+        if not applies:
+            assert self.store.versions() == before
+            return
+        assert self.store.versions() == list(report.retained)
+        self.history = {version: held for version, held in self.history.items() if version in report.retained}
+        named = {file.path for version in report.retained for file in self.store.load(version).manifest.files}
+        # Nothing is older than an instant in which the clock stood still.
+        assert named <= {file.name for file in self.store.begin().folder.files("data")} <= named | listed
+        assert all(self.store.verify(version).ok for version in report.retained)
+
+    def hold(self, version: int | None) -> None:
+        """Pin the version that the operator reads, and no other."""
+        before, self.restored_from = self.restored_from, version
+        if version == before:
+            return
+        if version is not None:
+            self.store.pin(version)
+        if before is not None:
+            self.store.unpin(before)
+
     @precondition(lambda self: self.history)
     @rule(data=st.data(), parallelism=st.none() | PARALLELISMS)
     def restore_an_older_one(self, data: st.DataObject, parallelism: int | None) -> None:
         """The next snapshot is written on top of a newer one, with which it has nothing to do."""
-        version = data.draw(st.sampled_from(sorted(self.history)))
+        newest = self.store.load(max(self.history)).manifest
+        expired = expired_version(self.store.load(newest.version).folder)
+        versions = [
+            version
+            for version in sorted(self.history)
+            if has_same_key_groups(newest, self.store.load(version).manifest) and version > expired
+        ]
+        version = data.draw(st.sampled_from(versions))
         self.snapshot = self.store.load(version)
         self.committed, self.committed_elements = self.history[version]
         self.restore(self.snapshot, parallelism)
@@ -274,7 +374,7 @@ class SnapshotMachine(RuleBasedStateMachine):
         if latest is None:
             self.barrier = None
             self.model = {state: {} for state in self.model}
-            self.begin(parallelism or self.parallelism)
+            self.begin(min(parallelism or self.parallelism, self.max_parallelism))
             return
         self.snapshot = latest
         self.committed, self.committed_elements = self.history[latest.version]
@@ -284,7 +384,9 @@ class SnapshotMachine(RuleBasedStateMachine):
         self.barrier = None
         self.model = {state: dict(values) for state, values in self.committed.items()}
         snapshot = pickle.loads(pickle.dumps(snapshot))
-        self.begin(parallelism or snapshot.parallelism)
+        self.hold(snapshot.version)
+        self.max_parallelism, self.hash = snapshot.max_parallelism, snapshot.manifest.hash
+        self.begin(min(parallelism or snapshot.parallelism, self.max_parallelism))
         self.backends = [restored(snapshot, n, self.parallelism) for n in range(self.parallelism)]
         for subtask in range(self.parallelism):
             queue = snapshot.restore(subtask, self.parallelism).queue()
@@ -299,7 +401,10 @@ class SnapshotMachine(RuleBasedStateMachine):
             came = [e.element_id for e in elements if e.channel == channel and not e.is_watermark]
             assert came == [e.element_id for e in before if e.element_id in set(came) and not e.is_watermark]
         if self.keyed:
-            assert {subtask_of(e.key_group, self.parallelism, G) for e in elements if not e.is_watermark} <= {subtask}
+            records = [element for element in elements if not element.is_watermark]
+            assert all(element.key_group == self.key_group_of(element.key) for element in records)
+            owners = {subtask_of(element.key_group, self.parallelism, self.max_parallelism) for element in records}
+            assert owners <= {subtask}
 
     def check_elements(self) -> None:
         """No record is lost, doubled or changed but for its place."""
@@ -309,6 +414,8 @@ class SnapshotMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def read(self, key: Any) -> None:
+        if not self.takes(key):
+            return
         backend, key_group = self.owner(key)
         for state in STATES:
             expected = self.model[state.name].get(key, MISSING)
@@ -317,8 +424,9 @@ class SnapshotMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_key_group_has_one_owner(self) -> None:
-        owners = Counter(group for n in range(self.parallelism) for group in range_of(n, self.parallelism, G))
-        assert owners == Counter(range(G))
+        count = self.max_parallelism
+        owners = Counter(group for n in range(self.parallelism) for group in range_of(n, self.parallelism, count))
+        assert owners == Counter(range(count))
 
     def check_snapshot(self, parallelism: int | None) -> None:
         assert self.snapshot is not None
@@ -326,9 +434,12 @@ class SnapshotMachine(RuleBasedStateMachine):
         self.history[self.snapshot.version] = self.committed, self.committed_elements
         for state in STATES:
             layers = self.snapshot.manifest.files_of("keyed", "delta", state=state.name)
-            assert max(len(layers_of(layers, key_group)) for key_group in range(G)) <= 1 + writer.DELTAS_MAX
+            depths = [len(layers_of(layers, key_group)) for key_group in range(self.snapshot.max_parallelism)]
+            assert max(depths) <= 1 + writer.DELTAS_MAX
         report = self.store.verify()
         assert report.ok, report.problems
+        if parallelism is not None:
+            parallelism = min(parallelism, self.snapshot.max_parallelism)
         assert content_of(self.snapshot, parallelism) == self.committed
         for state in STATES:
             assert self.snapshot.to_arrow(state.name).num_rows == len(self.committed[state.name])
@@ -339,7 +450,8 @@ class SnapshotMachine(RuleBasedStateMachine):
     def look_back(self, data: st.DataObject, parallelism: int) -> None:
         """What was committed stays as it was."""
         version = data.draw(st.sampled_from(sorted(self.history)))
-        assert content_of(self.store.load(version), parallelism) == self.history[version][0]
+        snapshot = self.store.load(version)
+        assert content_of(snapshot, min(parallelism, snapshot.max_parallelism)) == self.history[version][0]
 
     def teardown(self) -> None:
         """The union over the subtasks, loaded whole, is the model."""
@@ -351,15 +463,19 @@ class SnapshotMachine(RuleBasedStateMachine):
             for cut in backend.cut():
                 for key_group, group in cut.groups.items():
                     for key, value in loaded(group).items():
-                        assert key_group_of(key, G) == key_group
+                        assert self.key_group_of(key) == key_group
                         assert key not in held[cut.descriptor.name]
                         held[cut.descriptor.name][key] = value
         assert held == self.model
 
 
+def has_same_key_groups(one: Manifest, other: Manifest) -> bool:
+    return (one.max_parallelism, one.hash) == (other.max_parallelism, other.hash)
+
+
 def placeless(queues: list[list[InFlightElement]]) -> Counter[str]:
     records = (element for queue in queues for element in queue if not element.is_watermark)
-    return Counter(repr(element._replace(channel=0, sequence=0)) for element in records)
+    return Counter(repr(element._replace(channel=0, sequence=0, key_group=0)) for element in records)
 
 
 TestSnapshotModel = SnapshotMachine.TestCase

@@ -33,7 +33,7 @@ COUNT = ValueState("count", pa.int64(), default=0)
 FILES, ROWS_PER_FILE, KEYS = 3, 60, 7
 ROWS = FILES * ROWS_PER_FILE
 SLOW = 20
-"""Every so many rows one outlasts the barrier."""
+"""Every so many rows one outlasts the barrier when it is called first, however busy the machine is."""
 
 
 class Lookup(AsyncFunction):
@@ -66,13 +66,12 @@ class Lookup(AsyncFunction):
             if self.point == "stall" and not self.killed.exists():
                 self.killed.touch()
                 await asyncio.sleep(3600)
-        if (
-            self.point == "in a call made again"
-            and calls_of(self.service).count([value["id"], ctx.idempotency_key]) > 1
-        ):
+        is_slow = value["id"] % SLOW == 0
+        if is_slow and calls_of(self.service).count([value["id"], ctx.idempotency_key]) > 1:
             self.kill_at("in a call made again")
+            is_slow = False
         count = ctx.state(COUNT)
-        await asyncio.sleep(0 if value["id"] % SLOW else 0.8)
+        await asyncio.sleep(10 if is_slow else 0)
         count.update(count.value() + 1)
         return [(value["id"], value["user"], count.value())]
 

@@ -175,8 +175,11 @@ class Scripted(AutoscalePolicy):
 def test_a_pipeline_follows_its_policy_and_says_why(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, dry_run: bool, followed: list[int]
 ) -> None:
-    for n in range(EPOCHS):
-        spark.range(n * ROWS, (n + 1) * ROWS).coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
+    def write_files(numbers: range) -> None:
+        for n in numbers:
+            spark.range(n * ROWS, (n + 1) * ROWS).coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
+
+    write_files(range(EPOCHS))
     pipeline = AsyncPipeline(
         Slow(),
         key_by="id",
@@ -193,12 +196,15 @@ def test_a_pipeline_follows_its_policy_and_says_why(
     def sink(batch: DataFrame, epoch: int) -> None:
         rows[epoch] = [row["id"] for row in batch.collect()]
 
-    stream = spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
-    with caplog.at_level("INFO", "async_op.spark.epoch"):
+    def run() -> None:
+        stream = spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
         query = pipeline.start(
             stream, sink, checkpoint_location=tmp_path / "checkpoint", trigger={"availableNow": True}
         )
         query.awaitTermination()
+
+    with caplog.at_level("INFO", "async_op.spark.epoch"):
+        run()
     assert sorted(one for found in rows.values() for one in found) == list(range(EPOCHS * ROWS))
     epochs = pipeline.progress()
     assert [epoch.parallelism for epoch in epochs] == followed
@@ -209,6 +215,9 @@ def test_a_pipeline_follows_its_policy_and_says_why(
     assert f"parallelism of slow: 2 to 4{note}, because after 1 epochs" in messages
     logged = [json.loads(message.partition(": ")[2]) for message in messages if message.startswith("epoch of slow")]
     assert [one["scaling"]["parallelism"] for one in logged][:2] == [4, 3]
+    write_files(range(EPOCHS, EPOCHS + 1))
+    run()
+    assert [epoch.parallelism for epoch in pipeline.progress()] == followed[-1:], "where the last run stood"
 
 
 def test_a_policy_above_the_key_groups_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from async_op import (
@@ -105,6 +105,7 @@ _anything = st.one_of(
 )
 
 
+@settings(max_examples=3000)
 @given(st.sampled_from(_TYPES), st.booleans(), _anything)
 def test_a_row_is_refused_alone_if_it_would_be_among_others(type_: pa.DataType, nullable: bool, value: Any) -> None:
     writer = OutputWriter(pa.schema([pa.field("value", type_, nullable)]))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import pickle
 import random
 import uuid
 from collections.abc import Callable, Iterator
@@ -11,19 +13,22 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual, Not
+from pyspark.sql.types import LongType, StringType, StructType
 
 from keygroups import ConfigError, ListState, MapState, ValueState, key_group_of, range_of
 from keygroups.state import MemoryBackend, SharedList
-from snapshots import SnapshotStore
+from snapshots import CommitConflict, SnapshotStore
 from snapshots.filesystem import open_folder
 from snapshots.spark import register
+from snapshots.spark.options import SourceOptions
 from snapshots.spark.pruning import WantedKeyGroups
 from snapshots.spark.reading import SnapshotReader, spark_schema, stored_schema
+from snapshots.spark.writing import StateWriter
 from snapshots.testing.wrappers import CountingFolder
 from tests.s3_server import s3_server
 from tests.snapshot_kit import COUNT, PROFILE, G, content_of, part, parts, record, restored, words
@@ -160,6 +165,7 @@ def test_filters_leave_out_files_and_row_groups(tmp_path: Path) -> None:
     assert scan(Not(EqualTo(("key",), "key 7")))[0] == len(keys)
 
 
+@settings(max_examples=500)
 @given(st.lists(st.tuples(st.sampled_from(range(7)), st.integers(-2, G + 1)), max_size=4), st.integers(0, G - 1))
 def test_wanted_key_groups_are_those_that_all_filters_let_through(wanted: list[tuple[int, int]], first: int) -> None:
     makers: list[tuple[Callable[[int], Filter], Callable[[int, int], bool]]] = [
@@ -254,13 +260,26 @@ def test_states_are_added_to_each_other(source: SparkSession, tmp_path: Path) ->
     assert set(restore) == {"first", "second"}
 
 
+def test_keys_of_several_columns_and_of_any_type_that_has_a_key_group(source: SparkSession, tmp_path: Path) -> None:
+    days = source.range(30).selectExpr(
+        "named_struct('user', concat('u', id), 'day', date'2020-02-03') as key", "id as value"
+    )
+    store = SnapshotStore(tmp_path, "enrich")
+    write(days, store, state="count", parallelism=2, max_parallelism=G)
+    wanted = {(f"u{n}", dt.date(2020, 2, 3)): n for n in range(30)}
+    assert content_of(store.load(1), 3, [COUNT]) == {"count": wanted}
+    frame = read(source, store)
+    assert frame.schema["key"].dataType.simpleString() == "binary"
+    assert frame.where("value = 7").count() == 1
+
+
 def test_a_write_that_fails_leaves_nothing_but_garbage(source: SparkSession, tmp_path: Path) -> None:
     store = SnapshotStore(tmp_path, "enrich")
     write(source.range(10).selectExpr("id as key", "id as value"), store, state="other", parallelism=2)
     boom = source.range(0, 100, 1, 4).selectExpr("id as key", "if(id = 77, raise_error('boom'), id) as value")
     twice = source.range(0, 100, 1, 4).selectExpr("id % 99 as key", "id as value")
     null = source.range(0, 100, 1, 4).selectExpr("nullif(id, 50) as key", "id as value")
-    for frame, message in ((boom, "boom"), (twice, "may be there once"), (null, "null key in key")):
+    for frame, message in ((boom, "boom"), (twice, "twice; nothing was committed"), (null, "null key in key")):
         with pytest.raises(Exception, match=message):
             write(frame, store, state="count")
         assert store.versions() == [1]
@@ -268,6 +287,36 @@ def test_a_write_that_fails_leaves_nothing_but_garbage(source: SparkSession, tmp
     left = {str(path.relative_to(tmp_path / "enrich")) for path in (tmp_path / "enrich").glob("data/*/*")}
     assert left == {file.path for file in store.load(1).manifest.files}
     assert report.undeleted == ()
+
+
+def test_of_two_attempts_at_a_partition_and_two_writers_one_counts(tmp_path: Path) -> None:
+    store = SnapshotStore(tmp_path, "enrich")
+    options = SourceOptions({"path": store.uri, "state": "count", "parallelism": "2", "max_parallelism": str(G)})
+    schema = StructType().add("key", StringType()).add("value", LongType())
+
+    def batches(numbers: range) -> Iterator[pa.RecordBatch]:
+        for n in numbers:
+            yield pa.RecordBatch.from_pydict({"key": [f"key {n}"], "value": [n]})
+
+    writer, other = StateWriter(options, schema, False), StateWriter(options, schema, False)
+    task = pickle.loads(pickle.dumps(writer))
+    lost, kept, second = (
+        task.write(batches(range(50))),
+        task.write(batches(range(50))),
+        task.write(batches(range(50, 60))),
+    )
+    assert store.versions() == []
+    late = other.write(batches(range(3)))
+    writer.commit([kept, second])
+    assert content_of(store.load(1), 2, [COUNT]) == {"count": {f"key {n}": n for n in range(60)}}
+    with pytest.raises(CommitConflict):
+        other.commit([late])
+    other.abort([late, None])
+    staged = {path.relative_to(tmp_path / "enrich").as_posix() for path in tmp_path.glob("enrich/data/*/staged*")}
+    assert staged == {name for names in lost.by_subtask.values() for name in names}
+    store.collect_garbage(min_age=0, dry_run=False)
+    assert list(tmp_path.glob("enrich/data/*/staged*")) == []
+    assert store.verify().ok
 
 
 def test_a_state_that_an_operator_has_continued_is_not_written_over(source: SparkSession, tmp_path: Path) -> None:
@@ -282,9 +331,13 @@ def test_a_state_that_an_operator_has_continued_is_not_written_over(source: Spar
     [
         ("id as key, id as value", {"parallelism": 2}, "state=None"),
         ("id as key, id as value", {"state": "count"}, "parallelism=None"),
-        ("id as key, id as price", {"state": "count", "parallelism": 2}, "select and rename"),
-        ("id as key, id as value, id as more", {"state": "count", "parallelism": 2}, "select and rename"),
-        ("date'2020-01-01' as key, id as value", {"state": "count", "parallelism": 2}, "keys are integers"),
+        ("id as key, id as price", {"state": "count", "parallelism": 2}, "needs the columns key, value"),
+        (
+            "id as key, id as value, id as more",
+            {"state": "count", "parallelism": 2},
+            "a value state has key_group, key, value",
+        ),
+        ("1.5BD as key, id as value", {"state": "count", "parallelism": 2}, "keys of type Decimal"),
         ("id as key, id as value", {"state": "count", "parallelism": 2, "kind": "set"}, "one of value"),
     ],
 )

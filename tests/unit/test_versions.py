@@ -9,9 +9,9 @@ import pytest
 from snapshots import SnapshotCorrupted, SnapshotStore
 from snapshots.filesystem import Folder, open_folder
 from snapshots.manifest import manifest_name
-from snapshots.testing import CountingFolder
+from snapshots.testing import CountingFolder, FolderWrapper
 from snapshots.versions import HINT, PROBES_MAX, mark_expired, newest_version
-from tests.snapshot_kit import parts
+from tests.snapshot_kit import G, parts
 
 
 @pytest.fixture(params=["memory", "local"])
@@ -60,6 +60,32 @@ def test_the_newest_snapshot_is_one_read_more(folder: CountingFolder) -> None:
     assert folder.operations == {"read": 2, "exists": 2, "names": 1}
 
 
+@pytest.mark.parametrize("parallelism", [1, 4, G])
+def test_one_listing_finds_what_all_workers_wrote(folder: CountingFolder, parallelism: int) -> None:
+    pending = SnapshotStore.on(folder).begin()
+    made = parts({"count": {number: number for number in range(40)}}, parallelism=parallelism)
+    handles = [pending.write_subtask(part) for part in made]
+    assert sum(len(handle.files) for handle in handles) >= 2 * parallelism
+    folder.reset()
+    pending.commit(handles)
+
+    assert folder.operations["files"] == 1
+    assert folder.operations["size"] == 0
+
+
+def test_a_late_listing_costs_requests_and_no_commit(folder: CountingFolder) -> None:
+    class Late(FolderWrapper):
+        def sizes(self, prefix: str) -> dict[str, int]:
+            return {}
+
+    pending = SnapshotStore.on(Late(folder)).begin()
+    handles = [pending.write_subtask(part) for part in parts({"count": {"a": 1}})]
+    folder.reset()
+
+    assert pending.commit(handles).version == 1
+    assert folder.operations["size"] == sum(len(handle.files) for handle in handles)
+
+
 def test_a_commit_is_a_create_that_is_read_back(folder: CountingFolder) -> None:
     store = written(folder, 3)
     folder.reset()
@@ -71,12 +97,12 @@ def test_a_commit_is_a_create_that_is_read_back(folder: CountingFolder) -> None:
     assert folder.read(HINT) == b"%020d" % 4
 
 
-def test_a_write_asks_once_for_each_file_that_workers_report(folder: CountingFolder) -> None:
+def test_a_write_lists_once_what_workers_report(folder: CountingFolder) -> None:
     store = written(folder, 1)
     folder.reset()
     store.write(parts({}))
 
-    assert folder.operations["write"] == folder.operations["size"] == 4
+    assert (folder.operations["write"], folder.operations["files"], folder.operations["size"]) == (4, 1, 0)
 
 
 @pytest.mark.parametrize("behind", range(1, PROBES_MAX))

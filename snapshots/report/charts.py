@@ -1,0 +1,141 @@
+"""The geometry of the charts: numbers between 0 and 100, from which the template draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from keygroups.ranges import KeyGroupRange, range_of
+from keygroups.rescale import plan_rescale
+from snapshots.inspection import KeyGroupSizes
+
+CELLS_MAX = 1024
+"""More key groups than this are drawn several to a cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A square of a heat map: its place, how strong its colour is (0 to 1), and which key groups it stands for."""
+
+    x: int
+    y: int
+    strength: float
+    key_groups: KeyGroupRange
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """Amounts by key group, as squares; those in the same row are neighbours."""
+
+    columns: int
+    rows: int
+    cells: tuple[Cell, ...]
+    largest: int
+
+    @classmethod
+    def of(cls, amounts: Sequence[int]) -> HeatMap:
+        """Arrange amounts, one for each key group."""
+        step = -(-len(amounts) // CELLS_MAX)
+        runs = [KeyGroupRange(a, min(a + step, len(amounts)) - 1) for a in range(0, len(amounts), step)]
+        sums = [sum(amounts[run.start : run.end + 1]) for run in runs]
+        columns = 32 if len(runs) <= 256 else 64
+        largest = max(sums)
+        cells = tuple(
+            Cell(number % columns, number // columns, amount / largest if largest else 0.0, run, amount)
+            for number, (run, amount) in enumerate(zip(runs, sums, strict=True))
+        )
+        return cls(columns, -(-len(runs) // columns), cells, largest)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A subtask's part of a bar over all key groups."""
+
+    subtask: int
+    key_groups: KeyGroupRange
+    width: float
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Key groups that go from one subtask to another, as a polygon between two bars, 100 wide and high."""
+
+    source: int
+    target: int
+    key_groups: KeyGroupRange
+    start: float
+    end: float
+    bytes: int
+
+    @property
+    def stays(self) -> bool:
+        """Whether the key groups keep their owner."""
+        return self.source == self.target
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Who owns the key groups at one parallelism.
+
+    Attributes
+    ----------
+    shares : tuple of Share
+        Of each subtask.
+    skew : float
+        How many times the bytes of the average subtask the heaviest has.
+    """
+
+    shares: tuple[Share, ...]
+    skew: float
+
+    @classmethod
+    def of(cls, sizes: KeyGroupSizes, parallelism: int) -> Ownership:
+        """Divide the key groups."""
+        count = len(sizes.bytes)
+        shares = []
+        for subtask in range(parallelism):
+            owned = range_of(subtask, parallelism, count)
+            rows, delta_rows, bytes_ = sizes.within(owned)
+            shares.append(Share(subtask, owned, 100 * len(owned) / count, rows + delta_rows, bytes_))
+        total = sum(share.bytes for share in shares)
+        largest = max(share.bytes for share in shares)
+        return cls(tuple(shares), largest * parallelism / total if total else 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Rescale:
+    """A planned change of the parallelism."""
+
+    before: Ownership
+    after: Ownership
+    flows: tuple[Flow, ...]
+
+    @classmethod
+    def of(cls, sizes: KeyGroupSizes, old_parallelism: int, new_parallelism: int) -> Rescale:
+        """Plan it."""
+        count = len(sizes.bytes)
+        flows = tuple(
+            Flow(
+                move.source_subtask,
+                move.target_subtask,
+                move.key_groups,
+                100 * move.key_groups.start / count,
+                100 * (move.key_groups.end + 1) / count,
+                sizes.within(move.key_groups)[2],
+            )
+            for move in plan_rescale(old_parallelism, new_parallelism, count).moves
+        )
+        return cls(Ownership.of(sizes, old_parallelism), Ownership.of(sizes, new_parallelism), flows)
+
+    @property
+    def bytes_that_stay(self) -> int:
+        """Bytes whose subtask keeps its number."""
+        return sum(flow.bytes for flow in self.flows if flow.stays)
+
+    @property
+    def bytes_that_move(self) -> int:
+        """Bytes that another subtask reads; no file is copied."""
+        return sum(flow.bytes for flow in self.flows if not flow.stays)

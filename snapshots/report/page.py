@@ -1,0 +1,170 @@
+"""The page: what it shows of a snapshot, and the template that shows it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from keygroups.ranges import check_parallelism
+from snapshots.inspection import (
+    InFlightSummary,
+    KeyGroupSizes,
+    LargeKey,
+    VersionSummary,
+    history,
+    in_flight_summary,
+    key_group_sizes,
+    largest_keys,
+)
+from snapshots.manifest import Manifest
+from snapshots.report.charts import HeatMap, Ownership, Rescale
+from snapshots.snapshot import Snapshot
+from snapshots.store import SnapshotStore
+
+Progress = Callable[[int, int], None]
+"""Is told how many bytes are done, and of how many."""
+
+_KEY_LENGTH_MAX = 120
+_CHANNELS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """All that the template shows."""
+
+    manifest: Manifest
+    sizes: dict[str, KeyGroupSizes]
+    total: KeyGroupSizes
+    row_map: HeatMap
+    byte_map: HeatMap
+    ownership: Ownership
+    rescale: Rescale | None
+    in_flight: InFlightSummary
+    largest: dict[str, list[LargeKey]]
+    history: list[VersionSummary]
+
+    @property
+    def bytes_max(self) -> int:
+        """The most bytes that a version names."""
+        return max((one.bytes for one in self.history), default=0)
+
+
+def render(
+    store: SnapshotStore,
+    snapshot: Snapshot,
+    *,
+    parallelism: int | None = None,
+    largest: int = 10,
+    versions: int = 50,
+    progress: Progress = lambda _done, _total: None,
+) -> str:
+    """Return a snapshot as one HTML page: no script, and nothing from a network.
+
+    Parameters
+    ----------
+    store : SnapshotStore
+        The operator's, for its history.
+    snapshot : Snapshot
+        The snapshot.
+    parallelism : int, optional
+        Also show what a rescale to it would move.
+    largest : int
+        How many of the largest keys of each state; for them every row is read.
+    versions : int
+        How many of the newest versions.
+    progress : callable, optional
+        Is told how far the rows are read.
+
+    Raises
+    ------
+    ConfigError
+        The parallelism does not fit the key groups.
+    SnapshotCorrupted
+        A file is damaged.
+    """
+    manifest = snapshot.manifest
+    if parallelism is not None:
+        check_parallelism(parallelism, manifest.max_parallelism)
+    sizes = key_group_sizes(snapshot)
+    total = KeyGroupSizes.sum_of(sizes.values(), manifest.max_parallelism)
+    page = Page(
+        manifest=manifest,
+        sizes=sizes,
+        total=total,
+        row_map=HeatMap.of((total.rows + total.delta_rows).tolist()),
+        byte_map=HeatMap.of(total.bytes.tolist()),
+        ownership=Ownership.of(total, manifest.parallelism),
+        rescale=None if parallelism is None else Rescale.of(total, manifest.parallelism, parallelism),
+        in_flight=in_flight_summary(snapshot),
+        largest=_largest(snapshot, sizes, largest, progress),
+        history=history(store, versions),
+    )
+    return _environment().get_template("page.html").render(page=page, manifest=manifest, channels_max=_CHANNELS_MAX)
+
+
+def _largest(
+    snapshot: Snapshot, sizes: dict[str, KeyGroupSizes], limit: int, progress: Progress
+) -> dict[str, list[LargeKey]]:
+    found: dict[str, list[LargeKey]] = {}
+    total, done = sum(int(one.bytes.sum()) for one in sizes.values()), 0
+    for name, size in sizes.items() if limit else ():
+        found[name] = largest_keys(snapshot, name, limit)
+        done += int(size.bytes.sum())
+        progress(done, total)
+    return found
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("snapshots.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": _number, "size": size_text, "key": _key, "json": _json, "moment": _moment}
+    return environment
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def size_text(count: float) -> str:
+    """Return a number of bytes for people.
+
+    Examples
+    --------
+    >>> size_text(999), size_text(1536), size_text(5 * 2**40)
+    ('999 B', '1.5 KiB', '5.0 TiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"
+
+
+def _key(value: Any) -> str:
+    """Return a key as Python writes it, so that nothing in it is invisible; a long one is cut."""
+    text = repr(value)
+    return text if len(text) <= _KEY_LENGTH_MAX else f"{text[:_KEY_LENGTH_MAX]}… ({len(text):,} characters)"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=1)
+
+
+def _moment(timestamp: int | None) -> str:
+    """Return a timestamp as a time, or as it is if there is no such time."""
+    if timestamp is None:
+        return "none"
+    try:
+        return dt.datetime.fromtimestamp(timestamp / 1000, dt.UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, OSError, ValueError):
+        return str(timestamp)

