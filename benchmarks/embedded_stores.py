@@ -1,6 +1,6 @@
 """Two embedded stores beside each other, used as keyed state would use them: rocksdict (RocksDB) and lmdb.
 
-python -m benchmarks.embedded_stores [--keys N] [--store NAME] [--json]
+python -m benchmarks.embedded_stores [--keys N] [--store NAME] [--repeats N] [--json]
 
 Every store runs in a process of its own. Times are the processor's, of all threads, so that compaction is counted too.
 """
@@ -212,12 +212,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.embedded_stores", description=__doc__)
     parser.add_argument("--json", action="store_true", help="machine-readable")
     parser.add_argument("--keys", type=int, default=200_000, help="rows in a store (default: 200,000)")
+    parser.add_argument("--repeats", type=int, default=1, help="runs, of which the least counts (default: 1)")
     parser.add_argument("--store", choices=STORES, action="append", help="only this one")
     arguments = parser.parse_args()
     rows = []
     for name in arguments.store or STORES:
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            row = pool.submit(measure, name, arguments.keys).result()
+        runs = []
+        for _ in range(arguments.repeats):
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+                runs.append(pool.submit(measure, name, arguments.keys).result())
+        row = {column: min(run[column] for run in runs) for column in runs[0]}
         row["processes_side_by_side"] = side_by_side(name, min(arguments.keys, 200_000))
         rows.append({name: value if isinstance(value, str) else round(value, 2) for name, value in row.items()})
         if not arguments.json:
