@@ -21,11 +21,10 @@ from async_op.keys import KeyAssignment
 from async_op.recovery import Recovery
 from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
-from async_op.settings import Mode, OperatorSettings
+from async_op.settings import Mode, OperatorSettings, StateBackend
 from async_op.statistics import OperatorStatistics, Times
 from async_op.timers import TimerService
 from async_op.waiters import Waiters
-from keygroups.state import MemoryBackend
 from snapshots import SubtaskRestore, SubtaskSnapshot
 
 _TURN = 1024
@@ -69,6 +68,8 @@ class AsyncWaitOperator:
         From key to key group.
     resilience : Resilience, optional
         How the service is spared: a cache, and limits of rate and concurrency.
+    state_backend : {"memory"} or DiskStateBackend
+        Where keyed state is while the operator runs: a `DiskStateBackend()` for more of it than fits into memory.
     clock : Clock, optional
         For tests; the event loop's unless given.
 
@@ -135,6 +136,7 @@ class AsyncWaitOperator:
         dead_letters: Callable[[DeadLetter], object] | None = None,
         hash: str = "xxhash64",
         resilience: Resilience | None = None,
+        state_backend: StateBackend = "memory",
     ) -> None:
         self._settings = OperatorSettings(
             function=function,
@@ -150,6 +152,7 @@ class AsyncWaitOperator:
             dead_letters=dead_letters,
             hash=hash,
             resilience=resilience,
+            state_backend=state_backend,
         )
         self._timeout = timeout
         self._clock = clock
@@ -179,7 +182,7 @@ class AsyncWaitOperator:
         """
         if not isinstance(self._failure, OperatorClosed) or self._failure.state != "new":
             raise OperatorClosed("closed" if self._failure else "open")
-        self._prepare(restore, preload)
+        await self._prepare(restore, preload)
         self._failure = None
         self._limit = self._settings.capacity
         try:
@@ -290,19 +293,21 @@ class AsyncWaitOperator:
         self._end(OperatorClosed("closed"))
         if was_open:
             await self._invoker.close()
-            await self._settings.function.close()
+            try:
+                await self._settings.function.close()
+            finally:
+                await self._settings.close_state(self._scope.backend)
 
     def statistics(self) -> OperatorStatistics:
         """Return the counters as they are now."""
         return OperatorStatistics.of(self._in_flight, self._recovery, self._invoker, self._errors, self._times)
 
-    def _prepare(self, restore: SubtaskRestore | None, preload: bool) -> None:
+    async def _prepare(self, restore: SubtaskRestore | None, preload: bool) -> None:
         settings, clock = self._settings, self._clock or LoopClock(asyncio.get_running_loop())
-        states = settings.states
         self._runtime = settings.runtime(restore)
-        restored = None if restore is None else restore.states(states, clock.wall_time())
+        restored = None if restore is None else restore.states(settings.states, clock.wall_time())
         since = None if restore is None else restore.snapshot_id
-        backend = MemoryBackend(states, self._runtime.key_groups, restored, since, clock.wall_time)
+        backend = await settings.open_state(self._runtime.key_groups, restored, since, clock.wall_time)
         self._keys = KeyAssignment(settings.hash, self._runtime, settings.key_by)
         timers = self._in_flight.timers = TimerService.of(settings, backend, restored, clock, self._in_flight)
         self._gate = gate_of(settings, timers)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import asyncio
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from async_op.dead_letters import DeadLetter, OnError
 from async_op.functions import Function, Runtime
@@ -13,11 +14,16 @@ from async_op.retry import RetryPolicy
 from keygroups.descriptors import StateDescriptor
 from keygroups.errors import ConfigError
 from keygroups.hashing import key_hasher
-from keygroups.ranges import check_parallelism, default_max_parallelism, range_of
+from keygroups.ranges import KeyGroupRange, check_parallelism, default_max_parallelism, range_of
+from keygroups.state import DiskStateBackend, KeyedStateBackend, MemoryBackend
 from keygroups.state.timers import TIMER_STATES
 from snapshots import SubtaskRestore
+from snapshots.restore import RestoredGroup
 
 Mode = Literal["unordered", "ordered", "key_ordered"]
+
+StateBackend: TypeAlias = Literal["memory"] | DiskStateBackend
+"""Where keyed state is while the operator runs; its snapshots are the same."""
 
 _WAITING_MIN = 1000
 _WAITING_PER_CAPACITY = 10
@@ -46,6 +52,7 @@ class OperatorSettings:
     dead_letters: Callable[[DeadLetter], object] | None
     hash: str
     resilience: Resilience | None
+    state_backend: StateBackend
 
     def __post_init__(self) -> None:
         _check_choice("mode", self.mode, get_args(Mode))
@@ -63,6 +70,8 @@ class OperatorSettings:
             raise ConfigError("key_by", None, f"{self._needs_keys()}, so its elements need a key")
         if (self.on_error == "dead_letter") != (self.dead_letters is not None):
             raise ConfigError("dead_letters", self.dead_letters, "it belongs to on_error='dead_letter', and only to it")
+        if self.state_backend != "memory" and not isinstance(self.state_backend, DiskStateBackend):
+            raise ConfigError("state_backend", self.state_backend, "use 'memory' or a DiskStateBackend")
 
         if self.resilience is not None:
             self.resilience.check_fits(self.function)
@@ -82,6 +91,25 @@ class OperatorSettings:
             restore.check_fits(self.subtask_index, self.parallelism, groups, self.hash)
         owned = range_of(self.subtask_index, self.parallelism, groups)
         return Runtime(self.subtask_index, self.parallelism, groups, owned)
+
+    async def open_state(
+        self,
+        owned: KeyGroupRange,
+        restored: Mapping[str, Mapping[int, RestoredGroup]] | None,
+        since: str | None,
+        wall_time: Callable[[], int],
+    ) -> KeyedStateBackend:
+        """Return the keyed state of the subtask; parameters as of `MemoryBackend`."""
+        if self.state_backend == "memory":
+            return MemoryBackend(self.states, owned, restored, since, wall_time)
+        return await asyncio.to_thread(self.state_backend.open, self.states, owned, restored, since, wall_time)
+
+    async def close_state(self, backend: KeyedStateBackend) -> None:
+        """Give up the keyed state; files are removed beside the event loop."""
+        if self.state_backend == "memory":
+            backend.close()
+        else:
+            await asyncio.to_thread(backend.close)
 
     def _needs_keys(self) -> str:
         reason = "declares keyed state" if self.function.states else "runs in mode 'key_ordered'"

@@ -13,7 +13,7 @@ from async_op.functions import Function
 from async_op.operator import AsyncWaitOperator
 from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
-from async_op.settings import Mode
+from async_op.settings import Mode, StateBackend
 from keygroups.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class StreamOptions(TypedDict, total=False):
     on_error: OnError
     dead_letters: Callable[[DeadLetter], object] | None
     resilience: Resilience | None
+    state_backend: StateBackend
 
 
 class FrameOptions(TypedDict, total=False):
@@ -118,6 +119,8 @@ class AsyncDataStream:
         resilience : Resilience, optional
             A cache, and limits of rate and concurrency. On Spark each partition has its own, so divide a rate by the
             number of tasks that run at once.
+        state_backend : {"memory"} or DiskStateBackend
+            Only for a stream in this process: where keyed state is while it runs, as for `AsyncWaitOperator`.
         output_schema : StructType or DDL string
             Only for a DataFrame: the schema of the outputs.
 

@@ -1,6 +1,6 @@
 """What keyed state costs: each case is compared with the least that it could be.
 
-python -m benchmarks.keyed_state [--json] [--repeats N] [--timers N]
+python -m benchmarks.keyed_state [--json] [--repeats N] [--keys N] [--timers N] [--only memory|timers|disk]
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks import timers
+from benchmarks import _disk_state, timers
 from keygroups import KeyGroupRange, ListState, MapState, ReducingState, StateDescriptor, ValueState
 from keygroups.state import MemoryBackend, Transaction
 
@@ -110,16 +110,22 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="machine-readable")
     parser.add_argument("--repeats", type=int, default=5, help="runs of each case (default: 5)")
     parser.add_argument("--timers", type=int, default=1_000_000, help="how many timers (default: 1,000,000)")
+    parser.add_argument("--keys", type=int, default=200_000, help="keys of the state on disk (default: 200,000)")
+    parser.add_argument("--only", choices=("memory", "timers", "disk"), help="only these cases")
     arguments = parser.parse_args()
     rows = []
-    for case in CASES:
+    for case in CASES if arguments.only in (None, "memory") else ():
         rows.append(measure(case, arguments.repeats))
         if not arguments.json:
             print("{case:70} {result:7.3f} ({us} µs)".format(**rows[-1]), flush=True)
-    for row in timers.measure(arguments.timers, repeats=1):
+    for row in timers.measure(arguments.timers, repeats=1) if arguments.only in (None, "timers") else ():
         rows.append(row)
         if not arguments.json:
             print("{case:70} {result:7,}".format(**row), flush=True)
+    for row in _disk_state.measure(arguments.keys) if arguments.only in (None, "disk") else ():
+        rows.append(row)
+        if not arguments.json:
+            print(*(f"{name}: {value}" for name, value in row.items()), sep=", ", flush=True)
     if arguments.json:
         json.dump({"invocations": INVOCATIONS, "results": rows}, sys.stdout, indent=2)
 

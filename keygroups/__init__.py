@@ -32,6 +32,7 @@ from keygroups.ranges import (
     subtask_of,
 )
 from keygroups.rescale import Move, RescalePlan, plan_rescale
+from keygroups.state.disk import DiskStateBackend
 from keygroups.state.timers import Timer
 from keygroups.ttl import StateTtl
 
@@ -39,6 +40,7 @@ __all__ = [
     "MAX_KEY_GROUPS",
     "AggregatingState",
     "ConfigError",
+    "DiskStateBackend",
     "KeyGroup",
     "KeyGroupOutOfRange",
     "KeyGroupRange",

@@ -16,6 +16,8 @@ from keygroups.state import (
     LayeredGroup,
     SharedList,
     StateCut,
+    StateRows,
+    StreamedGroup,
     TypedKey,
     entries_of,
     entry_of,
@@ -96,6 +98,11 @@ def key_types_of(keys: Iterable[Hashable]) -> set[pa.DataType | None]:
     kinds = set(map(type, keys))
     if TypedKey in kinds:
         kinds = set(map(type, map(original_of, keys)))
+    return column_types_of(kinds)
+
+
+def column_types_of(kinds: Iterable[type]) -> set[pa.DataType | None]:
+    """Return the types of the columns that could hold keys of Python types, None for those that only msgpack can."""
     return {_KEY_TYPES.get(kind) for kind in kinds}
 
 
@@ -104,9 +111,18 @@ def common_key_type(types: set[pa.DataType | None]) -> pa.DataType | None:
     return next(iter(types)) if len(types) == 1 else None
 
 
-def fitting_key_type(column: str, type_: pa.DataType | None, group: Mapping[Hashable, Any]) -> pa.DataType | None:
+def fitting_key_type(
+    column: str, type_: pa.DataType | None, group: Mapping[Hashable, Any] | StreamedGroup
+) -> pa.DataType | None:
     """Return the type of an index column that takes a whole key group as well: the same, or None for msgpack."""
-    return None if type_ is None else common_key_type({type_} | key_types_of(held_keys(group, column)))
+    if type_ is None:
+        return None
+    held = (
+        column_types_of(group.kinds(column))
+        if isinstance(group, StreamedGroup)
+        else key_types_of(held_keys(group, column))
+    )
+    return common_key_type({type_} | held)
 
 
 class RowEncoder:
@@ -138,9 +154,14 @@ class RowEncoder:
         self._has_typed_keys = is_packed(schema.field("key")) or schema.field("key").type == pa.float64()
         self._piece_rows = 256
 
-    def rows(self, key_group: int, group: _Group, changed: Collection[Any] | None = None) -> Iterator[pa.Table]:
+    def rows(
+        self, key_group: int, group: _Group | StreamedGroup, changed: Collection[Any] | None = None
+    ) -> Iterator[pa.Table]:
         """Encode a key group, or of a delta what became of its changed keys or entries."""
-        take = _by_key(group, changed) if self._entry is None else _by_entry(group, changed)
+        if isinstance(group, StreamedGroup):
+            take = _by_piece(group.pieces(changed))
+        else:
+            take = _by_key(group, changed) if self._entry is None else _by_entry(group, changed)
         while (columns := take(self._piece_rows))["key"]:
             if self._expires:
                 columns = _living(columns, self._now, keep_deleted=self._is_delta)
@@ -171,8 +192,15 @@ class RowEncoder:
         return pa.Table.from_arrays([arrays[name] for name in schema.names], schema=schema)
 
 
-def _by_key(group: _Group, changed: Collection[Any] | None) -> _Take:
+def _by_piece(pieces: Iterable[StateRows]) -> _Take:
     """Return what gives so many rows at a time, by column, and none in the end."""
+    return _taker(
+        row for piece in pieces for row in zip(piece.keys, piece.entries or piece.keys, piece.values, strict=True)
+    )
+
+
+def _by_key(group: _Group, changed: Collection[Any] | None) -> _Take:
+    """Return the same for a row per key."""
     keys: Iterator[Hashable]
     values: Iterator[Any]
     if changed is None:
@@ -193,7 +221,10 @@ def _by_entry(group: _Group, changed: Collection[Any] | None) -> _Take:
         nothing: Any = SharedList([])
         held: Callable[[Hashable, Any], Any] = group.get
         rows = ((key, entry, entry_of(held(key, nothing), entry, MISSING)) for key, entry in changed)
+    return _taker(rows)
 
+
+def _taker(rows: Iterator[tuple[Hashable, Hashable, Any]]) -> _Take:
     def take(count: int) -> dict[str, list[Any]]:
         taken = list(islice(rows, count))
         return {name: [row[at] for row in taken] for at, name in enumerate(("key", "entry", "value"))}

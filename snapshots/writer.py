@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 from keygroups.codec import codecs_used
 from keygroups.errors import UnstorableValue
 from keygroups.ranges import KeyGroupRange
-from keygroups.state import LayeredGroup, StateCut
+from keygroups.state import LayeredGroup, StateCut, StreamedGroup
 from snapshots.columns import (
     RowEncoder,
     changed_keys,
+    column_types_of,
     common_key_type,
     fitting_key_type,
     held_keys,
@@ -194,7 +195,7 @@ class _SubtaskWriter:
             if isinstance(group, ArrowGroup) and group.is_as_declared:
                 writer.add(key_group, [in_schema(unexpired(group.table(), now), encoder.schema)])
                 continue
-            content = group if isinstance(group, dict) else group.load()
+            content = group if isinstance(group, dict | StreamedGroup) else group.load()
             try:
                 writer.add(key_group, encoder.rows(key_group, content))
             except UnstorableValue:
@@ -223,7 +224,7 @@ class _SubtaskWriter:
         writer = KeyedWriter(self.files, label, schema, self.snapshot.key_groups)
         for key_group in sorted(changed.keys() | older.keys()):
             group = cut.groups.get(key_group, {}) if key_group in changed else {}
-            assert isinstance(group, dict | LayeredGroup), "what changed is in memory"
+            assert isinstance(group, dict | LayeredGroup | StreamedGroup), "what changed has been loaded"
             rows: Iterable[pa.Table] = encoder.rows(key_group, group, changed.get(key_group, ()))
             if key_group in older:
                 new = pa.concat_tables([schema.empty_table(), *rows])
@@ -268,6 +269,8 @@ def _likely_key_types(cut: StateCut, column: str) -> set[pa.DataType | None]:
     for group in cut.groups.values():
         if isinstance(group, ArrowGroup):
             layers |= set(group.layers)
+        elif isinstance(group, StreamedGroup):
+            found |= column_types_of(group.kinds(column))
         elif unseen:
             content = group if isinstance(group, dict) else group.load()
             keys = list(islice(held_keys(content, column), unseen))

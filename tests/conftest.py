@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.backends import BACKENDS, choose
 
 # The limit of pytest-timeout stands for all of an example's runs together; a deadline per example would only measure
 # how busy the machine is.
@@ -28,3 +31,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     packaging.addoption("--all-pythons", action="store_true", help="try the wheel on every supported Python")
     documentation = parser.getgroup("documentation")
     documentation.addoption("--record", action="store_true", help="write what terminal sessions print into the pages")
+
+
+@pytest.fixture(params=list(BACKENDS))
+def each_backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run the test with each backend of keyed state; its name."""
+    undo = choose(request.param)
+    yield request.param
+    undo()

@@ -9,9 +9,10 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from keygroups import ValueState, key_group_of, range_of, subtask_of
-from keygroups.state import LazyGroup, MemoryBackend, identity_of, original_of
+from keygroups.state import KeyedStateBackend, LazyGroup, identity_of, original_of
 from snapshots import InFlightElement, Snapshot, SnapshotStore, SubtaskSnapshot
 from snapshots.subtask import NO_KEY_GROUP
+from tests.backends import new_backend
 
 G = 16
 """Key groups: few, so that some of them have several keys and some none."""
@@ -48,7 +49,7 @@ def watermark(timestamp: int, sequence: int, channel: int = 0) -> InFlightElemen
 
 
 def part(
-    backend: MemoryBackend,
+    backend: KeyedStateBackend,
     subtask_index: int,
     parallelism: int,
     in_flight: Iterable[InFlightElement] = (),
@@ -80,7 +81,7 @@ def parts(
     made = []
     for subtask in range(parallelism):
         owned = range_of(subtask, parallelism, G)
-        backend = MemoryBackend(descriptors, owned)
+        backend = new_backend(descriptors, owned)
         for state, values in content.items():
             for key, value in values.items():
                 key_group = key_group_of(key, G)
@@ -96,10 +97,10 @@ def restored(
     subtask_index: int,
     parallelism: int | None = None,
     descriptors: Sequence[ValueState] = (COUNT, PROFILE),
-) -> MemoryBackend:
+) -> KeyedStateBackend:
     """Return a subtask's backend as the operator restores it: nothing is loaded yet."""
     restore = snapshot.restore(subtask_index, parallelism)
-    return MemoryBackend(descriptors, restore.key_groups, restore.states(descriptors), restore.snapshot_id)
+    return new_backend(descriptors, restore.key_groups, restore.states(descriptors), restore.snapshot_id)
 
 
 def loaded(group: LazyGroup | dict[Hashable, object]) -> dict[Any, object]:

@@ -17,7 +17,7 @@ from async_op.dead_letters import OnError
 from async_op.functions import Function
 from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
-from async_op.settings import Mode
+from async_op.settings import Mode, StateBackend
 from async_op.spark.arrow import check_arrow
 from async_op.spark.autoscale import AutoscalePolicy
 from async_op.spark.dead_letters import DeadLetters, schema_with_letters
@@ -78,6 +78,10 @@ class AsyncPipeline:
     resilience : Resilience, optional
         A cache, and limits of rate and concurrency; a rate is that of all subtasks together. A new epoch knows nothing
         of what the limits of the one before have learnt.
+    state_backend : {"memory"} or DiskStateBackend
+        Where a task has the keyed state of its subtask during an epoch. In memory, a worker keeps key groups for the
+        next epoch; with a `DiskStateBackend()`, for state that is larger than memory, each epoch reads those that it
+        touches from the snapshot.
     storage_options : dict, optional
         Passed to the fsspec filesystem of `snapshots`.
     autoscale : AutoscalePolicy, optional
@@ -116,6 +120,7 @@ class AsyncPipeline:
         on_error: OnError = "fail",
         dead_letters: DeadLetters | None = None,
         resilience: Resilience | None = None,
+        state_backend: StateBackend = "memory",
         storage_options: dict[str, Any] | None = None,
         autoscale: AutoscalePolicy | None = None,
     ) -> None:
@@ -141,6 +146,7 @@ class AsyncPipeline:
             barrier_timeout=barrier_timeout,
             on_error=on_error,
             resilience=resilience,
+            state_backend=state_backend,
         )
         self._query: PipelineQuery | None = None
 

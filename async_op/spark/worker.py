@@ -20,7 +20,7 @@ from async_op.functions import Function
 from async_op.operator import AsyncWaitOperator
 from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
-from async_op.settings import Mode
+from async_op.settings import Mode, StateBackend
 from async_op.spark.cache import CachedRestore, StateCache
 from async_op.spark.dead_letters import rows_in_place
 from async_op.spark.loop import Element, OperatorThread
@@ -63,6 +63,7 @@ class EpochSettings:
     barrier_timeout: float | None
     on_error: OnError
     resilience: Resilience | None
+    state_backend: StateBackend
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +166,7 @@ class EpochTask:
             subtask_index=subtask_index,
             max_parallelism=self.max_parallelism,
             on_error=settings.on_error,
+            state_backend=settings.state_backend,
             dead_letters=rows_in_place() if settings.on_error == "dead_letter" else None,
             resilience=settings.resilience,
         )

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from keygroups.state.backend import MISSING, KeyedStateBackend, LazyGroup, StateCut, StateTable
+from keygroups.state.backend import (
+    MISSING,
+    KeyedStateBackend,
+    LazyGroup,
+    StateCut,
+    StateRows,
+    StateTable,
+    StreamedGroup,
+)
 from keygroups.state.collections import Entries, SharedList, entries_of, entry_of
+from keygroups.state.disk import DiskBackend, DiskStateBackend
 from keygroups.state.errors import StateAccessOutsideInvocation, StateNotDeclared, WrongStateKind
 from keygroups.state.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, ValueHandle
 from keygroups.state.identity import TypedKey, identity_of, original_of
@@ -16,6 +25,8 @@ __all__ = [
     "HOLE",
     "MISSING",
     "AggregatingHandle",
+    "DiskBackend",
+    "DiskStateBackend",
     "Entries",
     "Expiring",
     "KeyedStateBackend",
@@ -29,7 +40,9 @@ __all__ = [
     "StateAccessOutsideInvocation",
     "StateCut",
     "StateNotDeclared",
+    "StateRows",
     "StateTable",
+    "StreamedGroup",
     "Transaction",
     "TypedKey",
     "ValueHandle",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from keygroups.descriptors import StateDescriptor
 from keygroups.state.collections import Entries
@@ -20,6 +20,25 @@ MISSING: Final = _Sentinel.MISSING
 """No value is stored: as the result of a read and, as a write, the removal of the key."""
 
 
+class StateRows(NamedTuple):
+    """Some rows of a key group.
+
+    Attributes
+    ----------
+    keys : list
+        The identity of the key of each row.
+    entries : list or None
+        In a state of many entries per key, the position or the identity of the map key; `MISSING` in a row that says
+        that all entries which the key had before are gone.
+    values : list
+        `MISSING` where there is none any more.
+    """
+
+    keys: list[Any]
+    entries: list[Any] | None
+    values: list[Any]
+
+
 class LazyGroup(Protocol):
     """The rows of one key group that are not in memory yet."""
 
@@ -27,6 +46,25 @@ class LazyGroup(Protocol):
         """Read the values by the identity of their key.
 
         Any thread may call it, several at the same time as well: each call returns a dict of its own.
+        """
+        ...
+
+
+@runtime_checkable
+class StreamedGroup(LazyGroup, Protocol):
+    """A key group of a cut that need not fit into memory. Any thread may call it."""
+
+    def kinds(self, column: str) -> Collection[type]:
+        """Return the types of all keys ("key") or map keys ("map_key")."""
+        ...
+
+    def pieces(self, changed: Collection[Any] | None = None) -> Iterable[StateRows]:
+        """Return the rows, a bounded number at a time.
+
+        Parameters
+        ----------
+        changed : collection, optional
+            Only these, from `changed` of the same cut; with `MISSING` for what was removed.
         """
         ...
 
@@ -41,7 +79,7 @@ class StateCut:
         The declaration of the state.
     groups : mapping of int to (dict or LazyGroup)
         The non-empty key groups; keys by their identity. Nobody changes them as long as somebody holds them, or this
-        cut: a later write goes elsewhere.
+        cut: a later write goes elsewhere. Their store, if they have one, is held until the cut is freed.
     cut_id : str
         Unique, the same for all states that were cut at once.
     since : str or None
@@ -78,7 +116,11 @@ class StateTable(Protocol):
         ...
 
     def get(self, key_group: int, key: Hashable) -> object:
-        """Return the value of a key, or `MISSING`."""
+        """Return the value of a key, or `MISSING`; of a list or map that has no entries it may be an empty one."""
+        ...
+
+    def load(self, key_group: int) -> object:
+        """Bring a key group in that was restored, so that no later call can meet damage."""
         ...
 
     def put(self, key_group: int, key: Hashable, value: object) -> None:
@@ -104,14 +146,14 @@ class StateTable(Protocol):
         ...
 
     def unloaded(self) -> Mapping[int, LazyGroup]:
-        """Return the key groups that are not in memory yet.
+        """Return the key groups that are not in this table yet.
 
-        A thread may load them while the owner goes on, and hand each to the owner for `install`.
+        A thread may load them while the owner goes on, and hand what each returns to the owner for `install`.
         """
         ...
 
     def install(self, key_group: int, loaded: dict[Hashable, object]) -> None:
-        """Take over what was loaded for a key group, unless it is in memory already."""
+        """Take over what was loaded for a key group, unless it is in this table already."""
         ...
 
 
@@ -130,4 +172,8 @@ class KeyedStateBackend(Protocol):
 
     def cut(self) -> tuple[StateCut, ...]:
         """Freeze the content of all states as it is now, without copying it."""
+        ...
+
+    def close(self) -> None:
+        """Give up the state. Cuts stay as they are, until they are freed."""
         ...

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, overload
 
-from immutables import Map
-
-Entries: TypeAlias = "SharedList | Map[Hashable, Any]"
-"""The content of one key: elements by their position, or values by the identity of their map key."""
+Entries: TypeAlias = Sequence[Any] | Mapping[Hashable, Any]
+"""The content of one key: elements by their position, or values by the identity of their map key. Nothing changes one:
+`SharedList` and `immutables.Map` in memory, on disk what reads as they do."""
 
 
 class SharedList(Sequence[Any]):
@@ -64,12 +63,12 @@ class SharedList(Sequence[Any]):
 
 def entries_of(content: Entries) -> Iterable[tuple[Hashable, Any]]:
     """Return the entries of a key."""
-    return enumerate(content) if isinstance(content, SharedList) else content.items()
+    return enumerate(content) if isinstance(content, Sequence) else content.items()
 
 
 def entry_of(content: Entries, entry: Hashable, default: Any) -> Any:
     """Return one entry of a key, or a default where there is none."""
-    if not isinstance(content, SharedList):
+    if not isinstance(content, Sequence):
         return content.get(entry, default)
     # Neither has an entry that stands for all of them.
     return content[entry] if isinstance(entry, int) and entry < len(content) else default

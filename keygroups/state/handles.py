@@ -278,7 +278,7 @@ class MapHandle(_Handle):
 
     def is_empty(self) -> bool:
         """Tell whether there is no entry."""
-        return not len(self._overlay().content)
+        return not self._overlay().content
 
     def clear(self) -> None:
         """Remove all entries once the invocation completes."""

@@ -73,7 +73,7 @@ class MemoryTable:
         except KeyError:
             raise self._not_owned(key_group) from None
         if type(group) is not dict:
-            group = self._load(key_group)
+            group = self.load(key_group)
             if type(group) is LayeredGroup:
                 group = self._fold(key_group, group)
         return group.get(key, MISSING)
@@ -155,10 +155,10 @@ class MemoryTable:
 
     def _writable(self, key_group: int) -> _Group | LayeredGroup:
         """Return a group, or what is written to in its place if something else holds it."""
-        self._load(key_group)
+        self.load(key_group)
         # Asked before a variable holds it.
         shared = is_shared(self._groups, key_group)
-        group = self._load(key_group)
+        group = self.load(key_group)
         if isinstance(group, dict):
             return LayeredGroup(group) if shared else group
         return group.load() if group.is_frozen else group
@@ -173,7 +173,8 @@ class MemoryTable:
             self._opened[key_group] = folded, self._opened[key_group][1]
         return folded
 
-    def _load(self, key_group: int) -> _Group | LayeredGroup:
+    def load(self, key_group: int) -> _Group | LayeredGroup:
+        """Bring a key group into memory, and return it."""
         if key_group not in self._groups:
             raise self._not_owned(key_group)
         group = self._groups[key_group]
@@ -242,6 +243,9 @@ class MemoryBackend:
         cuts = tuple(table.cut(cut_id, self._since) for table in self.tables.values())
         self._since = cut_id
         return cuts
+
+    def close(self) -> None:
+        """Do nothing: memory is freed by itself."""
 
 
 def _is_whole(group: _Group | LayeredGroup, changed: _Keys) -> bool:

@@ -61,8 +61,8 @@ class Transaction:
         writes, overlays = self.writes, self.overlays
         if overlays is not None or len(writes) > 1:
             for table in (*writes, *(overlays or ())):
-                # Loads the group: one that is damaged must fail before the first write, not between two.
-                table.get(self.key_group, self.identity)
+                # A key group that is damaged must fail before the first write, not between two.
+                table.load(self.key_group)
         for table, value in writes.items():
             table.put(self.key_group, self.identity, value)
         if overlays is not None:

@@ -1,13 +1,12 @@
 """Keyed state of every kind beside plain Python objects: commits, failed attempts, cuts, snapshots and rescales.
 
-A backend is made by a function, so that every backend is held to the same.
+Every backend is held to the same, also when each restore takes another one.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,9 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from keygroups import AggregatingState, ListState, MapState, ReducingState, StateDescriptor, ValueState, key_group_of
 from keygroups.ranges import range_of, subtask_of
-from keygroups.state import KeyedStateBackend, MemoryBackend, StateAccessOutsideInvocation, Transaction
+from keygroups.state import KeyedStateBackend, StateAccessOutsideInvocation, Transaction
 from snapshots import SnapshotStore, SubtaskSnapshot, writer
 from snapshots.restore import SubtaskRestore
+from tests.backends import BACKENDS, MakeBackend, alternating
 from tests.snapshot_kit import new_store
 
 G = 4
@@ -35,8 +35,6 @@ SUM = ReducingState("sum", lambda a, b: a + b, pa.int64())
 MEAN = AggregatingState("mean", lambda: [0, 0], lambda a, v: _added(a, v), lambda a: a[0] / a[1], pa.list_(pa.int64()))
 STATES: tuple[StateDescriptor, ...] = (VALUE, LIST, POINTS, ANY_LIST, MAP, ANY_MAP, SUM, MEAN)
 
-MakeBackend: TypeAlias = Callable[[int, int, SubtaskRestore | None], KeyedStateBackend]
-
 
 def _added(accumulator: list[int], value: int) -> list[int]:
     """Change the accumulator in place, as a function may."""
@@ -44,15 +42,6 @@ def _added(accumulator: list[int], value: int) -> list[int]:
     accumulator[1] += 1
     return accumulator
 
-
-def in_memory(index: int, parallelism: int, restore: SubtaskRestore | None) -> KeyedStateBackend:
-    owned = range_of(index, parallelism, G)
-    if restore is None:
-        return MemoryBackend(STATES, owned)
-    return MemoryBackend(STATES, owned, restore.states(STATES), restore.snapshot_id)
-
-
-BACKENDS: dict[str, MakeBackend] = {"memory": in_memory}
 
 keys = st.sampled_from(["a", "b", 1, 1.0, ("a", 1)])
 numbers = st.integers(-5, 5)
@@ -133,10 +122,16 @@ class StateMachine(RuleBasedStateMachine):
 
     make: MakeBackend
 
+    def backend(self, index: int, parallelism: int, restore: SubtaskRestore | None) -> KeyedStateBackend:
+        owned = range_of(index, parallelism, G)
+        if restore is None:
+            return type(self).make(STATES, owned)
+        return type(self).make(STATES, owned, restore.states(STATES), restore.snapshot_id)
+
     def __init__(self) -> None:
         super().__init__()
         self.store: SnapshotStore = new_store()
-        self.backends = [type(self).make(n, 2, None) for n in range(2)]
+        self.backends = [self.backend(n, 2, None) for n in range(2)]
         self.model: dict[Any, Any] = {}
         self.committed: dict[Any, Any] = {}
         self.used: set[Any] = set()
@@ -189,7 +184,7 @@ class StateMachine(RuleBasedStateMachine):
         if compacts:
             latest = self.store.compact()
         shares = [latest.restore(n, parallelism) for n in range(parallelism)]
-        self.backends = [type(self).make(n, parallelism, share) for n, share in enumerate(shares)]
+        self.backends = [self.backend(n, parallelism, share) for n, share in enumerate(shares)]
         self.model, self.frozen = copy.deepcopy(self.committed), None
         self.check()
 
@@ -209,9 +204,9 @@ class StateMachine(RuleBasedStateMachine):
                 assert shown(self.transaction(key), state) == expected(self.model, key, state.name)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", [*BACKENDS, "alternating"])
 def test_state_is_what_plain_objects_would_be(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "DELTA_SHARE_MAX", 1000)
     monkeypatch.setattr(writer, "DELTAS_MAX", 2)
-    machine = type("Machine", (StateMachine,), {"make": staticmethod(BACKENDS[backend])})
+    machine = type("Machine", (StateMachine,), {"make": staticmethod(BACKENDS.get(backend, alternating()))})
     run_state_machine_as_test(machine, settings=settings(stateful_step_count=25, deadline=None))

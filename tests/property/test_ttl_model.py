@@ -8,7 +8,7 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from keygroups import (
@@ -23,10 +23,13 @@ from keygroups import (
     range_of,
     subtask_of,
 )
-from keygroups.state import MemoryBackend, Transaction
+from keygroups.state import Transaction
 from keygroups.ttl import TtlUpdate
 from snapshots import SubtaskSnapshot
+from tests.backends import new_backend
 from tests.snapshot_kit import G, new_store
+
+pytestmark = pytest.mark.usefixtures("each_backend")
 
 TTL_MS = 100
 
@@ -50,7 +53,7 @@ class Subtasks:
         self.now = 1_000_000
         self.store = new_store()
         self.parallelism = 2
-        self.backends = [MemoryBackend(states, range_of(n, 2, G), wall_time=lambda: self.now) for n in range(2)]
+        self.backends = [new_backend(states, range_of(n, 2, G), wall_time=lambda: self.now) for n in range(2)]
 
     def invoke(self, key: str, work: Callable[[Transaction], Any]) -> Any:
         key_group = key_group_of(key, G)
@@ -81,7 +84,7 @@ class Subtasks:
         shares = [snapshot.restore(index, parallelism) for index in range(parallelism)]
         self.parallelism = parallelism
         self.backends = [
-            MemoryBackend(
+            new_backend(
                 self.states,
                 share.key_groups,
                 share.states(self.states, self.now),
@@ -192,7 +195,7 @@ GAPS = [
 
 
 @pytest.mark.parametrize("update", ["write", "read_and_write"])
-@settings(max_examples=60)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(steps=GAPS)
 @given(steps=st.lists(_STEPS, max_size=60))
 def test_only_what_lives_is_ever_seen(update: TtlUpdate, steps: list[tuple[str, str, int]]) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from async_op import AsyncWaitOperator, DeadLetter, Record, Watermark
+from async_op.settings import StateBackend
 from snapshots import InFlightElement, SubtaskRestore, SubtaskSnapshot
+from tests.backends import ON_DISK
 from tests.simulation.ledger import Committed, Ledger
 from tests.simulation.scenario import Item
 from tests.simulation.service import KINDS
@@ -52,7 +54,13 @@ class SimulatedSubtask:
             on_error=self.scenario.on_error,  # type: ignore[arg-type]
             dead_letters=self._bury if self.scenario.on_error == "dead_letter" else None,
             resilience=self.scenario.resilience,
+            state_backend=self._draw_backend(),
         )
+
+    def _draw_backend(self) -> StateBackend:
+        """Return another backend after each restart, perhaps; state moves from one to the other."""
+        draw = self.scenario.random("backend", self.ledger.restarts, self.index)
+        return ON_DISK if self.scenario.stateful and draw.random() < 0.3 else "memory"
 
     # -- in
 

@@ -17,7 +17,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from async_op import AsyncFunction, ElementFailed
 from async_op.spark import AsyncPipeline
-from keygroups import ConfigError, KeyGroupsError, NullKey, ValueState, key_group_of, range_of, subtask_of
+from keygroups import (
+    ConfigError,
+    DiskStateBackend,
+    KeyGroupsError,
+    NullKey,
+    ValueState,
+    key_group_of,
+    range_of,
+    subtask_of,
+)
 from keygroups.state import MemoryBackend
 from snapshots import IncompatibleSnapshot, SnapshotStore, SubtaskSnapshot, WriterFenced
 
@@ -224,6 +233,18 @@ def test_a_failed_epoch_leaves_no_trace(run: Run) -> None:
     run.function = Count(run.log)
     run.run()
     run.assert_exact()
+
+
+def test_state_may_be_on_the_disk_of_the_workers_and_in_memory_after_a_restart(run: Run) -> None:
+    run.write_input()
+    on_disk = DiskStateBackend(run.folder / "state", cache_bytes=2**20)
+    run.fail_sink_at = 2
+    with pytest.raises(Exception, match="the sink is down"):
+        run.run(state_backend=on_disk)
+    run.run(parallelism=3)
+
+    run.assert_exact()
+    assert list((run.folder / "state").iterdir()) == []
 
 
 def test_the_parallelism_changes_between_epochs_and_over_a_restart(run: Run) -> None:

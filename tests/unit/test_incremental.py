@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from keygroups import KeyGroupRange, ValueState, key_group_of, range_of, subtask_of
-from keygroups.state import MISSING, LazyGroup, MemoryBackend, identity_of
+from keygroups.state import MISSING, KeyedStateBackend, LazyGroup, identity_of
 from snapshots import (
     IncompatibleSnapshot,
     IncompleteSnapshot,
@@ -28,7 +28,10 @@ from snapshots.filesystem import MemoryFolder
 from snapshots.layers import carry_over, layers_of, spans
 from snapshots.manifest import DataFile, Manifest, manifest_name
 from snapshots.schemas import state_info, widens
+from tests.backends import new_backend
 from tests.snapshot_kit import COUNT, PROFILE, G, content_of, new_store, part, parts, record, restored, words
+
+pytestmark = pytest.mark.usefixtures("each_backend")
 
 KEYS = words(200)
 CONTENT: dict[str, dict[Any, object]] = {"count": {key: n for n, key in enumerate(KEYS)}, "profile": {}}
@@ -39,12 +42,12 @@ def kinds(snapshot: Snapshot, state: str = "count") -> list[tuple[str, int]]:
     return [(f.kind, f.version) for f in snapshot.manifest.files if f.state == state and f.subtask == 0]
 
 
-def put(backends: list[MemoryBackend], key: Any, value: object, state: str = "count") -> None:
+def put(backends: list[KeyedStateBackend], key: Any, value: object, state: str = "count") -> None:
     key_group = key_group_of(key, G)
     backends[subtask_of(key_group, len(backends), G)].tables[state].put(key_group, identity_of(key), value)
 
 
-def cut(backends: list[MemoryBackend]) -> list[SubtaskSnapshot]:
+def cut(backends: list[KeyedStateBackend]) -> list[SubtaskSnapshot]:
     return [part(backend, n, len(backends)) for n, backend in enumerate(backends)]
 
 
@@ -127,7 +130,7 @@ class TestWhen:
 
     def test_the_first_cut_of_a_new_operator_is_whole_and_the_second_a_delta(self) -> None:
         store = new_store()
-        backends = [MemoryBackend([COUNT, PROFILE], range_of(n, 2, G)) for n in range(2)]
+        backends = [new_backend([COUNT, PROFILE], range_of(n, 2, G)) for n in range(2)]
         for key in KEYS:
             put(backends, key, 1)
         assert kinds(store.write(cut(backends))) == [("keyed", 1)]
@@ -209,7 +212,7 @@ class TestWhen:
 
     def test_a_state_that_is_not_declared_any_more_leaves_nothing(self) -> None:
         run = Run()
-        snapshot = run.store.write([part(MemoryBackend([PROFILE], KeyGroupRange(0, G - 1)), 0, 1)])
+        snapshot = run.store.write([part(new_backend([PROFILE], KeyGroupRange(0, G - 1)), 0, 1)])
 
         assert {file.state for file in snapshot.manifest.files} == {"profile"}
 
@@ -354,7 +357,7 @@ class TestTypedKeys:
     SAME: tuple[Any, ...] = (1, 1.0, True, (1, "a"), (1.0, "a"), (True, "a"))
 
     def test_keys_that_are_equal_in_python_stay_apart_in_one_key_group(self) -> None:
-        backend = MemoryBackend([COUNT], KeyGroupRange(0, G - 1))
+        backend = new_backend([COUNT], KeyGroupRange(0, G - 1))
         for number, key in enumerate(self.SAME):
             backend.tables["count"].put(3, identity_of(key), number)
         store = new_store()

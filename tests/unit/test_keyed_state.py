@@ -2,19 +2,24 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Hashable
+from typing import Any
 
 import pytest
 
 from keygroups import KeyGroupOutOfRange, KeyGroupRange, ValueState
 from keygroups.state import (
     MISSING,
-    LayeredGroup,
+    KeyedStateBackend,
     MemoryBackend,
     StateAccessOutsideInvocation,
     StateCut,
     StateNotDeclared,
     Transaction,
+    identity_of,
 )
+from tests.backends import contents, new_backend
+
+pytestmark = pytest.mark.usefixtures("each_backend")
 
 OWNED = KeyGroupRange(4, 7)
 SEEN = ValueState("seen", default=0)
@@ -36,18 +41,16 @@ class Stored:
         return dict(self.content)
 
 
-def backend(seen: dict[int, Stored] | None = None, last: dict[int, Stored] | None = None) -> MemoryBackend:
-    return MemoryBackend([SEEN, LAST], OWNED, {"seen": seen or {}, "last": last or {}})
+def backend(seen: dict[int, Stored] | None = None, last: dict[int, Stored] | None = None) -> KeyedStateBackend:
+    return new_backend([SEEN, LAST], OWNED, {"seen": seen or {}, "last": last or {}})
 
 
-def groups_of(cuts: tuple[StateCut, ...], state: str) -> dict[int, object]:
+def groups_of(cuts: tuple[StateCut, ...], state: str) -> dict[int, dict[Any, object]]:
     (cut,) = (cut for cut in cuts if cut.descriptor.name == state)
-    return {
-        key_group: group.load() if isinstance(group, LayeredGroup) else group for key_group, group in cut.groups.items()
-    }
+    return contents(cut.groups)
 
 
-class TestMemoryBackend:
+class TestBackend:
     def test_states_are_separate_and_so_are_key_groups(self) -> None:
         tables = backend().tables
         tables["seen"].put(4, "a", 1)
@@ -83,27 +86,23 @@ class TestMemoryBackend:
         assert groups_of(second, "seen") == {4: {"a": 2}, 5: {"d": 2}, 7: {"c": 1}}
         assert table.get(4, "a") == 3
 
-    def test_a_cut_copies_nothing_and_a_write_copies_only_its_key_group(self) -> None:
+    def test_a_cut_names_what_has_changed_since_the_one_before(self) -> None:
         store = backend()
         table = store.tables["seen"]
-        for key_group in OWNED:
-            table.put(key_group, "a", 1)
-        first = groups_of(store.cut(), "seen")
-        table.put(5, "a", 2)
-        table.put(5, "b", 2)
-        second = groups_of(store.cut(), "seen")
+        table.put(4, "a", 1)
+        first, _ = store.cut()
+        table.put(4, "b", 1)
+        table.put(5, identity_of(1.0), 1)
+        table.put(5, "gone", MISSING)
+        second, _ = store.cut()
+        table.put(4, "c", 1)
+        third, _ = store.cut()
+        fourth, _ = store.cut()
 
-        assert [key_group for key_group in OWNED if first[key_group] is not second[key_group]] == [5]
-
-    def test_nothing_that_is_kept_for_each_key_is_walked_by_the_garbage_collector(self) -> None:
-        backend = MemoryBackend([ValueState("count")], KeyGroupRange(0, 3))
-        backend.cut()
-        for number in range(1000):
-            backend.tables["count"].put(number % 4, f"key {number}", number)
-        (cut,) = backend.cut()
-        assert cut.changed is not None
-        assert len(cut.changed) == 4
-        assert not any(map(gc.is_tracked, (*cut.groups.values(), *cut.changed.values())))
+        assert (first.since, first.changed) == (None, None)
+        assert second.since == first.cut_id
+        changed = [{kg: set(keys or ()) for kg, keys in (cut.changed or {}).items()} for cut in (second, third, fourth)]
+        assert changed == [{4: {"b"}, 5: {identity_of(1.0), "gone"}}, {4: {"c"}}, {}]
 
     def test_a_cut_names_every_state_and_only_key_groups_with_something_in_them(self) -> None:
         store = backend()
@@ -112,7 +111,7 @@ class TestMemoryBackend:
         cuts = store.cut()
 
         assert [cut.descriptor for cut in cuts] == [SEEN, LAST]
-        assert [dict(cut.groups) for cut in cuts] == [{}, {}]
+        assert [contents(cut.groups) for cut in cuts] == [{}, {}]
 
     def test_a_key_group_is_loaded_on_first_touch_and_once(self) -> None:
         stored = {4: Stored({"a": 1}), 5: Stored({"b": 2})}
@@ -130,16 +129,18 @@ class TestMemoryBackend:
         store = backend(seen=stored)
         store.tables["seen"].put(5, "b", 3)
 
-        assert groups_of(store.cut(), "seen") == {4: stored[4], 5: {"b": 3}}
+        (cut, _) = store.cut()
+        assert cut.groups[4] is stored[4]
         assert stored[4].loads == 0
+        assert contents(cut.groups) == {4: {"a": 1}, 5: {"b": 3}}
 
     def test_a_key_group_that_is_loaded_after_a_cut_leaves_the_cut_alone(self) -> None:
         stored = Stored({"a": 1})
         store = backend(seen={4: stored})
-        cut = groups_of(store.cut(), "seen")
+        (cut, _) = store.cut()
         store.tables["seen"].put(4, "a", 2)
 
-        assert cut == {4: stored}
+        assert dict(cut.groups) == {4: stored}
         assert stored.load() == {"a": 1}
         assert groups_of(store.cut(), "seen") == {4: {"a": 2}}
 
@@ -157,6 +158,30 @@ class TestMemoryBackend:
             with pytest.raises(KeyGroupOutOfRange) as refused:
                 backend(seen={key_group: Stored({})})
             assert (refused.value.key_group, refused.value.first, refused.value.last) == (key_group, 4, 7)
+
+
+class TestMemoryBackend:
+    def test_a_cut_copies_nothing_and_a_write_copies_only_its_key_group(self) -> None:
+        store = MemoryBackend([SEEN], OWNED)
+        table = store.tables["seen"]
+        for key_group in OWNED:
+            table.put(key_group, "a", 1)
+        first = store.cut()[0].groups
+        table.put(5, "a", 2)
+        table.put(5, "b", 2)
+        second = store.cut()[0].groups
+
+        assert [key_group for key_group in OWNED if first[key_group] is not second[key_group]] == [5]
+
+    def test_nothing_that_is_kept_for_each_key_is_walked_by_the_garbage_collector(self) -> None:
+        backend = MemoryBackend([ValueState("count")], KeyGroupRange(0, 3))
+        backend.cut()
+        for number in range(1000):
+            backend.tables["count"].put(number % 4, f"key {number}", number)
+        (cut,) = backend.cut()
+        assert cut.changed is not None
+        assert len(cut.changed) == 4
+        assert not any(map(gc.is_tracked, (*cut.groups.values(), *cut.changed.values())))
 
 
 class TestTransaction:
@@ -253,8 +278,8 @@ class TestTransaction:
         transaction.commit()
         after = store.cut()
 
-        assert [dict(cut.groups) for cut in before] == [{}, {}]
-        assert [dict(cut.groups) for cut in after] == [{4: {"a": 1}}, {4: {"a": 1}}]
+        assert [contents(cut.groups) for cut in before] == [{}, {}]
+        assert [contents(cut.groups) for cut in after] == [{4: {"a": 1}}, {4: {"a": 1}}]
 
     @pytest.mark.parametrize("damaged", ["seen", "last"])
     def test_a_commit_that_meets_damage_has_written_nothing(self, damaged: str) -> None:

@@ -19,9 +19,13 @@ from keygroups import (
     ValueState,
     key_group_of,
 )
-from keygroups.state import MemoryBackend, SharedList, StateAccessOutsideInvocation, Transaction, WrongStateKind
+from keygroups.state import SharedList, StateAccessOutsideInvocation, Transaction, WrongStateKind
+from keygroups.state.disk import notes
 from snapshots import IncompatibleSnapshot, Snapshot
+from tests.backends import contents, new_backend
 from tests.snapshot_kit import G, new_store, part, restored
+
+pytestmark = pytest.mark.usefixtures("each_backend")
 
 LIST = ListState("clicks", pa.int64())
 MAP = MapState("prices", pa.map_(pa.string(), pa.float64()))
@@ -34,7 +38,7 @@ class Run:
 
     def __init__(self, states: tuple[StateDescriptor, ...] = STATES) -> None:
         self.states = states
-        self.backend = MemoryBackend(states, KeyGroupRange(0, G - 1))
+        self.backend = new_backend(states, KeyGroupRange(0, G - 1))
         self.store = new_store()
 
     def begin(self, key: Any = "a") -> Transaction:
@@ -132,7 +136,8 @@ def test_a_cut_shares_the_list_with_what_is_appended_later() -> None:
         elements[2]
 
 
-def test_entries_that_come_and_go_are_not_noted_without_end() -> None:
+def test_entries_that_come_and_go_are_not_noted_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notes, "NOTES_MAX", 2000)
     run = Run()
     run.write()
     for number in range(3000):
@@ -205,4 +210,4 @@ def test_an_accumulator_that_is_changed_in_place_is_not_the_committed_one() -> N
     run.do(seen, lambda state: state.add(3))
 
     assert run.begin().state(seen).get() == [1, 3]
-    assert [dict(groups) for groups in cut.states[0].groups.values()] == [{"a": [1]}]  # type: ignore[arg-type]
+    assert list(contents(cut.states[0].groups).values()) == [{"a": [1]}]

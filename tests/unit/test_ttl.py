@@ -18,9 +18,12 @@ from keygroups import (
     ValueState,
     key_group_of,
 )
-from keygroups.state import Expiring, MemoryBackend, SharedList, Transaction
+from keygroups.state import Expiring, Transaction
 from snapshots import Snapshot, SubtaskSnapshot
+from tests.backends import new_backend
 from tests.snapshot_kit import G, new_store
+
+pytestmark = pytest.mark.usefixtures("each_backend")
 
 NOW = 1_000_000
 STATES: tuple[StateDescriptor, ...] = (
@@ -38,7 +41,7 @@ class Run:
         self.store = new_store()
         self.now = NOW
         self.declare(ttl)
-        self.backend = MemoryBackend(self.states, KeyGroupRange(0, G - 1), wall_time=lambda: self.now)
+        self.backend = new_backend(self.states, KeyGroupRange(0, G - 1), wall_time=lambda: self.now)
 
     def declare(self, ttl: Any) -> None:
         self.states = tuple(dataclasses.replace(state, ttl=ttl) for state in STATES)
@@ -69,7 +72,7 @@ class Run:
         assert latest is not None
         share = latest.restore(0)
         restored = share.states(self.states, now)
-        self.backend = MemoryBackend(
+        self.backend = new_backend(
             self.states, share.key_groups, restored, share.snapshot_id, wall_time=lambda: self.now
         )
 
@@ -103,7 +106,7 @@ def test_backends_hold_values_with_their_expiry() -> None:
     run.fill(["a"])
     value, list_, map_ = (table.get(key_group_of("a", G), "a") for table in run.backend.tables.values())
     expiring = Expiring(0, NOW + 1000)
-    assert (value, list_, dict(map_)) == (expiring, SharedList([expiring]), {"0": expiring})  # type: ignore[call-overload]
+    assert (value, list(list_), dict(map_)) == (expiring, [expiring], {"0": expiring})  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("touched", [False, True])

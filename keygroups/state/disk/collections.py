@@ -1,0 +1,111 @@
+"""What a key holds in a state of many entries on disk: read entry by entry, with an invocation's writes on top."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from immutables import Map
+
+from keygroups.state.backend import MISSING
+from keygroups.state.ttl import HOLE
+
+if TYPE_CHECKING:
+    from keygroups.state.disk.entries import KeyRows
+
+
+class StoredList(Sequence[Any]):
+    """The elements that are stored, and more behind them. Only the thread that owns the operator may call it."""
+
+    __slots__ = ("_added", "_rows", "_stored")
+
+    def __init__(self, rows: KeyRows, stored: int, added: Sequence[Any] = ()) -> None:
+        self._rows = rows
+        self._stored = stored
+        self._added = added
+
+    def __len__(self) -> int:
+        return self._stored + len(self._added)
+
+    def __iter__(self) -> Iterator[Any]:
+        position = 0
+        for at, value in self._rows.entries():
+            assert isinstance(at, int), "an element is known by its position"
+            for _ in range(position, at):
+                yield HOLE
+            yield value
+            position = at + 1
+        for _ in range(position, self._stored):
+            yield HOLE
+        yield from self._added
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return list(self)[index]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        index %= len(self)
+        if index >= self._stored:
+            return self._added[index - self._stored]
+        value = self._rows.get(index)
+        return HOLE if value is MISSING else value
+
+    def extended(self, more: Iterable[Any]) -> StoredList:
+        """Return a list with more elements at its end."""
+        return StoredList(self._rows, self._stored, [*self._added, *more])
+
+
+class StoredMap(Mapping[Hashable, Any]):
+    """The entries that are stored, and what is set or deleted on top. Only the owner's thread may call it.
+
+    `set` and `delete` return another one, as those of `immutables.Map` do.
+    """
+
+    __slots__ = ("_rows", "_written")
+
+    def __init__(self, rows: KeyRows, written: Map[Hashable, Any] | None = None) -> None:
+        self._rows = rows
+        self._written: Map[Hashable, Any] = Map() if written is None else written
+
+    def __getitem__(self, key: Hashable) -> Any:
+        value = self._find(key)
+        if value is MISSING:
+            raise KeyError(key)
+        return value
+
+    def get(self, key: Hashable, default: Any = None) -> Any:
+        """Return the value of a map key, or a default where it has none."""
+        value = self._find(key)
+        return default if value is MISSING else value
+
+    def __contains__(self, key: object) -> bool:
+        return self._find(key) is not MISSING
+
+    def __iter__(self) -> Iterator[Hashable]:
+        written = self._written
+        for key, _ in self._rows.entries():
+            if key not in written:
+                yield key
+        yield from (key for key, value in written.items() if value is not MISSING)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self)
+
+    def set(self, key: Hashable, value: Any) -> StoredMap:
+        """Return a map in which a map key has another value."""
+        return StoredMap(self._rows, self._written.set(key, value))
+
+    def delete(self, key: Hashable) -> StoredMap:
+        """Return a map without a map key."""
+        return StoredMap(self._rows, self._written.set(key, MISSING))
+
+    def _find(self, key: Any) -> Any:
+        value = self._written.get(key, self)
+        return self._rows.get(key) if value is self else value

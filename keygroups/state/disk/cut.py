@@ -1,0 +1,231 @@
+"""What a cut of a state on disk holds: a view of the store, read a bounded piece at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+from immutables import Map
+
+from keygroups.ranges import KeyGroupRange
+from keygroups.state.backend import MISSING, LazyGroup, StateRows
+from keygroups.state.collections import SharedList
+from keygroups.state.disk.notes import parts_of
+from keygroups.state.disk.rows import CHANGED, CONTENT, WHOLE, RowFormat
+from keygroups.state.disk.store import CHUNK_ROWS, Row, View
+from keygroups.state.identity import original_of
+from keygroups.state.ttl import HOLE
+
+Kinds = Mapping[str, frozenset[type]]
+"""The types of keys, and of map keys, that a table has seen; more of them than it has, if keys were removed."""
+
+
+class StoredGroups(Mapping[int, "LazyGroup | dict[Hashable, object]"]):
+    """The non-empty key groups of a state at a cut; found when they are asked for. Any thread may call it.
+
+    Parameters
+    ----------
+    view : View
+        The store at the cut.
+    format_ : RowFormat
+        Of the state.
+    owned : KeyGroupRange
+        The key groups of the subtask.
+    unloaded : mapping of int to (LazyGroup or dict)
+        The key groups that are not in the store yet.
+    kinds : mapping of str to frozenset of type
+        What the keys may be.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        format_: RowFormat,
+        owned: KeyGroupRange,
+        unloaded: Mapping[int, LazyGroup | dict[Hashable, object]],
+        kinds: Kinds,
+    ) -> None:
+        self._view = view
+        self._format = format_
+        self._owned = owned
+        self._unloaded = unloaded
+        self._kinds = kinds
+
+    @cached_property
+    def _found(self) -> dict[int, LazyGroup | dict[Hashable, object]]:
+        stored = _key_groups(self._view, self._format, CONTENT, self._owned)
+        groups: dict[int, LazyGroup | dict[Hashable, object]] = {
+            key_group: StoredGroup(self._view, self._format, key_group, self._kinds) for key_group in stored
+        }
+        # Of a key group that was being loaded some rows may be there.
+        return groups | {key_group: group for key_group, group in self._unloaded.items() if group != {}}
+
+    def __getitem__(self, key_group: int) -> LazyGroup | dict[Hashable, object]:
+        return self._found[key_group]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+class StoredGroup:
+    """One key group at a cut. Any thread may call it."""
+
+    __slots__ = ("_format", "_key_group", "_kinds", "_view")
+
+    def __init__(self, view: View, format_: RowFormat, key_group: int, kinds: Kinds) -> None:
+        self._view = view
+        self._format = format_
+        self._key_group = key_group
+        self._kinds = kinds
+
+    def load(self) -> dict[Hashable, object]:
+        """Read all values by the identity of their key, however many there are."""
+        if not self._format.has_entries:
+            return {key: value for rows in self.pieces() for key, value in zip(rows.keys, rows.values, strict=True)}
+        held: dict[Hashable, dict[Any, object]] = {}
+        for rows in self.pieces():
+            assert rows.entries is not None, "the state has many entries per key"
+            for key, entry, value in zip(rows.keys, rows.entries, rows.values, strict=True):
+                held.setdefault(key, {})[entry] = value
+        if self._format.is_list:
+            return {
+                key: SharedList([entries.get(at, HOLE) for at in range(max(entries) + 1)])
+                for key, entries in held.items()
+            }
+        return {key: Map(entries) for key, entries in held.items()}
+
+    def kinds(self, column: str) -> frozenset[type]:
+        """Return the types of the keys, or of the map keys."""
+        kinds = self._kinds[column]
+        if len(kinds) <= 1:
+            return kinds
+        parts = (self._format.split(row[self._start :]) for chunk in self._chunks() for row, _ in chunk)
+        if column == "key":
+            return frozenset(type(original_of(self._format.identity(key))) for key, _ in parts)
+        return frozenset(type(original_of(self._format.entry_of(entry))) for _, entry in parts)
+
+    def pieces(self, changed: Collection[Any] | None = None) -> Iterator[StateRows]:
+        """Return the rows, or those of changed keys or entries, a bounded number at a time."""
+        if changed is None:
+            for chunk in self._chunks():
+                yield self._decoded(chunk)
+            return
+        assert isinstance(changed, ChangedRows), "changes come from the cut that the group is of"
+        prefix = self._format.prefix(CONTENT, self._key_group)
+        for parts in changed.parts():
+            yield self._decoded_or_missing([(part, self._view.get(prefix + part)) for part in parts])
+
+    @property
+    def _start(self) -> int:
+        return len(self._format.prefix(CONTENT, self._key_group))
+
+    def _chunks(self) -> Iterator[list[Row]]:
+        return self._view.chunks(self._format.prefix(CONTENT, self._key_group))
+
+    def _decoded(self, chunk: list[Row]) -> StateRows:
+        format_, start = self._format, self._start
+        if not format_.has_entries:
+            keys = [format_.identity(row[start:]) for row, _ in chunk]
+            return StateRows(keys, None, [format_.decode(data) for _, data in chunk])
+        return self._decoded_entries([(row[start:], data) for row, data in chunk], keep_whole=False)
+
+    def _decoded_or_missing(self, parts: list[tuple[bytes, bytes | None]]) -> StateRows:
+        format_ = self._format
+        if format_.has_entries:
+            return self._decoded_entries(parts, keep_whole=True)
+        keys = [format_.identity(part) for part, _ in parts]
+        return StateRows(keys, None, [MISSING if data is None else format_.decode(data) for _, data in parts])
+
+    def _decoded_entries(self, parts: list[tuple[bytes, bytes | None]] | list[Row], *, keep_whole: bool) -> StateRows:
+        format_ = self._format
+        rows = StateRows([], [], [])
+        assert rows.entries is not None
+        before, identity = b"", None
+        for part, data in parts:
+            key, entry = format_.split(part)
+            if entry == WHOLE and not keep_whole:
+                continue
+            if key != before:
+                before, identity = key, format_.identity(key)
+            rows.keys.append(identity)
+            rows.entries.append(format_.entry_of(entry))
+            rows.values.append(MISSING if data is None or entry == WHOLE else format_.decode(data))
+        return rows
+
+
+class ChangedGroups(Mapping[int, "ChangedRows | None"]):
+    """The changed keys of a state at a cut, by key group; None for one that is `whole`. Any thread may call it."""
+
+    def __init__(self, view: View, format_: RowFormat, owned: KeyGroupRange, whole: frozenset[int]) -> None:
+        self._whole = whole
+        self._view = view
+        self._format = format_
+        self._owned = owned
+
+    @cached_property
+    def _found(self) -> dict[int, ChangedRows | None]:
+        changed = _key_groups(self._view, self._format, CHANGED, self._owned)
+        found = {key_group: ChangedRows(self._view, self._format, key_group) for key_group in changed}
+        return found | dict.fromkeys(self._whole)
+
+    def __getitem__(self, key_group: int) -> ChangedRows | None:
+        return self._found[key_group]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+class ChangedRows(Collection[Any]):
+    """The keys of a key group, or pairs of key and entry, that were written or removed. Any thread may call it."""
+
+    def __init__(self, view: View, format_: RowFormat, key_group: int) -> None:
+        self._view = view
+        self._format = format_
+        self._prefix = format_.prefix(CHANGED, key_group)
+
+    @cached_property
+    def _count(self) -> int:
+        return len(self._all())
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Any]:
+        format_ = self._format
+        for parts in self.parts():
+            for key, entry in map(format_.split, parts):
+                identity = format_.identity(key)
+                yield (identity, format_.entry_of(entry)) if format_.has_entries else identity
+
+    def __contains__(self, changed: object) -> bool:
+        return any(one == changed for one in self)
+
+    def parts(self) -> Iterator[list[bytes]]:
+        """Return what follows the prefix of each row, once and in their order, a bounded number at a time."""
+        parts = sorted(self._all())
+        for start in range(0, len(parts), CHUNK_ROWS):
+            yield parts[start : start + CHUNK_ROWS]
+
+    def _all(self) -> set[bytes]:
+        """Read all notes of the key group; there are at most `NOTES_MAX`."""
+        return {part for chunk in self._view.chunks(self._prefix) for _, data in chunk for part in parts_of(data)}
+
+
+def _key_groups(view: View, format_: RowFormat, kind: bytes, owned: KeyGroupRange) -> Iterator[int]:
+    """Return the key groups that have rows, by looking for the next one that has."""
+    key_group = owned.start
+    while key_group <= owned.end:
+        row = view.first(format_.prefix(kind, key_group))
+        if row is None or not row.startswith(format_.prefix(kind, 0)[:-2]):
+            return
+        key_group = int.from_bytes(row[len(format_.prefix(kind, 0)) - 2 :][:2], "big")
+        if key_group <= owned.end:
+            yield key_group
+        key_group += 1

@@ -1,0 +1,66 @@
+"""The directory that a store has for itself: made when it is opened, removed when it is closed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+_PREFIX = "keygroups-state-"
+_LOCK = "in_use"
+_ATTEMPTS_MAX = 100
+
+
+class StoreDirectory:
+    """An empty directory beside those of other subtasks and processes. Any thread may call it.
+
+    A lock, which ends with its process, tells who is alive: whatever dead processes have left is removed.
+
+    Parameters
+    ----------
+    parent : Path
+        Where it is made.
+    """
+
+    __slots__ = ("_lock", "path")
+
+    def __init__(self, parent: Path) -> None:
+        parent.mkdir(parents=True, exist_ok=True)
+        _remove_left_over(parent)
+        for _ in range(_ATTEMPTS_MAX):
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+            lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
+            # Another process may have taken it for one that was left.
+            if _is_locked_by_us(lock) and (self.path / _LOCK).exists():
+                self._lock = lock
+                return
+            os.close(lock)
+        raise FileExistsError(f"{parent} gives no directory of our own")
+
+    def remove(self) -> None:
+        """Remove it with all that is in it; at most once."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _remove_left_over(parent: Path) -> None:
+    for path in parent.glob(f"{_PREFIX}*"):
+        # Of another user, or removed by another process just now.
+        with suppress(OSError):
+            lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                if _is_locked_by_us(lock):
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+def _is_locked_by_us(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

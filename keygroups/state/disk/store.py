@@ -1,0 +1,280 @@
+"""An ordered store of bytes on the local disk: RocksDB, without a log, because the durable copy is elsewhere."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keygroups.errors import KeyGroupsError
+from keygroups.state.disk.directory import StoreDirectory
+from keygroups.state.disk.errors import StateDiskFull, StateStoreFailed, StoreNotInstalled
+
+if TYPE_CHECKING:
+    from rocksdict import Rdict, RdictIter
+
+DIRTY_ROWS_MAX = 4096
+DIRTY_BYTES_MAX = 2**20
+"""What is written is kept in memory up to these, and then handed to the store at once."""
+
+WRITE_BUFFER_BYTES = 16 * 2**20
+WRITE_BUFFERS_MAX = 3
+"""Of so many buffers of this size the store makes sorted files."""
+
+CHUNK_ROWS = 1024
+CHUNK_BYTES = 2**20
+"""So much is read from a view at once, unless a row alone has more."""
+
+_BLOOM_BITS = 10
+_FILTER_PART_BYTES = 4096
+_OPEN_FILES_MAX = 512
+
+_FULL = ("No space left", "Disk quota exceeded", "File too large")
+"""What the operating system says when there is no room."""
+
+_UNKNOWN = object()
+
+Row = tuple[bytes, bytes]
+
+
+class Store:
+    """Rows in the order of their keys, in a directory of its own.
+
+    Only the thread that owns the operator may call it, except `write`, which any may. The directory is removed once
+    the store is closed and all of its views are freed; and at the end of the program.
+
+    Parameters
+    ----------
+    parent : Path
+        Where its directory is made.
+    cache_bytes : int
+        What is kept in memory of the files.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_batch",
+        "_database",
+        "_dirty",
+        "_dirty_bytes",
+        "_end",
+        "_is_closed",
+        "_lock",
+        "_options",
+        "_views",
+        "path",
+    )
+
+    def __init__(self, parent: Path, cache_bytes: int) -> None:
+        try:
+            import rocksdict
+        except ImportError as error:
+            raise StoreNotInstalled("rocksdict") from error
+        directory = StoreDirectory(parent)
+        self.path = str(directory.path)
+        try:
+            self._database = rocksdict.Rdict(str(directory.path / "rows"), _options(cache_bytes))
+        except Exception as error:
+            directory.remove()
+            raise self._named(error) from error
+        self._batch = rocksdict.WriteBatch
+        self._options = rocksdict.WriteOptions()
+        # A property, whatever its types say.
+        self._options.disable_wal = True  # type: ignore[method-assign,assignment]
+        self._dirty: dict[bytes, bytes | None] = {}
+        self._dirty_bytes = 0
+        self._views = 0
+        self._is_closed = False
+        # Of one thread, which frees a view while it has it, too.
+        self._lock = threading.RLock()
+        self._end = weakref.finalize(self, _close, self._database, directory)
+
+    def get(self, row: bytes) -> bytes | None:
+        """Return what a row holds, None if there is none."""
+        data: Any = self._dirty.get(row, _UNKNOWN)
+        if data is not _UNKNOWN:
+            return data  # type: ignore[no-any-return]
+        try:
+            return self._database.get(row)
+        except Exception as error:
+            raise self._named(error) from error
+
+    def put(self, row: bytes, data: bytes | None) -> None:
+        """Set what a row holds; None removes it."""
+        self._dirty[row] = data
+        self._dirty_bytes += len(row) + (0 if data is None else len(data))
+        if len(self._dirty) >= DIRTY_ROWS_MAX or self._dirty_bytes >= DIRTY_BYTES_MAX:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand what is kept in memory to the store."""
+        if self._dirty:
+            self.write(self._dirty.items())
+            self._dirty = {}
+            self._dirty_bytes = 0
+
+    def write(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Set rows at once, past those that are kept in memory."""
+        batch = self._batch(raw_mode=True)
+        put, delete = batch.put, batch.delete
+        for row, data in rows:
+            if data is None:
+                delete(row)
+            else:
+                put(row, data)
+        try:
+            self._database.write(batch, self._options)
+        except Exception as error:
+            raise self._named(error) from error
+
+    def remove_range(self, start: bytes, end: bytes) -> None:
+        """Remove all rows from one key up to, and without, another."""
+        try:
+            self._database.delete_range(start, end, self._options)
+        except Exception as error:
+            raise self._named(error) from error
+
+    def scan(self, prefix: bytes) -> Iterator[Row]:
+        """Return the rows that begin with a prefix, as they are now."""
+        for chunk in self.view().chunks(prefix):
+            yield from chunk
+
+    def view(self) -> View:
+        """Return all rows as they are now; nothing is copied."""
+        self.flush()
+        with self._lock:
+            self._views += 1
+        return View(self, self._database.iter())
+
+    def close(self) -> None:
+        """End it; views stay as they are. What is not handed over yet is not needed any more."""
+        with self._lock:
+            self._is_closed = True
+            self._end_unless_viewed()
+
+    def release(self) -> None:
+        """Tell that a view is gone. Any thread may call it."""
+        with self._lock:
+            self._views -= 1
+            self._end_unless_viewed()
+
+    def _end_unless_viewed(self) -> None:
+        if self._is_closed and not self._views:
+            self._end()
+
+    def _named(self, error: Exception) -> KeyGroupsError:
+        if any(words in str(error) for words in _FULL):
+            return StateDiskFull(self.path)
+        return StateStoreFailed(self.path, str(error))
+
+
+class View:
+    """The rows of a store at one moment. Any thread may call it; whoever frees the last reference releases it.
+
+    It is an iterator, because that is what holds one moment of RocksDB with all its reads. (Iterators of
+    rocksdict's `Snapshot` read what was written after it.)
+    """
+
+    __slots__ = ("_iterator", "_lock", "_store")
+
+    def __init__(self, store: Store, iterator: RdictIter) -> None:
+        self._store = store
+        self._iterator = iterator
+        self._lock = threading.Lock()
+
+    def __del__(self) -> None:
+        del self._iterator
+        self._store.release()
+
+    def first(self, start: bytes) -> bytes | None:
+        """Return the first row that does not come before a key."""
+        with self._lock:
+            self._seek(start)
+            return self._iterator.key() if self._iterator.valid() else None
+
+    def get(self, row: bytes) -> bytes | None:
+        """Return what a row held, None if there was none."""
+        with self._lock:
+            self._seek(row)
+            iterator = self._iterator
+            return iterator.value() if iterator.valid() and iterator.key() == row else None
+
+    def chunks(self, prefix: bytes) -> Iterator[list[Row]]:
+        """Return the rows that begin with a prefix, a bounded number at a time."""
+        start: bytes | None = prefix
+        while start is not None:
+            chunk, start = self._chunk(start, prefix)
+            if chunk:
+                yield chunk
+
+    def _chunk(self, start: bytes, prefix: bytes) -> tuple[list[Row], bytes | None]:
+        """Read from a key on; return also from where to go on."""
+        rows: list[Row] = []
+        left = CHUNK_BYTES
+        with self._lock:
+            self._seek(start)
+            iterator = self._iterator
+            valid, key_of, value_of, advance = iterator.valid, iterator.key, iterator.value, iterator.next
+            while valid():
+                key = key_of()
+                if not key.startswith(prefix):
+                    return rows, None
+                if len(rows) >= CHUNK_ROWS or left <= 0:
+                    return rows, key
+                data = value_of()
+                rows.append((key, data))
+                left -= len(key) + len(data)
+                advance()
+            self._check()
+        return rows, None
+
+    def _seek(self, start: bytes) -> None:
+        self._iterator.seek(start)
+        if not self._iterator.valid():
+            self._check()
+
+    def _check(self) -> None:
+        """Tell the end of the rows from a failure."""
+        try:
+            self._iterator.status()
+        except Exception as error:
+            raise self._store._named(error) from error
+
+
+def _options(cache_bytes: int) -> Any:
+    import rocksdict
+
+    table = rocksdict.BlockBasedOptions()
+    table.set_block_cache(rocksdict.Cache(cache_bytes))
+    # The cache is the limit of all that is read, indexes and filters too. In parts, because the cache has many shards,
+    # and a filter that is larger than one is read again by each `get`.
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(True)
+    table.set_metadata_block_size(_FILTER_PART_BYTES)
+    table.set_pin_top_level_index_and_filter(True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    table.set_bloom_filter(_BLOOM_BITS, False)
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_block_based_table_factory(table)
+    options.set_compression_type(rocksdict.DBCompressionType.lz4())
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_max_write_buffer_number(WRITE_BUFFERS_MAX)
+    options.set_level_compaction_dynamic_level_bytes(True)
+    options.set_max_open_files(_OPEN_FILES_MAX)
+    options.set_max_background_jobs(2)
+    options.set_keep_log_file_num(1)
+    return options
+
+
+def _close(database: Rdict, directory: StoreDirectory) -> None:
+    """End a store; what it still has to write is not needed any more."""
+    with suppress(Exception):
+        database.cancel_all_background(wait=True)
+    with suppress(Exception):
+        database.close()
+    directory.remove()
