@@ -39,10 +39,17 @@ class Waiters:
 
     async def wait_at_most(self, seconds: float, clock: Clock, condition: Callable[[], bool]) -> None:
         """Return once the condition holds, or some seconds have passed."""
-        deadline = clock.time() + seconds
-        timer = clock.call_at(deadline, self.wake)
+        is_over = False
+
+        def end() -> None:
+            # Not a look at the clock: loops may fire a timer up to a millisecond early, and there is no other.
+            nonlocal is_over
+            is_over = True
+            self.wake()
+
+        timer = clock.call_at(clock.time() + seconds, end)
         try:
-            await self.wait_until(lambda: condition() or clock.time() >= deadline)
+            await self.wait_until(lambda: condition() or is_over)
         finally:
             timer.cancel()
 
