@@ -95,6 +95,7 @@ def changed_keys(changed: Collection[Any], column: str, kind: str) -> Iterable[H
 
 def key_types_of(keys: Iterable[Hashable]) -> set[pa.DataType | None]:
     """Return the types of the columns that could hold the keys, None for those that only msgpack can."""
+    keys = keys if isinstance(keys, Collection) else list(keys)  # it is gone through twice
     kinds = set(map(type, keys))
     if TypedKey in kinds:
         kinds = set(map(type, map(original_of, keys)))
