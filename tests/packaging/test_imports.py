@@ -14,7 +14,7 @@ HEAVY = {
     "pyarrow.flight", "pyspark", "pytest", "requests", "rich", "rocksdict", "s3fs", "sqlite3", "typer", "unittest",
     "uvloop", "valkey",
 }  # fmt: skip
-WITH_THE_FIRST_SNAPSHOT = {"email", "fsspec", "importlib.metadata", "pyarrow.compute", "zstandard"}
+WITH_THE_FIRST_SNAPSHOT = {"email", "fsspec", "importlib.metadata", "pyarrow.compute"}
 """What every snapshot needs, and who calls a service without any does not."""
 OF_FILES = {"pyarrow.fs", "pyarrow.parquet"}
 
