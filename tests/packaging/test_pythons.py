@@ -80,7 +80,16 @@ def test_the_oldest_packages(wheel: Path, checkout: Path, tmp_path: Path) -> Non
     python = tmp_path / "venv" / "bin" / "python"
     install = [*uv, "pip", "install", "--quiet", "--python", python]
     # From pyproject.toml, because the dependencies of a wheel are not direct ones.
-    oldest = ["--resolution", "lowest-direct", "--requirements", ROOT / "pyproject.toml", "--extra", "cli", "--extra", "disk"]
+    oldest = [
+        "--resolution",
+        "lowest-direct",
+        "--requirements",
+        ROOT / "pyproject.toml",
+        "--extra",
+        "cli",
+        "--extra",
+        "disk",
+    ]
     run([*install, *oldest, *pinned_tools()])
     run([*install, "--no-deps", wheel])
 
