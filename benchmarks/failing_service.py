@@ -41,6 +41,13 @@ AT_ONCE_MAX = 40
 ITEMS = 1500
 CAPACITY = 200
 SAMPLE_SECONDS = 0.1
+SMOOTHED = 5  # samples that a point of the figure stands for
+PHASES_NAMED = ("answers in 20 ms", "answers in 150 ms", "down: only errors", "answers in 20 ms")
+PANELS = {
+    "requests": "Requests that the service got",
+    "bad": "of them refused or failed",
+    "outputs": "Outputs of the operator (from the cache, too)",
+}
 
 CAREFUL = Resilience(
     cache=Cache(key=lambda item: item, max_entries=500, ttl_seconds=1.0),
@@ -166,39 +173,54 @@ async def sample(
 
 
 def plot(path: str, seconds: float, bare: list[dict[str, Any]], careful: list[dict[str, Any]]) -> None:
-    """Draw requests, concurrency and outputs of both runs."""
+    """Draw what the service answered and what the operator put out, of both runs."""
     import matplotlib as mpl
 
     mpl.use("svg")
-    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "keygroups", "font.size": 8})
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "keygroups", "font.size": 9})
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(3, 1, sharex=True, figsize=(7, 5.4), layout="constrained")
-    for run_name, samples, colour in (("without limits", bare, "#c44e52"), ("with limits", careful, "#4c72b0")):
-        times = [one["time"] for one in samples[1:]]
-        for axis, what in ((axes[0], "requests"), (axes[1], "bad"), (axes[2], "outputs")):
-            axis.plot(times, rates(samples, what), color=colour, label=run_name, linewidth=1)
-    for axis, title in zip(
-        axes, ("requests at the service, per second", "of them refused or failed", "outputs, per second"), strict=True
-    ):
-        axis.set_title(title, loc="left", fontsize=8)
-        axis.set_ylim(bottom=0)
-        for number, name in enumerate(PHASES):
-            axis.axvline(number * seconds, color="#cccccc", linewidth=0.8)
-            if axis is axes[0]:
-                axis.text((number + 0.5) * seconds, axis.get_ylim()[1], name, ha="center", va="bottom")
-    for one in careful:
-        if one["circuit"] != "closed":
-            axes[1].axvspan(one["time"], one["time"] + SAMPLE_SECONDS, color="#dddddd", linewidth=0)
-    axes[0].legend(loc="center right", frameon=False)
-    axes[-1].set_xlabel("seconds (grey: the circuit breaker is not closed)")
+    # A reader may have a dark page.
+    figure, axes = plt.subplots(3, 1, sharex=True, figsize=(8, 6.6), layout="constrained", facecolor="white")
+    for axis, (what, title) in zip(axes, PANELS.items(), strict=True):
+        for run_name, samples, colour in (("without limits", bare, "#c44e52"), ("with limits", careful, "#4c72b0")):
+            axis.plot(*rates(samples, what), color=colour, label=run_name, linewidth=1.5)
+        axis.set_title(title, loc="left")
+        axis.set_ylabel("per second")
+        axis.set(xlim=(0, len(PHASES) * seconds), ylim=(0, None))
+        axis.spines[["top", "right"]].set_visible(False)
+        for start, end in not_closed(careful):
+            axis.axvspan(start, end, color="#e8e8e8", linewidth=0, label="circuit breaker open or half open", zorder=0)
+        for number in range(1, len(PHASES)):
+            axis.axvline(number * seconds, color="#888888", linewidth=0.8, linestyle=":")
+    names = axes[0].secondary_xaxis("top")
+    names.set_xticks([(number + 0.5) * seconds for number in range(len(PHASES))], PHASES_NAMED)
+    names.tick_params(length=0, pad=4)
+    names.spines["top"].set_visible(False)
+    labelled = dict(zip(*reversed(axes[0].get_legend_handles_labels()), strict=True))
+    figure.legend(labelled.values(), labelled, loc="outside lower center", ncols=3, frameon=False)
+    axes[-1].set_xlabel("seconds")
     figure.savefig(path, metadata={"Date": None})
 
 
-def rates(samples: list[dict[str, Any]], what: str) -> list[float]:
-    """Return how much was added per second between the samples."""
-    pairs = pairwise(samples)
-    return [(after[what] - before[what]) / (after["time"] - before["time"]) for before, after in pairs]
+def not_closed(samples: list[dict[str, Any]]) -> list[tuple[float, float]]:
+    """Return the times between which the circuit breaker lets nothing through, or probes only."""
+    spans: list[tuple[float, float]] = []
+    for before, after in pairwise(samples):
+        if before["circuit"] == "closed":
+            continue
+        if spans and spans[-1][1] == before["time"]:
+            spans[-1] = spans[-1][0], after["time"]
+        else:
+            spans.append((before["time"], after["time"]))
+    return spans
+
+
+def rates(samples: list[dict[str, Any]], what: str) -> tuple[list[float], list[float]]:
+    """Return what was added per second, over the half second around each sample."""
+    around = zip(samples, samples[SMOOTHED:], strict=False)
+    ends = [(before["time"], after["time"], after[what] - before[what]) for before, after in around]
+    return [(start + end) / 2 for start, end, _ in ends], [added / (end - start) for start, end, added in ends]
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types
 
 
@@ -65,7 +64,7 @@ def _is_kept(values: Sequence[Any], type_: pa.DataType, array: pa.Array) -> bool
         if has_type(type_):
             return kinds <= {kind}
     if types.is_float32(type_):
-        return kinds <= {float} and not pc.any(pc.is_inf(array), min_count=0).as_py()
+        return kinds <= {float} and not np.isinf(array.to_numpy(zero_copy_only=False)).any()
     if types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_):
         return _are_lists_kept(values, kinds, type_, array)
     if types.is_struct(type_):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from keygroups.codec import UnreadableValue
 from keygroups.state import HOLE, SharedList
+from snapshots import compute as pc
 from snapshots.schemas import EXPIRES_AT
 
 LIST_HOLES_MAX = 2**24

@@ -6,7 +6,6 @@ import base64
 import dataclasses
 import functools
 import hashlib
-import importlib.metadata
 import json
 import platform
 from dataclasses import dataclass, field
@@ -192,6 +191,8 @@ class Channel:
 @functools.cache
 def library_versions() -> dict[str, str]:
     """Return what wrote a manifest, for people."""
+    import importlib.metadata  # with it comes a reader of e-mails
+
     versions = {"python": platform.python_version(), "pyarrow": pa.__version__}
     try:
         return versions | {"keygroups": importlib.metadata.version("keygroups")}

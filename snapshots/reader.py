@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from immutables import Map
 from numpy.typing import NDArray
 
@@ -16,6 +15,7 @@ from keygroups.descriptors import StateDescriptor
 from keygroups.ranges import KeyGroupRange
 from keygroups.state import MISSING, Expiring, identity_of
 from keygroups.values import values_of
+from snapshots import compute as pc
 from snapshots.columns import DELETED, PACKED, encode_column, index_columns, is_packed
 from snapshots.errors import SnapshotCorrupted
 from snapshots.expiry import list_of, unexpired

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from keygroups.codec import unpack
 from keygroups.errors import ConfigError
 from keygroups.hashing import key_groups_of, key_hasher
 from keygroups.ranges import KeyGroupRange, check_parallelism
+from snapshots import compute as pc
 from snapshots.buckets import Buckets, by_key_group
 from snapshots.columns import DELETED, common_key_type, index_columns, is_packed, keyed_schema
 from snapshots.commit import next_manifest

@@ -9,12 +9,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types
 
 from keygroups.errors import ConfigError, NullKey, UnstorableValue
 from keygroups.hashing import key_groups_of
 from keygroups.state import identity_of, original_of
+from snapshots import compute as pc
 from snapshots.columns import (
     PACKED,
     common_key_type,

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from keygroups.ranges import KeyGroupRange
+from snapshots import compute as pc
 from snapshots.errors import SnapshotCorrupted, SnapshotNotFound
 from snapshots.filesystem import Folder
 from snapshots.manifest import DataFile, Manifest, manifest_name

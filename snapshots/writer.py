@@ -10,12 +10,12 @@ from enum import Enum, auto
 from itertools import islice
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from keygroups.codec import codecs_used
 from keygroups.errors import UnstorableValue
 from keygroups.ranges import KeyGroupRange
 from keygroups.state import LayeredGroup, StateCut, StreamedGroup
+from snapshots import compute as pc
 from snapshots.columns import (
     RowEncoder,
     changed_keys,

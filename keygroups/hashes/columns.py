@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from keygroups.errors import NullKey, UnsupportedKey
@@ -93,7 +92,7 @@ def _without_nulls(column: pa.Array, name: str) -> pa.Array:
     # A dictionary may hold a null too, which only shows after decoding.
     decoded = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
     if decoded.null_count:
-        raise NullKey(f"row {pc.index(decoded.is_null(), True).as_py()} of {name}")
+        raise NullKey(f"row {decoded.is_null().index(True).as_py()} of {name}")
     return decoded
 
 

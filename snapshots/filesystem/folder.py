@@ -6,13 +6,13 @@ import datetime as dt
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, BinaryIO, NamedTuple
-
-from fsspec import AbstractFileSystem
-from fsspec.utils import get_protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from keygroups.errors import ConfigError
 from snapshots.errors import UnsupportedFilesystem
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 _LOCAL_PROTOCOLS = {"file", "local", "memory"}
 # To the last @ and over slashes, since secrets have both.
@@ -139,6 +139,8 @@ def check_uri(uri: str) -> None:
     ConfigError
         It has a password or a query.
     """
+    from fsspec.utils import get_protocol
+
     if get_protocol(uri) not in _LOCAL_PROTOCOLS and redacted(uri) != uri:
         raise ConfigError(
             "uri", redacted(uri), "passwords and queries do not belong into a URI: pass them as storage_options"

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import fsspec.core
-from fsspec.utils import get_protocol
-
 from snapshots.errors import FilesystemNotInstalled, UnsupportedFilesystem
 from snapshots.filesystem.folder import Folder, check_uri
 from snapshots.filesystem.local import LocalFolder
@@ -62,6 +59,9 @@ def open_folder(uri: str, storage_options: dict[str, Any] | None = None) -> Fold
     >>> folder.read("manifest")
     b'1'
     """
+    import fsspec.core  # not by who keeps no snapshots
+    from fsspec.utils import get_protocol
+
     # Asked before the filesystem is made, because making one may need a package or a connection.
     protocol = get_protocol(uri)
     kind = _KINDS.get(protocol)

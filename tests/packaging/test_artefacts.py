@@ -64,7 +64,7 @@ def test_the_metadata_says_what_is_needed(metadata: Message) -> None:
     assert metadata["Name"] == "keygroups"
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
-    assert {"spark", "s3", "gcs", "azure", "cli"} <= set(metadata.get_all("Provides-Extra"))
+    assert {"spark", "s3", "gcs", "azure", "cli", "disk"} <= set(metadata.get_all("Provides-Extra"))
     needed_always = [name for name in metadata.get_all("Requires-Dist") if "extra ==" not in name]
     assert [name for name in needed_always if name.startswith(("pyspark", "pandas", "typer"))] == []
 

@@ -10,10 +10,13 @@ import pytest
 
 HEAVY = {
     "IPython", "adlfs", "aiobotocore", "aiohttp", "boto3", "botocore", "duckdb", "gcsfs", "google", "grpc",
-    "matplotlib", "opentelemetry", "pandas", "polars", "prometheus_client", "py4j", "pyarrow.dataset",
-    "pyarrow.flight", "pyspark", "pytest", "requests", "rich", "s3fs", "sqlite3", "typer", "unittest", "uvloop",
-    "valkey",
+    "hypothesis", "matplotlib", "opentelemetry", "pandas", "polars", "prometheus_client", "py4j", "pyarrow.dataset",
+    "pyarrow.flight", "pyspark", "pytest", "requests", "rich", "rocksdict", "s3fs", "sqlite3", "typer", "unittest",
+    "uvloop", "valkey",
 }  # fmt: skip
+WITH_THE_FIRST_SNAPSHOT = {"email", "fsspec", "importlib.metadata", "pyarrow.compute"}
+"""What every snapshot needs, and who calls a service without any does not."""
+OF_FILES = {"pyarrow.fs", "pyarrow.parquet"}
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -31,7 +34,18 @@ def loaded_by(statement: str) -> set[str]:
 
 @pytest.mark.parametrize("package", ["keygroups", "snapshots", "async_op"])
 def test_an_import_loads_nothing_heavy(package: str) -> None:
-    assert loaded_by(f"import {package}") & HEAVY == set()
+    assert loaded_by(f"import {package}") & (HEAVY | WITH_THE_FIRST_SNAPSHOT) == set()
+
+
+def test_the_core_knows_nothing_of_files() -> None:
+    assert loaded_by("import keygroups") & OF_FILES == set()
+
+
+def test_what_comes_with_the_first_snapshot_is_seen() -> None:
+    first = "import keygroups, snapshots; snapshots.SnapshotStore('memory://imports', 'op')"
+    written = f"{first}.bootstrap({{keygroups.ValueState('seen'): [('a', 1)]}}, parallelism=1)"
+
+    assert loaded_by(f"{written}.to_arrow('seen')") >= WITH_THE_FIRST_SNAPSHOT | OF_FILES
 
 
 def test_a_local_store_loads_no_other_filesystem() -> None:

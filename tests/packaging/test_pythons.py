@@ -67,7 +67,7 @@ def passes_the_subset(python: Path, checkout: Path, *options: str) -> None:
 def test_the_newest_packages(version: str, wheel: Path, checkout: Path, tmp_path: Path) -> None:
     run([interpreter(version), "-m", "venv", tmp_path / "venv"])
     python = tmp_path / "venv" / "bin" / "python"
-    run([python, "-m", "pip", "install", "--quiet", f"{wheel}[cli]", *pinned_tools()])
+    run([python, "-m", "pip", "install", "--quiet", f"{wheel}[cli,disk]", *pinned_tools()])
 
     passes_the_subset(python, checkout, "-W", OF_PANDAS)
     assert "inspect" in run([tmp_path / "venv" / "bin" / "keygroups", "--help"])
@@ -80,7 +80,16 @@ def test_the_oldest_packages(wheel: Path, checkout: Path, tmp_path: Path) -> Non
     python = tmp_path / "venv" / "bin" / "python"
     install = [*uv, "pip", "install", "--quiet", "--python", python]
     # From pyproject.toml, because the dependencies of a wheel are not direct ones.
-    oldest = ["--resolution", "lowest-direct", "--requirements", ROOT / "pyproject.toml", "--extra", "cli"]
+    oldest = [
+        "--resolution",
+        "lowest-direct",
+        "--requirements",
+        ROOT / "pyproject.toml",
+        "--extra",
+        "cli",
+        "--extra",
+        "disk",
+    ]
     run([*install, *oldest, *pinned_tools()])
     run([*install, "--no-deps", wheel])
 
