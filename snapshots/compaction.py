@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Iterator
 
 from keygroups.ranges import KeyGroupRange
-from keygroups.ttl import wall_time
 from snapshots.columns import common_key_type, index_columns, keyed_schema
 from snapshots.commit import next_manifest, put_manifest
 from snapshots.expiry import unexpired
@@ -22,10 +21,13 @@ Run = list[tuple[KeyGroupRange, list[KeyedReader]]]
 """Neighbouring ranges with the layers of each."""
 
 
-def compact(folder: Folder, snapshot: Snapshot) -> Snapshot:
-    """Commit a snapshot with the same content in fewer files, or return it as it is; see `SnapshotStore.compact`."""
+def compact(folder: Folder, snapshot: Snapshot, now: int) -> Snapshot:
+    """Commit a snapshot with the same content in fewer files, or return it as it is; see `SnapshotStore.compact`.
+
+    What has expired by `now` (milliseconds since the epoch) is left out.
+    """
     parent = snapshot.manifest
-    files = compacted_files(folder, parent, wall_time())
+    files = compacted_files(folder, parent, now)
     if files == parent.files:
         return snapshot
     manifest = next_manifest(parent, "compact", files=files, required_features=features_of(files, parent.states))

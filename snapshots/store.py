@@ -10,6 +10,7 @@ from typing import Any
 from keygroups.descriptors import StateDescriptor
 from keygroups.errors import ConfigError
 from keygroups.ranges import default_max_parallelism
+from keygroups.ttl import wall_time
 from snapshots.bootstrap import bootstrap, copy_snapshot
 from snapshots.claim import Claim, take_over
 from snapshots.commit import next_manifest, put_manifest
@@ -329,7 +330,7 @@ class SnapshotStore:
         CommitConflict
             Another writer committed meanwhile.
         """
-        return compact(self._folder, self._existing())
+        return compact(self._folder, self._existing(), wall_time())
 
     def verify(self, version: int | None = None, *, progress: Progress | None = None) -> VerifyReport:
         """Read every file of a snapshot, the newest unless told otherwise, and compare it with the manifest.

@@ -29,6 +29,7 @@ from keygroups import ListState, MapState, ValueState, key_group_of, subtask_of
 from keygroups.state import Expiring
 from keygroups.state.timers import EVENT_TIME, PROCESSING_TIME, Timer
 from snapshots import SnapshotStore, SubtaskRestore, SubtaskSnapshot
+from snapshots.compaction import compact
 from tests.simulation.virtual_loop import VirtualClock, VirtualLoop
 
 HISTORY = ListState("history")
@@ -257,7 +258,7 @@ class Run:
         parallelism = draw.randint(1, min(4, self.groups))
         snapshot = self.store.latest()
         if snapshot is not None and draw.random() < 0.2:
-            snapshot = self.store.compact()
+            snapshot = compact(self.store._folder, snapshot, VirtualClock(self.loop).wall_time())
         shares = [None if snapshot is None else snapshot.restore(index, parallelism) for index in range(parallelism)]
         subtasks = [Subtask(self, index, parallelism, share) for index, share in enumerate(shares)]
         feeders: list[asyncio.Task[None]] = []
