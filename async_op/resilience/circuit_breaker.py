@@ -162,7 +162,8 @@ class Breaker:
             self._open()
 
     def stop(self) -> None:
-        """Stay as it is."""
+        """Let nobody begin any more that waits."""
+        self.line.stop()
         self._alarm.stop()
 
     def _has_room(self) -> bool:

@@ -111,6 +111,10 @@ class ConcurrencyLimiter:
         self.running -= 1
         self._admit()
 
+    def stop(self) -> None:
+        """Let nobody begin any more."""
+        self.line.stop()
+
     def record(self, began: float, *, failed: bool) -> None:
         """Learn from a call that has ended."""
         now = self._clock.time()

@@ -140,7 +140,7 @@ class Limits:
 
     def stop(self) -> None:
         """Let nobody begin any more."""
-        for part in (self._breaker, self._rate):
+        for part in (self._concurrency, self._breaker, self._rate):
             if part is not None:
                 part.stop()
 

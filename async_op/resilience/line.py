@@ -20,11 +20,12 @@ class Line:
         How long all of them together.
     """
 
-    __slots__ = ("_clock", "_turns", "seconds", "waits")
+    __slots__ = ("_clock", "_stopped", "_turns", "seconds", "waits")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._turns = deque[asyncio.Future[None]]()
+        self._stopped = False
         self.waits = 0
         self.seconds = 0.0
 
@@ -56,10 +57,14 @@ class Line:
 
     def admit(self) -> bool:
         """Let the first one go on, and tell whether there was one."""
-        if not len(self):
+        if self._stopped or not len(self):
             return False
         self._turns.popleft().set_result(None)
         return True
+
+    def stop(self) -> None:
+        """Let nobody go on any more: those that wait are going to be cancelled."""
+        self._stopped = True
 
 
 class Alarm:

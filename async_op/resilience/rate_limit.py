@@ -102,6 +102,7 @@ class RateLimiter:
 
     def stop(self) -> None:
         """Let nobody begin any more."""
+        self.line.stop()
         self._alarm.stop()
 
     def _next_at(self) -> float:
