@@ -337,6 +337,7 @@ def _progress_of(
         commit_seconds=commit_seconds,
         sink_seconds=sink_seconds,
         watermark=EpochTimes.of(snapshot.source_position).watermark,
+        scaling=None,
         **snapshot.manifest.metrics,
     )
 
