@@ -98,7 +98,7 @@ class Model:
 def clicks_of(file: int) -> list[Click]:
     """Return clicks of four seconds, four of one user after four of another; those of every fifth file are late."""
     base = START + 4_000 * (file if file % 5 != 4 else file - 3)
-    return [("u8", None), *((f"u{(n // 4 + file) % USERS}", base + 200 * n) for n in range(20))]
+    return [("u8", None), *((f"u{(n // 4 - file) % USERS}", base + 200 * n) for n in range(20))]
 
 
 class Run:
