@@ -22,6 +22,7 @@ from async_op.spark.transform import check_columns
 from async_op.spark.worker import REPORT_SCHEMA, EpochSettings, EpochTask, SubtaskReport
 from keygroups.events import Event, publish
 from keygroups.spark import subtask_column
+from keygroups.ttl import wall_time
 from snapshots import Claim, IncompatibleSnapshot, PendingSnapshot, Snapshot, SnapshotStore
 from snapshots.spark import outputs_frame
 
@@ -183,7 +184,7 @@ class EpochRunner:
     @property
     def has_pending_work(self) -> bool:
         """Whether there is something to do without input: elements in flight, or timers that are due."""
-        return self.in_flight > 0 or self._times.is_any_due(time.time_ns() // 1_000_000)
+        return self.in_flight > 0 or self._times.is_any_due(wall_time())
 
     @property
     def _times(self) -> EpochTimes:

@@ -123,7 +123,8 @@ class OperatorThread:
         source : iterator of iterables of elements
             One iterable a batch.
         barrier_timeout : float, optional
-            Seconds to wait, at the end, for calls under way; without it, until all have returned.
+            Seconds to wait, at the end, for calls under way, and before the elements for the timers of the watermark;
+            without it, until all have returned.
         watermark : int, optional
             Stands before the elements, and behind what the operator was opened with.
         """
@@ -131,7 +132,7 @@ class OperatorThread:
         self._mail = self._processor.executor()
         self._ended = False
         opened = self._processor.suspend_default_action(WaitSituation.SOURCE)
-        self._start(self._open(watermark), opened.resume)
+        self._start(self._open(watermark, barrier_timeout), opened.resume)
         self._loop.call_soon_threadsafe(self._tick)
         try:
             while not self._ended:
@@ -191,18 +192,26 @@ class OperatorThread:
 
     # The loop's.
 
-    async def _open(self, watermark: int | None) -> None:
+    async def _open(self, watermark: int | None, barrier_timeout: float | None) -> None:
         # An epoch touches a part of the state only.
         await self.operator.open(self._restore, preload=False)
-        if watermark is not None:
-            await self.operator.process_watermark(watermark)
+        if watermark is None:
+            return
+        is_first = self.operator.statistics().in_flight == 0
+        await self.operator.process_watermark(watermark)
+        if is_first:
+            # Then only its timers hold it, and no element is to come before the timer of its key.
+            await self._settle(barrier_timeout)
 
     async def _end(self, barrier_timeout: float | None) -> None:
         # Not `finish`, which makes the last attempts at once: a partition's end is no reason to hurry a service.
-        settled = await self.operator.settle(_SETTLE_SECONDS if barrier_timeout is None else barrier_timeout)
-        while not settled and barrier_timeout is None:
-            settled = await self.operator.settle(_SETTLE_SECONDS)
+        await self._settle(barrier_timeout)
         self._flush()
+
+    async def _settle(self, timeout: float | None) -> None:
+        settled = await self.operator.settle(_SETTLE_SECONDS if timeout is None else timeout)
+        while not settled and timeout is None:
+            settled = await self.operator.settle(_SETTLE_SECONDS)
 
     async def _cut(self) -> LastStep:
         """Cut and close in one step of the loop: a call that began in between would be paid for and forgotten."""
