@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from keygroups.events import Value, observed
 
 if TYPE_CHECKING:
     from snapshots.in_flight import RestoredQueue
-    from snapshots.manifest import DataFile
+    from snapshots.manifest import DataFile, Manifest
     from snapshots.pending import PendingSnapshot
     from snapshots.restore import SubtaskRestore
     from snapshots.snapshot import Snapshot
-    from snapshots.store import SnapshotStore
     from snapshots.writer import SubtaskHandle
 
 _log = logging.getLogger("snapshots")
 
 _Args = ParamSpec("_Args")
-_Store = TypeVar("_Store", bound="SnapshotStore")
 
 
 def observed_write(
@@ -67,21 +66,11 @@ def observed_commit(
     return observe
 
 
-def observed_repartition(
-    repartition: Callable[Concatenate[_Store, _Args], Snapshot],
-) -> Callable[Concatenate[_Store, _Args], Snapshot]:
-    """Tell of a rescale."""
-
-    @wraps(repartition)
-    def observe(store: _Store, /, *args: _Args.args, **options: _Args.kwargs) -> Snapshot:
-        before = store.latest()
-        with observed(_log, logging.INFO, "rescale", operator_id=store.operator_id) as found:
-            snapshot = repartition(store, *args, **options)
-            assert before is not None, "there was one to repartition"
-            found |= {"version": snapshot.version, **_change(before.parallelism, snapshot)}
-        return snapshot
-
-    return observe
+@contextmanager
+def observed_rescale(operator_id: str) -> Iterator[Callable[[Manifest, Snapshot], None]]:
+    """Tell of a rescale, once what is given has been called with the snapshot before it and the one after."""
+    with observed(_log, logging.INFO, "rescale", operator_id=operator_id) as found:
+        yield lambda parent, snapshot: found.update(version=snapshot.version, **_change(parent.parallelism, snapshot))
 
 
 def observed_restore(queue: Callable[[SubtaskRestore], RestoredQueue]) -> Callable[[SubtaskRestore], RestoredQueue]:

@@ -17,7 +17,7 @@ from snapshots.compaction import compact
 from snapshots.edit import Editor
 from snapshots.errors import SnapshotNotFound
 from snapshots.filesystem import Folder, attempts, check_uri, open_folder
-from snapshots.observing import observed_repartition
+from snapshots.observing import observed_rescale
 from snapshots.pending import PendingSnapshot
 from snapshots.retention import KEEP_LAST, MIN_AGE_SECONDS, GarbageReport, Pins, collect_garbage
 from snapshots.rewrite import Engine, Progress, Target, engine_named, rewritten_manifest
@@ -179,7 +179,6 @@ class SnapshotStore:
         """
         return Snapshot(self._folder, load_manifest(self._folder, version))
 
-    @observed_repartition
     def repartition(
         self,
         parallelism: int,
@@ -232,14 +231,16 @@ class SnapshotStore:
         >>> store.repartition(8)  # doctest: +SKIP
         >>> store.repartition(500, max_parallelism=4096, rewrite=True)  # doctest: +SKIP
         """
-        parent, run = self._existing().manifest, engine_named(engine, spark, progress)
-        target = Target.of(parent, parallelism, max_parallelism, hash)
-        if rewrite:
-            manifest = rewritten_manifest(self._folder, parent, target, run)
-        else:
-            target.check_is_kept(parent)
-            manifest = next_manifest(parent, "repartition", parallelism=parallelism)
-        put_manifest(self._folder, manifest)
+        with observed_rescale(self.operator_id) as tell:
+            parent, run = self._existing().manifest, engine_named(engine, spark, progress)
+            target = Target.of(parent, parallelism, max_parallelism, hash)
+            if rewrite:
+                manifest = rewritten_manifest(self._folder, parent, target, run)
+            else:
+                target.check_is_kept(parent)
+                manifest = next_manifest(parent, "repartition", parallelism=parallelism)
+            put_manifest(self._folder, manifest)
+            tell(parent, Snapshot(self._folder, manifest))
         return Snapshot(self._folder, manifest)
 
     def bootstrap(

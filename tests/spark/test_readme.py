@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=["in process", "data frame", "pipeline"])
+@pytest.mark.parametrize("example", EXAMPLES, ids=["in process", "data frame", "pipeline", "state"])
 def test_example_runs(example: str, tmp_path: Path) -> None:
     use_java()
     activated = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
