@@ -302,6 +302,11 @@ class AsyncWaitOperator:
         """Return the counters as they are now."""
         return OperatorStatistics.of(self._in_flight, self._recovery, self._invoker, self._errors, self._times)
 
+    def next_timer(self, event_time: bool = False) -> int | None:
+        """Return when the first timer of a kind is to fire, in milliseconds since the epoch; None without one."""
+        timers = self._in_flight.timers
+        return None if timers is None else timers.index_of(event_time).next
+
     async def _prepare(self, restore: SubtaskRestore | None, preload: bool) -> None:
         settings, clock = self._settings, self._clock or LoopClock(asyncio.get_running_loop())
         self._runtime = settings.runtime(restore)

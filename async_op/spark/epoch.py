@@ -17,10 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from async_op.spark.autoscale import AutoscalePolicy, EpochMeasurement, ScalingDecision
+from async_op.spark.epoch_times import EpochTimes
 from async_op.spark.transform import check_columns
 from async_op.spark.worker import REPORT_SCHEMA, EpochSettings, EpochTask, SubtaskReport
 from keygroups.events import Event, publish
 from keygroups.spark import subtask_column
+from keygroups.ttl import wall_time
 from snapshots import Claim, IncompatibleSnapshot, PendingSnapshot, Snapshot, SnapshotStore
 from snapshots.spark import outputs_frame
 
@@ -74,6 +76,8 @@ class EpochProgress:
         Spent by subtasks on writing, all of them together.
     run_seconds, commit_seconds, sink_seconds : float
         Spent by the driver on waiting for the subtasks, on the commit, and in the sink.
+    watermark : int or None
+        The event-time watermark that stood before its rows, in milliseconds.
     scaling : ScalingDecision or None
         What the autoscaler made of it, if there is one.
     """
@@ -100,6 +104,7 @@ class EpochProgress:
     run_seconds: float
     commit_seconds: float
     sink_seconds: float
+    watermark: int | None = None
     scaling: ScalingDecision | None = None
 
     @property
@@ -127,6 +132,8 @@ class EpochRunner:
         Of the outputs.
     sink : callable
         Called with the outputs and the epoch; must be idempotent by epoch.
+    watermark_delay_milliseconds : int
+        How far the watermark stays behind the greatest event time.
     autoscale : AutoscalePolicy, optional
         Decides on the parallelism after each micro-batch.
     """
@@ -141,6 +148,7 @@ class EpochRunner:
         order_by: list[str],
         output_schema: pa.Schema,
         sink: Sink,
+        watermark_delay_milliseconds: int = 0,
         autoscale: AutoscalePolicy | None = None,
     ) -> None:
         self.parallelism = parallelism
@@ -151,6 +159,7 @@ class EpochRunner:
         self._order_by = order_by
         self._output_schema = output_schema
         self._sink = sink
+        self._watermark_delay_milliseconds = watermark_delay_milliseconds
         self._autoscale = autoscale
         self._measured: deque[EpochMeasurement] = deque(maxlen=_MEASURED_MAX)
         self._lock = threading.RLock()
@@ -171,6 +180,15 @@ class EpochRunner:
     def in_flight(self) -> int:
         """Elements in flight in the newest snapshot."""
         return 0 if self._latest is None else self._latest.in_flight_count
+
+    @property
+    def has_pending_work(self) -> bool:
+        """Whether there is something to do without input: elements in flight, or timers that are due."""
+        return self.in_flight > 0 or self._times.is_any_due(wall_time())
+
+    @property
+    def _times(self) -> EpochTimes:
+        return EpochTimes.of(None if self._latest is None else self._latest.source_position)
 
     @property
     def epoch(self) -> int:
@@ -206,11 +224,11 @@ class EpochRunner:
             self._run(spark, self._route(frame, parallelism), source, parallelism, "batch")
 
     def drain(self, spark: SparkSession) -> None:
-        """Run an epoch without input until nothing is in flight."""
+        """Run an epoch without input, if there is something to do: fire what is due, until nothing is in flight."""
         with self._lock:
             if self._claim is not None:
                 self._claim.check()
-            if self._latest is None or self._latest.in_flight_count == 0:
+            if self._latest is None or not self.has_pending_work:
                 return
             parallelism = self.parallelism
             frame = spark.range(0, parallelism, 1, parallelism)
@@ -222,6 +240,7 @@ class EpochRunner:
         started = time.monotonic()
         pending = self._store.begin() if self._claim is None else self._claim.begin()
         carried_over = self.in_flight
+        times = self._times
         task = EpochTask(
             settings=self._settings,
             pending=pending,
@@ -231,11 +250,14 @@ class EpochRunner:
             max_parallelism=self._max_parallelism,
             epoch_id=f"{self._store.operator_id}/{source['query_id']}/{source['batch_id']}",
             drain=kind == "drain",
+            watermark=times.new_watermark,
             output_schema=self._output_schema,
         )
         reports = _run_subtasks(frame, task)
         ran = time.monotonic()
-        snapshot = self._commit(pending, reports, {**source, "kind": kind, "epoch": pending.version})
+        times = times.after([report.times for report in reports], self._watermark_delay_milliseconds)
+        position = {**source, "kind": kind, "epoch": pending.version, "times": asdict(times)}
+        snapshot = self._commit(pending, reports, position)
         self._latest = snapshot
         self._claim = self._claim or Claim(snapshot)
         self._committed.append(_cuts_of(snapshot))
@@ -315,6 +337,7 @@ def _progress_of(
         run_seconds=run_seconds,
         commit_seconds=commit_seconds,
         sink_seconds=sink_seconds,
+        watermark=EpochTimes.of(snapshot.source_position).watermark,
         scaling=None,
         **snapshot.manifest.metrics,
     )

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from async_op.cancellation import cancel_all
 from async_op.elements import Record, Watermark
@@ -38,6 +38,28 @@ Element = tuple[Any, int | None, str | None]
 OperatorFactory = Callable[[Callable[[Record | Watermark], object]], AsyncWaitOperator]
 
 
+class LastStep(NamedTuple):
+    """What is left of an operator that has been closed.
+
+    Attributes
+    ----------
+    snapshot : SubtaskSnapshot
+        Cut before.
+    outputs : list
+        Those that were not yielded before.
+    statistics : OperatorStatistics
+        The counters.
+    next_timer, next_event_timer : int or None
+        When the first of its timers are to fire.
+    """
+
+    snapshot: SubtaskSnapshot
+    outputs: list[Any]
+    statistics: OperatorStatistics
+    next_timer: int | None
+    next_event_timer: int | None
+
+
 class OperatorThread:
     """Runs one operator on its own loop. One other thread, the feeding one, calls the methods.
 
@@ -52,6 +74,11 @@ class OperatorThread:
         What the operator is opened with.
     outputs_at_once : int
         How many outputs cross to the feeding thread together, unless `TICK_SECONDS` are over before.
+
+    Attributes
+    ----------
+    watermarks : int
+        How many have left the operator; they are not among the outputs.
     """
 
     def __init__(
@@ -64,6 +91,7 @@ class OperatorThread:
         self.operator = make_operator(self._keep)
         self._restore = restore
         self._outputs_at_once = outputs_at_once
+        self.watermarks = 0
         self._outputs: list[Any] = []
         self._arrived: list[list[Any]] = []
         self._loop = _new_event_loop()
@@ -79,7 +107,12 @@ class OperatorThread:
         finally:
             self._stop()
 
-    def run(self, source: Iterator[Iterable[Element]], barrier_timeout: float | None = None) -> Iterator[list[Any]]:
+    def run(
+        self,
+        source: Iterator[Iterable[Element]],
+        barrier_timeout: float | None = None,
+        watermark: int | None = None,
+    ) -> Iterator[list[Any]]:
         """Feed elements until the source ends, then wait for what is in flight; yields outputs as they come.
 
         Opens the operator first. Where no output comes, an empty list is yielded every `TICK_SECONDS`, so that whoever
@@ -90,14 +123,16 @@ class OperatorThread:
         source : iterator of iterables of elements
             One iterable a batch.
         barrier_timeout : float, optional
-            Seconds to wait, at the end, for calls under way; without it, until all have returned.
+            Seconds to wait, at the end, for calls under way, and before the elements for the timers of the watermark;
+            without it, until all have returned.
+        watermark : int, optional
+            Stands before the elements, and behind what the operator was opened with.
         """
         self._processor = MailboxProcessor(lambda _: self._feed(source, barrier_timeout), DEFAULT_STRATEGIES)
         self._mail = self._processor.executor()
         self._ended = False
         opened = self._processor.suspend_default_action(WaitSituation.SOURCE)
-        # An epoch touches a part of the state only.
-        self._start(self.operator.open(self._restore, preload=False), opened.resume)
+        self._start(self._open(watermark, barrier_timeout), opened.resume)
         self._loop.call_soon_threadsafe(self._tick)
         try:
             while not self._ended:
@@ -108,8 +143,8 @@ class OperatorThread:
         finally:
             self._processor.close()
 
-    def cut(self) -> tuple[SubtaskSnapshot, list[Any], OperatorStatistics]:
-        """Cut a snapshot and close the operator; returns with it the outputs that were not yielded before."""
+    def cut(self) -> LastStep:
+        """Cut a snapshot and close the operator."""
         return self._call(self._cut())
 
     def waits(self) -> MailboxStatistics:
@@ -157,20 +192,36 @@ class OperatorThread:
 
     # The loop's.
 
+    async def _open(self, watermark: int | None, barrier_timeout: float | None) -> None:
+        # An epoch touches a part of the state only.
+        await self.operator.open(self._restore, preload=False)
+        if watermark is None:
+            return
+        is_first = self.operator.statistics().in_flight == 0
+        await self.operator.process_watermark(watermark)
+        if is_first:
+            # Then only its timers hold it, and no element is to come before the timer of its key.
+            await self._settle(barrier_timeout)
+
     async def _end(self, barrier_timeout: float | None) -> None:
         # Not `finish`, which makes the last attempts at once: a partition's end is no reason to hurry a service.
-        settled = await self.operator.settle(_SETTLE_SECONDS if barrier_timeout is None else barrier_timeout)
-        while not settled and barrier_timeout is None:
-            settled = await self.operator.settle(_SETTLE_SECONDS)
+        await self._settle(barrier_timeout)
         self._flush()
 
-    async def _cut(self) -> tuple[SubtaskSnapshot, list[Any], OperatorStatistics]:
+    async def _settle(self, timeout: float | None) -> None:
+        settled = await self.operator.settle(_SETTLE_SECONDS if timeout is None else timeout)
+        while not settled and timeout is None:
+            settled = await self.operator.settle(_SETTLE_SECONDS)
+
+    async def _cut(self) -> LastStep:
         """Cut and close in one step of the loop: a call that began in between would be paid for and forgotten."""
-        snapshot = await self.operator.snapshot()
-        statistics = self.operator.statistics()
-        outputs, self._outputs = self._outputs, []
-        await self.operator.close()
-        return snapshot, outputs, statistics
+        operator = self.operator
+        snapshot = await operator.snapshot()
+        timers = operator.next_timer(), operator.next_timer(event_time=True)
+        last = LastStep(snapshot, self._outputs, operator.statistics(), *timers)
+        self._outputs = []
+        await operator.close()
+        return last
 
     async def _report(self, work: Coroutine[Any, Any, object], then: Callable[[], object]) -> None:
         try:
@@ -181,7 +232,9 @@ class OperatorThread:
             then()
 
     def _keep(self, element: Record | Watermark) -> None:
-        assert isinstance(element, Record), "no watermark was put in"
+        if not isinstance(element, Record):
+            self.watermarks += 1
+            return
         self._outputs.append(element.value)
         if len(self._outputs) >= self._outputs_at_once:
             self._flush()

@@ -22,6 +22,7 @@ from async_op.spark.arrow import check_arrow
 from async_op.spark.autoscale import AutoscalePolicy
 from async_op.spark.dead_letters import DeadLetters, schema_with_letters
 from async_op.spark.epoch import EpochProgress, EpochRunner, Sink
+from async_op.spark.epoch_times import watermark_delay_of
 from async_op.spark.transform import arrow_schema, parse_schema
 from async_op.spark.worker import EpochSettings
 from keygroups.errors import ConfigError, KeyGroupsError
@@ -29,7 +30,7 @@ from keygroups.ranges import check_parallelism, default_max_parallelism
 from snapshots import SnapshotStore
 
 _DRAIN_AFTER_IDLE_SECONDS = 1
-"""How long a query must be idle before what is in flight is drained by an epoch of its own."""
+"""How long a query must be idle before an epoch of its own drains what is in flight, or fires timers that are due."""
 
 
 class AsyncPipeline:
@@ -87,6 +88,11 @@ class AsyncPipeline:
     autoscale : AutoscalePolicy, optional
         Changes the parallelism between micro-batches by what they measured. The first run begins with `parallelism`,
         later ones with that of the newest snapshot. Each decision is logged, with its reason, and is in `progress()`.
+    event_time : str, optional
+        The column that has the timestamps of rows; a row where it is null has none. The input must have a watermark on
+        it (`DataFrame.withWatermark`). Each epoch begins with the watermark of all epochs before: the greatest
+        timestamp of their rows, less the delay. It makes timers of event time fire. Late rows are not dropped. In mode
+        "unordered" no output passes it, so a call that is carried over also holds back what came in after it.
 
     Raises
     ------
@@ -99,6 +105,14 @@ class AsyncPipeline:
     ...     Enrich(), key_by="user", output_schema="user string, visits bigint",
     ...     snapshots="/data/snapshots", operator_id="enrich", parallelism=4)
     >>> query = pipeline.start(events, write_batch, checkpoint_location="/data/checkpoint")  # doctest: +SKIP
+
+    With timers of event time:
+
+    >>> pipeline = AsyncPipeline(  # doctest: +SKIP
+    ...     Sessions(), key_by="user", output_schema="user string, clicks bigint", event_time="at",
+    ...     snapshots="/data/snapshots", operator_id="sessions", parallelism=4)
+    >>> query = pipeline.start(  # doctest: +SKIP
+    ...     clicks.withWatermark("at", "10 minutes"), write_batch, checkpoint_location="/data/checkpoint")
     """
 
     def __init__(
@@ -123,6 +137,7 @@ class AsyncPipeline:
         state_backend: StateBackend = "memory",
         storage_options: dict[str, Any] | None = None,
         autoscale: AutoscalePolicy | None = None,
+        event_time: str | None = None,
     ) -> None:
         check_arrow(function, key_by, mode)
         if resilience is not None:
@@ -147,6 +162,7 @@ class AsyncPipeline:
             on_error=on_error,
             resilience=resilience,
             state_backend=state_backend,
+            event_time=event_time,
         )
         self._query: PipelineQuery | None = None
 
@@ -174,7 +190,7 @@ class AsyncPipeline:
         Raises
         ------
         ConfigError
-            The pipeline runs already.
+            The pipeline runs already, or the input has no watermark on the column of event time.
         IncompatibleSnapshot
             The newest snapshot has another max parallelism.
         """
@@ -183,6 +199,8 @@ class AsyncPipeline:
         if self._query is not None and self._query.isActive:
             raise ConfigError("pipeline", self._store.uri, "it runs already: stop its query first")
         spark = stream_df.sparkSession
+        event_time = self._settings.event_time
+        delay_milliseconds = 0 if event_time is None else watermark_delay_of(stream_df, event_time)
         runner = EpochRunner(
             self._store,
             self._settings,
@@ -191,6 +209,7 @@ class AsyncPipeline:
             max_parallelism=self._key_groups(),
             order_by=self._order_by,
             sink=sink,
+            watermark_delay_milliseconds=delay_milliseconds,
             autoscale=self._autoscale,
         )
         runner.deliver_latest(spark)
@@ -212,7 +231,7 @@ class AsyncPipeline:
             self._query.runner.parallelism = parallelism
 
     def drain(self) -> None:
-        """Finish what is in flight, without input, and deliver it.
+        """Finish what is in flight, and fire the timers that are due, without input; deliver the outputs.
 
         Raises
         ------
@@ -240,8 +259,9 @@ class AsyncPipeline:
 class PipelineQuery:
     """The running query: a `StreamingQuery` whose end includes what is in flight. Any thread may call it.
 
-    Spark starts no micro-batch without new input, so a thread drains what is in flight when none has come for a while,
-    and at the end of a query with the trigger `availableNow` or `once`. Everything that this class does not have itself
+    Spark starts no micro-batch without new input, so a thread drains what is in flight, and fires timers that are due,
+    when none has come for a while, and at the end of a query with the trigger `availableNow` or `once`. Timers that are
+    due later are kept: they hold up no end. Everything that this class does not have itself
     is the `StreamingQuery`'s. The progress of a micro-batch has that of its epoch among its `observedMetrics`, by the
     name `keygroups`; drains, which Spark knows nothing of, stand in `AsyncPipeline.progress()` only.
     """
@@ -305,7 +325,7 @@ class PipelineQuery:
         self.query.stop()
 
     def drain(self) -> None:
-        """Finish what is in flight, without input."""
+        """Finish what is in flight, and fire the timers that are due, without input."""
         self.runner.drain(self._spark)
 
     def __getattr__(self, name: str) -> Any:
@@ -332,7 +352,7 @@ class PipelineQuery:
             idle_epoch = 0
             while not self.query.awaitTermination(_DRAIN_AFTER_IDLE_SECONDS):
                 epoch = self.runner.epoch
-                if epoch == idle_epoch and self.runner.in_flight and not self.query.status["isTriggerActive"]:
+                if epoch == idle_epoch and self.runner.has_pending_work and not self.query.status["isTriggerActive"]:
                     self.drain()
                 idle_epoch = epoch
             if self._ends_drained:

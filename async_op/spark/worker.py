@@ -8,7 +8,7 @@ import pickle
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from async_op.retry import RetryPolicy
 from async_op.settings import Mode, StateBackend
 from async_op.spark.cache import CachedRestore, StateCache
 from async_op.spark.dead_letters import rows_in_place
+from async_op.spark.epoch_times import SubtaskTimes
 from async_op.spark.loop import Element, OperatorThread
 from async_op.spark.row_check import with_checked_rows
 from async_op.spark.rows import OutputWriter, key_getter, rows_of
@@ -47,6 +48,7 @@ class SubtaskReport:
 
     handle: SubtaskHandle | None
     metrics: dict[str, int]
+    times: SubtaskTimes = field(default_factory=SubtaskTimes)
     error: KeyGroupsError | None = None
 
 
@@ -64,6 +66,7 @@ class EpochSettings:
     on_error: OnError
     resilience: Resilience | None
     state_backend: StateBackend
+    event_time: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +89,8 @@ class EpochTask:
         The same for every run of the epoch's input; part of every idempotency key.
     drain : bool
         Without input, until nothing is in flight.
+    watermark : int or None
+        Stands before the input, in milliseconds; None if operators have the newest already.
     output_schema : pyarrow.Schema
         Of the outputs.
     """
@@ -98,6 +103,7 @@ class EpochTask:
     max_parallelism: int
     epoch_id: str
     drain: bool
+    watermark: int | None
     output_schema: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -114,7 +120,7 @@ class EpochTask:
                 flush()
         except KeyGroupsError as error:
             # Reported, not raised: Spark would only run the task again, and pay for its calls again.
-            reports = [SubtaskReport(None, {}, error)]
+            reports = [SubtaskReport(None, {}, error=error)]
         columns = [pa.array([subtask_index], pa.int32()), pa.array(map(pickle.dumps, reports), pa.binary())]
         yield pa.RecordBatch.from_arrays(columns, schema=_REPORTS)
 
@@ -122,29 +128,31 @@ class EpochTask:
         self, subtask_index: int, batches: Iterator[pa.RecordBatch], report: Callable[[SubtaskReport], object]
     ) -> Iterator[None]:
         processor_started = time.process_time()
-        source = _Source(batches, self.epoch_id)
+        source = _Source(batches, self.epoch_id, self.settings.event_time)
         writer = OutputWriter(self.output_schema)
         outputs = []
         barrier_timeout = None if self.drain else self.settings.barrier_timeout
         make_operator = functools.partial(self._make_operator, subtask_index)
         with OperatorThread(make_operator, self._restore(subtask_index)) as thread:
-            for part in thread.run(source, barrier_timeout):
+            for part in thread.run(source, barrier_timeout, self.watermark):
                 if part:
                     outputs.append(writer.batch_of(part))
                 yield
-            cut, last, statistics = thread.cut()
-            outputs.append(writer.batch_of(last))
+            last = thread.cut()
+            outputs.append(writer.batch_of(last.outputs))
             taking_in_seconds = thread.waits().waited_seconds[WaitSituation.BACK_PRESSURE]
         work_seconds = max(taking_in_seconds, time.process_time() - processor_started)
         table = pa.Table.from_batches(outputs, self.output_schema)
-        assert table.num_rows == cut.emitted, "an output is in the snapshot's or in the epoch's, never in both"
+        cut, left = last.snapshot, table.num_rows + thread.watermarks
+        assert left == cut.emitted, "an output is in the snapshot's or in the epoch's, never in both"
         started = time.monotonic()
         handle = self.pending.write_subtask(cut, table)
         _CACHE.keep(self.pending.folder.uri, cut.states, self.pending.version)
-        metrics = _metrics(source.rows, statistics, cut, handle)
+        metrics = _metrics(source.rows, table.num_rows, last.statistics, cut, handle)
         metrics["work_milliseconds"] = round(1000 * work_seconds)
         metrics["write_milliseconds"] = round(1000 * (time.monotonic() - started))
-        report(SubtaskReport(handle, metrics))
+        times = SubtaskTimes(source.event_time, last.next_timer, last.next_event_timer)
+        report(SubtaskReport(handle, metrics, times))
 
     def _restore(self, subtask_index: int) -> SubtaskRestore | None:
         if self.snapshot is None:
@@ -173,18 +181,47 @@ class EpochTask:
 
 
 class _Source(Iterator[Iterator[Element]]):
-    """Rows with an id that is the same whenever the epoch runs, in whatever order the rows come."""
+    """Rows with an id that is the same whenever the epoch runs, in whatever order the rows come.
 
-    def __init__(self, batches: Iterator[pa.RecordBatch], epoch_id: str) -> None:
+    Parameters
+    ----------
+    batches : iterator of RecordBatch
+        The rows.
+    epoch_id : str
+        The same for every run of the epoch.
+    event_time : str or None
+        The column that has the timestamps of rows.
+
+    Attributes
+    ----------
+    rows : int
+        How many there were.
+    event_time : int or None
+        The greatest timestamp so far, in milliseconds.
+    """
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], epoch_id: str, event_time: str | None) -> None:
         self.rows = 0
+        self.event_time: int | None = None
         self._batches = batches
+        self._column = event_time
         self._prefix = hashlib.blake2b(epoch_id.encode(), digest_size=16)
         self._seen = Counter[bytes]()
 
     def __next__(self) -> Iterator[Element]:
         batch = next(self._batches)
         self.rows += batch.num_rows
-        return ((row, None, self._identify(row)) for row in rows_of(batch))
+        elements = zip(rows_of(batch), self._timestamps(batch), strict=True)
+        return ((row, timestamp, self._identify(row)) for row, timestamp in elements)
+
+    def _timestamps(self, batch: pa.RecordBatch) -> list[int | None]:
+        if self._column is None:
+            return [None] * batch.num_rows
+        column = batch.column(self._column).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        timestamps = [None if value is None else value // 1000 for value in column.to_pylist()]
+        found = [timestamp for timestamp in (*timestamps, self.event_time) if timestamp is not None]
+        self.event_time = max(found, default=None)
+        return timestamps
 
     def _identify(self, row: dict[str, Any]) -> str:
         digest = self._prefix.copy()
@@ -195,11 +232,13 @@ class _Source(Iterator[Iterator[Element]]):
         return f"{identity.hex()}-{number}"
 
 
-def _metrics(rows: int, statistics: OperatorStatistics, cut: SubtaskSnapshot, handle: SubtaskHandle) -> dict[str, int]:
+def _metrics(
+    rows: int, outputs: int, statistics: OperatorStatistics, cut: SubtaskSnapshot, handle: SubtaskHandle
+) -> dict[str, int]:
     state = [file for file in handle.files if file.kind in {"keyed", "delta"}]
     return {
         "rows": rows,
-        "outputs": cut.emitted,
+        "outputs": outputs,
         "calls": statistics.calls,
         "retries": statistics.retries,
         "timeouts": statistics.timeouts,

@@ -95,6 +95,15 @@ class TimerIndex:
         """The timestamp of the next timer, unless it has been deleted; those that are parked aside."""
         return self._heap[0][0] if self._heap else None
 
+    @property
+    def next(self) -> int | None:
+        """The timestamp of the next timer, for certain; looks at those that were deleted before it."""
+        while self._heap and not self._is_kept(self._heap[0]):
+            heapq.heappop(self._heap)
+            self._stale = max(0, self._stale - 1)
+        first = self._heap[:1] + [places[0] for places in self.parked.values() if places]
+        return min(first)[0] if first else None
+
     def add(self, timestamp: int, key_group: int, identity: Hashable) -> None:
         """Tell that a timer is in the state that was not before."""
         place = timestamp, next(self._numbers), key_group, identity

@@ -139,7 +139,7 @@ def test_what_leaves_after_the_barrier_is_in_the_cut() -> None:
         before = threading.Event()
         thread._loop.call_soon_threadsafe(before.set)
         before.wait()
-        snapshot, last, _ = thread.cut()
+        snapshot, last, *_ = thread.cut()
     emitted = [value for part in [*parts, last] for value in part]
     assert len(emitted) == snapshot.emitted
     assert len(emitted) + len(snapshot.in_flight) == 3
