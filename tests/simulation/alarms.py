@@ -296,7 +296,8 @@ class Run:
         for cut in cuts:
             histories |= self._check(cut)
         self.store.write(cuts)
-        pending = {e.value[0] for cut in cuts for e in cut.in_flight if isinstance(e.value, tuple) and not e.completed}  # type: ignore[misc]
+        values = [element.value for cut in cuts for element in cut.in_flight if not element.completed]
+        pending = {value[0] for value in values if isinstance(value, tuple) and not isinstance(value, Timer)}
         done = {number for history in histories.values() for kind, number, _ in history if kind == "record"}
         self.accepted = done | pending
         for subtask, cut in zip(subtasks, cuts, strict=True):
