@@ -45,7 +45,7 @@ class Entry:
     `key_group` is None without a key. `invocation` is the one whose result counts, `call` what runs it, `due` the time
     of the next attempt during a backoff; `expired` means that the timeout has passed.
 
-    It has no `__init__`, because that would double the time to make one: see `add_entries`.
+    It has no `__init__`, because that would double the time to make one: see `new_entry`.
     """
 
     __slots__ = (
@@ -106,12 +106,26 @@ def is_timer(entry: object) -> bool:
     return type(entry) is Entry and type(entry.value) is Timer
 
 
+def new_entry(value: Any, timestamp: int | None, element_id: str | None, sequence: int) -> Entry:
+    """Make the entry of one element."""
+    entry = Entry()
+    entry.sequence = sequence
+    entry.value = value
+    entry.timestamp = timestamp
+    entry.element_id = element_id
+    entry.attempt = 1
+    entry.expired = False
+    entry.key = entry.key_group = entry.deadline = entry.due = None
+    entry.outputs = entry.invocation = entry.call = entry.segment = None
+    return entry
+
+
 def add_entries(
     entries: list[Entry], elements: Iterable[Element], sequence: int, set_key: Callable[[Entry], None] | None = None
 ) -> None:
     """Make entries of elements, and add them to a list: those before an error, too.
 
-    It is written flat on purpose: but for the key, no function is called for an element.
+    It does what `new_entry` does, flat on purpose: but for the key, no function is called for an element.
 
     Parameters
     ----------

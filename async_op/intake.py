@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from async_op.context import Scope
-from async_op.elements import Element, Entry, add_entries
+from async_op.elements import Element, Entry, add_entries, new_entry
 from async_op.in_flight import InFlight
 from async_op.invoker import Invoker
 from async_op.keys import KeyAssignment
@@ -42,9 +42,16 @@ class Intake:
 
     def accept(self, value: Any, timestamp: int | None, element_id: str | None) -> None:
         """Take in a new element."""
-        entries: list[Entry] = []
-        add_entries(entries, ((value, timestamp, element_id),), self._in_flight.accepted, self._set_key)
-        self._start_all(entries)
+        entry = new_entry(value, timestamp, element_id, self._in_flight.accepted)
+        if self._set_key is not None:
+            self._set_key(entry)
+        if self._timeout is not None:
+            entry.deadline = deadline = self._now() + self._timeout
+            if not self._deadlines.armed:
+                self._deadlines.arm(deadline)
+        alone = (entry,)
+        self._in_flight.put(alone)
+        self._start(alone)
 
     def take(self, source: Iterator[Element], room: int) -> bool:
         """Take in as many new elements as there is room for, and tell whether there may be more."""

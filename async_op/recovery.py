@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from async_op.clock import Clock
-from async_op.elements import Entry, add_entries, is_timer
+from async_op.elements import Entry, is_timer, new_entry
 from async_op.in_flight import InFlight
 from async_op.invoker import Invoker
 from snapshots import InFlightElement
@@ -85,8 +85,7 @@ class Recovery:
         return entry
 
     def _put(self, element: InFlightElement) -> Entry:
-        made: list[Entry] = []
-        add_entries(made, [(element.value, element.timestamp, element.element_id)], self._in_flight.accepted)
-        made[0].key, made[0].key_group, made[0].attempt = element.key, element.key_group, element.attempt
-        self._in_flight.put(made)
-        return made[0]
+        entry = new_entry(element.value, element.timestamp, element.element_id, self._in_flight.accepted)
+        entry.key, entry.key_group, entry.attempt = element.key, element.key_group, element.attempt
+        self._in_flight.put((entry,))
+        return entry

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from async_op.clock import Clock, TimerHandle
-from async_op.elements import Entry, WatermarkEntry, add_entries
+from async_op.elements import Entry, WatermarkEntry, new_entry
 from async_op.gate import TimerGate
 from keygroups.state import KeyedStateBackend, LazyGroup, identity_of, original_of
 from keygroups.state.timers import EVENT_TIME, PROCESSING_TIME, Place, Timer, TimerIndex
@@ -237,16 +237,14 @@ class TimerService:
         self.fired += 1
         timestamp, _, key_group, identity = place
         event_time = watermark is not None
-        made: list[Entry] = []
-        element = Timer(timestamp, event_time), timestamp if event_time else None, None
-        add_entries(made, (element,), self._in_flight.accepted)
-        entry = made[0]
+        timer = Timer(timestamp, event_time)
+        entry = new_entry(timer, timestamp if event_time else None, None, self._in_flight.accepted)
         entry.key, entry.key_group = original_of(identity), key_group
         if self._timeout is not None:
             entry.deadline = self._clock.time() + self._timeout
             self.deadlines.watch(entry)
         if watermark is None:
-            self._in_flight.put(made)
+            self._in_flight.put((entry,))
         else:
             self._in_flight.put_before(entry, watermark)
         return entry
