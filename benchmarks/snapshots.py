@@ -107,10 +107,10 @@ def write_floor(snapshot: SubtaskSnapshot, path: Path) -> None:
 def whole_and_delta(count: int, folder: Path, repeats: int) -> list[Figure]:
     """Measure a whole snapshot against its floor, and one after a hundredth of the keys has changed."""
     keys = Keys(count)
-    (backend,) = keys.backends(1)
     ratios, shares, seconds = [], [], []
     whole_bytes = delta_bytes = 0
     for number in range(repeats):
+        (backend,) = keys.backends(1)
         store = SnapshotStore(folder / f"{count}-{number}", "bench")
         made = cut(backend)
         floor, _ = timed(lambda made=made, number=number: write_floor(made, folder / f"floor-{count}-{number}"))
