@@ -116,7 +116,7 @@ def whole_and_delta(count: int, folder: Path, repeats: int) -> list[Figure]:
         floor, _ = timed(lambda made=made, number=number: write_floor(made, folder / f"floor-{count}-{number}"))
         whole, first = timed(lambda store=store, made=made: store.write([made]))
         keys.change(backend, 0.01)
-        delta, second = timed(lambda store=store: store.write([cut(backend)]))
+        delta, second = timed(lambda store=store, backend=backend: store.write([cut(backend)]))
         (file,) = second.manifest.files_of("delta")
         whole_bytes, delta_bytes = first.manifest.bytes_total, file.bytes
         ratios.append(whole / floor)
