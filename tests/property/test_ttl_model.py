@@ -95,7 +95,7 @@ class Subtasks:
         ]
 
     def compact(self) -> None:
-        with mock.patch("snapshots.compaction.wall_time", return_value=self.now):
+        with mock.patch("snapshots.store.wall_time", return_value=self.now):
             self.store.compact()
 
 
