@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from async_op.context import InvocationContext
-from async_op.errors import AsyncTimeoutError
+from async_op.errors import AsyncTimeoutError, TimersUnavailable
 from keygroups.descriptors import StateDescriptor
 from keygroups.ranges import KeyGroupRange
 
@@ -72,14 +73,19 @@ class Function:
             As it was registered.
         ctx : InvocationContext
             The key's state and timers; `ctx.idempotency_key` follows from the key, the kind and the timestamp.
+
+        Raises
+        ------
+        TimersUnavailable
+            Unless overridden.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define on_timer")
+        raise TimersUnavailable(ctx.key)
 
     async def close(self) -> None:
         """Release what `open` acquired; called once, also after a failure."""
 
 
-class AsyncFunction(Function):
+class AsyncFunction(Function, ABC):
     """A coroutine per element; subclass it.
 
     Examples
@@ -89,6 +95,7 @@ class AsyncFunction(Function):
     ...         return [2 * value]
     """
 
+    @abstractmethod
     async def async_invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
         """Return the outputs for one element: none, one or several.
 
@@ -99,7 +106,6 @@ class AsyncFunction(Function):
         ctx : InvocationContext
             Its key, timestamp, attempt, idempotency key and state.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define async_invoke")
 
 
 class AsyncBatchFunction(AsyncFunction):
@@ -125,6 +131,7 @@ class AsyncBatchFunction(AsyncFunction):
     max_batch_delay: float = 0.01
     arrow: bool = False
 
+    @abstractmethod
     async def async_invoke_batch(
         self, values: Sequence[Any], ctxs: Sequence[InvocationContext]
     ) -> Sequence[Iterable[Any] | BaseException]:
@@ -137,7 +144,6 @@ class AsyncBatchFunction(AsyncFunction):
         ctxs : sequence of InvocationContext
             One for each.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define async_invoke_batch")
 
     async def async_invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
         """Return the outputs for one element, as a batch of one; the operator itself always calls for batches."""
@@ -147,7 +153,7 @@ class AsyncBatchFunction(AsyncFunction):
         return result
 
 
-class BlockingFunction(Function):
+class BlockingFunction(Function, ABC):
     """A blocking call per element, on a pool of threads; subclass it.
 
     `invoke` runs on a thread of the pool: it may block, and must be safe to run in several threads at once. It may
@@ -163,12 +169,12 @@ class BlockingFunction(Function):
 
     max_threads: int = 32
 
+    @abstractmethod
     def invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
         """Return the outputs for one element: none, one or several."""
-        raise NotImplementedError(f"{type(self).__name__} must define invoke")
 
 
-class CallbackFunction(Function):
+class CallbackFunction(Function, ABC):
     """A call per element whose result comes through a callback, from any thread; subclass it.
 
     Examples
@@ -178,9 +184,9 @@ class CallbackFunction(Function):
     ...         threading.Thread(target=lambda: result_future.complete([value])).start()
     """
 
+    @abstractmethod
     def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
         """Start the call; complete the future when it ends. One that is never completed ends by the timeout."""
-        raise NotImplementedError(f"{type(self).__name__} must define async_invoke")
 
 
 class ResultFuture:

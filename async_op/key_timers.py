@@ -11,14 +11,14 @@ from async_op.errors import TimersUnavailable
 from async_op.timers import TimerService
 from keygroups.errors import ConfigError
 from keygroups.state import MISSING, StateAccessOutsideInvocation, StateTable, Transaction
-from keygroups.state.handles import _MapOverlay
+from keygroups.state.handles import MapOverlay
 from keygroups.state.timers import TimerIndex
 
 if TYPE_CHECKING:
     from async_op.context import InvocationContext
 
 
-class _TimerOverlay(_MapOverlay):
+class _TimerOverlay(MapOverlay):
     """The timers of a key with what one invocation does to them."""
 
     __slots__ = ("_before", "_index", "_service")

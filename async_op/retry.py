@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -25,7 +26,7 @@ def is_meant(errors: RetryOn | None, error: BaseException) -> bool:
     return errors(error)
 
 
-class RetryPolicy:
+class RetryPolicy(ABC):
     """What the retry policies share: which outcomes are tried again, and how often. Immutable.
 
     A `RetryAfter` error is always tried again, after the delay that it carries.
@@ -38,9 +39,9 @@ class RetryPolicy:
         self._retry_on = retry_on
         self._retry_if_result = retry_if_result
 
+    @abstractmethod
     def delay_after(self, attempt: int) -> float:
         """Return the seconds between the end of an attempt and the next one."""
-        raise NotImplementedError(f"{type(self).__name__} must define delay_after")
 
     def delay_after_error(self, attempt: int, error: BaseException) -> float | None:
         """Return the seconds until the next attempt, or None if the error is final."""

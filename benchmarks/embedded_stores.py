@@ -139,53 +139,62 @@ def micros(work: Callable[[], object], count: int) -> float:
     return (time.process_time() - started) / count * 1e6
 
 
+class Workload:
+    """What a store is asked for: every method is one measured piece of work over the same keys."""
+
+    def __init__(self, store: Store, keys: int) -> None:
+        draw = random.Random(7)  # noqa: S311 - content, not a secret
+        self.store = store
+        self.keys = keys
+        self.some = [key_of(draw.randrange(keys)) for _ in range(min(keys, 200_000))]
+        self._pool = draw.randbytes(2**20)
+
+    def value_of(self, number: int) -> bytes:
+        start = number * 7919 % (len(self._pool) - VALUE_BYTES)
+        return self._pool[start : start + VALUE_BYTES]
+
+    def fill(self) -> None:
+        for first in range(0, self.keys, BATCH):
+            numbers = range(first, min(first + BATCH, self.keys))
+            self.store.write([(key_of(number), self.value_of(number)) for number in numbers])
+
+    def read(self) -> None:
+        for key in self.some:
+            self.store.get(key)
+
+    def read_modify_write(self) -> None:
+        for first in range(0, len(self.some), BATCH):
+            batch = self.some[first : first + BATCH]
+            self.store.write([(key, self.store.get(key) or b"") for key in batch])
+
+    def write_one_by_one(self) -> None:
+        for key in self.some[:20_000]:
+            self.store.write([(key, self.value_of(0))])
+
+    def scan(self) -> None:
+        view = self.store.view()
+        prefixes = (b"\x00" + group.to_bytes(2, "big") for group in range(GROUPS))
+        found = sum(1 for prefix in prefixes for _ in self.store.scan(view, prefix))
+        assert found == self.keys, "all rows are found"
+
+
 def measure(name: str, keys: int) -> dict[str, Any]:
     """Fill a store and use it."""
-    draw = random.Random(7)  # noqa: S311 - content, not a secret
-    pool = draw.randbytes(2**20)
-
-    def value_of(number: int) -> bytes:
-        start = number * 7919 % (len(pool) - VALUE_BYTES)
-        return pool[start : start + VALUE_BYTES]
-
     before_mb = anonymous_mb()
     with tempfile.TemporaryDirectory() as directory:
         started = time.perf_counter()
         store = STORES[name](directory)
         row: dict[str, Any] = {"store": name, "keys": keys, "open_ms": (time.perf_counter() - started) * 1000}
-        some = [key_of(draw.randrange(keys)) for _ in range(min(keys, 200_000))]
-
-        def fill() -> None:
-            for first in range(0, keys, BATCH):
-                store.write([(key_of(number), value_of(number)) for number in range(first, min(first + BATCH, keys))])
-
-        def read() -> None:
-            for key in some:
-                store.get(key)
-
-        def read_modify_write() -> None:
-            for first in range(0, len(some), BATCH):
-                batch = some[first : first + BATCH]
-                store.write([(key, store.get(key) or b"") for key in batch])
-
-        def write_one_by_one() -> None:
-            for key in some[:20_000]:
-                store.write([(key, value_of(0))])
-
-        def scan() -> None:
-            view = store.view()
-            found = sum(1 for group in range(GROUPS) for _ in store.scan(view, b"\x00" + group.to_bytes(2, "big")))
-            assert found == keys, "all rows are found"
-
-        row["batch_write_us"] = micros(fill, keys)
-        row["point_read_us"] = micros(read, len(some))
-        row["point_write_us"] = micros(write_one_by_one, 20_000)
-        row["read_modify_write_us"] = micros(read_modify_write, len(some))
-        row["scan_us"] = micros(scan, keys)
+        work = Workload(store, keys)
+        row["batch_write_us"] = micros(work.fill, keys)
+        row["point_read_us"] = micros(work.read, len(work.some))
+        row["point_write_us"] = micros(work.write_one_by_one, 20_000)
+        row["read_modify_write_us"] = micros(work.read_modify_write, len(work.some))
+        row["scan_us"] = micros(work.scan, keys)
         row["disk_mb"] = disk_mb(directory)
         view = store.view()
         for _ in range(3):
-            read_modify_write()
+            work.read_modify_write()
         row["disk_mb_with_a_view_held"] = disk_mb(directory)
         row["anonymous_mb"] = anonymous_mb() - before_mb
         del view

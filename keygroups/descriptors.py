@@ -23,12 +23,18 @@ class _Declaration:
     __slots__ = ()
 
     name: str
+    type: pa.DataType | None
     ttl: Ttl
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ConfigError("name", self.name, "a state is named by letters, digits and underscores, 128 at most")
         object.__setattr__(self, "ttl", ttl_of(self.ttl))
+
+    @property
+    def value_type(self) -> pa.DataType | None:
+        """The Arrow type of what is stored as a value, an element or an accumulator; None for msgpack."""
+        return self.type
 
     @property
     def time_to_live(self) -> StateTtl | None:
@@ -70,11 +76,6 @@ class ValueState(_Declaration):
     default: object = None
     ttl: Ttl = None
 
-    @property
-    def value_type(self) -> pa.DataType | None:
-        """The Arrow type of what is stored; None for msgpack."""
-        return self.type
-
 
 @dataclass(frozen=True, slots=True)
 class ListState(_Declaration):
@@ -106,11 +107,6 @@ class ListState(_Declaration):
     name: str
     type: pa.DataType | None = None
     ttl: Ttl = None
-
-    @property
-    def value_type(self) -> pa.DataType | None:
-        """The Arrow type of an element; None for msgpack."""
-        return self.type
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +188,6 @@ class ReducingState(_Declaration):
     type: pa.DataType | None = None
     ttl: Ttl = None
 
-    @property
-    def value_type(self) -> pa.DataType | None:
-        """The Arrow type of what is stored; None for msgpack."""
-        return self.type
-
 
 @dataclass(frozen=True, slots=True)
 class AggregatingState(_Declaration):
@@ -238,11 +229,6 @@ class AggregatingState(_Declaration):
     result: Callable[[Any], Any]
     type: pa.DataType | None = None
     ttl: Ttl = None
-
-    @property
-    def value_type(self) -> pa.DataType | None:
-        """The Arrow type of what is stored; None for msgpack."""
-        return self.type
 
 
 StateDescriptor: TypeAlias = ValueState | ListState | MapState | ReducingState | AggregatingState

@@ -13,14 +13,12 @@ import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
-from werkzeug.serving import make_server
-
-from tests.s3_server import Quiet
+from tests.loopback import serving
 
 Answer = tuple[int, bytes]
 
@@ -28,17 +26,17 @@ Answer = tuple[int, bytes]
 class GcsServer:
     """The server. `ignores_condition` makes conditional writes succeed always."""
 
+    url: str
+
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str], tuple[bytes, str]] = {}
         self.requests: Counter[str] = Counter()
         self.ignores_condition = False
         self.lock = threading.Lock()
-        self.server = make_server("127.0.0.1", 0, self, threaded=True, request_handler=Quiet)
-        self.thread = threading.Thread(target=self.server.serve_forever, name="gcs", daemon=True)
 
     @property
     def options(self) -> dict[str, Any]:
-        return {"token": "anon", "endpoint_url": f"http://127.0.0.1:{self.server.server_port}"}
+        return {"token": "anon", "endpoint_url": self.url}
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
@@ -125,13 +123,5 @@ class GcsServer:
         }
 
 
-@contextmanager
-def gcs_server() -> Iterator[GcsServer]:
-    server = GcsServer()
-    server.thread.start()
-    try:
-        yield server
-    finally:
-        server.server.shutdown()
-        server.thread.join()
-        server.server.server_close()
+def gcs_server() -> AbstractContextManager[GcsServer]:
+    return serving(GcsServer())

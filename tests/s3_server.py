@@ -6,24 +6,18 @@ import re
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import fsspec
 from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import WSGIRequestHandler, make_server
+
+from tests.loopback import serving
 
 KEY, SECRET = "AKIAEXAMPLE", "kept/to+ourselves"
 
 Start = Callable[..., Any]
-
-
-class Quiet(WSGIRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log(self, type: str, message: str, *args: Any) -> None:
-        pass
 
 
 class S3Server:
@@ -37,6 +31,8 @@ class S3Server:
         Status, code and whether the request takes place all the same, for the next conditional writes.
     """
 
+    url: str
+
     def __init__(self) -> None:
         self.app = DomainDispatcherApplication(create_backend_app)
         # S3 decides between two conditional writes; moto's threads would check first and write afterwards.
@@ -45,12 +41,6 @@ class S3Server:
         self.keys_put: list[str] = []
         self.ignores_condition = False
         self.answers: list[tuple[int, str, bool]] = []
-        self.server = make_server("127.0.0.1", 0, self, threaded=True, request_handler=Quiet)
-        self.thread = threading.Thread(target=self.server.serve_forever, name="s3", daemon=True)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_port}"
 
     @property
     def options(self) -> dict[str, Any]:
@@ -104,16 +94,8 @@ def _refuse(status: int, code: str, start_response: Start) -> list[bytes]:
     return [body]
 
 
-@contextmanager
-def s3_server() -> Iterator[S3Server]:
-    server = S3Server()
-    server.thread.start()
-    try:
-        yield server
-    finally:
-        server.server.shutdown()
-        server.thread.join()
-        server.server.server_close()
+def s3_server() -> AbstractContextManager[S3Server]:
+    return serving(S3Server())
 
 
 def secrets_in(text: str) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -31,6 +31,8 @@ from keygroups.state.storable import check_storable
 if TYPE_CHECKING:
     from keygroups.state.transaction import Transaction
 
+_NO_ENTRIES: Map[Hashable, Any] = Map()
+
 _IMMUTABLE = frozenset({int, float, bool, str, bytes, type(None), Decimal, dt.date, dt.datetime, dt.timedelta})
 
 
@@ -42,7 +44,7 @@ class Overlay(Protocol):
         ...
 
 
-class _Handle:
+class Handle:
     """It has no `__init__`, because that would double the time to make one."""
 
     __slots__ = ("table", "transaction")
@@ -59,6 +61,20 @@ class _Handle:
             descriptor = self.table.descriptor
             where = f"state {descriptor.name!r} of key {self.transaction.key!r}"
             check_storable(value, descriptor.value_type, where)
+
+    def _overlay_of(self, kind: Callable[[Any], Overlay], empty: object) -> Any:
+        """Return the writes of this invocation, which begin with what the table has."""
+        transaction, table = self.transaction, self.table
+        if transaction.closed:
+            raise StateAccessOutsideInvocation(transaction.key)
+        overlays = transaction.overlays
+        if overlays is None:
+            overlays = transaction.overlays = {}
+        overlay = overlays.get(table)
+        if overlay is None:
+            held = table.get(transaction.key_group, transaction.identity)
+            overlay = overlays[table] = kind(empty if held is MISSING else held)
+        return overlay
 
     def _read(self) -> Any:
         transaction, table = self.transaction, self.table
@@ -79,7 +95,7 @@ class _Handle:
         self.transaction.writes[self.table] = MISSING
 
 
-class ValueHandle(_Handle):
+class ValueHandle(Handle):
     """A `ValueState` as one invocation sees it."""
 
     __slots__ = ()
@@ -105,7 +121,7 @@ class ValueHandle(_Handle):
         transaction.writes[table] = value
 
 
-class ReducingHandle(_Handle):
+class ReducingHandle(Handle):
     """A `ReducingState` as one invocation sees it."""
 
     __slots__ = ()
@@ -123,7 +139,7 @@ class ReducingHandle(_Handle):
         self._write(value if before is MISSING else descriptor.reduce(_own(before), value))
 
 
-class AggregatingHandle(_Handle):
+class AggregatingHandle(Handle):
     """An `AggregatingState` as one invocation sees it."""
 
     __slots__ = ()
@@ -146,7 +162,7 @@ class AggregatingHandle(_Handle):
         self._write(descriptor.add(accumulator, value))
 
 
-class _ListOverlay:
+class ListOverlay:
     """The list of a key with the writes of one invocation: what it was, or nothing, and what is added."""
 
     __slots__ = ("added", "kept")
@@ -165,7 +181,7 @@ class _ListOverlay:
         table.put_entries(key_group, identity, content, range(start, start + len(added)), replaced=kept is None)
 
 
-class ListHandle(_Handle):
+class ListHandle(Handle):
     """A `ListState` as one invocation sees it."""
 
     __slots__ = ()
@@ -199,21 +215,12 @@ class ListHandle(_Handle):
         """Remove all elements once the invocation completes."""
         self.update(())
 
-    def _overlay(self) -> _ListOverlay:
-        transaction, table = self.transaction, self.table
-        if transaction.closed:
-            raise StateAccessOutsideInvocation(transaction.key)
-        overlays = transaction.overlays
-        if overlays is None:
-            overlays = transaction.overlays = {}
-        overlay = overlays.get(table)
-        if overlay is None:
-            held: Any = table.get(transaction.key_group, transaction.identity)
-            overlay = overlays[table] = _ListOverlay(SharedList([]) if held is MISSING else held)
+    def _overlay(self) -> ListOverlay:
+        overlay: ListOverlay = self._overlay_of(ListOverlay, SharedList([]))
         return overlay
 
 
-class _MapOverlay:
+class MapOverlay:
     """The map of a key with the writes of one invocation, by the identity of each map key."""
 
     __slots__ = ("changed", "content", "replaced")
@@ -229,7 +236,7 @@ class _MapOverlay:
             table.put_entries(key_group, identity, self.content, self.changed, replaced=self.replaced)
 
 
-class MapHandle(_Handle):
+class MapHandle(Handle):
     """A `MapState` as one invocation sees it. Map keys are told apart as keys are: 1, 1.0 and True are three."""
 
     __slots__ = ()
@@ -293,17 +300,8 @@ class MapHandle(_Handle):
         if declared is not None or not (kind is int or kind is bool or (kind is str and key.isascii())):  # type: ignore[attr-defined]
             check_storable(key, declared, f"a map key in state {descriptor.name!r} of key {self.transaction.key!r}")
 
-    def _overlay(self) -> _MapOverlay:
-        transaction, table = self.transaction, self.table
-        if transaction.closed:
-            raise StateAccessOutsideInvocation(transaction.key)
-        overlays = transaction.overlays
-        if overlays is None:
-            overlays = transaction.overlays = {}
-        overlay = overlays.get(table)
-        if overlay is None:
-            held: Any = table.get(transaction.key_group, transaction.identity)
-            overlay = overlays[table] = _MapOverlay(Map() if held is MISSING else held)
+    def _overlay(self) -> MapOverlay:
+        overlay: MapOverlay = self._overlay_of(MapOverlay, _NO_ENTRIES)
         return overlay
 
 

@@ -16,13 +16,13 @@ from keygroups.descriptors import (
 from keygroups.state.backend import MISSING
 from keygroups.state.handles import (
     AggregatingHandle,
+    Handle,
     ListHandle,
+    ListOverlay,
     MapHandle,
+    MapOverlay,
     ReducingHandle,
     ValueHandle,
-    _Handle,
-    _ListOverlay,
-    _MapOverlay,
 )
 from keygroups.state.identity import identity_of, original_of
 
@@ -46,7 +46,7 @@ HOLE = Expiring(None, 0)
 """In the place of an element that has expired and is not stored any more: the others keep their positions."""
 
 
-class _ExpiringHandle(_Handle):
+class _ExpiringHandle(Handle):
     """What all kinds have in common: the time, and how long a value lives."""
 
     __slots__ = ()
@@ -151,7 +151,7 @@ class ExpiringListHandle(_ExpiringHandle, ListHandle):
             self._check_storable(value)
         return [self._made_to_live(value) for value in values]
 
-    def _overlay(self) -> _ListOverlay:
+    def _overlay(self) -> ListOverlay:
         overlay = super()._overlay()
         kept, now = overlay.kept, self._now()
         # Elements expire in their order, as a rule: then the one in the middle speaks for those before it.
@@ -216,7 +216,7 @@ class ExpiringMapHandle(_ExpiringHandle, MapHandle):
         living = ((identity, self._living(identity)) for identity in list(self._overlay().content.keys()))
         return [(identity, held) for identity, held in living if held is not None]
 
-    def _set(self, overlay: _MapOverlay, identity: Hashable, value: object) -> None:
+    def _set(self, overlay: MapOverlay, identity: Hashable, value: object) -> None:
         overlay.content = overlay.content.set(identity, self._made_to_live(value))
         overlay.changed.add(identity)
 

@@ -9,7 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from async_op import AsyncFunction, AsyncWaitOperator, InvocationContext
+from async_op import (
+    AsyncBatchFunction,
+    AsyncFunction,
+    AsyncWaitOperator,
+    BlockingFunction,
+    CallbackFunction,
+    InvocationContext,
+)
+from async_op.retry import RetryPolicy
 from keygroups import ConfigError, KeyGroupOutOfRange, NullKey, UnsupportedKey, ValueState, key_group_of, subtask_of
 from keygroups.errors import UnstorableValue
 from keygroups.state import StateAccessOutsideInvocation, StateNotDeclared
@@ -132,12 +140,22 @@ async def test_state_is_out_of_reach_once_the_call_has_ended() -> None:
                 use()
 
 
-def test_a_function_without_async_invoke_says_so() -> None:
-    class Empty(AsyncFunction):
+@pytest.mark.parametrize(
+    ("kind", "missing"),
+    [
+        (AsyncFunction, "async_invoke"),
+        (AsyncBatchFunction, "async_invoke_batch"),
+        (BlockingFunction, "invoke"),
+        (CallbackFunction, "async_invoke"),
+        (RetryPolicy, "delay_after"),
+    ],
+)
+def test_what_does_not_say_what_it_does_is_refused_before_it_is_used(kind: type[Any], missing: str) -> None:
+    class Empty(kind):  # type: ignore[misc]
         pass
 
-    with pytest.raises(NotImplementedError, match="Empty must define async_invoke"):
-        Empty().async_invoke(1, None).send(None)  # type: ignore[arg-type, attr-defined]
+    with pytest.raises(TypeError, match=f"Empty.* {missing}"):
+        Empty()
 
 
 @dataclass

@@ -167,7 +167,7 @@ async def test_the_writes_of_a_failed_call_are_not_applied() -> None:
 async def test_an_error_of_open_leaves_the_function_closed() -> None:
     events = []
 
-    class Broken(AsyncFunction):
+    class Broken(Service):
         async def open(self, runtime: Runtime) -> None:
             events.append("open")
             raise ConnectionError("service is down")

@@ -13,7 +13,6 @@ import pytest
 from async_op import (
     AdaptiveConcurrency,
     AsyncBatchFunction,
-    AsyncFunction,
     AsyncTimeoutError,
     Cache,
     CircuitBreaker,
@@ -175,7 +174,7 @@ async def test_followers_run_out_of_time_too() -> None:
     assert service.called == ["a1"]
 
 
-class Stateful(AsyncFunction):
+class Stateful(Service):
     states = (ValueState("seen"),)
 
 

@@ -186,7 +186,7 @@ async def test_a_timeout_reaches_the_taker(wait: Any) -> None:
 
 @WAITS
 async def test_an_error_of_open_reaches_the_taker(wait: Any) -> None:
-    class Broken(AsyncFunction):
+    class Broken(Service):
         async def open(self, runtime: Any) -> None:
             raise ConnectionError("down")
 

@@ -109,7 +109,7 @@ class DiskTable:
         self, key_group: int, key: Hashable, content: Entries, changed: Iterable[Hashable], *, replaced: bool
     ) -> None:
         """Refuse: a state of one value has no entries."""
-        raise NotImplementedError(self.descriptor.kind)
+        raise AssertionError(f"a {self.descriptor.kind} state has no entries")
 
     def load(self, key_group: int) -> None:
         """Write a key group that was restored into the store, unless it is there already."""
