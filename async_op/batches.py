@@ -213,7 +213,7 @@ class Batches:
         self._in_flight.put_block(block)
         self._waiting.append(block)
         self._start_timer()
-        if self._scope.timeout is not None and not self._deadlines.armed:
+        if self._scope.timeout is not None:
             self._deadlines.arm(self._scope.clock.time() + self._scope.timeout)
         return block
 

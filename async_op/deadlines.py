@@ -24,9 +24,14 @@ class Deadlines:
         Returns the entries that have not completed, oldest first.
     expire : callable
         Called once with each entry whose deadline has passed; a block is to be split, and its entries follow.
+
+    Attributes
+    ----------
+    due : float
+        When the timer fires; infinity while it does not run.
     """
 
-    __slots__ = ("_apart", "_clock", "_due", "_expire", "_pending", "_timer")
+    __slots__ = ("_apart", "_clock", "_expire", "_pending", "_timer", "due")
 
     def __init__(
         self, clock: Clock, pending: Callable[[], Iterator[CallEntry]], expire: Callable[[CallEntry], None]
@@ -36,19 +41,14 @@ class Deadlines:
         self._expire = expire
         self._apart: dict[Entry, None] = {}
         self._timer: TimerHandle | None = None
-        self._due = float("inf")
-
-    @property
-    def armed(self) -> bool:
-        """Whether the timer runs."""
-        return self._timer is not None
+        self.due = float("inf")
 
     def arm(self, due: float) -> None:
         """Look at the pending entries at `due`, or before."""
-        if due < self._due:
+        if due < self.due:
             if self._timer is not None:
                 self._timer.cancel()
-            self._due = due
+            self.due = due
             self._timer = self._clock.call_at(due, self._tick)
 
     def restore(self, entries: list[Entry]) -> None:
@@ -75,7 +75,7 @@ class Deadlines:
 
     def _tick(self) -> None:
         self._timer = None
-        self._due = float("inf")
+        self.due = float("inf")
         now = self._clock.time()
         for entry in reversed(self._overdue(now)):  # the last one to be expired is the first to get its fallback
             self._expire(entry)

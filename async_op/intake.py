@@ -28,13 +28,21 @@ class Intake:
         Sets their keys, if they have any.
     scope : Scope
         The time budget of an element, and the clock.
+
+    Attributes
+    ----------
+    start : callable
+        Makes the calls of entries as soon as their keys and workers are free.
+    is_direct : bool
+        A worker that is free may call for an entry without it.
     """
 
-    __slots__ = ("_deadlines", "_in_flight", "_now", "_set_key", "_start", "_timeout")
+    __slots__ = ("_deadlines", "_in_flight", "_now", "_set_key", "_timeout", "is_direct", "start")
 
     def __init__(self, in_flight: InFlight, invoker: Invoker, keys: KeyAssignment | None, scope: Scope) -> None:
         self._in_flight = in_flight
-        self._start = invoker.start
+        self.start = invoker.start
+        self.is_direct = invoker.is_direct
         self._deadlines = invoker.deadlines
         self._set_key = None if keys is None else keys.set_key
         self._now = scope.clock.time
@@ -42,16 +50,19 @@ class Intake:
 
     def accept(self, value: Any, timestamp: int | None, element_id: str | None) -> None:
         """Take in a new element."""
+        self.start((self.admit(value, timestamp, element_id),))
+
+    def admit(self, value: Any, timestamp: int | None, element_id: str | None) -> Entry:
+        """Take in a new element that whoever asked is to `start`; raises where its key belongs to others."""
         entry = new_entry(value, timestamp, element_id, self._in_flight.accepted)
         if self._set_key is not None:
             self._set_key(entry)
         if self._timeout is not None:
             entry.deadline = deadline = self._now() + self._timeout
-            if not self._deadlines.armed:
+            if deadline < self._deadlines.due:
                 self._deadlines.arm(deadline)
-        alone = (entry,)
-        self._in_flight.put(alone)
-        self._start(alone)
+        self._in_flight.put((entry,))
+        return entry
 
     def take(self, source: Iterator[Element], room: int) -> bool:
         """Take in as many new elements as there is room for, and tell whether there may be more."""
@@ -68,7 +79,7 @@ class Intake:
             deadline = self._now() + self._timeout
             for entry in entries:
                 entry.deadline = deadline
-            if not self._deadlines.armed:
+            if deadline < self._deadlines.due:
                 self._deadlines.arm(deadline)
         self._in_flight.put(entries)
-        self._start(entries)
+        self.start(entries)

@@ -12,7 +12,7 @@ from async_op.calls import calls_of
 from async_op.clock import Clock
 from async_op.context import InvocationContext, Scope
 from async_op.deadlines import Deadlines
-from async_op.elements import Entry, is_timer
+from async_op.elements import Element, Entry, is_timer
 from async_op.feed import Feed
 from async_op.functions import AsyncBatchFunction
 from async_op.gate import KeyGate
@@ -51,6 +51,8 @@ class Invoker:
     ----------
     start : callable
         Makes the calls of entries as soon as their keys and workers are free.
+    is_direct : bool
+        Any worker may call for an entry that has come in, without `start`.
     completed : callable or None
         Takes entries of which nothing else has to be looked at; None if all have to be.
     batches : Batches or None
@@ -78,6 +80,7 @@ class Invoker:
         "completed",
         "crash",
         "deadlines",
+        "is_direct",
         "late_results",
         "retries",
         "start",
@@ -121,7 +124,8 @@ class Invoker:
             parts = (in_flight, self.deadlines, latency)
             self.batches = Batches(function, scope, settings.capacity, *parts, outcomes=self, limits=self._limits)
         self.blocks = None if looks_at_all or settings.key_by is not None else self.batches
-        self.start = self._enter if looks_at_all or self.batches is not None else self._workers.add
+        self.is_direct = not looks_at_all and self.batches is None
+        self.start = self._workers.add if self.is_direct else self._enter
         if timers is not None:
             timers.start, timers.deadlines = self.start, self.deadlines
         # Timers are read before anything else.
@@ -149,13 +153,14 @@ class Invoker:
         if self.batches is not None:
             self.batches.flush()
 
-    async def feed(self, feed: Feed) -> None:
-        """Let workers take elements in, until they do no more."""
+    async def feed(self, feed: Feed) -> Element | None:
+        """Let workers take elements in until they do no more, and return the one that is next."""
         self._workers.feed = feed
         try:
             await feed.wait()
         finally:
             self._workers.feed = None
+        return feed.next
 
     def counters(self) -> dict[str, Any]:
         """Return what the operator's statistics say of calls."""

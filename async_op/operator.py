@@ -345,16 +345,17 @@ class AsyncWaitOperator:
     async def _feed_while_full(self, first: Element, source: Iterator[Element]) -> None:
         """Let workers take over the input, as long as the operator is about full."""
         self._check_usable()
-        feed = Feed(first, source, self._in_flight, self._limit, self._intake.accept)
         with self._times.back_pressured:
             if self._settings.mode == "key_ordered" or self._invoker.batches is not None:
                 # Fullness is another thing there, or it is no worker whose call returns.
                 await self._waiters.wait_until(lambda: self._room() > 0)
+                rest: Element | None = first
             else:
-                await self._invoker.feed(feed)
+                assert isinstance(self._intake, Intake), "only batches come in otherwise"
+                rest = await self._invoker.feed(Feed(first, source, self._in_flight, self._limit, self._intake))
         self._check_usable()
-        if feed.next is not None:
-            self._intake.accept(*feed.next)
+        if rest is not None:
+            self._intake.accept(*rest)
 
     def _room(self) -> int:
         """Return how many elements may come in now."""

@@ -22,6 +22,9 @@ _WAKE_AT_ONCE = 2
 """How many sleeping workers a woken one wakes: enough to start n calls in log n turns of the loop, and few enough
 that calls which return at once are all made by the first."""
 
+_TURNS_MAX = 1024
+"""After so many calls a worker lets others have their turn: they may all have returned at once."""
+
 _SAMPLE_MASK = 15
 """The latency of every 16th call is measured: reading the clock twice costs as much as queueing."""
 
@@ -152,28 +155,33 @@ class Workers:
             self._waking -= 1
             for _ in range(min(_WAKE_AT_ONCE, len(self.todo) - 1)):
                 self._wake()
-            while self.todo:
+            goes_on = True
+            while goes_on:
                 try:
-                    await worker.take_turns(self)
+                    goes_on = await worker.take_turns(self)
                 except Exception as error:  # noqa: BLE001 - raised by the output; a worker outlives it
                     self.outcomes.crash(error)
                 if self.stopped or len(self._running) > self.limit:
                     # At once, not when the task is done: until then it would stand in for one that is needed.
                     self._running.discard(worker.task)
                     return
+                if goes_on:
+                    await asyncio.sleep(0)
             sleep = asyncio.get_running_loop().create_future()
             self._idle.append(sleep)
             await sleep
 
-    def take_in(self) -> bool:
-        """Take in as much of the feed as there is room for: as a rule the one element whose place has become free."""
-        assert self.feed is not None, "there is one"
-        self._waking += 1  # nobody else, as long as it is one
-        self.feed.take()
-        self._waking -= 1
-        for _ in range(min(_WAKE_AT_ONCE, len(self.todo) - 1)):
-            self._wake()
-        return bool(self.todo)
+    def take(self) -> Entry | None:
+        """Return what is to be called for now, if need be an element that comes in for it."""
+        if not self.todo and self.feed is not None:
+            self._waking += 1  # nobody else, as long as it is one
+            entry = self.feed.take()
+            self._waking -= 1
+            if entry is not None:
+                return entry
+            for _ in range(min(_WAKE_AT_ONCE, len(self.todo) - 1)):
+                self._wake()
+        return self.todo.popleft() if self.todo else None
 
 
 class Worker:
@@ -191,12 +199,17 @@ class Worker:
         self._pool.limit += 1
         self.task.cancel()
 
-    async def take_turns(self, pool: Workers) -> None:
-        """Make one call after the other while there are any; only an entry's current invocation counts."""
+    async def take_turns(self, pool: Workers) -> bool:
+        """Make one call after the other, and tell whether there may be more.
+
+        Only an entry's current invocation counts.
+        """
         todo, scope, invoke, outcomes = pool.todo, pool.scope, pool.invoke, pool.outcomes
         completed = outcomes.completed
-        while todo or (pool.feed is not None and pool.take_in()):
-            entry = todo.popleft()
+        for _ in range(_TURNS_MAX):
+            entry = todo.popleft() if todo else pool.take()
+            if entry is None:
+                return False
             entry.call = self
             entry.invocation = invocation = InvocationContext()
             invocation.entry, invocation.scope, invocation.transaction = entry, scope, None
@@ -222,7 +235,7 @@ class Worker:
                 outcomes.end(entry, invocation, error)
             else:
                 if pool.stopped:
-                    return
+                    return False
                 if completed is None or entry.invocation is not invocation or invocation.transaction is not None:
                     outcomes.complete(entry, invocation, outputs)
                 else:
@@ -232,7 +245,8 @@ class Worker:
             if entry.call is not self:
                 self.task.uncancel()
                 pool.limit -= 1
-                return  # the one that stood in goes on
+                break  # the one that stood in goes on
+        return True
 
 
 def checked(outputs: Iterable[Any]) -> Sequence[Any]:

@@ -119,3 +119,26 @@ async def test_whoever_gives_up_waiting_leaves_the_input_alone() -> None:
         await settle()
         await service.answer("a", "b")
         assert (source.taken, bench.shown, bench.in_flight) == (3, ["a", "b"], 0)
+
+
+async def test_calls_that_return_at_once_let_others_have_their_turn() -> None:
+    class Mostly(Service):
+        async def async_invoke(self, value: Any, ctx: Any) -> list[Any]:
+            return [value] if isinstance(value, int) else await super().async_invoke(value, ctx)
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    service, turns, count = Mostly(), 0, 20_480
+    async with opened(service, capacity=2) as bench:
+        _, task = await feeding(bench, "slow", "first", *range(count))
+        others = asyncio.create_task(count_turns())
+        service.calls[1].reply.set_result(["first"])
+        await task
+        others.cancel()
+        await service.answer("slow")
+
+    assert turns >= count // 1024
