@@ -22,8 +22,8 @@ _WAKE_AT_ONCE = 2
 """How many sleeping workers a woken one wakes: enough to start n calls in log n turns of the loop, and few enough
 that calls which return at once are all made by the first."""
 
-_TURNS_MAX = 1024
-"""After so many calls a worker lets others have their turn: they may all have returned at once."""
+_TURN_MASK = 1023
+"""At every 1024th call, whoever has made it lets others have their turn: they may all have returned at once."""
 
 _SAMPLE_MASK = 15
 """The latency of every 16th call is measured: reading the clock twice costs as much as queueing."""
@@ -149,27 +149,26 @@ class Workers:
             self._running.add(worker.task)
             worker.task.add_done_callback(self._running.discard)
 
-    async def work(self, worker: Worker) -> None:
-        """Live as a worker until there are too many."""
-        while True:
-            self._waking -= 1
-            for _ in range(min(_WAKE_AT_ONCE, len(self.todo) - 1)):
-                self._wake()
-            goes_on = True
-            while goes_on:
-                try:
-                    goes_on = await worker.take_turns(self)
-                except Exception as error:  # noqa: BLE001 - raised by the output; a worker outlives it
-                    self.outcomes.crash(error)
-                if self.stopped or len(self._running) > self.limit:
-                    # At once, not when the task is done: until then it would stand in for one that is needed.
-                    self._running.discard(worker.task)
-                    return
-                if goes_on:
-                    await asyncio.sleep(0)
-            sleep = asyncio.get_running_loop().create_future()
-            self._idle.append(sleep)
-            await sleep
+    def woken(self) -> None:
+        """Tell that a worker that was woken runs."""
+        self._waking -= 1
+        for _ in range(min(_WAKE_AT_ONCE, len(self.todo) - 1)):
+            self._wake()
+
+    async def rest(self) -> None:
+        """Wait until there is something to do."""
+        sleep = asyncio.get_running_loop().create_future()
+        self._idle.append(sleep)
+        await sleep
+        self.woken()
+
+    def retire(self, worker: Worker) -> bool:
+        """Tell whether there are too many workers for this one to go on."""
+        if not self.stopped and len(self._running) <= self.limit:
+            return False
+        # At once, not when the task is done: until then it would stand in for one that is needed.
+        self._running.discard(worker.task)
+        return True
 
     def take(self) -> Entry | None:
         """Return what is to be called for now, if need be an element that comes in for it."""
@@ -192,61 +191,68 @@ class Worker:
     def __init__(self, pool: Workers) -> None:
         self._pool = pool
         # Not by a task factory: an eager one would run it before the pool knows about it.
-        self.task = asyncio.Task(pool.work(self), loop=asyncio.get_running_loop(), name="keygroups worker")
+        self.task = asyncio.Task(self._work(pool), loop=asyncio.get_running_loop(), name="keygroups worker")
 
     def interrupt(self) -> None:
         """Cancel the call; it may ignore that, so another worker may stand in meanwhile."""
         self._pool.limit += 1
         self.task.cancel()
 
-    async def take_turns(self, pool: Workers) -> bool:
-        """Make one call after the other, and tell whether there may be more.
-
-        Only an entry's current invocation counts.
-        """
+    async def _work(self, pool: Workers) -> None:
+        """Make one call after the other until there are too many workers; only an entry's current invocation counts."""
         todo, scope, invoke, outcomes = pool.todo, pool.scope, pool.invoke, pool.outcomes
         completed = outcomes.completed
-        for _ in range(_TURNS_MAX):
-            entry = todo.popleft() if todo else pool.take()
-            if entry is None:
-                return False
-            entry.call = self
-            entry.invocation = invocation = InvocationContext()
-            invocation.entry, invocation.scope, invocation.transaction = entry, scope, None
-            try:
-                if entry.expired:
-                    outputs = await pool.fallback(entry.value, invocation)
-                elif entry.sequence & _SAMPLE_MASK:
-                    pool.calls += 1
-                    outputs = await invoke(entry.value, invocation)
+        outputs: Iterable[Any] = ()
+        invocation: InvocationContext | None = None
+        pool.woken()
+        try:
+            while True:
+                entry = todo.popleft() if todo else pool.take()
+                if entry is None:
+                    if pool.retire(self):
+                        return
+                    outputs, invocation = (), None  # nothing of the last call stays in memory
+                    await pool.rest()
+                    continue
+                entry.call = self
+                entry.invocation = invocation = InvocationContext()
+                invocation.entry, invocation.scope, invocation.transaction = entry, scope, None
+                try:
+                    if entry.expired:
+                        outputs = await pool.fallback(entry.value, invocation)
+                    elif entry.sequence & _SAMPLE_MASK:
+                        pool.calls += 1
+                        outputs = await invoke(entry.value, invocation)
+                    else:
+                        pool.calls += 1
+                        started = scope.clock.time()
+                        outputs = await invoke(entry.value, invocation)
+                        pool.latency.add(scope.clock.time() - started)
+                    if type(outputs) is not tuple and type(outputs) is not list:
+                        outputs = checked(outputs)
+                except asyncio.CancelledError as error:
+                    # Cancelled by the operator, or by what the function awaited: then it is the function's failure.
+                    if entry.call is self and self.task.cancelling():
+                        raise
+                    outcomes.end(entry, invocation, error)
+                except Exception as error:  # noqa: BLE001 - whatever the function raises is the element's failure
+                    outcomes.end(entry, invocation, error)
                 else:
-                    pool.calls += 1
-                    started = scope.clock.time()
-                    outputs = await invoke(entry.value, invocation)
-                    pool.latency.add(scope.clock.time() - started)
-                if type(outputs) is not tuple and type(outputs) is not list:
-                    outputs = checked(outputs)
-            except asyncio.CancelledError as error:
-                # Cancelled by the operator, or by what the function awaited: then it is the function's failure.
-                if entry.call is self and self.task.cancelling():
-                    raise
-                outcomes.end(entry, invocation, error)
-            except Exception as error:  # noqa: BLE001 - whatever the function raises is the element's failure
-                outcomes.end(entry, invocation, error)
-            else:
-                if pool.stopped:
-                    return False
-                if completed is None or entry.invocation is not invocation or invocation.transaction is not None:
-                    outcomes.complete(entry, invocation, outputs)
-                else:
-                    entry.invocation = None
-                    entry.outputs = outputs
-                    completed(entry)
-            if entry.call is not self:
-                self.task.uncancel()
-                pool.limit -= 1
-                break  # the one that stood in goes on
-        return True
+                    if completed is None or entry.invocation is not invocation or invocation.transaction is not None:
+                        outcomes.complete(entry, invocation, outputs)
+                    elif not pool.stopped:
+                        entry.invocation = None
+                        entry.outputs = outputs
+                        completed(entry)
+                if entry.call is not self:  # another worker has stood in for this one
+                    self.task.uncancel()
+                    pool.limit -= 1
+                    if pool.retire(self):
+                        return
+                if not pool.calls & _TURN_MASK:
+                    await asyncio.sleep(0)
+        except Exception as error:  # noqa: BLE001 - raised by the output
+            outcomes.crash(error)
 
 
 def checked(outputs: Iterable[Any]) -> Sequence[Any]:
