@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from async_op.elements import Element, Entry
@@ -19,26 +19,25 @@ _TAKEN_MAX = 1024
 class Feed:
     """An input of which each worker takes the next element itself, as soon as its call has returned.
 
-    To wake up a task for each free place, which then wakes up a worker, would cost as much as the rest of the operator.
+    Whoever feeds puts many elements in at once, and waits while there is no room. Workers replace what
+    leaves meanwhile: to wake up the one, or a worker, for each element would cost as much as the rest of the operator.
+    They do so while more than half of what was in flight is, since calls that return at once cost less if they are put
+    in together.
+
     Only the thread of the event loop may call it.
 
     Parameters
     ----------
-    first : (value, timestamp, element id)
-        What is to come in first.
     elements : iterator of (value, timestamp, element id)
-        What is to come in then.
+        What is to come in.
     in_flight : InFlight
         Tells how much is in.
     capacity : int
-        How much may be. Workers take elements while more than half of it is in use: below, whoever fed before does.
+        How much may be.
     intake : Intake
         Takes elements in.
-
-    Attributes
-    ----------
-    next : (value, timestamp, element id), or None
-        What is to come in next; None at the end.
+    wake : callable
+        Called with a number of elements, wakes workers for them, besides the one that takes the first.
     """
 
     __slots__ = (
@@ -50,68 +49,102 @@ class Feed:
         "_is_direct",
         "_left",
         "_low",
+        "_next",
         "_start",
-        "next",
+        "_wake",
     )
 
     def __init__(
-        self, first: Element, elements: Iterator[Element], in_flight: InFlight, capacity: int, intake: Intake
+        self,
+        elements: Iterator[Element],
+        in_flight: InFlight,
+        capacity: int,
+        intake: Intake,
+        wake: Callable[[int], None],
     ) -> None:
-        self.next: Element | None = first
         self._elements = elements
         self._in_flight = in_flight
         self._capacity = capacity
-        self._low = capacity // 2
         self._admit = intake.admit
         self._start = intake.start
         self._is_direct = intake.is_direct
-        self._left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._wake = wake
+        self._low = capacity
+        self._next: Element | None = None
+        self._left: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
 
     def take(self) -> Entry | None:
-        """Take in what there is room for, as a rule one element; it is returned if its call may begin at once."""
+        """Take in what replaces something that has left; a lone element is returned if its call may begin at once."""
         in_flight = self._in_flight
         in_use = in_flight.accepted - in_flight.departed
-        if in_use + 1 == self._capacity and self._is_direct:
-            return self._take_one()
         if in_use < self._low:
-            self.leave()
+            self._leave()
         elif in_use < self._capacity:
-            self._take_many()
+            if self._is_direct:
+                if self._left is not None and in_use + 1 < self._capacity:
+                    self._wake(self._capacity - in_use)
+                return self._take_one()
+            if self._left is not None:
+                self._take_many()
         return None
 
+    def stop(self) -> None:
+        """Let workers take nothing any more."""
+        self._low = self._capacity = 0
+        self._leave()
+
+    async def give_way(self) -> None:
+        """Let workers run after elements have been put in; raises what an element or the iterator raised."""
+        self._low = len(self._in_flight) // 2
+        await asyncio.sleep(0)
+        if self._error is not None:
+            raise self._error
+
+    async def wait(self, following: Element) -> Element | None:
+        """Return the next element once there is much room again, or None at the end.
+
+        Parameters
+        ----------
+        following : (value, timestamp, element id)
+            What comes in first; it has been taken from the iterator, so that its end is known in time.
+        """
+        self._next = following
+        self._left = asyncio.get_running_loop().create_future()
+        self._low = self._capacity // 2
+        try:
+            await self._left
+        finally:
+            self._left = None
+        if self._error is not None:
+            raise self._error
+        following, self._next = self._next, None
+        return following
+
+    def _leave(self) -> None:
+        if self._left is not None and not self._left.done():
+            self._left.set_result(None)
+
     def _take_one(self) -> Entry | None:
-        assert self.next is not None, "there was more when the feed began, or it has been left"
         entry = None
         try:
-            entry = self._admit(*self.next)
-            self.next = next(self._elements, None)
+            element = self._next or next(self._elements, None)
+            if element is not None:
+                entry = self._admit(*element)
+            if self._left is not None:
+                self._next = next(self._elements, None)
         except BaseException as error:  # noqa: BLE001 - it is raised where the elements were put in
-            self.next, self._error = None, error
-        if self.next is None:
-            self.leave()
+            self._error = error
+            self.stop()
+        if self._next is None:
+            self._leave()
         return entry
 
     def _take_many(self) -> None:
         for _ in range(_TAKEN_MAX):
-            if self._in_flight.accepted - self._in_flight.departed >= self._capacity:
+            if self._next is None or len(self._in_flight) >= self._capacity:
                 return
             entry = self._take_one()
             if entry is not None:
                 self._start((entry,))
-        self.leave()
-
-    def leave(self) -> None:
-        """Let whoever fed before go on: there is much room, no more element, or nothing to be done any more."""
-        self._capacity = self._low = 0
-        if not self._left.done():
-            self._left.set_result(None)
-
-    async def wait(self) -> None:
-        """Return once workers take no more elements from here; raises what an element or the iterator raised."""
-        try:
-            await self._left
-        finally:
-            self._left.cancel()
-        if self._error is not None:
-            raise self._error
+        self._leave()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from async_op.batches import Batches
@@ -12,7 +13,7 @@ from async_op.calls import calls_of
 from async_op.clock import Clock
 from async_op.context import InvocationContext, Scope
 from async_op.deadlines import Deadlines
-from async_op.elements import Element, Entry, is_timer
+from async_op.elements import Entry, is_timer
 from async_op.feed import Feed
 from async_op.functions import AsyncBatchFunction
 from async_op.gate import KeyGate
@@ -53,6 +54,8 @@ class Invoker:
         Makes the calls of entries as soon as their keys and workers are free.
     is_direct : bool
         Any worker may call for an entry that has come in, without `start`.
+    wake : callable
+        Wakes workers for a number of elements.
     completed : callable or None
         Takes entries of which nothing else has to be looked at; None if all have to be.
     batches : Batches or None
@@ -85,6 +88,7 @@ class Invoker:
         "retries",
         "start",
         "timeouts",
+        "wake",
     )
 
     def __init__(
@@ -126,6 +130,7 @@ class Invoker:
         self.blocks = None if looks_at_all or settings.key_by is not None else self.batches
         self.is_direct = not looks_at_all and self.batches is None
         self.start = self._workers.add if self.is_direct else self._enter
+        self.wake = self._workers.wake
         if timers is not None:
             timers.start, timers.deadlines = self.start, self.deadlines
         # Timers are read before anything else.
@@ -153,14 +158,14 @@ class Invoker:
         if self.batches is not None:
             self.batches.flush()
 
-    async def feed(self, feed: Feed) -> Element | None:
-        """Let workers take elements in until they do no more, and return the one that is next."""
+    @contextmanager
+    def fed_by(self, feed: Feed | None) -> Iterator[None]:
+        """Let workers take elements in meanwhile."""
         self._workers.feed = feed
         try:
-            await feed.wait()
+            yield
         finally:
             self._workers.feed = None
-        return feed.next
 
     def counters(self) -> dict[str, Any]:
         """Return what the operator's statistics say of calls."""
@@ -185,7 +190,7 @@ class Invoker:
         if self._limits is not None:
             self._limits.stop()
         if self._workers.feed is not None:
-            self._workers.feed.leave()
+            self._workers.feed.stop()
         if self.batches is not None:
             self.batches.stop()
         if self._loading is not None:

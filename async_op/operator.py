@@ -231,16 +231,18 @@ class AsyncWaitOperator:
             As the arguments of `process`.
         """
         source = iter(elements)
-        while True:
-            room = min(self._room(), _TURN)
-            if room <= 0:
-                if (first := next(source, None)) is None:
+        feed = self._feed_of(source)
+        with self._invoker.fed_by(feed):
+            while True:
+                room = min(self._room(), _TURN)
+                if room <= 0:
+                    if (following := next(source, None)) is None:
+                        return
+                    await self._wait_with(following, feed)
+                elif self._intake.take(source, room):
+                    await (asyncio.sleep(0) if feed is None else feed.give_way())
+                else:
                     return
-                await self._feed_while_full(first, source)
-            elif self._intake.take(source, room):
-                await asyncio.sleep(0)
-            else:
-                return
 
     async def process_watermark(self, timestamp: int) -> None:
         """Accept a watermark (milliseconds since the epoch); it leaves after every record before it."""
@@ -342,20 +344,25 @@ class AsyncWaitOperator:
             with self._times.back_pressured:
                 await self._waiters.wait_until(lambda: self._room() > 0)
 
-    async def _feed_while_full(self, first: Element, source: Iterator[Element]) -> None:
-        """Let workers take over the input, as long as the operator is about full."""
+    def _feed_of(self, source: Iterator[Element]) -> Feed | None:
+        """Return what workers may take elements from, if it is workers whose calls return when elements leave."""
+        if self._settings.mode == "key_ordered" or self._invoker.batches is not None:
+            return None
+        assert isinstance(self._intake, Intake), "only batches come in otherwise"
+        return Feed(source, self._in_flight, self._limit, self._intake, self._invoker.wake)
+
+    async def _wait_with(self, element: Element, feed: Feed | None) -> None:
+        """Wait for room with the next element in hand, and take it in."""
         self._check_usable()
+        following: Element | None = element
         with self._times.back_pressured:
-            if self._settings.mode == "key_ordered" or self._invoker.batches is not None:
-                # Fullness is another thing there, or it is no worker whose call returns.
+            if feed is None:
                 await self._waiters.wait_until(lambda: self._room() > 0)
-                rest: Element | None = first
             else:
-                assert isinstance(self._intake, Intake), "only batches come in otherwise"
-                rest = await self._invoker.feed(Feed(first, source, self._in_flight, self._limit, self._intake))
+                following = await feed.wait(element)
         self._check_usable()
-        if rest is not None:
-            self._intake.accept(*rest)
+        if following is not None:
+            self._intake.accept(*following)
 
     def _room(self) -> int:
         """Return how many elements may come in now."""

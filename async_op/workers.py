@@ -22,8 +22,8 @@ _WAKE_AT_ONCE = 2
 """How many sleeping workers a woken one wakes: enough to start n calls in log n turns of the loop, and few enough
 that calls which return at once are all made by the first."""
 
-_TURN_MASK = 1023
-"""At every 1024th call, whoever has made it lets others have their turn: they may all have returned at once."""
+_TURN_SAMPLES = 64
+"""After so many measured calls a worker lets others have their turn: all of them may have returned at once."""
 
 _SAMPLE_MASK = 15
 """The latency of every 16th call is measured: reading the clock twice costs as much as queueing."""
@@ -121,13 +121,13 @@ class Workers:
         """Call for entries as soon as workers are free."""
         self.todo.extend(entries)
         if self.todo and not self._waking:
-            self._wake()
+            self._wake_one()
 
     def add_first(self, entry: Entry) -> None:
         """Call for an entry before all others."""
         self.todo.appendleft(entry)
         if not self._waking:
-            self._wake()
+            self._wake_one()
 
     def stop(self) -> None:
         """Begin no more calls."""
@@ -139,7 +139,12 @@ class Workers:
         self._idle.clear()
         await cancel_all(self._running)
 
-    def _wake(self) -> None:
+    def wake(self, count: int) -> None:
+        """Wake workers for so many entries: two of them, which wake others."""
+        for _ in range(min(_WAKE_AT_ONCE, count - self._waking)):
+            self._wake_one()
+
+    def _wake_one(self) -> None:
         if self._idle:
             self._waking += 1
             self._idle.pop().set_result(None)
@@ -152,8 +157,7 @@ class Workers:
     def woken(self) -> None:
         """Tell that a worker that was woken runs."""
         self._waking -= 1
-        for _ in range(min(_WAKE_AT_ONCE, len(self.todo) - 1)):
-            self._wake()
+        self.wake(len(self.todo) - 1)
 
     async def rest(self) -> None:
         """Wait until there is something to do."""
@@ -173,13 +177,12 @@ class Workers:
     def take(self) -> Entry | None:
         """Return what is to be called for now, if need be an element that comes in for it."""
         if not self.todo and self.feed is not None:
-            self._waking += 1  # nobody else, as long as it is one
+            self._waking += 1  # the one that asks is awake for the first element
             entry = self.feed.take()
             self._waking -= 1
             if entry is not None:
                 return entry
-            for _ in range(min(_WAKE_AT_ONCE, len(self.todo) - 1)):
-                self._wake()
+            self.wake(len(self.todo) - 1)
         return self.todo.popleft() if self.todo else None
 
 
@@ -204,6 +207,7 @@ class Worker:
         completed = outcomes.completed
         outputs: Iterable[Any] = ()
         invocation: InvocationContext | None = None
+        sampled = 0
         pool.woken()
         try:
             while True:
@@ -228,6 +232,7 @@ class Worker:
                         started = scope.clock.time()
                         outputs = await invoke(entry.value, invocation)
                         pool.latency.add(scope.clock.time() - started)
+                        sampled += 1
                     if type(outputs) is not tuple and type(outputs) is not list:
                         outputs = checked(outputs)
                 except asyncio.CancelledError as error:
@@ -249,7 +254,8 @@ class Worker:
                     pool.limit -= 1
                     if pool.retire(self):
                         return
-                if not pool.calls & _TURN_MASK:
+                if sampled == _TURN_SAMPLES:
+                    sampled = 0
                     await asyncio.sleep(0)
         except Exception as error:  # noqa: BLE001 - raised by the output
             outcomes.crash(error)
