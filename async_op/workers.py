@@ -1,7 +1,7 @@
 """A pool of persistent tasks that call the function for one entry after the other.
 
-Starting a task per element would cost more than the rest of the operator together. `Worker.take_turns` is the hot
-path: it is written flat on purpose.
+Starting a task per element would cost more than the rest of the operator together. `Worker._work` is the hot path:
+it is written flat on purpose.
 """
 
 from __future__ import annotations
@@ -159,15 +159,18 @@ class Workers:
         self._waking -= 1
         self.wake(len(self.todo) - 1)
 
-    async def rest(self) -> None:
-        """Wait until there is something to do."""
+    async def rest(self, worker: Worker) -> bool:
+        """Wait until there is something to do; False if there are too many workers for this one to go on."""
+        if self.retire(worker):
+            return False
         sleep = asyncio.get_running_loop().create_future()
         self._idle.append(sleep)
         await sleep
         self.woken()
+        return True
 
     def retire(self, worker: Worker) -> bool:
-        """Tell whether there are too many workers for this one to go on."""
+        """Let a worker go if there are too many, and tell so."""
         if not self.stopped and len(self._running) <= self.limit:
             return False
         # At once, not when the task is done: until then it would stand in for one that is needed.
@@ -185,6 +188,14 @@ class Workers:
             self.wake(len(self.todo) - 1)
         return self.todo.popleft() if self.todo else None
 
+    async def measure(self, entry: Entry, invocation: InvocationContext) -> Iterable[Any]:
+        """Call for an entry, and take note of how long that takes."""
+        self.calls += 1
+        started = self.scope.clock.time()
+        outputs = await self.invoke(entry.value, invocation)
+        self.latency.add(self.scope.clock.time() - started)
+        return outputs
+
 
 class Worker:
     """One task of the pool, and the calls that it makes."""
@@ -201,23 +212,27 @@ class Worker:
         self._pool.limit += 1
         self.task.cancel()
 
+    def _stand_down(self) -> bool:
+        """Forget the interruption: another worker has stood in. Tells whether there are too many now."""
+        self.task.uncancel()
+        self._pool.limit -= 1
+        return self._pool.retire(self)
+
     async def _work(self, pool: Workers) -> None:
         """Make one call after the other until there are too many workers; only an entry's current invocation counts."""
-        todo, scope, invoke, outcomes = pool.todo, pool.scope, pool.invoke, pool.outcomes
-        completed = outcomes.completed
-        outputs: Iterable[Any] = ()
-        invocation: InvocationContext | None = None
+        todo, scope, invoke, completed = pool.todo, pool.scope, pool.invoke, pool.outcomes.completed
+        outputs: Iterable[Any]
+        invocation: InvocationContext | None
         sampled = 0
         pool.woken()
         try:
             while True:
                 entry = todo.popleft() if todo else pool.take()
                 if entry is None:
-                    if pool.retire(self):
-                        return
                     outputs, invocation = (), None  # nothing of the last call stays in memory
-                    await pool.rest()
-                    continue
+                    if await pool.rest(self):
+                        continue
+                    return
                 entry.call = self
                 entry.invocation = invocation = InvocationContext()
                 invocation.entry, invocation.scope, invocation.transaction = entry, scope, None
@@ -228,37 +243,31 @@ class Worker:
                         pool.calls += 1
                         outputs = await invoke(entry.value, invocation)
                     else:
-                        pool.calls += 1
-                        started = scope.clock.time()
-                        outputs = await invoke(entry.value, invocation)
-                        pool.latency.add(scope.clock.time() - started)
                         sampled += 1
+                        outputs = await pool.measure(entry, invocation)
                     if type(outputs) is not tuple and type(outputs) is not list:
                         outputs = checked(outputs)
                 except asyncio.CancelledError as error:
                     # Cancelled by the operator, or by what the function awaited: then it is the function's failure.
                     if entry.call is self and self.task.cancelling():
                         raise
-                    outcomes.end(entry, invocation, error)
+                    pool.outcomes.end(entry, invocation, error)
                 except Exception as error:  # noqa: BLE001 - whatever the function raises is the element's failure
-                    outcomes.end(entry, invocation, error)
+                    pool.outcomes.end(entry, invocation, error)
                 else:
                     if completed is None or entry.invocation is not invocation or invocation.transaction is not None:
-                        outcomes.complete(entry, invocation, outputs)
+                        pool.outcomes.complete(entry, invocation, outputs)
                     elif not pool.stopped:
                         entry.invocation = None
                         entry.outputs = outputs
                         completed(entry)
-                if entry.call is not self:  # another worker has stood in for this one
-                    self.task.uncancel()
-                    pool.limit -= 1
-                    if pool.retire(self):
-                        return
+                if entry.call is not self and self._stand_down():
+                    return
                 if sampled == _TURN_SAMPLES:
                     sampled = 0
                     await asyncio.sleep(0)
         except Exception as error:  # noqa: BLE001 - raised by the output
-            outcomes.crash(error)
+            pool.outcomes.crash(error)
 
 
 def checked(outputs: Iterable[Any]) -> Sequence[Any]:

@@ -154,7 +154,7 @@ def test_what_does_not_say_what_it_does_is_refused_before_it_is_used(kind: type[
     class Empty(kind):  # type: ignore[misc]
         pass
 
-    with pytest.raises(TypeError, match=f"Empty.* {missing}"):
+    with pytest.raises(TypeError, match=f"Empty.*{missing}"):
         Empty()
 
 

@@ -121,10 +121,15 @@ async def test_whoever_gives_up_waiting_leaves_the_input_alone() -> None:
         assert (source.taken, bench.shown, bench.in_flight) == (3, ["a", "b"], 0)
 
 
-async def test_calls_that_return_at_once_let_others_have_their_turn() -> None:
+@pytest.mark.parametrize("fails", [False, True])
+async def test_calls_that_return_at_once_let_others_have_their_turn(fails: bool) -> None:
     class Mostly(Service):
-        async def async_invoke(self, value: Any, ctx: Any) -> list[Any]:
-            return [value] if isinstance(value, int) else await super().async_invoke(value, ctx)
+        async def async_invoke(self, value: Any, ctx: Any) -> Any:
+            if not isinstance(value, int):
+                return await super().async_invoke(value, ctx)
+            if fails:
+                raise ValueError(value)
+            return [value]
 
     async def count_turns() -> None:
         nonlocal turns
@@ -133,7 +138,7 @@ async def test_calls_that_return_at_once_let_others_have_their_turn() -> None:
             turns += 1
 
     service, turns, count = Mostly(), 0, 20_480
-    async with opened(service, capacity=2) as bench:
+    async with opened(service, capacity=2, on_error="skip") as bench:
         _, task = await feeding(bench, "slow", "first", *range(count))
         others = asyncio.create_task(count_turns())
         service.calls[1].reply.set_result(["first"])
