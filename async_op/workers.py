@@ -22,11 +22,11 @@ _WAKE_AT_ONCE = 2
 """How many sleeping workers a woken one wakes: enough to start n calls in log n turns of the loop, and few enough
 that calls which return at once are all made by the first."""
 
-_TURN_SAMPLES = 64
-"""After so many measured calls a worker lets others have their turn: all of them may have returned at once."""
-
 _SAMPLE_MASK = 15
 """The latency of every 16th call is measured: reading the clock twice costs as much as queueing."""
+
+_TURN_MASK = 63
+"""Before every 64th call that is measured, others have their turn: all calls before may have returned at once."""
 
 Invoke = Callable[[Any, InvocationContext], Coroutine[Any, Any, Iterable[Any]]]
 
@@ -80,6 +80,7 @@ class Workers:
 
     __slots__ = (
         "_idle",
+        "_measured",
         "_running",
         "_waking",
         "calls",
@@ -113,6 +114,7 @@ class Workers:
         self.stopped = False
         self.calls = 0
         self.latency = latency
+        self._measured = 0
         self._idle: list[asyncio.Future[None]] = []
         self._running: set[asyncio.Task[None]] = set()
         self._waking = 0
@@ -191,6 +193,9 @@ class Workers:
     async def measure(self, entry: Entry, invocation: InvocationContext) -> Iterable[Any]:
         """Call for an entry, and take note of how long that takes."""
         self.calls += 1
+        self._measured += 1
+        if not self._measured & _TURN_MASK:
+            await asyncio.sleep(0)
         started = self.scope.clock.time()
         outputs = await self.invoke(entry.value, invocation)
         self.latency.add(self.scope.clock.time() - started)
@@ -223,7 +228,6 @@ class Worker:
         todo, scope, invoke, completed = pool.todo, pool.scope, pool.invoke, pool.outcomes.completed
         outputs: Iterable[Any]
         invocation: InvocationContext | None
-        sampled = 0
         pool.woken()
         try:
             while True:
@@ -243,7 +247,6 @@ class Worker:
                         pool.calls += 1
                         outputs = await invoke(entry.value, invocation)
                     else:
-                        sampled += 1
                         outputs = await pool.measure(entry, invocation)
                     if type(outputs) is not tuple and type(outputs) is not list:
                         outputs = checked(outputs)
@@ -263,9 +266,6 @@ class Worker:
                         completed(entry)
                 if entry.call is not self and self._stand_down():
                     return
-                if sampled == _TURN_SAMPLES:
-                    sampled = 0
-                    await asyncio.sleep(0)
         except Exception as error:  # noqa: BLE001 - raised by the output
             pool.outcomes.crash(error)
 
