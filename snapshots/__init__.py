@@ -4,59 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from snapshots.claim import Claim
-from snapshots.edit import Editor
-from snapshots.errors import (
-    CommitConflict,
-    CommitOutcomeUnknown,
-    DuplicateKey,
-    FilesystemNotInstalled,
-    IncompatibleSnapshot,
-    IncompleteSnapshot,
-    SnapshotCorrupted,
-    SnapshotExists,
-    SnapshotNotFound,
-    StorageUnavailable,
-    UnsafeFilesystem,
-    UnsupportedFilesystem,
-    WriterFenced,
-)
-from snapshots.pending import PendingSnapshot
-from snapshots.restore import SubtaskRestore
-from snapshots.retention import GarbageReport
-from snapshots.snapshot import Snapshot
-from snapshots.store import SnapshotStore
-from snapshots.subtask import InFlightElement, OperatorStateCut, SubtaskSnapshot
-from snapshots.verify import Problem, VerifyReport
-from snapshots.writer import SubtaskHandle
+from lazy_loader import attach_stub
 
-__all__ = [
-    "Claim",
-    "CommitConflict",
-    "CommitOutcomeUnknown",
-    "DuplicateKey",
-    "Editor",
-    "FilesystemNotInstalled",
-    "GarbageReport",
-    "InFlightElement",
-    "IncompatibleSnapshot",
-    "IncompleteSnapshot",
-    "OperatorStateCut",
-    "PendingSnapshot",
-    "Problem",
-    "Snapshot",
-    "SnapshotCorrupted",
-    "SnapshotExists",
-    "SnapshotNotFound",
-    "SnapshotStore",
-    "StorageUnavailable",
-    "SubtaskHandle",
-    "SubtaskRestore",
-    "SubtaskSnapshot",
-    "UnsafeFilesystem",
-    "UnsupportedFilesystem",
-    "VerifyReport",
-    "WriterFenced",
-]
+# `__init__.pyi` says where each name is; it is loaded, with all that it needs, when it is used for the first time.
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # who wants to read it says so

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -32,13 +33,33 @@ def loaded_by(statement: str) -> set[str]:
     return set(json.loads(ended.stdout))
 
 
-@pytest.mark.parametrize("package", ["keygroups", "snapshots", "async_op"])
-def test_an_import_loads_nothing_heavy(package: str) -> None:
-    assert loaded_by(f"import {package}") & (HEAVY | WITH_THE_FIRST_SNAPSHOT) == set()
+PACKAGES = pytest.mark.parametrize("package", ["keygroups", "snapshots", "async_op"])
+
+
+@PACKAGES
+def test_an_import_loads_nothing_before_it_is_used(package: str) -> None:
+    loaded = loaded_by(f"import {package}")
+    assert loaded & {"asyncio", "numpy", "pyarrow"} == set()
+    assert {name for name in loaded if name.startswith((f"{package}.", "keygroups.", "snapshots."))} == set()
+
+
+@PACKAGES
+def test_an_import_of_all_names_loads_nothing_heavy(package: str) -> None:
+    assert loaded_by(f"from {package} import *") & (HEAVY | WITH_THE_FIRST_SNAPSHOT) == set()
 
 
 def test_the_core_knows_nothing_of_files() -> None:
-    assert loaded_by("import keygroups") & OF_FILES == set()
+    assert loaded_by("from keygroups import *") & OF_FILES == set()
+
+
+@PACKAGES
+def test_every_name_is_where_the_package_says(package: str) -> None:
+    module = importlib.import_module(package)
+    assert dir(module) == sorted(module.__all__)
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+    with pytest.raises(AttributeError):
+        module.nowhere  # noqa: B018
 
 
 def test_what_comes_with_the_first_snapshot_is_seen() -> None:
