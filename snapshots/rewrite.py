@@ -17,8 +17,8 @@ from typing import Any, Literal, get_args
 import pyarrow as pa
 
 from keygroups.codec import unpack
-from keygroups.errors import ConfigError
-from keygroups.hashing import key_groups_of, key_hasher
+from keygroups.errors import ConfigError, UnsupportedKey
+from keygroups.hashing import key_group_of, key_groups_of, key_hasher
 from keygroups.ranges import KeyGroupRange, check_parallelism
 from snapshots import compute as pc
 from snapshots.buckets import Buckets, by_key_group
@@ -142,8 +142,7 @@ class StateRewrite:
         reader = KeyedReader(ParquetReader(self.folder, file))
         for table in reader.pieces(file.key_groups):
             with damage_named(reader.path, file.key_groups):
-                keys = table.column("key")
-                keys = decode_column(table, "key") if is_packed(table.schema.field("key")) else keys
+                keys = _keys_of(table)
             rekeyed = _with_key_groups(table, self._key_groups_of(keys))
             if self._has_deltas:
                 if DELETED not in rekeyed.schema.names:
@@ -180,6 +179,8 @@ class StateRewrite:
         for table in tables:
             for key_group, rows in by_key_group(self._folded(table).cast(schema)):
                 assert key_group in key_groups, "rows are of the range"
+                if self._has_deltas and key_group == 0:
+                    self._hash(_keys_of(rows))  # raises for what is no deleted key
                 writer.add(key_group, [rows])
             wrote(table.nbytes)
         writer.finish()
@@ -193,7 +194,23 @@ class StateRewrite:
         base, *deltas = (table.filter(pc.equal(column, number)).drop_columns(LAYER) for number in numbers)
         return merge([base.drop_columns(DELETED), *deltas])
 
-    def _key_groups_of(self, keys: object) -> pa.Array:
+    def _key_groups_of(self, keys: Any) -> pa.Array:
+        """Return the new key groups: the first for a key that can have none, but may be deleted in a layer."""
+        try:
+            return self._hash(keys)
+        except UnsupportedKey:
+            if not self._has_deltas:
+                raise
+        values = keys if isinstance(keys, list) else keys.to_pylist()
+        return pa.array([self._key_group_or_first(key) for key in values], pa.int32())
+
+    def _key_group_or_first(self, key: Any) -> int:
+        try:
+            return key_group_of(key, self.target.max_parallelism, self.target.hash)
+        except UnsupportedKey:
+            return 0
+
+    def _hash(self, keys: object) -> pa.Array:
         return pa.array(key_groups_of(keys, self.target.max_parallelism, self.target.hash), pa.int32())
 
 
@@ -364,6 +381,10 @@ def _rewrite_state(state: StateRewrite, files: FileWriter, directory: Path, mete
         share = bytes_ / max(buckets.bytes, 1)
         state.write(files, buckets.take(), state.target.key_groups, 0, lambda written: meter.add(written * share))
     meter.reach(before + 2 * bytes_)
+
+
+def _keys_of(table: pa.Table) -> Any:
+    return decode_column(table, "key") if is_packed(table.schema.field("key")) else table.column("key")
 
 
 def _with_key_groups(table: pa.Table, key_groups: pa.Array) -> pa.Table:
