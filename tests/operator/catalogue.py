@@ -331,24 +331,29 @@ BATCHES = (
     ),
     Behaviour(
         "what waits for its batch is lost at a failure, and outputs lose their timestamps",
-        _in("batches", "what_waits_for_its_batch_and_what_is_in_one_are_in_the_snapshot"),
+        _in("batch_snapshots", "what_waits_for_its_batch_and_what_is_in_one_are_in_the_snapshot"),
         differs="neither",
     ),
-    Behaviour("retry after a fixed delay", _in("batches", "the_failed_part_of_a_batch_is_tried_again_with_others")),
-    Behaviour("retry after growing delays", _in("batches", "a_batch_is_tried_again_after_growing_delays")),
-    Behaviour("retry by result", _in("batches", "results_of_a_batch_may_be_asked_for_again")),
-    Behaviour("too many retries keep the cause", _in("batches", "a_batch_that_fails_too_often_keeps_its_last_error")),
     Behaviour(
-        "an error that does not match is final", _in("batches", "an_error_that_does_not_match_is_not_tried_again")
+        "retry after a fixed delay", _in("batch_failures", "the_failed_part_of_a_batch_is_tried_again_with_others")
+    ),
+    Behaviour("retry after growing delays", _in("batch_failures", "a_batch_is_tried_again_after_growing_delays")),
+    Behaviour("retry by result", _in("batch_failures", "results_of_a_batch_may_be_asked_for_again")),
+    Behaviour(
+        "too many retries keep the cause", _in("batch_failures", "a_batch_that_fails_too_often_keeps_its_last_error")
     ),
     Behaviour(
-        "a timeout fails the job", _in("batches", "a_batch_that_times_out_fails_the_operator_without_a_fallback")
+        "an error that does not match is final",
+        _in("batch_failures", "an_error_that_does_not_match_is_not_tried_again"),
+    ),
+    Behaviour(
+        "a timeout fails the job", _in("batch_timeouts", "a_batch_that_times_out_fails_the_operator_without_a_fallback")
     ),
     Behaviour(
         "a timeout may give part of the results, or none",
-        _in("batches", "a_batch_that_times_out_may_give_nothing", "elements_of_a_batch_time_out_one_by_one"),
+        _in("batch_timeouts", "a_batch_that_times_out_may_give_nothing", "elements_of_a_batch_time_out_one_by_one"),
     ),
-    Behaviour("a batch in time does not time out", _in("batches", "a_batch_in_time_does_not_time_out")),
+    Behaviour("a batch in time does not time out", _in("batch_timeouts", "a_batch_in_time_does_not_time_out")),
 )
 
 OPERATOR_TESTS = (

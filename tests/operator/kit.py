@@ -11,8 +11,12 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from async_op import AsyncFunction, AsyncWaitOperator, InvocationContext, Record, Watermark
 from snapshots import InFlightElement, Snapshot, SnapshotStore, SubtaskRestore, SubtaskSnapshot
+
+BOTH = pytest.mark.parametrize("mode", ["ordered", "unordered"])
 
 _TURNS = 50
 """Turns of a loop that does not tell whether it is idle, after which nothing moves any more."""
