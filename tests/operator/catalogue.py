@@ -220,7 +220,7 @@ SNAPSHOTS = (
     Behaviour(
         "the queue is operator state, dealt out in turns",
         _in(
-            "restore",
+            "rescale",
             "after_a_rescale_an_element_is_where_its_key_is",
             "elements_without_a_key_are_dealt_in_runs_of_equal_length",
             "elements_without_a_key_stay_where_they_are_at_the_same_parallelism",
@@ -244,7 +244,7 @@ SNAPSHOTS = (
     ),
     Behaviour(
         "each snapshot replaces the one before as a whole",
-        _in("restore", "elements_that_have_left_are_in_no_later_snapshot"),
+        _in("snapshots", "elements_that_have_left_are_in_no_later_snapshot"),
     ),
     Behaviour(
         "what cannot be stored is an error, and nothing is stored",
@@ -265,7 +265,7 @@ SNAPSHOTS = (
     Behaviour(
         "after a rescale the order of a key and the place of a watermark are lost",
         _in(
-            "restore",
+            "rescale",
             "merged_subtasks_keep_the_order_within_each_and_the_lower_watermark",
             "both_halves_of_a_split_subtask_keep_its_watermarks",
         )
@@ -274,9 +274,8 @@ SNAPSHOTS = (
     ),
     Behaviour(
         "emitted results are exactly once, calls at least once",
-        _in(
-            "restore", "a_snapshot_counts_the_outputs_before_it", "the_idempotency_key_is_the_same_after_every_restore"
-        ),
+        _in("snapshots", "a_snapshot_counts_the_outputs_before_it")
+        + _in("rescale", "the_idempotency_key_is_the_same_after_every_restore"),
     ),
 )
 
@@ -382,9 +381,9 @@ OPERATOR_TESTS = (
         _in(
             "restore",
             "pending_elements_are_called_again_in_their_order_and_before_new_ones",
-            "a_snapshot_changes_nothing_in_the_operator_and_nothing_changes_the_snapshot",
             "the_mode_and_the_capacity_may_change_at_a_restore",
-        ),
+        )
+        + _in("snapshots", "a_snapshot_changes_nothing_in_the_operator_and_nothing_changes_the_snapshot"),
     ),
     Behaviour(
         "reused objects are copied",
