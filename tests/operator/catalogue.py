@@ -31,7 +31,7 @@ CONSTRUCTION = (
     Behaviour(
         "only a strategy with a predicate makes the operator retry",
         _in(
-            "retry",
+            "retry_policy",
             "an_error_that_no_policy_looks_at_is_final",
             "results_are_final_unless_the_policy_looks_at_them",
             "the_policy_tells_which_errors_are_tried_again",
@@ -120,7 +120,7 @@ TIMEOUTS = (
     Behaviour(
         "the timeout covers all attempts; it cancels a pending delay and ends the attempts",
         _in(
-            "retry",
+            "retry_timeouts",
             "one_budget_covers_all_attempts_and_ends_them",
             "a_timeout_in_the_delay_gives_the_fallback_at_once_and_no_further_call",
         ),
@@ -153,7 +153,7 @@ TIMEOUTS = (
             "a_restored_element_goes_on_with_the_time_that_was_left",
             "a_restored_element_whose_time_is_over_is_not_called_again",
         )
-        + _in("retry", "attempts_and_the_rest_of_a_delay_survive_a_restart", "no_attempt_is_won_by_a_restart"),
+        + _in("retry_attempts", "attempts_and_the_rest_of_a_delay_survive_a_restart", "no_attempt_is_won_by_a_restart"),
         differs="what an element has used is kept: its attempts, its time and the rest of its delay",
     ),
 )
@@ -178,40 +178,39 @@ FAILURES = (
 RETRIES = (
     Behaviour(
         "a strategy decides from the number of attempts, the result and the error",
-        _in("retry", "the_policy_tells_which_errors_are_tried_again", "a_result_may_be_asked_for_again"),
+        _in("retry_policy", "the_policy_tells_which_errors_are_tried_again", "a_result_may_be_asked_for_again"),
     ),
     Behaviour(
         "attempts count from 1, and a maximum of n makes 1 call and n retries",
-        _in("retry", "the_last_error_of_too_many_fails_the_operator"),
+        _in("retry_policy", "the_last_error_of_too_many_fails_the_operator"),
         differs="a maximum of n makes n calls, the first included",
     ),
     Behaviour(
         "the outcome of the last attempt is final",
-        _in("retry", "the_last_error_of_too_many_fails_the_operator", "the_last_result_of_too_many_is_the_result"),
+        _in(
+            "retry_policy", "the_last_error_of_too_many_fails_the_operator", "the_last_result_of_too_many_is_the_result"
+        ),
     ),
     Behaviour(
         "completions that repeat while a retry is due are dropped",
-        _in("retry", "a_function_that_completes_again_and_again_has_one_result_each"),
+        _in("retry_attempts", "a_function_that_completes_again_and_again_has_one_result_each"),
     ),
     Behaviour(
-        "an element keeps its place during the delay", _in("retry", "an_element_keeps_its_place_during_the_delay")
+        "an element keeps its place during the delay",
+        _in("retry_attempts", "an_element_keeps_its_place_during_the_delay"),
     ),
     Behaviour(
         "fixed and exponential delays, for empty results and for errors",
-        _in("retry", "an_error_is_tried_again_after_the_delay", "delays_grow_for_each_element_on_its_own"),
+        _in("retry_policy", "an_error_is_tried_again_after_the_delay", "delays_grow_for_each_element_on_its_own"),
         differs="the delay is computed from the attempt, so elements do not make each other wait; with full jitter",
     ),
     Behaviour(
         "at the end of the input every element that waits gets one attempt at once, and outcomes are final",
-        _in(
-            "retry",
-            "at_the_end_the_last_attempt_comes_at_once_and_is_final",
-            "at_the_end_an_error_is_final",
-        ),
+        _in("retry_attempts", "at_the_end_the_last_attempt_comes_at_once_and_is_final", "at_the_end_an_error_is_final"),
     ),
     Behaviour(
         "at the end of the input an attempt that runs may be made a second time",
-        _in("retry", "at_the_end_a_running_attempt_is_not_made_twice"),
+        _in("retry_attempts", "at_the_end_a_running_attempt_is_not_made_twice"),
         differs="it is not: the service sees one call",
     ),
 )
@@ -414,11 +413,8 @@ OPERATOR_TESTS = (
     ),
     Behaviour(
         "the same with retries (each mode)",
-        _in(
-            "retry",
-            "a_failing_function_with_retries_does_not_hang_close",
-            "the_last_error_of_too_many_fails_the_operator",
-        ),
+        _in("retry_attempts", "a_failing_function_with_retries_does_not_hang_close")
+        + _in("retry_policy", "the_last_error_of_too_many_fails_the_operator"),
     ),
     Behaviour(
         "a function that never completes is ended by the timeout, and close returns (each mode)",
@@ -426,7 +422,7 @@ OPERATOR_TESTS = (
     ),
     Behaviour(
         "the same with retries (each mode)",
-        _in("retry", "a_timeout_without_fallback_ends_the_attempts_of_a_function_that_always_fails"),
+        _in("retry_timeouts", "a_timeout_without_fallback_ends_the_attempts_of_a_function_that_always_fails"),
     ),
     Behaviour("a full queue is restored", _in("restore", "a_full_queue_is_restored_whole")),
     Behaviour(
@@ -436,20 +432,20 @@ OPERATOR_TESTS = (
     Behaviour("the same with retries", _in("lifecycle", "a_call_that_fails_after_close_is_not_tried_again")),
     Behaviour(
         "odd inputs stay empty however often they are tried; even ones come out, in order or sorted",
-        _in("retry", "a_result_may_be_asked_for_again"),
+        _in("retry_policy", "a_result_may_be_asked_for_again"),
     ),
     Behaviour(
         "a function that completes repeatedly has one result each (each mode)",
-        _in("retry", "a_function_that_completes_again_and_again_has_one_result_each"),
+        _in("retry_attempts", "a_function_that_completes_again_and_again_has_one_result_each"),
     ),
     Behaviour(
         "timeout() gives a fallback while retries go on (each mode)",
-        _in("retry", "one_budget_covers_all_attempts_and_ends_them"),
+        _in("retry_timeouts", "one_budget_covers_all_attempts_and_ends_them"),
     ),
     Behaviour(
         "after the timeout no further attempt is made",
         _in(
-            "retry",
+            "retry_timeouts",
             "a_timeout_without_fallback_ends_the_attempts_of_a_function_that_always_fails",
             "a_retry_and_the_timeout_at_the_same_moment_give_one_result",
         ),

@@ -50,6 +50,11 @@ async def eventually(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
+def empty(outputs: Any) -> bool:
+    """Tell a retry policy that no output is no answer."""
+    return not outputs
+
+
 class ManualTimer:
     """A timer of the `ManualClock`."""
 
