@@ -45,3 +45,16 @@ class Batches(AsyncBatchFunction):
     async def fail(self, number: int, error: Exception) -> None:
         self.replies[number].set_exception(error)
         await settle()
+
+
+class Doubles(AsyncBatchFunction):
+    """Returns at once, with the double of each value."""
+
+    max_batch_size = 2
+
+    def __init__(self) -> None:
+        self.batches: list[list[Any]] = []
+
+    async def async_invoke_batch(self, values: Sequence[Any], ctxs: Any) -> list[Any]:
+        self.batches.append(list(values))
+        return [[2 * value] for value in values]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from async_op import AsyncFunction, AsyncWaitOperator, InvocationContext, Record, Watermark
+from async_op import AsyncFunction, AsyncWaitOperator, InvocationContext, Record, ResilienceStatistics, Watermark
 from snapshots import InFlightElement, Snapshot, SnapshotStore, SubtaskRestore, SubtaskSnapshot
 
 BOTH = pytest.mark.parametrize("mode", ["ordered", "unordered"])
@@ -53,6 +53,11 @@ async def eventually(condition: Callable[[], object]) -> None:
 def empty(outputs: Any) -> bool:
     """Tell a retry policy that no output is no answer."""
     return not outputs
+
+
+def first(value: str) -> str:
+    """Return the key by which "a1" and "a2" are the same call."""
+    return value[0]
 
 
 class ManualTimer:
@@ -217,6 +222,12 @@ class Bench:
     @property
     def in_flight(self) -> int:
         return self.operator.statistics().in_flight
+
+    @property
+    def resilience(self) -> ResilienceStatistics:
+        found = self.operator.statistics().resilience
+        assert found is not None
+        return found
 
     async def feed(self, *elements: Any) -> None:
         """Process values, `Record`s with a timestamp and `Watermark`s, then let the loop settle."""
