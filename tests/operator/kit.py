@@ -11,8 +11,12 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from async_op import AsyncFunction, AsyncWaitOperator, InvocationContext, Record, Watermark
+import pytest
+
+from async_op import AsyncFunction, AsyncWaitOperator, InvocationContext, Record, ResilienceStatistics, Watermark
 from snapshots import InFlightElement, Snapshot, SnapshotStore, SubtaskRestore, SubtaskSnapshot
+
+BOTH = pytest.mark.parametrize("mode", ["ordered", "unordered"])
 
 _TURNS = 50
 """Turns of a loop that does not tell whether it is idle, after which nothing moves any more."""
@@ -44,6 +48,16 @@ async def eventually(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.001)
+
+
+def empty(outputs: Any) -> bool:
+    """Tell a retry policy that no output is no answer."""
+    return not outputs
+
+
+def first(value: str) -> str:
+    """Return the key by which "a1" and "a2" are the same call."""
+    return value[0]
 
 
 class ManualTimer:
@@ -208,6 +222,12 @@ class Bench:
     @property
     def in_flight(self) -> int:
         return self.operator.statistics().in_flight
+
+    @property
+    def resilience(self) -> ResilienceStatistics:
+        found = self.operator.statistics().resilience
+        assert found is not None
+        return found
 
     async def feed(self, *elements: Any) -> None:
         """Process values, `Record`s with a timestamp and `Watermark`s, then let the loop settle."""

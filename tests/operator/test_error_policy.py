@@ -16,9 +16,8 @@ from async_op import (
     Watermark,
 )
 from keygroups import ConfigError, ValueState
-from tests.operator.kit import Bench, Instant, Service, commit, opened
+from tests.operator.kit import BOTH, Bench, Instant, Service, commit, opened
 
-BOTH = pytest.mark.parametrize("mode", ["ordered", "unordered"])
 COUNT = ValueState("count", default=0)
 
 

@@ -17,9 +17,8 @@ from async_op import (
     Watermark,
 )
 from keygroups import ValueState
-from tests.operator.kit import Bench, Instant, Service, opened, settle
+from tests.operator.kit import BOTH, Bench, Instant, Service, opened, settle
 
-BOTH = pytest.mark.parametrize("mode", ["ordered", "unordered"])
 COUNT = ValueState("count", default=0)
 
 

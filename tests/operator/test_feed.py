@@ -10,7 +10,7 @@ import pytest
 
 from async_op import AsyncTimeoutError, ElementFailed, OperatorClosed
 from keygroups import NullKey
-from tests.operator.kit import Bench, Service, opened, settle
+from tests.operator.kit import BOTH, Bench, Service, opened, settle
 
 
 class Source:
@@ -35,7 +35,7 @@ async def feeding(bench: Bench, *values: Any) -> tuple[Source, asyncio.Task[None
     return source, task
 
 
-@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+@BOTH
 async def test_one_more_is_taken_than_there_is_room_for(mode: str) -> None:
     service = Service()
     async with opened(service, mode=mode, capacity=3) as bench:

@@ -9,9 +9,7 @@ import pytest
 
 from async_op import AsyncFunction, FixedDelayRetry, InvocationContext, OperatorClosed, Watermark
 from keygroups import ValueState
-from tests.operator.kit import Bench, Instant, Service, commit, opened, settle
-
-BOTH = pytest.mark.parametrize("mode", ["ordered", "unordered"])
+from tests.operator.kit import BOTH, Bench, Instant, Service, commit, opened, settle
 
 
 def uses(bench: Bench) -> list[Any]:

@@ -11,9 +11,7 @@ import pytest
 
 from async_op import AsyncFunction, AsyncWaitOperator, InvocationContext, Record, Runtime, Watermark
 from keygroups import KeyGroupRange, key_group_of
-from tests.operator.kit import Instant, Service, opened
-
-BOTH = pytest.mark.parametrize("mode", ["ordered", "unordered"])
+from tests.operator.kit import BOTH, Instant, Service, opened
 
 
 async def test_ordered_outputs_and_watermarks_leave_in_the_order_of_the_input() -> None:

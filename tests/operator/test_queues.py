@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from async_op import Watermark
-from tests.operator.kit import Service, opened
-
-BOTH = pytest.mark.parametrize("mode", ["ordered", "unordered"])
+from tests.operator.kit import BOTH, Service, opened
 
 
 async def test_an_ordered_queue_lets_only_its_head_leave() -> None:

@@ -11,9 +11,8 @@ import pytest
 from async_op import AsyncFunction, InvocationContext
 from keygroups import ValueState, key_group_of, range_of
 from snapshots import Snapshot, SnapshotStore
-from tests.operator.kit import Service, commit, new_store, opened, settle
+from tests.operator.kit import BOTH, Service, commit, new_store, opened, settle
 
-BOTH = pytest.mark.parametrize("mode", ["ordered", "unordered"])
 SUM = ValueState("sum", pa.int64(), default=0)
 NOTES = ValueState("notes")
 GROUPS = 16

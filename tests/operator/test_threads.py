@@ -11,9 +11,8 @@ import pytest
 
 from async_op import BlockingFunction, CallbackFunction, ElementFailed, InvocationContext, Record, ResultFuture
 from keygroups import ConfigError, ValueState
-from tests.operator.kit import Bench, commit, eventually, opened, settle
+from tests.operator.kit import BOTH, Bench, commit, eventually, opened, settle
 
-BOTH = pytest.mark.parametrize("mode", ["ordered", "unordered"])
 COUNT = ValueState("count", default=0)
 
 

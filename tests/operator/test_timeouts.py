@@ -9,9 +9,8 @@ import pytest
 
 from async_op import AsyncFunction, AsyncTimeoutError, InvocationContext, Record, Watermark
 from keygroups import ValueState
-from tests.operator.kit import Service, commit, opened, settle
+from tests.operator.kit import BOTH, Service, commit, opened, settle
 
-BOTH = pytest.mark.parametrize("mode", ["ordered", "unordered"])
 COUNT = ValueState("count", default=0)
 
 

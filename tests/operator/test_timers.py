@@ -12,9 +12,8 @@ from async_op import AsyncFunction, FixedDelayRetry, InvocationContext, Record, 
 from async_op.errors import AsyncTimeoutError, TimersUnavailable
 from keygroups import ConfigError, ValueState
 from keygroups.state.timers import Timer
-from tests.operator.kit import Bench, Instant, ManualClock, Service, commit, new_store, opened, settle
+from tests.operator.kit import BOTH, Bench, Instant, ManualClock, Service, commit, new_store, opened, settle
 
-BOTH = pytest.mark.parametrize("mode", ["ordered", "unordered"])
 NOW = 1_000_000
 """Where a `ManualClock` starts, in milliseconds."""
 

@@ -22,7 +22,7 @@ from async_op import AsyncFunction, ElementFailed
 from async_op.spark import AsyncPipeline
 from async_op.spark.epoch_times import EpochTimes, SubtaskTimes
 from keygroups import ConfigError, ValueState
-from snapshots import SnapshotStore
+from tests.spark.runs import PipelineRun
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -34,8 +34,6 @@ USERS = 7
 
 Click = tuple[str, int | None]
 """A user and a time in milliseconds."""
-
-SCHEMA = "user string, at timestamp, id bigint"
 
 
 class Sessions(AsyncFunction):
@@ -103,56 +101,31 @@ def clicks_of(file: int) -> list[Click]:
     return [("u8", None), *((f"u{(n // 4 - file) % USERS}", base + 200 * n) for n in range(20))]
 
 
-class Run:
-    """A pipeline over files in a folder, which may be started several times as if in several processes."""
+class Run(PipelineRun):
+    """Counts the clicks of sessions, file by file."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self.spark = spark
-        self.folder = folder
-        self.delivered: dict[int, list[tuple[Any, ...]]] = {}
-        self.fail_sink_at: int | None = None
-        self.function = Sessions(folder / "released")
+        super().__init__(
+            spark,
+            folder,
+            Sessions(folder / "released"),
+            "user string, at timestamp, id bigint",
+            key_by="user",
+            output_schema="user string, timer bigint, clicks bigint",
+            operator_id="sessions",
+            event_time="at",
+        )
         self.files = 0
 
     def write_input(self, files: int) -> None:
         for file in range(self.files, self.files + files):
             rows = [(user, at, 100 * file + n) for n, (user, at) in enumerate(clicks_of(file))]
             frame = self.spark.createDataFrame(rows, "user string, ms bigint, id bigint")
-            frame = frame.selectExpr("user", "timestamp_millis(ms) as at", "id")
-            frame.coalesce(1).write.mode("append").parquet(str(self.folder / "in"))
+            self.write_file(frame.selectExpr("user", "timestamp_millis(ms) as at", "id"))
         self.files += files
 
-    def sink(self, batch: DataFrame, epoch: int) -> None:
-        rows = sorted((tuple(row) for row in batch.collect()), key=str)
-        assert self.delivered.setdefault(epoch, rows) == rows
-        if epoch == self.fail_sink_at:
-            self.fail_sink_at = None
-            raise OSError("the sink is down")
-
-    def run(self, **options: Any) -> AsyncPipeline:
-        settings: dict[str, Any] = {
-            "key_by": "user",
-            "output_schema": "user string, timer bigint, clicks bigint",
-            "snapshots": self.folder / "snapshots",
-            "operator_id": "sessions",
-            "parallelism": 2,
-            "max_parallelism": 128,
-            "order_by": "id",
-            "event_time": "at",
-        }
-        pipeline = AsyncPipeline(self.function, **(settings | options))
-        stream = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
-        pipeline.start(
-            stream.parquet(str(self.folder / "in")).withWatermark("at", f"{DELAY} milliseconds"),
-            self.sink,
-            checkpoint_location=self.folder / "checkpoint",
-            trigger={"availableNow": True},
-        ).awaitTermination()
-        return pipeline
-
-    @property
-    def store(self) -> SnapshotStore:
-        return SnapshotStore(self.folder / "snapshots", "sessions")
+    def stream(self, **options: Any) -> DataFrame:
+        return super().stream(**options).withWatermark("at", f"{DELAY} milliseconds")
 
     def epochs(self) -> list[list[tuple[Any, ...]]]:
         return [rows for _, rows in sorted(self.delivered.items())]
@@ -167,8 +140,7 @@ class Run:
 def run(spark: SparkSession, tmp_path: Path) -> Iterator[Run]:
     run = Run(spark, tmp_path)
     yield run
-    for query in spark.streams.active:
-        query.stop()
+    run.stop()
 
 
 def test_sessions_end_in_the_epoch_whose_watermark_passes_them(run: Run) -> None:
@@ -280,7 +252,7 @@ def test_a_timer_of_the_clock_that_is_due_begins_an_epoch(spark: SparkSession, t
 
 def test_event_time_needs_a_column_with_a_watermark(run: Run, tmp_path: Path) -> None:
     run.write_input(1)
-    stream = run.spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "in"))
+    stream = run.spark.readStream.schema(run.schema).parquet(str(tmp_path / "in"))
     for column, reason in (("at", "withWatermark"), ("when", "the columns are")):
         pipeline = AsyncPipeline(
             run.function,
