@@ -23,6 +23,11 @@ SUBSET = (
     "tests/unit/test_incremental.py",
     "tests/unit/test_keyed_state.py",
     "tests/unit/test_rewrite.py",
+    "tests/unit/test_arrow.py",
+    "tests/unit/test_commit.py",
+    "tests/unit/test_commit_outcome.py",
+    "tests/unit/test_restore.py",
+    "tests/unit/test_row_groups.py",
     "tests/unit/test_snapshot_store.py",
     "tests/unit/test_state_kinds.py",
     "tests/unit/test_cli.py",
@@ -35,7 +40,7 @@ PANDAS = "pandas>=2.2,<3"
 OF_PANDAS = "ignore:The 'generic' unit for NumPy:DeprecationWarning"
 # Arrow before 26 cannot read a Parquet file with a null in a list of fixed size that it has written itself.
 BROKEN_IN_ARROW = (
-    "tests/unit/test_snapshot_store.py::TestToArrow::test_values_have_the_declared_type_here_and_in_later_snapshots"
+    "tests/unit/test_arrow.py::TestToArrow::test_values_have_the_declared_type_here_and_in_later_snapshots"
     "[fixed_size_list<item: int64>[2]-value19]"
 )
 
