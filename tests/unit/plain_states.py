@@ -8,9 +8,10 @@ import pyarrow as pa
 from immutables import Map
 
 from keygroups import AggregatingState, ListState, MapState, ReducingState, key_group_of
-from keygroups.state import SharedList, identity_of, original_of
+from keygroups.state import SharedList, original_of
 from snapshots import Snapshot
-from tests.snapshot_kit import COUNT, PROFILE, loaded
+from tests.backends import contents
+from tests.snapshot_kit import COUNT, PROFILE
 
 CLICKS, PRICES = ListState("clicks", pa.string()), MapState("prices", pa.float64())
 TOTAL = ReducingState("total", lambda one, other: one + other, pa.int64())
@@ -24,10 +25,11 @@ def plain_content(snapshot: Snapshot, descriptor: Any, parallelism: int | None =
         restore = snapshot.restore(subtask, parallelism)
         declared = [one for one in (COUNT, PROFILE, CLICKS, PRICES, TOTAL, MEAN) if one.name != descriptor.name]
         declared = [one for one in declared if one.name in snapshot.state_names]
-        for key_group, group in restore.states([descriptor, *declared])[descriptor.name].items():
-            for key, value in loaded(group).items():
+        for key_group, values in contents(restore.states([descriptor, *declared])[descriptor.name]).items():
+            for identity, value in values.items():
+                key = original_of(identity)
                 assert key_group == key_group_of(key, snapshot.max_parallelism, snapshot.manifest.hash)
-                content[identity_of(key)] = plain(value)
+                content[identity] = plain(value)
     return content
 
 

@@ -16,7 +16,8 @@ from keygroups import ConfigError, ListState, MapState, NullKey, UnsupportedKey,
 from keygroups.errors import UnstorableValue
 from keygroups.state import identity_of, original_of
 from snapshots import DuplicateKey, SnapshotExists, buckets, files, rows
-from tests.snapshot_kit import COUNT, PROFILE, G, content_of, loaded, new_store, words
+from tests.backends import contents
+from tests.snapshot_kit import COUNT, PROFILE, G, content_of, new_store, words
 from tests.unit.plain_states import CLICKS, MEAN, PRICES, TOTAL, plain, plain_content
 
 KEYS = st.one_of(
@@ -49,8 +50,8 @@ def test_a_bootstrapped_state_is_restored_as_it_was_given(content: dict[Any, Any
     for subtask in range(parallelism):
         states = snapshot.restore(subtask).states([PROFILE, ListState("lists"), MapState("maps")])
         for name, groups in states.items():
-            for group in groups.values():
-                found[name] |= {identity_of(key): plain(value) for key, value in loaded(group).items()}
+            for values in contents(groups).values():
+                found[name] |= {identity: plain(value) for identity, value in values.items()}
     assert found["profile"] == content
     assert {key: value[0] for key, value in found["lists"].items()} == content
     assert {key: value["value"] for key, value in found["maps"].items()} == content

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from keygroups import KeyGroupRange, ValueState, key_group_of, range_of
-from keygroups.state import MISSING, MemoryBackend, identity_of
+from keygroups.state import MISSING, MemoryBackend, identity_of, original_of
 from snapshots import InFlightElement, OperatorStateCut, Snapshot, SnapshotStore, SubtaskSnapshot
 from snapshots.subtask import NO_KEY_GROUP
-from tests.snapshot_kit import loaded
+from tests.backends import contents
 
 AMOUNT = ValueState("amount", pa.int64())
 PROFILE = ValueState("profile")
@@ -108,10 +108,11 @@ def content(snapshot: Snapshot, parallelism: int | None = None) -> dict[str, dic
     for subtask in range(parallelism or snapshot.parallelism):
         restore = snapshot.restore(subtask, parallelism)
         for name, groups in restore.states(STATES).items():
-            for group, lazy in groups.items():
-                for key, value in loaded(lazy).items():
+            for group, values in contents(groups).items():
+                for identity, value in values.items():
+                    key = original_of(identity)
                     assert key_group_of(key, snapshot.max_parallelism, snapshot.manifest.hash) == group
-                    assert found[name].setdefault(identity_of(key), value) is value
+                    assert found[name].setdefault(identity, value) is value
     return found
 
 
