@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import pickle
-from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from keygroups import UnsupportedKey, key_group_of, range_of, subtask_of
-from keygroups.state import MISSING, MemoryBackend, Transaction, identity_of, memory
+from keygroups import UnsupportedKey
+from keygroups.state import memory
 from snapshots import (
     CommitConflict,
     IncompatibleSnapshot,
     IncompleteSnapshot,
     InFlightElement,
     Snapshot,
-    SubtaskSnapshot,
     columns,
     files,
     writer,
@@ -27,43 +25,22 @@ from snapshots import (
 from snapshots.layers import layers_of
 from snapshots.manifest import Manifest
 from snapshots.versions import expired_version
-from tests.snapshot_kit import (
-    COUNT,
-    PROFILE,
-    Content,
-    G,
-    content_of,
-    loaded,
-    new_store,
-    part,
-    record,
-    restored,
-    watermark,
-)
+from tests.property.modelled_operator import NO_FLINK_KEY, STATES, Barrier, Operator
+from tests.snapshot_kit import Content, G, content_of, new_store
 
-STATES = (COUNT, PROFILE)
 # Few, so that they meet again.
 KEYS = st.sampled_from([*range(-4, 5), "", "a", "ä", b"a", ("a", 1), 1.5])
 PARALLELISMS = st.sampled_from([1, 2, 3, 4, 5, 7, G])
 # More, fewer, and as many as divide nothing; 4,096 would be the same with more of them empty.
 MAX_PARALLELISMS = st.sampled_from([G, 4 * G, G - 5, 3 * G + 1])
-NO_FLINK_KEY = b"a"
 COUNTS = st.none() | st.integers(-(2**63), 2**63 - 1)
 PROFILES = st.none() | st.integers() | st.text(max_size=3) | st.tuples(st.integers(), st.binary(max_size=3))
 SOME_COUNTS = st.dictionaries(KEYS, COUNTS, max_size=4)
 ROUNDS = st.tuples(SOME_COUNTS, KEYS, SOME_COUNTS, KEYS)
 
 
-class Barrier(NamedTuple):
-    """What was cut, and what it must turn out to be."""
-
-    parts: list[SubtaskSnapshot]
-    model: Content
-    queues: list[list[InFlightElement]]
-
-
 class SnapshotMachine(RuleBasedStateMachine):
-    """All subtasks of one operator, in one process, and what they should hold."""
+    """An operator and its stores: what it does, what is committed, lost and restored."""
 
     @initialize(
         parallelism=PARALLELISMS,
@@ -84,119 +61,43 @@ class SnapshotMachine(RuleBasedStateMachine):
         self.limits.setattr(files, "ROW_GROUP_BYTES", 200)
         self.limits.setattr(columns, "PIECE_ROWS_MAX", 2)
         self.limits.setattr(memory, "CHANGED_KEYS_MIN", changed_min)
-        self.max_parallelism, self.hash = G, "xxhash64"
+        self.operator = Operator(parallelism, keyed)
         self.restored_from: int | None = None
         self.store = new_store()
         self.other_store = new_store()
         self.history: dict[int, tuple[Content, list[list[InFlightElement]]]] = {}
-        self.keyed = keyed
-        self.model: Content = {state.name: {} for state in STATES}
         self.committed: Content = {state.name: {} for state in STATES}
         self.committed_elements: list[list[InFlightElement]] = []
         self.barrier: Barrier | None = None
         self.snapshot: Snapshot | None = None
-        self.identity = 0
-        self.begin(parallelism)
-
-    def begin(self, parallelism: int) -> None:
-        self.parallelism = parallelism
-        self.backends = [
-            MemoryBackend(STATES, range_of(n, parallelism, self.max_parallelism)) for n in range(parallelism)
-        ]
-        self.queues: list[list[InFlightElement]] = [[] for _ in range(parallelism)]
-        self.watermarks: list[int | None] = [None] * parallelism
-
-    def owner(self, key: Any) -> tuple[MemoryBackend, int]:
-        key_group = self.key_group_of(key)
-        return self.backends[subtask_of(key_group, self.parallelism, self.max_parallelism)], key_group
-
-    def key_group_of(self, key: Any) -> int:
-        return key_group_of(key, self.max_parallelism, self.hash)
-
-    def takes(self, key: Any) -> bool:
-        return key != NO_FLINK_KEY or self.hash != "flink"
 
     # What the function does with its state.
 
     @rule(counts=st.dictionaries(KEYS, COUNTS, max_size=8))
     def put(self, counts: dict[Any, int | None]) -> None:
-        counts = {key: count for key, count in counts.items() if self.takes(key)}
-        for key, count in counts.items():
-            backend, key_group = self.owner(key)
-            backend.tables["count"].put(key_group, identity_of(key), count)
-        self.model["count"] |= counts
+        self.operator.put(counts)
 
     @rule(key=KEYS, state=st.sampled_from(["count", "profile"]))
     def delete(self, key: Any, state: str) -> None:
-        if not self.takes(key):
-            return
-        backend, key_group = self.owner(key)
-        backend.tables[state].put(key_group, identity_of(key), MISSING)
-        self.model[state].pop(key, None)
+        self.operator.delete(key, state)
 
     @rule(key=KEYS, count=COUNTS, profile=PROFILES, completes=st.booleans())
     def invoke(self, key: Any, count: int | None, profile: object, completes: bool) -> None:
-        if not self.takes(key):
-            return
-        backend, key_group = self.owner(key)
-        transaction = Transaction(backend, key, key_group)
-        assert transaction.state(PROFILE).value() == self.model["profile"].get(key)
-        transaction.state(PROFILE).update(profile)
-        if count is None:
-            transaction.state(COUNT).clear()
-        else:
-            transaction.state(COUNT).update(count)
-        if not completes:
-            transaction.abandon()
-            return
-        transaction.commit()
-        self.model["profile"][key] = profile
-        self.model["count"].pop(key, None)
-        if count is not None:
-            self.model["count"][key] = count
+        self.operator.invoke(key, count, profile, completes)
 
     # What comes in and goes out.
 
     @rule(key=KEYS, subtask=st.integers(0, G - 1), completed=st.booleans())
     def arrive(self, key: Any, subtask: int, completed: bool) -> None:
-        """A record; without keys, whichever subtask the source gives it to."""
-        if not self.takes(key):
-            return
-        if self.keyed:
-            subtask = subtask_of(self.key_group_of(key), self.parallelism, self.max_parallelism)
-        subtask %= self.parallelism
-        self.identity += 1
-        element = record(
-            key if self.keyed else None,
-            self.next_sequence(subtask),
-            subtask,
-            value=key,
-            element_id=str(self.identity),
-            completed=completed,
-            outputs=(key, self.identity) if completed else None,
-        )
-        key_group = self.key_group_of(key) if self.keyed else element.key_group
-        self.queues[subtask].append(element._replace(key_group=key_group))
+        self.operator.arrive(key, subtask, completed)
 
     @rule(step=st.integers(1, 5))
     def advance(self, step: int) -> None:
-        """A watermark, which reaches every subtask."""
-        for subtask, queue in enumerate(self.queues):
-            known = [element.timestamp for element in queue if element.is_watermark]
-            newest = known[-1] if known else self.watermarks[subtask]
-            queue.append(watermark((newest or 0) + step, self.next_sequence(subtask), subtask))
+        self.operator.advance(step)
 
     @rule(subtask=st.integers(0, G - 1))
     def emit(self, subtask: int) -> None:
-        """The head of a queue leaves."""
-        subtask %= self.parallelism
-        if self.queues[subtask]:
-            element = self.queues[subtask].pop(0)
-            if element.is_watermark:
-                self.watermarks[subtask] = element.timestamp
-
-    def next_sequence(self, subtask: int) -> int:
-        return self.queues[subtask][-1].sequence + 1 if self.queues[subtask] else 0
+        self.operator.emit(subtask)
 
     # What the coordinator does.
 
@@ -204,26 +105,13 @@ class SnapshotMachine(RuleBasedStateMachine):
     @rule()
     def cut(self) -> None:
         """The operator goes on at once; what is cut is written later, or never."""
-        parts = [
-            part(
-                backend,
-                subtask,
-                self.parallelism,
-                self.queues[subtask],
-                self.watermarks[subtask],
-                self.max_parallelism,
-                self.hash,
-            )
-            for subtask, backend in enumerate(self.backends)
-        ]
-        model = {state: dict(values) for state, values in self.model.items()}
-        self.barrier = Barrier(parts, model, [list(queue) for queue in self.queues])
+        self.barrier = self.operator.cut()
 
     @precondition(lambda self: self.barrier is not None)
     @rule(parallelism=PARALLELISMS, again=st.booleans())
     def write(self, parallelism: int, again: bool) -> None:
         assert self.barrier is not None
-        self.snapshot = self.store.write(self.barrier.parts, source_position={"identity": self.identity})
+        self.snapshot = self.store.write(self.barrier.parts, source_position={"identity": self.operator.identity})
         self.committed, self.committed_elements = self.barrier.model, self.barrier.queues
         if not again:
             self.barrier = None
@@ -238,7 +126,7 @@ class SnapshotMachine(RuleBasedStateMachine):
             self.cut()
             self.put(meanwhile)
             self.delete(removed_meanwhile, "count")
-            self.write(self.parallelism, again=False)
+            self.write(self.operator.parallelism, again=False)
             for key in (*counts, *meanwhile):
                 self.read(key)
 
@@ -277,7 +165,7 @@ class SnapshotMachine(RuleBasedStateMachine):
     @rule(parallelism=PARALLELISMS)
     def repartition(self, parallelism: int) -> None:
         self.committed, self.committed_elements = self.history[max(self.store.versions())]
-        parallelism = min(parallelism, self.max_parallelism)
+        parallelism = min(parallelism, self.operator.max_parallelism)
         self.snapshot = self.store.repartition(parallelism)
         assert self.snapshot.parallelism == parallelism
         self.check_snapshot(None)
@@ -313,7 +201,7 @@ class SnapshotMachine(RuleBasedStateMachine):
         manifest = self.snapshot.manifest
         assert (manifest.max_parallelism, manifest.hash) == (max_parallelism, hash_)
         assert not manifest.files_of("delta")
-        if self.barrier is not None and (max_parallelism, hash_) != (self.max_parallelism, self.hash):
+        if self.barrier is not None and (max_parallelism, hash_) != (self.operator.max_parallelism, self.operator.hash):
             with pytest.raises(IncompatibleSnapshot):
                 self.store.write(self.barrier.parts)
         self.other_store = new_store()
@@ -373,8 +261,7 @@ class SnapshotMachine(RuleBasedStateMachine):
         latest = self.store.latest()
         if latest is None:
             self.barrier = None
-            self.model = {state: {} for state in self.model}
-            self.begin(min(parallelism or self.parallelism, self.max_parallelism))
+            self.operator.begin(parallelism or self.operator.parallelism, {})
             return
         self.snapshot = latest
         self.committed, self.committed_elements = self.history[latest.version]
@@ -382,51 +269,19 @@ class SnapshotMachine(RuleBasedStateMachine):
 
     def restore(self, snapshot: Snapshot, parallelism: int | None) -> None:
         self.barrier = None
-        self.model = {state: dict(values) for state, values in self.committed.items()}
         snapshot = pickle.loads(pickle.dumps(snapshot))
         self.hold(snapshot.version)
-        self.max_parallelism, self.hash = snapshot.max_parallelism, snapshot.manifest.hash
-        self.begin(min(parallelism or snapshot.parallelism, self.max_parallelism))
-        self.backends = [restored(snapshot, n, self.parallelism) for n in range(self.parallelism)]
-        for subtask in range(self.parallelism):
-            queue = snapshot.restore(subtask, self.parallelism).queue()
-            self.check_order(subtask, queue.elements)
-            self.queues[subtask] = [element._replace(channel=subtask) for element in queue.elements]
-            self.watermarks[subtask] = queue.watermark
-        self.check_elements()
-
-    def check_order(self, subtask: int, elements: tuple[InFlightElement, ...]) -> None:
-        """Within what one old queue gave, nothing has overtaken anything."""
-        for channel, before in enumerate(self.committed_elements):
-            came = [e.element_id for e in elements if e.channel == channel and not e.is_watermark]
-            assert came == [e.element_id for e in before if e.element_id in set(came) and not e.is_watermark]
-        if self.keyed:
-            records = [element for element in elements if not element.is_watermark]
-            assert all(element.key_group == self.key_group_of(element.key) for element in records)
-            owners = {subtask_of(element.key_group, self.parallelism, self.max_parallelism) for element in records}
-            assert owners <= {subtask}
-
-    def check_elements(self) -> None:
-        """No record is lost, doubled or changed but for its place."""
-        assert placeless(self.queues) == placeless(self.committed_elements)
+        self.operator.restore(snapshot, parallelism, self.committed, self.committed_elements)
 
     # What holds at all times.
 
     @rule(key=KEYS)
     def read(self, key: Any) -> None:
-        if not self.takes(key):
-            return
-        backend, key_group = self.owner(key)
-        for state in STATES:
-            expected = self.model[state.name].get(key, MISSING)
-            found = backend.tables[state.name].get(key_group, identity_of(key))
-            assert (found, type(found)) == (expected, type(expected))
+        self.operator.check_value(key)
 
     @invariant()
     def every_key_group_has_one_owner(self) -> None:
-        count = self.max_parallelism
-        owners = Counter(group for n in range(self.parallelism) for group in range_of(n, self.parallelism, count))
-        assert owners == Counter(range(count))
+        self.operator.check_owners()
 
     def check_snapshot(self, parallelism: int | None) -> None:
         assert self.snapshot is not None
@@ -455,27 +310,14 @@ class SnapshotMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """The union over the subtasks, loaded whole, is the model."""
-        if not hasattr(self, "backends"):
+        if not hasattr(self, "operator"):
             return
         self.limits.undo()
-        held: Content = {state.name: {} for state in STATES}
-        for backend in self.backends:
-            for cut in backend.cut():
-                for key_group, group in cut.groups.items():
-                    for key, value in loaded(group).items():
-                        assert self.key_group_of(key) == key_group
-                        assert key not in held[cut.descriptor.name]
-                        held[cut.descriptor.name][key] = value
-        assert held == self.model
+        self.operator.check_content()
 
 
 def has_same_key_groups(one: Manifest, other: Manifest) -> bool:
     return (one.max_parallelism, one.hash) == (other.max_parallelism, other.hash)
-
-
-def placeless(queues: list[list[InFlightElement]]) -> Counter[str]:
-    records = (element for queue in queues for element in queue if not element.is_watermark)
-    return Counter(repr(element._replace(channel=0, sequence=0, key_group=0)) for element in records)
 
 
 TestSnapshotModel = SnapshotMachine.TestCase

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from snapshots import Snapshot, SnapshotStore
 from snapshots.manifest import DataFile
-from tests.unit.test_rewrite import check_layout, content, elements, operator, watermark
+from tests.unit.varied_operator import check_layout, content, elements, operator, watermark
 
 pytestmark = pytest.mark.spark
 

@@ -7,7 +7,6 @@ import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,12 +24,7 @@ from snapshots import (
 from snapshots.filesystem import Folder, open_folder
 from snapshots.testing import FolderWrapper
 from snapshots.testing.wrappers import Operation
-from tests.snapshot_kit import COUNT, PROFILE, G, content_of, new_store, parts, record, restored
-
-
-@pytest.fixture(params=["memory", "local"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotStore:
-    return new_store(str(tmp_path) if request.param == "local" else None)
+from tests.snapshot_kit import COUNT, PROFILE, G, content_of, parts, record, restored
 
 
 def count(number: int) -> list[Any]:

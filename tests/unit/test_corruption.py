@@ -12,91 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from keygroups import KeyGroupRange, key_group_of, subtask_of
+from keygroups import KeyGroupRange
 from keygroups.codec import unpack
-from keygroups.state import MISSING
-from snapshots import Problem, Snapshot, SnapshotCorrupted, SnapshotNotFound, SnapshotStore, StorageUnavailable
-from snapshots.filesystem import Folder
+from snapshots import Problem, Snapshot, SnapshotCorrupted, SnapshotStore, StorageUnavailable
 from snapshots.manifest import DataFile, manifest_name
-from snapshots.parquet import ParquetReader
 from snapshots.testing import FolderWrapper
 from snapshots.testing.wrappers import Operation
-from tests.snapshot_kit import G, content_of, new_store, part, parts, record, restored, watermark, words
+from tests.snapshot_kit import new_store, part, parts, record, restored
+from tests.unit.damage import KINDS, SEED, Damaged, check_refused, content, written
 
-SEED = 20_260_102
 FLIPS_IN_PAGES = 100
 FLIPS_IN_THE_FOOTER = 40
-
-KINDS = ["count", "profile", "delta", "in_flight", "output"]
-OUTPUTS = pa.table({"key": words(40), "score": pa.array(range(40), pa.int64())})
-
-
-class Damaged:
-    """A snapshot of two subtasks, of which one file is changed."""
-
-    def __init__(self, kind: str, shift: int = 0) -> None:
-        self.store = new_store()
-        self.snapshot = written(self.store, shift)
-        self.file = next(file for file in self.snapshot.manifest.files if kind in (file.state, file.kind))
-        self.path = self.snapshot.folder.path(self.file.path)
-        self.data = self.read_bytes(self.file.path)
-        self.sound = content(self.snapshot, self.file)
-
-    def read_bytes(self, path: str) -> bytes:
-        return self.snapshot.folder.read(path)
-
-    def put(self, data: bytes) -> None:
-        self.snapshot.folder.filesystem.pipe_file(self.path, data)
-
-    def remove(self) -> None:
-        self.snapshot.folder.filesystem.rm_file(self.path)
-
-    @property
-    def pages(self) -> range:
-        return range(len(self.data) - self.file.footer_bytes)
-
-    @property
-    def footer(self) -> range:
-        return range(len(self.data) - self.file.footer_bytes, len(self.data))
-
-
-def written(store: SnapshotStore, shift: int = 0) -> Snapshot:
-    """Write a snapshot that has files of every kind; another `shift` gives the same sizes and bounds.
-
-    It is the second version: the first is what its deltas change.
-    """
-    keys = words(40)
-    turned = keys[shift:] + keys[:shift]
-    state: dict[str, dict[Any, object]] = {
-        "count": {key: number for number, key in enumerate(turned)},
-        "profile": {key: {"name": key, "rank": (number, None)} for number, key in enumerate(turned)},
-    }
-    queue = [record(key, n, completed=n % 2 == 0, outputs=(n,) if n % 2 == 0 else None) for n, key in enumerate(keys)]
-    queue += [watermark(100 + channel, 1000, channel) for channel in range(2)]
-    before = store.write(parts(state))
-    backends = [restored(before, subtask) for subtask in range(2)]
-    for number, key in enumerate(turned[:8]):
-        key_group = key_group_of(key, G)
-        value = MISSING if number % 4 == 0 else 1000 + number
-        backends[subtask_of(key_group, 2, G)].tables["count"].put(key_group, key, value)
-    pending = store.begin()
-    cuts = [part(b, n, 2, [e for e in queue if e.channel == n]) for n, b in enumerate(backends)]
-    return pending.commit([pending.write_subtask(cut, OUTPUTS) for cut in cuts])
-
-
-def content(snapshot: Snapshot, file: DataFile) -> object:
-    """Return everything that the ways of reading such a file give."""
-    if file.kind == "output":
-        return ParquetReader(snapshot.folder, file).read_all().to_pydict()
-    if file.kind == "in_flight":
-        queues = [snapshot.restore(subtask, p).queue() for p in (1, 2, 3) for subtask in range(p)]
-        return snapshot.in_flight().to_pydict(), queues
-    assert file.state is not None
-    return snapshot.to_arrow(file.state).to_pydict(), [content_of(snapshot, p)[file.state] for p in (1, 2, 3)]
-
-
-def names(folder: Folder) -> list[str]:
-    return sorted(folder.filesystem.find(folder.root))
 
 
 def check_found(damaged: Damaged) -> None:
@@ -108,17 +34,6 @@ def check_found(damaged: Damaged) -> None:
     ]
     assert report.problems[0].what
     assert not report.ok
-
-
-def check_refused(damaged: Damaged) -> None:
-    """Every way of reading raises, and leaves the storage as it was."""
-    before = names(damaged.snapshot.folder)
-    with pytest.raises(SnapshotCorrupted) as refused:
-        content(damaged.snapshot, damaged.file)
-
-    assert (refused.value.path, refused.value.key_groups) == (damaged.path, damaged.file.key_groups)
-    assert refused.value.damage
-    assert names(damaged.snapshot.folder) == before
 
 
 def check_never_garbage(damaged: Damaged) -> bool:
@@ -389,70 +304,3 @@ def test_a_storage_that_does_not_answer_is_not_damage(damaged: Damaged, answer: 
     else:
         with pytest.raises(SnapshotCorrupted, match="bad sector"):
             content(snapshot, damaged.file)
-
-
-def changes_of_a_manifest() -> list[Callable[[bytes], bytes]]:
-    choose = random.Random(SEED)
-
-    def flip(data: bytes) -> bytes:
-        changed = bytearray(data)
-        changed[choose.randrange(len(data))] ^= 1 << choose.randrange(8)
-        return bytes(changed)
-
-    return [lambda data: b"", lambda data: data[:-1], lambda data: data + b"\n", lambda data: data[::-1], *[flip] * 20]
-
-
-class TestManifest:
-    """The file that has no key groups, and without which the others do not count."""
-
-    def test_damage_is_found_and_never_an_empty_start_or_an_older_snapshot(self) -> None:
-        store = new_store()
-        folder = written(store).folder
-        path, data = folder.path(manifest_name(2)), folder.read(manifest_name(2))
-        before = names(folder)
-        for change in changes_of_a_manifest():
-            folder.filesystem.pipe_file(path, change(data))
-
-            uses: list[Callable[[], object]] = [
-                store.latest,
-                store.begin,
-                lambda: store.load(2),
-                lambda: store.repartition(1),
-                lambda: store.write(parts({})),
-                store.compact,
-            ]
-            for use in uses:
-                with pytest.raises(SnapshotCorrupted) as refused:
-                    use()
-                assert (refused.value.path, refused.value.key_groups) == (path, None)
-            for report in (store.verify(), store.verify(2)):
-                assert [(problem.path, problem.key_groups) for problem in report.problems] == [(path, None)]
-                assert (report.version, report.ok) == (2, False)
-            assert store.verify(1).ok
-        assert names(folder) == before
-
-    def test_a_missing_version_is_not_found_and_others_stay(self) -> None:
-        store = new_store()
-        for _ in range(3):
-            folder = store.write(parts({})).folder
-        folder.filesystem.rm_file(folder.path(manifest_name(2)))
-
-        for use in (store.load, store.verify):
-            with pytest.raises(SnapshotNotFound, match="version 2"):
-                use(2)
-        assert store.versions() == [1, 3]
-        assert store.verify(3).ok
-
-    def test_swapped_manifests_are_found(self) -> None:
-        store = new_store()
-        folder = written(store).folder
-        written(store, shift=1)
-        one, two = folder.read(manifest_name(1)), folder.read(manifest_name(2))
-        folder.filesystem.pipe_file(folder.path(manifest_name(1)), two)
-        folder.filesystem.pipe_file(folder.path(manifest_name(2)), one)
-
-        for version in (1, 2):
-            (problem,) = store.verify(version).problems
-            assert (problem.path, problem.key_groups) == (folder.path(manifest_name(version)), None)
-            with pytest.raises(SnapshotCorrupted, match="moved or renamed"):
-                store.load(version)

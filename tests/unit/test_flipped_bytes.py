@@ -7,7 +7,7 @@ import pytest
 
 from snapshots import SnapshotCorrupted
 from snapshots.parquet import ROW_GROUP_DIGESTS, ParquetReader
-from tests.unit.test_corruption import KINDS, Damaged, check_refused
+from tests.unit.damage import KINDS, Damaged, check_refused
 
 MAGIC_BYTES = 4
 
@@ -44,7 +44,7 @@ def test_a_changed_header_of_a_page_is_noticed_by_every_way_of_reading(kind: str
 def test_the_digests_are_in_the_footer_of_a_file_of_several_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("snapshots.files.ROW_GROUP_ROWS_MIN", 1)
     # As long as what is reserved for a digest, and in the statistics before it.
-    monkeypatch.setattr("tests.unit.test_corruption.words", lambda count: ["?" * 16 + f"{n}" for n in range(count)])
+    monkeypatch.setattr("tests.unit.damage.words", lambda count: ["?" * 16 + f"{n}" for n in range(count)])
     damaged = Damaged("count")
     reader = ParquetReader(damaged.snapshot.folder, damaged.file)
     metadata = reader.metadata()

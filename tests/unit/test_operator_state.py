@@ -1,9 +1,15 @@
+"""Operator state: how its items are dealt to subtasks, and how it is stored."""
+
 from __future__ import annotations
+
+import pickle
 
 import pytest
 
 from keygroups import ConfigError
 from keygroups.operator_state import broadcast, split, union
+from snapshots import OperatorStateCut, Snapshot, SubtaskSnapshot
+from tests.snapshot_kit import G, new_store, parts
 
 
 def test_split_deals_contiguous_runs_across_the_old_subtasks() -> None:
@@ -69,3 +75,50 @@ def test_an_impossible_parallelism_is_refused(parallelism: int) -> None:
             redistribute([[1]], parallelism)
     with pytest.raises(ConfigError, match=f"parallelism={parallelism}"):
         split({"a": [[1]]}, parallelism)
+
+
+@pytest.mark.usefixtures("each_backend")
+class TestOperatorState:
+    def snapshot(self, parallelism: int = 2) -> Snapshot:
+        made = []
+        for subtask, cuts in enumerate(parts({}, parallelism=parallelism)):
+            states = (
+                OperatorStateCut("offsets", "split", tuple((subtask, n) for n in range(subtask + 2))),
+                OperatorStateCut("seen", "union", (subtask,)),
+                OperatorStateCut("rules", "broadcast", ("rule", {"n": 1})),
+                OperatorStateCut("none", "split", ()),
+            )
+            made.append(
+                SubtaskSnapshot(
+                    subtask_index=subtask,
+                    parallelism=parallelism,
+                    max_parallelism=G,
+                    hash="xxhash64",
+                    states=cuts.states,
+                    operator_states=states,
+                )
+            )
+        store = new_store()
+        snapshot = store.write(made)
+        assert store.verify().ok
+        return snapshot
+
+    @pytest.mark.parametrize("parallelism", [1, 2, 3, 7])
+    def test_items_are_dealt_by_their_mode(self, parallelism: int) -> None:
+        snapshot = self.snapshot()
+        restores = [pickle.loads(pickle.dumps(snapshot.restore(n, parallelism))) for n in range(parallelism)]
+
+        dealt = [restore.operator_state("offsets") for restore in restores]
+        assert [item for share in dealt for item in share] == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
+        assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+        assert [restore.operator_state("seen") for restore in restores] == [[0, 1]] * parallelism
+        assert [restore.operator_state("rules") for restore in restores] == [["rule", {"n": 1}]] * parallelism
+        assert [restore.operator_state("none") for restore in restores] == [[]] * parallelism
+        assert restores[0].operator_state("unknown") == []
+
+    def test_only_needed_files_are_read(self, reads: list[int]) -> None:
+        snapshot = self.snapshot()
+        reads.clear()
+        snapshot.restore(0).operator_state("offsets")
+
+        assert len(reads) == 2

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from snapshots import SnapshotStore
-from tests.unit.test_rewrite import content, elements, operator
+from tests.unit.varied_operator import content, elements, operator
 
 # Says each operation on the storage, and then waits until it is allowed.
 DRIVER = """

@@ -15,18 +15,14 @@ import typer.main
 
 from snapshots import SnapshotStore, store
 from snapshots.cli import app
-from tests.cli_kit import Cli, runner
+from tests.cli_kit import Cli
 from tests.snapshot_kit import parts, record, words
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
 CLI = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
 COMMANDS: dict[str, Any] = typer.main.get_command(app.app).commands  # type: ignore[attr-defined]
 PROGRAM = "from snapshots.cli import main; main()"
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return runner(capsys)
 
 
 @pytest.fixture
@@ -181,7 +177,7 @@ register_codec("fraction", Fraction, str, Fraction)
 
 
 def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])} | environment
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | environment
     command = [sys.executable, "-c", PROGRAM, *arguments]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
@@ -197,7 +193,7 @@ SnapshotStore("store", "enrich").bootstrap({ValueState("part"): [("a", Fraction(
 
 def test_a_module_with_codecs_is_imported(tmp_path: Path) -> None:
     (tmp_path / "codecs_of_mine.py").write_text(CODECS)
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", WRITES_FRACTIONS], cwd=tmp_path, env=environment, check=True)
     arguments = ("export", "store/enrich", "--state", "part", "--to", "part.jsonl")
 
@@ -225,7 +221,7 @@ def test_the_shell_completes_commands_and_options(tmp_path: Path) -> None:
 def shown_on_a_terminal(arguments: list[str], **environment: str) -> str:
     """Return what a command writes to a terminal."""
     main, other = pty.openpty()
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "TERM": "xterm"} | environment
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"} | environment
     command = [sys.executable, "-c", PROGRAM, *arguments]
     process = subprocess.Popen(command, stdout=other, stderr=other, env=environment)
     os.close(other)

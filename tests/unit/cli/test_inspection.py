@@ -1,3 +1,5 @@
+"""What commands show of keys and key groups: their sizes, what differs between versions, and exports."""
+
 from __future__ import annotations
 
 import json
@@ -9,13 +11,8 @@ import pytest
 from keygroups import key_group_of
 from keygroups.state import MISSING
 from snapshots import Snapshot, SnapshotStore, SubtaskSnapshot
-from tests.cli_kit import Cli, runner
+from tests.cli_kit import Cli
 from tests.snapshot_kit import G, part, parts, record, restored, words
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return runner(capsys)
 
 
 @pytest.fixture

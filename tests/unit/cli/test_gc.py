@@ -1,45 +1,16 @@
+"""The command `gc`: what it shows, what it removes, and what it refuses."""
+
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from snapshots import SnapshotStore
-from snapshots.cli import app
 from snapshots.filesystem import LocalFolder
+from tests.cli_kit import Answer, Cli
 from tests.snapshot_kit import parts
-
-
-@dataclass(frozen=True)
-class Answer:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Cli = Callable[..., Answer]
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    def run(*arguments: str) -> Answer:
-        try:
-            code = app.run(arguments)
-        except SystemExit as leaving:
-            code = int(leaving.code or 0)
-        captured = capsys.readouterr()
-        return Answer(code, captured.out, captured.err)
-
-    return run
 
 
 @pytest.fixture
