@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from async_op import AsyncFunction, AsyncWaitOperator
 from keygroups import KeyGroupRange, key_group_of, range_of
 from keygroups.errors import ConfigError, UnsupportedKey
-from keygroups.state import MemoryBackend
+from keygroups.state import MISSING, MemoryBackend
 from snapshots import (
     CommitConflict,
     IncompatibleSnapshot,
@@ -29,7 +29,7 @@ from snapshots import (
 )
 from snapshots.filesystem import MemoryFolder
 from snapshots.testing import Crash, Fault, FaultyFolder
-from tests.snapshot_kit import new_store
+from tests.snapshot_kit import content_of, new_store, words
 from tests.unit.varied_operator import (
     AMOUNT,
     EMPTY,
@@ -124,18 +124,31 @@ class TestContent:
         items = [item for n in range(2) for item in after.restore(n).operator_state("offsets")]
         assert items == [f"partition {n}" for n in range(3)]
 
-    def test_a_key_that_the_new_hash_does_not_take_is_named(self) -> None:
+    def test_a_key_that_the_new_hash_does_not_take_is_named_unless_it_was_deleted(self) -> None:
         store = new_store()
         backend = MemoryBackend([PROFILE], KeyGroupRange(0, 15))
-        key = b"bytes"
-        backend.tables["profile"].put(key_group_of(key, 16), key, 1)
-        store.write(
-            [SubtaskSnapshot(subtask_index=0, parallelism=1, max_parallelism=16, hash="xxhash64", states=backend.cut())]
-        )
+        profiles, key, others = backend.tables["profile"], b"bytes", words(100)
 
-        with pytest.raises(UnsupportedKey, match="bytes|binary"):
-            store.repartition(1, hash="flink", rewrite=True)
-        assert store.versions() == [1]
+        def write() -> Snapshot:
+            owner = {"subtask_index": 0, "parallelism": 1, "max_parallelism": 16, "hash": "xxhash64"}
+            return store.write([SubtaskSnapshot(states=backend.cut(), **owner)])
+
+        for each in (key, *others):
+            profiles.put(key_group_of(each, 16), each, 1)
+        for change in ("nothing", "another key"):
+            write()
+            with pytest.raises(UnsupportedKey, match="bytes|binary"):
+                store.repartition(1, hash="flink", rewrite=True)
+            profiles.put(key_group_of(others[0], 16), others[0], change)
+        profiles.put(key_group_of(key, 16), key, MISSING)
+        assert write().manifest.files_of("delta")
+
+        after = store.repartition(2, hash="flink", rewrite=True)
+
+        assert store.versions() == [1, 2, 3, 4]
+        assert content_of(after, descriptors=[PROFILE])["profile"] == dict.fromkeys(others, 1) | {
+            others[0]: "another key"
+        }
 
 
 class Sum(AsyncFunction):
