@@ -378,7 +378,7 @@ class SnapshotStore:
         Parameters
         ----------
         keep_last : int
-            How many of the newest versions remain.
+            How many of the newest versions remain; one that an earlier collection left for its pin only is not counted.
         min_age : float
             Seconds that a file without a version is kept, by the storage's clock. It must exceed the time from the
             first file of a commit to its manifest, and that of a restore from a version that expires meanwhile.

@@ -23,7 +23,7 @@ settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("simulation")
-    group.addoption("--seeds", type=int, default=2000, help="how many seeds the simulation runs (default: 2000)")
+    group.addoption("--seeds", type=int, default=200, help="how many seeds the simulation runs (default: 200)")
     group.addoption("--seed", type=int, default=None, help="the only seed that the simulation runs, to replay it")
     spark = parser.getgroup("spark")
     spark.addoption("--kills", default="1", help="the seed of the sample of the pipeline's crash points, or all")

@@ -211,11 +211,16 @@ class SnapshotMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.history)
     @rule(keep_last=st.integers(1, 4), applies=st.booleans())
     def collect_garbage(self, keep_last: int, applies: bool) -> None:
-        """What is not kept goes, and the rest stays as it was; the operator's own version is pinned."""
+        """What is not kept goes, and the rest stays as it was; the operator's own version is pinned.
+
+        A version that has expired is kept by its pin only.
+        """
         before = self.store.versions()
-        listed = {file.name for file in self.store.begin().folder.files("data")}
+        folder = self.store.begin().folder
+        alive = [version for version in before if version > expired_version(folder)]
+        listed = {file.name for file in folder.files("data")}
         report = self.store.collect_garbage(keep_last=keep_last, min_age=0.0, dry_run=not applies)
-        kept = {*before[-keep_last:], self.restored_from} & set(before)
+        kept = {*alive[-keep_last:], self.restored_from} & set(before)
         assert kept <= set(report.retained)
         assert set(report.files) <= listed
         assert report.undeleted == ()
