@@ -25,8 +25,8 @@ that calls which return at once are all made by the first."""
 _SAMPLE_MASK = 15
 """The latency of every 16th call is measured: reading the clock twice costs as much as queueing."""
 
-_TURN_MASK = 63
-"""Before every 64th call that is measured, others have their turn: all calls before may have returned at once."""
+_MEASURED_MAX = 64
+"""After so many measured calls of one worker alone, others have their turn: all of them may have returned at once."""
 
 Invoke = Callable[[Any, InvocationContext], Coroutine[Any, Any, Iterable[Any]]]
 
@@ -81,6 +81,7 @@ class Workers:
     __slots__ = (
         "_idle",
         "_measured",
+        "_measured_by",
         "_running",
         "_waking",
         "calls",
@@ -114,6 +115,7 @@ class Workers:
         self.stopped = False
         self.calls = 0
         self.latency = latency
+        self._measured_by: Worker | None = None
         self._measured = 0
         self._idle: list[asyncio.Future[None]] = []
         self._running: set[asyncio.Task[None]] = set()
@@ -190,12 +192,15 @@ class Workers:
             self.wake(len(self.todo) - 1)
         return self.todo.popleft() if self.todo else None
 
-    async def measure(self, entry: Entry, invocation: InvocationContext) -> Iterable[Any]:
+    async def measure(self, worker: Worker, entry: Entry, invocation: InvocationContext) -> Iterable[Any]:
         """Call for an entry, and take note of how long that takes."""
-        self.calls += 1
+        if self._measured_by is not worker:
+            self._measured_by, self._measured = worker, 0
         self._measured += 1
-        if not self._measured & _TURN_MASK:
+        if self._measured == _MEASURED_MAX:
+            self._measured = 0
             await asyncio.sleep(0)
+        self.calls += 1
         started = self.scope.clock.time()
         outputs = await self.invoke(entry.value, invocation)
         self.latency.add(self.scope.clock.time() - started)
@@ -247,7 +252,7 @@ class Worker:
                         pool.calls += 1
                         outputs = await invoke(entry.value, invocation)
                     else:
-                        outputs = await pool.measure(entry, invocation)
+                        outputs = await pool.measure(self, entry, invocation)
                     if type(outputs) is not tuple and type(outputs) is not list:
                         outputs = checked(outputs)
                 except asyncio.CancelledError as error:
