@@ -12,18 +12,23 @@ from tests.backends import BACKENDS, choose
 
 # The limit of pytest-timeout stands for all of an example's runs together; a deadline per example would only measure
 # how busy the machine is.
-settings.register_profile("default", deadline=None)
+settings.register_profile("default", deadline=None, max_examples=25)
 # A landing must not depend on luck: the same examples for the same commit. Whoever hunts for more runs the default
 # profile, which draws new ones each time.
 settings.register_profile(
-    "ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "ci",
+    deadline=None,
+    max_examples=100,
+    derandomize=True,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("simulation")
-    group.addoption("--seeds", type=int, default=200, help="how many seeds the simulation runs (default: 200)")
+    group.addoption("--seeds", type=int, default=100, help="how many seeds the simulation runs (default: 100)")
     group.addoption("--seed", type=int, default=None, help="the only seed that the simulation runs, to replay it")
     spark = parser.getgroup("spark")
     spark.addoption("--kills", default="1", help="the seed of the sample of the pipeline's crash points, or all")

@@ -25,6 +25,7 @@ from snapshots import (
 from snapshots.layers import layers_of
 from snapshots.manifest import Manifest
 from snapshots.versions import expired_version
+from tests.examples import scaled
 from tests.property.modelled_operator import NO_FLINK_KEY, STATES, Barrier, Operator
 from tests.snapshot_kit import Content, G, content_of, new_store
 
@@ -326,4 +327,4 @@ def has_same_key_groups(one: Manifest, other: Manifest) -> bool:
 
 
 TestSnapshotModel = SnapshotMachine.TestCase
-TestSnapshotModel.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestSnapshotModel.settings = settings(max_examples=scaled(80), stateful_step_count=30, deadline=None)

@@ -20,6 +20,7 @@ from keygroups.state import KeyedStateBackend, StateAccessOutsideInvocation, Tra
 from snapshots import SnapshotStore, SubtaskSnapshot, writer
 from snapshots.restore import SubtaskRestore
 from tests.backends import BACKENDS, MakeBackend, alternating
+from tests.examples import scaled
 from tests.snapshot_kit import new_store
 
 G = 4
@@ -215,4 +216,6 @@ def test_state_is_what_plain_objects_would_be(backend: str, examples: int, monke
     monkeypatch.setattr(writer, "DELTA_SHARE_MAX", 1000)
     monkeypatch.setattr(writer, "DELTAS_MAX", 2)
     machine = type("Machine", (StateMachine,), {"make": staticmethod(BACKENDS.get(backend, alternating()))})
-    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=scaled(examples), stateful_step_count=25, deadline=None)
+    )

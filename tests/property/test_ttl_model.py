@@ -27,6 +27,7 @@ from keygroups.state import Transaction
 from keygroups.ttl import TtlUpdate
 from snapshots import SubtaskSnapshot
 from tests.backends import new_backend
+from tests.examples import scaled
 from tests.snapshot_kit import G, new_store
 
 pytestmark = pytest.mark.usefixtures("each_backend")
@@ -195,7 +196,7 @@ GAPS = [
 
 
 @pytest.mark.parametrize("update", ["write", "read_and_write"])
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=scaled(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(steps=GAPS)
 @given(steps=st.lists(_STEPS, max_size=60))
 def test_only_what_lives_is_ever_seen(update: TtlUpdate, steps: list[tuple[str, str, int]]) -> None:

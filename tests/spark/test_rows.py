@@ -24,6 +24,7 @@ from async_op import (
 from async_op.spark import OutputMismatch
 from async_op.spark.row_check import with_checked_rows
 from async_op.spark.rows import DEAD_LETTER, ROWS_AT_ONCE, OutputWriter, rows_of, slices_of
+from tests.examples import scaled
 
 COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("text", pa.string()), pa.field("tags", pa.list_(pa.int32()))])
 WITH_LETTERS = COLUMNS.append(pa.field(DEAD_LETTER, pa.struct([pa.field("value", pa.string())])))
@@ -105,7 +106,7 @@ _anything = st.one_of(
 )
 
 
-@settings(max_examples=3000)
+@settings(max_examples=scaled(3000))
 @given(st.sampled_from(_TYPES), st.booleans(), _anything)
 def test_a_row_is_refused_alone_if_it_would_be_among_others(type_: pa.DataType, nullable: bool, value: Any) -> None:
     writer = OutputWriter(pa.schema([pa.field("value", type_, nullable)]))

@@ -30,6 +30,7 @@ from snapshots.spark.pruning import WantedKeyGroups
 from snapshots.spark.reading import SnapshotReader, spark_schema, stored_schema
 from snapshots.spark.writing import StateWriter
 from snapshots.testing.wrappers import CountingFolder
+from tests.examples import scaled
 from tests.s3_server import s3_server
 from tests.snapshot_kit import COUNT, PROFILE, G, content_of, part, parts, record, restored, words
 
@@ -165,7 +166,7 @@ def test_filters_leave_out_files_and_row_groups(tmp_path: Path) -> None:
     assert scan(Not(EqualTo(("key",), "key 7")))[0] == len(keys)
 
 
-@settings(max_examples=500)
+@settings(max_examples=scaled(500))
 @given(st.lists(st.tuples(st.sampled_from(range(7)), st.integers(-2, G + 1)), max_size=4), st.integers(0, G - 1))
 def test_wanted_key_groups_are_those_that_all_filters_let_through(wanted: list[tuple[int, int]], first: int) -> None:
     makers: list[tuple[Callable[[int], Filter], Callable[[int, int], bool]]] = [

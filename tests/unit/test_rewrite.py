@@ -29,6 +29,7 @@ from snapshots import (
 )
 from snapshots.filesystem import MemoryFolder
 from snapshots.testing import Crash, Fault, FaultyFolder
+from tests.examples import scaled
 from tests.snapshot_kit import content_of, new_store, words
 from tests.unit.varied_operator import (
     AMOUNT,
@@ -53,7 +54,7 @@ def filled() -> SnapshotStore:
 
 
 class TestContent:
-    @settings(max_examples=20)
+    @settings(max_examples=scaled(20))
     @given(
         seed=st.integers(0, 2**32),
         hops=st.lists(

@@ -1,0 +1,12 @@
+"""How many examples a property test runs."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+_ALL = 100
+
+
+def scaled(count: int) -> int:
+    """Return the share of a number of examples that the Hypothesis profile runs: all in CI, a quarter elsewhere."""
+    return max(count * settings.default.max_examples // _ALL, 1)
