@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from async_op.elements import Element, Entry
@@ -11,6 +11,7 @@ from async_op.in_flight import InFlight
 
 if TYPE_CHECKING:
     from async_op.intake import Intake
+    from async_op.invoker import Invoker
 
 _TAKEN_MAX = 1024
 """Only elements that leave at once make it so many; then others have their turn."""
@@ -19,10 +20,9 @@ _TAKEN_MAX = 1024
 class Feed:
     """An input of which each worker takes the next element itself, as soon as its call has returned.
 
-    Whoever feeds puts many elements in at once, and waits while there is no room. Workers replace what
-    leaves meanwhile: to wake up the one, or a worker, for each element would cost as much as the rest of the operator.
-    They do so while more than half of what was in flight is, since calls that return at once cost less if they are put
-    in together.
+    Whoever feeds puts many elements in at once, and waits while there is no room; workers replace what leaves meanwhile,
+    since to wake up the one, or a worker, for each would cost as much as the rest of the operator. They do so while
+    more than half of what was in flight is: calls that return at once cost less if they are put in together.
 
     Only the thread of the event loop may call it.
 
@@ -36,8 +36,8 @@ class Feed:
         How much may be.
     intake : Intake
         Takes elements in.
-    wake : callable
-        Called with a number of elements, wakes workers for them, besides the one that takes the first.
+    invoker : Invoker
+        Has their calls made.
     """
 
     __slots__ = (
@@ -60,15 +60,15 @@ class Feed:
         in_flight: InFlight,
         capacity: int,
         intake: Intake,
-        wake: Callable[[int], None],
+        invoker: Invoker,
     ) -> None:
         self._elements = elements
         self._in_flight = in_flight
         self._capacity = capacity
         self._admit = intake.admit
-        self._start = intake.start
-        self._is_direct = intake.is_direct
-        self._wake = wake
+        self._start = invoker.start
+        self._is_direct = invoker.is_direct
+        self._wake = invoker.wake
         self._low = capacity
         self._next: Element | None = None
         self._left: asyncio.Future[None] | None = None

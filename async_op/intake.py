@@ -28,21 +28,13 @@ class Intake:
         Sets their keys, if they have any.
     scope : Scope
         The time budget of an element, and the clock.
-
-    Attributes
-    ----------
-    start : callable
-        Makes the calls of entries as soon as their keys and workers are free.
-    is_direct : bool
-        A worker that is free may call for an entry without it.
     """
 
-    __slots__ = ("_deadlines", "_in_flight", "_now", "_set_key", "_timeout", "is_direct", "start")
+    __slots__ = ("_deadlines", "_in_flight", "_now", "_set_key", "_start", "_timeout")
 
     def __init__(self, in_flight: InFlight, invoker: Invoker, keys: KeyAssignment | None, scope: Scope) -> None:
         self._in_flight = in_flight
-        self.start = invoker.start
-        self.is_direct = invoker.is_direct
+        self._start = invoker.start
         self._deadlines = invoker.deadlines
         self._set_key = None if keys is None else keys.set_key
         self._now = scope.clock.time
@@ -50,7 +42,7 @@ class Intake:
 
     def accept(self, value: Any, timestamp: int | None, element_id: str | None) -> None:
         """Take in a new element."""
-        self.start((self.admit(value, timestamp, element_id),))
+        self._start((self.admit(value, timestamp, element_id),))
 
     def admit(self, value: Any, timestamp: int | None, element_id: str | None) -> Entry:
         """Take in a new element that whoever asked is to `start`; raises where its key belongs to others."""
@@ -82,4 +74,4 @@ class Intake:
             if deadline < self._deadlines.due:
                 self._deadlines.arm(deadline)
         self._in_flight.put(entries)
-        self.start(entries)
+        self._start(entries)

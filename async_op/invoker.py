@@ -55,7 +55,7 @@ class Invoker:
     is_direct : bool
         Any worker may call for an entry that has come in, without `start`.
     wake : callable
-        Wakes workers for a number of elements.
+        Wakes workers for a number of elements; whoever is awake for one of them counts.
     completed : callable or None
         Takes entries of which nothing else has to be looked at; None if all have to be.
     batches : Batches or None

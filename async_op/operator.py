@@ -349,7 +349,7 @@ class AsyncWaitOperator:
         if self._settings.mode == "key_ordered" or self._invoker.batches is not None:
             return None
         assert isinstance(self._intake, Intake), "only batches come in otherwise"
-        return Feed(source, self._in_flight, self._limit, self._intake, self._invoker.wake)
+        return Feed(source, self._in_flight, self._limit, self._intake, self._invoker)
 
     async def _wait_with(self, element: Element, feed: Feed | None) -> None:
         """Wait for room with the next element in hand, and take it in."""

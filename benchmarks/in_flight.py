@@ -70,9 +70,9 @@ def compare(repeats: int) -> list[dict[str, Any]]:
     rows = []
     for case, capacity, seconds, elements, collect in (
         (f"{MANY:,} in flight: memory", MANY, 30.0, MANY, True),
-        (f"{FEW:,} in flight, calls of 3 ms", FEW, 0.003, 100_000, False),
-        (f"{MANY:,} in flight, calls of 300 ms", MANY, 0.3, 500_000, False),
-        (f"{MANY:,} in flight, calls of 300 ms, with Python's garbage collection", MANY, 0.3, 500_000, True),
+        (f"a capacity of {FEW:,}, calls of 3 ms", FEW, 0.003, 100_000, False),
+        (f"a capacity of {MANY:,}, calls of 300 ms", MANY, 0.3, 500_000, False),
+        (f"a capacity of {MANY:,}, calls of 300 ms, with Python's garbage collection", MANY, 0.3, 500_000, True),
     ):
         floor = measure("floor", capacity, seconds, elements, repeats, collect)
         operator = measure("operator", capacity, seconds, elements, repeats, collect)
