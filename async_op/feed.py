@@ -20,8 +20,8 @@ _TAKEN_MAX = 1024
 class Feed:
     """An input of which each worker takes the next element itself, as soon as its call has returned.
 
-    Whoever feeds puts many elements in at once, and waits while there is no room; workers replace what leaves meanwhile,
-    since to wake up the one, or a worker, for each would cost as much as the rest of the operator. They do so while
+    Whoever feeds puts many elements in at once, and waits while there is no room. Workers replace what leaves,
+    because to wake up the one, or a worker, for each would cost as much as the rest of the operator. They do so while
     more than half of what was in flight is: calls that return at once cost less if they are put in together.
 
     Only the thread of the event loop may call it.
