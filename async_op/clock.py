@@ -1,4 +1,4 @@
-"""Time as the operator sees it, so that a test can hold it in its hand."""
+"""The operator's source of time, which tests can replace."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from keygroups.ttl import wall_time
 
 
 class TimerHandle(Protocol):
-    """A scheduled callback."""
+    """A scheduled callback that can be cancelled."""
 
     def cancel(self) -> None:
-        """Make sure that the callback is not called."""
+        """Cancel the callback; has no effect once it has run."""
         ...
 
 
 class Clock(Protocol):
-    """A source of time and the one way to wait for it. Only the thread of the event loop may call it."""
+    """The source of time, and the only way to wait for it. Only the thread of the event loop may call it."""
 
     def time(self) -> float:
-        """Return seconds on a clock that never goes back."""
+        """Return the seconds on a monotonic clock."""
         ...
 
     def call_at(self, when: float, callback: Callable[[], None]) -> TimerHandle:
-        """Call back once `time()` has reached `when`."""
+        """Call the callback once `time()` has reached `when`."""
         ...
 
     def wall_time(self) -> int:
-        """Return the processing time: milliseconds since the epoch. Unlike `time`, it may be set, also back."""
+        """Return the processing time in milliseconds since the epoch. Unlike `time`, it can be set, even backwards."""
         ...
 
 
 class LoopClock:
-    """The clock of the running event loop, and the system's for processing time."""
+    """The clock of the event loop; processing time comes from the system clock."""
 
     __slots__ = ("_loop", "time", "wall_time")
 
@@ -44,5 +44,5 @@ class LoopClock:
         self.time: Callable[[], float] = loop.time
 
     def call_at(self, when: float, callback: Callable[[], None]) -> TimerHandle:
-        """Call back once `time()` has reached `when`."""
+        """Call the callback once `time()` has reached `when`."""
         return self._loop.call_at(when, callback)

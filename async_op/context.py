@@ -1,13 +1,14 @@
-"""What a function learns about the element that it is invoked for."""
+"""`ctx`: what a function can learn about its element, and its access to state and timers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from collections.abc import Callable, Coroutine, Hashable, Iterable
+from typing import Any, NamedTuple, TypeAlias, overload
 
 from async_op.clock import Clock
-from async_op.key_timers import KeyTimers
-from async_op.timers import TimerService
+from async_op.in_flight.entries import Entry
+from async_op.timers.key_timers import KeyTimers
+from async_op.timers.service import TimerService
 from keygroups.descriptors import (
     AggregatingState,
     ListState,
@@ -27,14 +28,11 @@ from keygroups.state import (
     ValueHandle,
 )
 from keygroups.state.timers import Timer
-from snapshots.subtask import NO_KEY_GROUP
-
-if TYPE_CHECKING:
-    from async_op.elements import Entry
+from snapshots.format.subtask import NO_KEY_GROUP
 
 
 class Scope(NamedTuple):
-    """What all invocations of an operator share."""
+    """The settings and services that all invocations of an operator share."""
 
     backend: KeyedStateBackend
     key_group_of: Callable[[Entry], int]
@@ -47,7 +45,7 @@ class Scope(NamedTuple):
 class InvocationContext:
     """One attempt at one element. Only the thread of the event loop may use it, until the invocation ends.
 
-    It has no `__init__`, because that would double the time to make one.
+    It has no `__init__`, because one would double the time to create a context.
     """
 
     __slots__ = ("entry", "scope", "transaction")
@@ -58,7 +56,7 @@ class InvocationContext:
 
     @property
     def attempt(self) -> int:
-        """The number of the call for this element; 1 is the first."""
+        """The number of this attempt at the element; the first is 1."""
         return self.entry.attempt
 
     @property
@@ -73,23 +71,23 @@ class InvocationContext:
 
     @property
     def timestamp(self) -> int | None:
-        """The element's, or the timer's, timestamp in milliseconds since the epoch."""
+        """The timestamp of the element or timer in milliseconds since the epoch, or None."""
         entry = self.entry
         return entry.value.timestamp if type(entry.value) is Timer else entry.timestamp
 
     @property
     def idempotency_key(self) -> str:
-        """The same for the same element over retries, restarts and rescales; pass it to the service."""
+        """An id that stays the same over retries, restarts and rescales; the service can deduplicate calls by it."""
         return self.scope.element_id_of(self.entry)
 
     @property
     def timeout(self) -> float | None:
-        """The whole time budget of an element in seconds, or None."""
+        """The time budget of an element for all its attempts in seconds, or None."""
         return self.scope.timeout
 
     @property
     def remaining(self) -> float | None:
-        """What is left of the element's time budget in seconds, or None."""
+        """The rest of the element's time budget in seconds, or None without a timeout."""
         deadline = self.entry.deadline
         return None if deadline is None else max(0.0, deadline - self.scope.clock.time())
 
@@ -120,20 +118,28 @@ class InvocationContext:
         Raises
         ------
         StateNotDeclared, WrongStateKind
-            The function's `states` do not list it, or list it as another kind.
+            The function's `states` do not list it, or list it with another kind.
         StateAccessOutsideInvocation
             The invocation has ended.
         """
+        return self.begun_transaction().state(descriptor)
+
+    def begun_transaction(self) -> Transaction:
+        """Return the invocation's transaction; the first use of state or timers begins it. Raises as `state` does."""
         entry, transaction = self.entry, self.transaction
         if entry.invocation is not self:
             raise StateAccessOutsideInvocation(entry.key)
         if transaction is None:
             key_group = NO_KEY_GROUP if entry.key_group is None else entry.key_group
             transaction = self.transaction = Transaction(self.scope.backend, entry.key, key_group)
-        return transaction.state(descriptor)
+        return transaction
 
     def abandon(self) -> None:
-        """End the invocation and forget its writes."""
+        """End the invocation and discard its writes."""
         self.entry.invocation = None
         if self.transaction is not None:
             self.transaction.abandon()
+
+
+Invoke: TypeAlias = Callable[[Any, InvocationContext], Coroutine[Any, Any, Iterable[Any]]]
+"""A call of a function for one element."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import reprlib
 from typing import Any
 
-from keygroups.errors import ConfigError, KeyGroupsError
+from keygroups.arguments import Duration, check_duration
+from keygroups.errors import KeyGroupsError
 
 
 class _Shortener(reprlib.Repr):
@@ -18,12 +20,35 @@ _shortener = _Shortener()
 
 
 def shorten(value: object) -> str:
-    """Return a representation that fits in a message; of a record batch, its size and first row."""
+    """Return a representation that fits into a message; for a record batch, its size and first row."""
     return _shortener.repr(value)
 
 
+class LooksLikeMilliseconds(UserWarning):
+    """A number of seconds is so large that the caller probably meant milliseconds.
+
+    Attributes
+    ----------
+    name : str
+        The name of the argument.
+    seconds : float
+        The value that was passed.
+    """
+
+    def __init__(self, name: str, seconds: float) -> None:
+        super().__init__(name, seconds)
+        self.name = name
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}={self.seconds:g} is in seconds, so more than an hour: for milliseconds pass "
+            f"{self.seconds / 1000:g}, and if you mean it a datetime.timedelta(seconds={self.seconds:g})"
+        )
+
+
 class AsyncTimeoutError(KeyGroupsError, TimeoutError):
-    """An element's call, with all its attempts, took longer than the operator's timeout.
+    """The attempts at an element together took longer than the operator's timeout.
 
     Attributes
     ----------
@@ -36,14 +61,15 @@ class AsyncTimeoutError(KeyGroupsError, TimeoutError):
     def __init__(self, element: object, timeout: float | None) -> None:
         self.element: str = shorten(element)
         self.timeout = timeout
+        budget = "in time" if timeout is None else f"within {timeout:g} s"
         super().__init__(
-            f"no result within {timeout} s for {self.element}; raise the timeout, "
+            f"no result {budget} for {self.element}; raise the timeout, "
             "or override `timeout()` of the function to return a fallback"
         )
 
 
 class ElementFailed(KeyGroupsError):
-    """An element's call raised, and the error policy is to fail the operator.
+    """The call for an element raised an error, and the error policy is to fail the operator.
 
     Attributes
     ----------
@@ -62,14 +88,50 @@ class ElementFailed(KeyGroupsError):
         self.key: str = shorten(key)
         self.attempt = attempt
         self.cause: str = f"{type(cause).__name__}: {cause}"
+        choice = ", or choose another on_error" if is_failure(cause) else ": it is no Exception, so on_error is ignored"
         super().__init__(
             f"attempt {attempt} of element {self.element} with key {self.key} failed: {self.cause}; "
-            "nothing of it was applied: handle the error in the function, or choose another on_error"
+            f"nothing of it was applied: handle the error in the function{choice}"
         )
 
 
+class OperatorInterrupted(KeyGroupsError, RuntimeError):
+    """Something other than an element's failure ended the operator: `SystemExit`, say, or a cancellation from outside.
+
+    Attributes
+    ----------
+    cause : str
+        The error, as text; the error itself is `__cause__` in the process where it was raised.
+    """
+
+    def __init__(self, cause: BaseException) -> None:
+        self.cause: str = f"{type(cause).__name__}: {cause}"
+        super().__init__(
+            f"{self.cause} ended the operator, and is not a failure of an element that could be retried or skipped; "
+            "handle it where it is raised, and open a new operator with the last snapshot"
+        )
+
+
+def is_failure(error: BaseException) -> bool:
+    """Return whether an error is the failure of one element: true for every `Exception`, false for `SystemExit` etc."""
+    return isinstance(error, Exception | asyncio.CancelledError)
+
+
+def as_exception(error: BaseException) -> Exception:
+    """Return an exception that stands for the error and can be raised in any coroutine.
+
+    An error that is not an `Exception` would end the event loop, or look like a cancellation of the task that receives
+    it. Coroutines and async generators turn `StopIteration` and `StopAsyncIteration` into a `RuntimeError`.
+    """
+    if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
+        return error
+    interruption = OperatorInterrupted(error)
+    interruption.__cause__ = error
+    return interruption
+
+
 def failure_of(element: object, key: object, attempt: int, error: BaseException) -> KeyGroupsError:
-    """Return the error with which an element's failure ends the operator."""
+    """Return the error that ends the operator after an element's failure."""
     if isinstance(error, AsyncTimeoutError):
         error.add_note(f"in attempt {attempt}, with key {shorten(key)}")
         return error
@@ -79,20 +141,72 @@ def failure_of(element: object, key: object, attempt: int, error: BaseException)
 
 
 class InvalidFunctionResult(KeyGroupsError, TypeError):
-    """A function returned something that is not an iterable of outputs.
+    """A function returned something that is not an iterable of outputs, or contains something that is not an output.
+
+    Parameters
+    ----------
+    result : object
+        The returned object.
+    instead : str
+        What the function should return, for the message.
 
     Attributes
     ----------
     result : str
-        What it returned, shortened.
+        The returned object, shortened.
     """
 
-    def __init__(self, result: object) -> None:
+    def __init__(self, result: object, instead: str = "a list: [] for no output, [output] for one") -> None:
         self.result: str = shorten(result)
         super().__init__(
             f"the function returned {self.result} ({type(result).__name__}), not an iterable of outputs; "
-            "return a list: [] for no output, [output] for one"
+            f"return {instead}"
         )
+
+
+class KeyColumnMissing(KeyGroupsError, LookupError):
+    """`key_by` names a column that a value does not have.
+
+    Attributes
+    ----------
+    column : str
+        The name of the column.
+    element : str
+        The value without the column, shortened.
+    """
+
+    def __init__(self, column: str, element: object) -> None:
+        self.column = column
+        self.element: str = shorten(element)
+        super().__init__(
+            f"{self.element} has no column {column!r} to be its key; "
+            "name a column that all values have, or pass a callable that returns the key of a value"
+        )
+
+
+class WrongEventLoop(KeyGroupsError, RuntimeError):
+    """A method of an operator was called outside of the event loop on which the operator was opened.
+
+    Attributes
+    ----------
+    thread : str
+        The name of the thread that called it.
+    """
+
+    def __init__(self, thread: str) -> None:
+        self.thread = thread
+        super().__init__(
+            "the operator belongs to the event loop on which it was opened, but was called elsewhere, in thread "
+            f"{thread!r}; hand the call over with asyncio.run_coroutine_threadsafe(operator.process(value), loop), "
+            "or open an operator here"
+        )
+
+
+class SnapshotInsideOutput(KeyGroupsError, RuntimeError):
+    """`output` asked for a snapshot. At that moment, some outputs of an element may have left and others not."""
+
+    def __init__(self) -> None:
+        super().__init__("outputs are leaving the operator: let output() return before a snapshot is cut")
 
 
 class OperatorClosed(KeyGroupsError, RuntimeError):
@@ -101,7 +215,7 @@ class OperatorClosed(KeyGroupsError, RuntimeError):
     Attributes
     ----------
     state : str
-        "new" or "closed".
+        "new", "open" or "closed".
     """
 
     def __init__(self, state: str) -> None:
@@ -111,12 +225,12 @@ class OperatorClosed(KeyGroupsError, RuntimeError):
 
 
 class TimersUnavailable(KeyGroupsError, RuntimeError):
-    """A function asked for its timers, but does not say what they are to do.
+    """A function used timers without a key, or without defining `on_timer`.
 
     Attributes
     ----------
     key : str
-        The key of the invocation, shortened; of an operator without keys, None.
+        The key of the invocation, shortened; "None" if the operator has no keys.
     """
 
     def __init__(self, key: object) -> None:
@@ -128,28 +242,27 @@ class TimersUnavailable(KeyGroupsError, RuntimeError):
 
 
 class RetryAfter(KeyGroupsError):
-    """Raised by a function: the service asked to be called again after some time.
+    """Raised by a function when the service asks to be called again after some time.
 
     Parameters
     ----------
-    seconds : float
-        The delay before the next attempt, in place of the retry policy's.
+    seconds : float or timedelta
+        The delay before the next attempt; it replaces the delay of the retry policy.
     """
 
-    def __init__(self, seconds: float) -> None:
-        if not 0 <= seconds < float("inf"):
-            raise ConfigError("seconds", seconds, "zero or more")
-        self.seconds = seconds
-        super().__init__(f"the service asks for a delay of {seconds} s; give the operator a retry policy to follow it")
+    def __init__(self, seconds: Duration) -> None:
+        self.seconds: float = check_duration("seconds", seconds, reason="zero or more")
+        message = f"the service asks for a delay of {self.seconds:g} s; give the operator a retry policy to follow it"
+        super().__init__(message)
 
 
 class CircuitOpen(KeyGroupsError, ConnectionError):
-    """No call was made for an element, because too many have failed before.
+    """The circuit breaker is open: no call was made for an element, because too many calls have failed.
 
     Attributes
     ----------
     seconds : float
-        Until the service is tried again.
+        Seconds until the service is tried again.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -161,12 +274,12 @@ class CircuitOpen(KeyGroupsError, ConnectionError):
 
 
 class IncompleteBatch(KeyGroupsError, ValueError):
-    """A batch function returned another number of results than it got values.
+    """A batch function returned more or fewer results than it got values.
 
     Attributes
     ----------
     values, results : int
-        How many of each.
+        The number of each.
     """
 
     def __init__(self, values: int, results: int) -> None:
@@ -179,7 +292,7 @@ class IncompleteBatch(KeyGroupsError, ValueError):
 
 
 class MailboxClosed(KeyGroupsError, RuntimeError):
-    """Mail was put into, or taken from, a mailbox that does not accept it any more.
+    """A thread used a mailbox that has been quiesced or closed.
 
     Attributes
     ----------

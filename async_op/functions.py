@@ -1,52 +1,50 @@
-"""What users write: functions that are invoked once per element, or once per batch of elements."""
+"""Base classes for users' functions, which are invoked once per element or once per batch of elements."""
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from async_op.context import InvocationContext
 from async_op.errors import AsyncTimeoutError, TimersUnavailable
+from async_op.runtime import Runtime
+from keygroups.arguments import Duration
 from keygroups.descriptors import StateDescriptor
-from keygroups.ranges import KeyGroupRange
+
+if TYPE_CHECKING:
+    # With defaults, so that a subclass need not name its types; before Python 3.13 only type checkers support these.
+    from typing_extensions import TypeVar
+
+    In = TypeVar("In", contravariant=True, default=Any)
+    Out = TypeVar("Out", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    In = TypeVar("In", contravariant=True)
+    Out = TypeVar("Out", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    """Where a function runs.
+class Function(Generic[In, Out]):
+    """The base of all kinds of functions. Its methods run on the operator's event loop, so they must not block.
 
-    Attributes
-    ----------
-    subtask_index, parallelism, max_parallelism : int
-        Which subtask it is, of how many, over how many key groups.
-    key_groups : KeyGroupRange
-        The key groups that the subtask owns.
-    """
+    Its type parameters are the types of elements and outputs, as in `AsyncFunction[str, dict[str, int]]`.
 
-    subtask_index: int
-    parallelism: int
-    max_parallelism: int
-    key_groups: KeyGroupRange
-
-
-class Function:
-    """What all kinds of functions share. Its methods run on the event loop of the operator, so they must not block.
-
-    `open` and `close` are called once per subtask. To share one client among the subtasks of a process, keep it in a
-    module global that is made on first use, and count its users in `open` and `close`.
+    `open` and `close` are called once per operator, on its own event loop. On Spark an operator of an `AsyncPipeline`
+    lives as long as the query (with `resident=False`, for one epoch), and one of `AsyncDataStream` for one partition.
+    An asyncio client belongs to the loop on which it was created: create it in `open`, close it in `close`, and do not
+    keep it in a module global.
     """
 
     states: tuple[StateDescriptor, ...] = ()
-    """The keyed states that the function uses; then at most one invocation per key runs at a time."""
+    """The keyed states that the function uses. With any state, at most one invocation per key runs at a time."""
 
     async def open(self, runtime: Runtime) -> None:
         """Acquire clients and connections; called once, before the first element."""
 
-    async def timeout(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
-        """Return the outputs for an element whose calls took too long; by default the element fails.
+    async def timeout(self, value: In, ctx: InvocationContext) -> Iterable[Out]:
+        """Return fallback outputs for an element whose time budget has run out; by default the element fails.
 
         Raises
         ------
@@ -60,19 +58,19 @@ class Function:
         """Whether the function defines `on_timer`."""
         return type(self).on_timer is not Function.on_timer
 
-    async def on_timer(self, timestamp: int, ctx: InvocationContext) -> Iterable[Any]:
-        """Return the outputs for a timer that fires; a function that defines it may use `ctx.timers`.
+    async def on_timer(self, timestamp: int, ctx: InvocationContext) -> Iterable[Out]:
+        """Return the outputs for a timer that fires; only a function that overrides this method may use `ctx.timers`.
 
-        It is invoked as for an element, and retried, timed out and stored as one: where an element's value is passed
-        on (`timeout`, a dead letter), that of a timer is a `Timer`. Its outputs have the timer's timestamp if it is one
-        of event time, else none.
+        A timer is invoked, retried, timed out and stored like an element. Where an element's value is passed on (to
+        `timeout`, in a dead letter), a timer passes a `Timer`. Outputs have the timer's timestamp if it is an
+        event-time timer, else none.
 
         Parameters
         ----------
         timestamp : int
-            As it was registered.
+            The timestamp that was registered, in milliseconds since the epoch.
         ctx : InvocationContext
-            The key's state and timers; `ctx.idempotency_key` follows from the key, the kind and the timestamp.
+            The key's state and timers; `ctx.idempotency_key` is derived from the key, the kind and the timestamp.
 
         Raises
         ------
@@ -82,11 +80,11 @@ class Function:
         raise TimersUnavailable(ctx.key)
 
     async def close(self) -> None:
-        """Release what `open` acquired; called once, also after a failure."""
+        """Release what `open` acquired; called once, even after a failure."""
 
 
-class AsyncFunction(Function, ABC):
-    """A coroutine per element; subclass it.
+class AsyncFunction(Function[In, Out], ABC):
+    """A function with a coroutine per element; subclass it.
 
     Examples
     --------
@@ -96,7 +94,7 @@ class AsyncFunction(Function, ABC):
     """
 
     @abstractmethod
-    async def async_invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
+    async def async_invoke(self, value: In, ctx: InvocationContext) -> Iterable[Out]:
         """Return the outputs for one element: none, one or several.
 
         Parameters
@@ -108,16 +106,16 @@ class AsyncFunction(Function, ABC):
         """
 
 
-class AsyncBatchFunction(AsyncFunction):
-    """A coroutine per batch of elements, for services that take many at once; subclass it.
+class AsyncBatchFunction(AsyncFunction[In, Out]):
+    """A function with a coroutine per batch, for services that take many elements in one request; subclass it.
 
-    A batch is invoked when it has `max_batch_size` elements, or `max_batch_delay` seconds after its first one.
+    A batch is invoked when it has `max_batch_size` elements, or `max_batch_delay` seconds after its first element.
 
     On a Spark DataFrame without keys, a function with `arrow = True` gets each batch as one `pyarrow.RecordBatch` of at
-    most `max_batch_size` rows, and in place of `ctxs` the one `InvocationContext` of the whole batch. It returns one
-    record batch that fits `output_schema`, of as many rows as it likes. The batch is then the element: it is retried,
-    timed out and put in order as a whole, and only what is left of a partition makes it smaller (`max_batch_delay`
-    does not apply).
+    most `max_batch_size` rows, and one `InvocationContext` for the whole batch in place of `ctxs`. It returns one
+    record batch with the columns of `output_schema` and any number of rows. The batch is then the element: it is
+    retried, timed out and ordered as a whole. Only the last batch of a partition may be smaller (`max_batch_delay` does
+    not apply).
 
     Examples
     --------
@@ -128,36 +126,37 @@ class AsyncBatchFunction(AsyncFunction):
     """
 
     max_batch_size: int = 100
-    max_batch_delay: float = 0.01
+    max_batch_delay: Duration = 0.01
     arrow: bool = False
 
     @abstractmethod
     async def async_invoke_batch(
-        self, values: Sequence[Any], ctxs: Sequence[InvocationContext]
-    ) -> Sequence[Iterable[Any] | BaseException]:
-        """Return, for each value and in their order, its outputs, or the exception with which it failed.
+        self, values: Sequence[In], ctxs: Sequence[InvocationContext]
+    ) -> Sequence[Iterable[Out] | BaseException]:
+        """Return one item per value, in the same order: its outputs, or the exception with which it failed.
 
         Parameters
         ----------
         values : sequence
-            The elements.
+            The elements of the batch.
         ctxs : sequence of InvocationContext
-            One for each.
+            One for each element.
         """
 
-    async def async_invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
-        """Return the outputs for one element, as a batch of one; the operator itself always calls for batches."""
+    async def async_invoke(self, value: In, ctx: InvocationContext) -> Iterable[Out]:
+        """Return the outputs for a single element, as a batch of one. The operator itself never calls this."""
         (result,) = await self.async_invoke_batch([value], [ctx])
         if isinstance(result, BaseException):
             raise result
         return result
 
 
-class BlockingFunction(Function, ABC):
-    """A blocking call per element, on a pool of threads; subclass it.
+class BlockingFunction(Function[In, Out], ABC):
+    """A function with a blocking call per element, on a thread pool; subclass it.
 
-    `invoke` runs on a thread of the pool: it may block, and must be safe to run in several threads at once. It may
-    read and write its state, which waits for the operator's own thread.
+    `invoke` runs on a thread of the pool: it may block, and it must be thread-safe. It reads and writes state as a
+    coroutine does: the operator's own thread performs each read and write while the call waits. The functions of a
+    `ReducingState` or `AggregatingState` also run on the operator's thread, so they must not block.
 
     Examples
     --------
@@ -170,12 +169,15 @@ class BlockingFunction(Function, ABC):
     max_threads: int = 32
 
     @abstractmethod
-    def invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
+    def invoke(self, value: In, ctx: InvocationContext) -> Iterable[Out]:
         """Return the outputs for one element: none, one or several."""
 
 
-class CallbackFunction(Function, ABC):
-    """A call per element whose result comes through a callback, from any thread; subclass it.
+class CallbackFunction(Function[In, Out], ABC):
+    """A function whose result arrives through a callback, from any thread; subclass it.
+
+    Any thread may use `result_future.ctx` until the future is completed. The operator's own thread performs each read
+    and write of state while the calling thread waits, so never make the operator's thread wait for that thread.
 
     Examples
     --------
@@ -185,12 +187,12 @@ class CallbackFunction(Function, ABC):
     """
 
     @abstractmethod
-    def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
-        """Start the call; complete the future when it ends. One that is never completed ends by the timeout."""
+    def async_invoke(self, value: In, result_future: ResultFuture) -> None:
+        """Start the call, and complete the future when it ends. A future that is never completed times out."""
 
 
 class ResultFuture:
-    """The result of one call of a `CallbackFunction`. Any thread may complete it; the first completion counts.
+    """The result of one call of a `CallbackFunction`. Any thread may complete it; only the first completion counts.
 
     Attributes
     ----------

@@ -1,24 +1,25 @@
-"""When a failed call is made again, and after how long."""
+"""Retry policies: which outcomes are retried, and after how long."""
 
 from __future__ import annotations
 
-import heapq
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from async_op.clock import Clock, TimerHandle
-from async_op.elements import Entry
+from async_op.durations import check_delay
 from async_op.errors import RetryAfter
+from keygroups.arguments import Duration, check_callable, check_integer, check_number
 from keygroups.errors import ConfigError
 
 RetryOn: TypeAlias = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 RetryIfResult: TypeAlias = Callable[[Sequence[Any]], bool]
 
+_DELAY = "seconds, zero or more"
+
 
 def is_meant(errors: RetryOn | None, error: BaseException) -> bool:
-    """Tell whether an error is among those that were named; all are, if none was."""
+    """Return whether an error matches `errors`; without `errors`, every error does."""
     if errors is None:
         return True
     if isinstance(errors, type | tuple):
@@ -26,16 +27,33 @@ def is_meant(errors: RetryOn | None, error: BaseException) -> bool:
     return errors(error)
 
 
-class RetryPolicy(ABC):
-    """What the retry policies share: which outcomes are tried again, and how often. Immutable.
+def check_errors(name: str, errors: object) -> None:
+    """Raise `ConfigError` unless `is_meant` accepts these errors."""
+    if errors is None or (isinstance(errors, type) and issubclass(errors, BaseException)):
+        return
+    if isinstance(errors, tuple):
+        for error in errors:
+            if not (isinstance(error, type) and issubclass(error, BaseException)):
+                raise ConfigError(name, errors, "every item of the tuple must be an exception type")
+        return
+    reason = "use an exception type, a tuple of them, or a predicate"
+    if isinstance(errors, type):
+        raise ConfigError(name, errors, f"{errors.__name__} is not an exception type; {reason}")
+    check_callable(name, errors, reason=reason)
 
-    A `RetryAfter` error is always tried again, after the delay that it carries.
+
+class RetryPolicy(ABC):
+    """The base of the retry policies: decides which outcomes are retried, and how often. Immutable.
+
+    A `RetryAfter` error is always retried after the delay that it carries, as long as attempts are left.
     """
 
     def __init__(self, max_attempts: int, retry_on: RetryOn | None, retry_if_result: RetryIfResult | None) -> None:
-        if max_attempts < 1:
-            raise ConfigError("max_attempts", max_attempts, "the first call is an attempt, too")
-        self.max_attempts = max_attempts
+        reason = "the first call is an attempt, too"
+        self.max_attempts: int = check_integer("max_attempts", max_attempts, 1, reason=reason)
+        check_errors("retry_on", retry_on)
+        if retry_if_result is not None:
+            check_callable("retry_if_result", retry_if_result, reason="it decides from the outputs whether to retry")
         self._retry_on = retry_on
         self._retry_if_result = retry_if_result
 
@@ -59,23 +77,23 @@ class RetryPolicy(ABC):
 
 
 class FixedDelayRetry(RetryPolicy):
-    """Try again after a fixed delay.
+    """Retry after a fixed delay.
 
     Parameters
     ----------
     max_attempts : int
-        Calls for one element, the first included.
-    delay : float
-        Seconds between two of them.
+        The most calls for one element, the first included.
+    delay : float or timedelta
+        Seconds between the end of an attempt and the next one.
     retry_on : exception type, tuple of them, or predicate, optional
-        The errors that are tried again; all, unless given.
+        The errors that are retried; all by default.
     retry_if_result : callable, optional
-        Tells from the outputs whether to try again.
+        Decides from the outputs whether to try again.
 
     Raises
     ------
     ConfigError
-        A number can never work.
+        An argument is invalid.
 
     Examples
     --------
@@ -86,13 +104,12 @@ class FixedDelayRetry(RetryPolicy):
     def __init__(
         self,
         max_attempts: int,
-        delay: float,
+        delay: Duration,
         retry_on: RetryOn | None = None,
         retry_if_result: RetryIfResult | None = None,
     ) -> None:
         super().__init__(max_attempts, retry_on, retry_if_result)
-        _check_seconds("delay", delay)
-        self._delay = delay
+        self._delay = check_delay("delay", delay, reason=_DELAY)
 
     def delay_after(self, attempt: int) -> float:
         """Return the seconds between the end of an attempt and the next one."""
@@ -100,28 +117,28 @@ class FixedDelayRetry(RetryPolicy):
 
 
 class ExponentialBackoffRetry(RetryPolicy):
-    """Try again after a delay that grows from attempt to attempt.
+    """Retry after a delay that grows with each attempt.
 
     Parameters
     ----------
     max_attempts : int
-        Calls for one element, the first included.
-    initial_delay, max_delay : float
-        Seconds after the first attempt, and at most.
+        The most calls for one element, the first included.
+    initial_delay, max_delay : float or timedelta
+        The delay after the first attempt, and the longest delay, in seconds.
     multiplier : float
-        From one delay to the next.
+        The factor from one delay to the next, at least 1.
     jitter : bool
-        Draw each delay between zero and its full length, so that clients which failed together do not return together
-        ("full jitter": M. Brooker, "Exponential Backoff and Jitter", 2015).
+        Draw each delay at random between zero and its full length, so that clients that failed together do not retry
+        together ("full jitter": M. Brooker, "Exponential Backoff and Jitter", 2015).
     retry_on : exception type, tuple of them, or predicate, optional
-        The errors that are tried again; all, unless given.
+        The errors that are retried; all by default.
     retry_if_result : callable, optional
-        Tells from the outputs whether to try again.
+        Decides from the outputs whether to try again.
 
     Raises
     ------
     ConfigError
-        A number can never work.
+        An argument is invalid.
 
     Examples
     --------
@@ -133,21 +150,21 @@ class ExponentialBackoffRetry(RetryPolicy):
     def __init__(
         self,
         max_attempts: int,
-        initial_delay: float,
-        max_delay: float,
+        initial_delay: Duration,
+        max_delay: Duration,
         multiplier: float = 2.0,
         jitter: bool = True,
         retry_on: RetryOn | None = None,
         retry_if_result: RetryIfResult | None = None,
     ) -> None:
         super().__init__(max_attempts, retry_on, retry_if_result)
-        _check_seconds("initial_delay", initial_delay)
-        _check_seconds("max_delay", max_delay)
+        self._initial_delay = check_delay("initial_delay", initial_delay, reason=_DELAY)
+        self._max_delay = check_delay("max_delay", max_delay, reason=_DELAY)
+        self._multiplier = check_number("multiplier", multiplier, reason="delays may not shrink")
         if multiplier < 1:
             raise ConfigError("multiplier", multiplier, "delays may not shrink")
-        self._initial_delay = initial_delay
-        self._max_delay = max_delay
-        self._multiplier = multiplier
+        if not isinstance(jitter, bool):
+            raise ConfigError("jitter", jitter, "True or False: each delay is drawn between zero and its full length")
         self._jitter = jitter
 
     def delay_after(self, attempt: int) -> float:
@@ -156,62 +173,4 @@ class ExponentialBackoffRetry(RetryPolicy):
             delay = min(self._initial_delay * self._multiplier ** (attempt - 1), self._max_delay)
         except OverflowError:
             delay = self._max_delay
-        return random.uniform(0, delay) if self._jitter else delay  # noqa: S311 - not for secrets
-
-
-def _check_seconds(name: str, value: float) -> None:
-    if not 0 <= value < float("inf"):
-        raise ConfigError(name, value, "seconds, zero or more")
-
-
-class Backoff:
-    """Entries that wait for their next attempt, under one timer. Only the thread of the event loop may call it."""
-
-    __slots__ = ("_clock", "_heap", "_ready", "_timer")
-
-    def __init__(self, clock: Clock, ready: Callable[[Entry], None]) -> None:
-        self._clock = clock
-        self._ready = ready
-        self._heap: list[tuple[float, int, Entry]] = []
-        self._timer: TimerHandle | None = None
-
-    def add(self, entry: Entry, delay: float) -> None:
-        """Make an entry ready after some seconds."""
-        entry.due = self._clock.time() + delay
-        heapq.heappush(self._heap, (entry.due, entry.sequence, entry))
-        if self._heap[0][2] is entry:
-            self._arm()
-
-    def release(self, entry: Entry) -> None:
-        """Make an entry ready now."""
-        entry.due = None
-        self._ready(entry)
-
-    def release_all(self) -> None:
-        """Make every entry ready now, in order of their attempts."""
-        waiting = [entry for due, _, entry in sorted(self._heap) if entry.due == due]
-        self.close()
-        for entry in waiting:
-            self.release(entry)
-
-    def close(self) -> None:
-        """Forget all entries and the timer."""
-        self._heap.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._clock.call_at(self._heap[0][0], self._tick)
-
-    def _tick(self) -> None:
-        self._timer = None
-        now = self._clock.time()
-        while self._heap and self._heap[0][0] <= now:
-            due, _, entry = heapq.heappop(self._heap)
-            if entry.due == due:  # else it was released before
-                self.release(entry)
-        if self._heap and self._timer is None:
-            self._arm()
+        return random.uniform(0, delay) if self._jitter else delay  # noqa: S311 - no secret depends on it

@@ -1,29 +1,23 @@
-"""What an operator counts."""
+"""The counters and durations that an operator measures."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from async_op.clock import Clock
 from keygroups.events import Event, is_anybody_listening, publish
-
-if TYPE_CHECKING:
-    from async_op.dead_letters import ErrorPolicy
-    from async_op.in_flight import InFlight
-    from async_op.invoker import Invoker
-    from async_op.recovery import Recovery
 
 _BUCKETS = 40
 _SMALLEST_SECONDS = 1e-6
 
 LATENCY_BOUNDS = tuple(_SMALLEST_SECONDS * 2**n for n in range(_BUCKETS))
-"""The upper bounds of the buckets in seconds."""
+"""The upper bounds of the histogram's buckets in seconds."""
 
 
 class LatencyHistogram:
-    """Counts durations in buckets, each twice as wide as the one before; the first ends at one microsecond."""
+    """Counts durations in buckets whose upper bounds double, from one microsecond on."""
 
     __slots__ = ("_counts", "_seconds")
 
@@ -44,12 +38,12 @@ class LatencyHistogram:
 
 
 class ObservedLatency(LatencyHistogram):
-    """A histogram that also tells of each call, as an event, if anybody listens.
+    """A histogram that also emits an event for each duration if anybody listens.
 
     Parameters
     ----------
     **attributes : str or int
-        Of the events.
+        The attributes of the events.
     """
 
     __slots__ = ("_attributes",)
@@ -72,7 +66,7 @@ class Latency:
     Attributes
     ----------
     buckets : tuple of (float, int)
-        The upper bound in seconds and the number of sampled calls of every bucket that has any, ascending.
+        The upper bound in seconds and the number of sampled calls of every non-empty bucket, ascending.
     seconds : float
         The sum of the durations.
     """
@@ -81,7 +75,7 @@ class Latency:
     seconds: float = 0.0
 
     def quantile(self, fraction: float) -> float | None:
-        """Return the duration in seconds that this fraction of the calls did not exceed, or None without calls.
+        """Return the duration in seconds that this fraction of calls did not exceed, or None if there were no calls.
 
         Examples
         --------
@@ -108,11 +102,11 @@ class Stopwatch:
         self._started: float | None = None
 
     def start(self) -> None:
-        """Run."""
+        """Start the watch; the time until `stop` is added to the sum."""
         self._started = self._clock.time()
 
     def stop(self) -> None:
-        """Stand still."""
+        """Stop the watch; time no longer counts."""
         self._seconds = self.seconds
         self._started = None
 
@@ -124,12 +118,12 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """The sum, what runs included."""
+        """The sum, including the time since `start` if the watch is running."""
         return self._seconds if self._started is None else self._seconds + self._clock.time() - self._started
 
 
 class Times:
-    """How an operator spends its time since it was made. Only the thread of the event loop may call it."""
+    """How an operator has spent its time since it was created. Only the thread of the event loop may call it."""
 
     __slots__ = ("_clock", "_opened_at", "back_pressured", "idle")
 
@@ -140,7 +134,7 @@ class Times:
         self.idle.start()
 
     def seconds(self) -> dict[str, Any]:
-        """Return the seconds with nothing in flight, with `process` waiting for room, and the rest."""
+        """Return the seconds spent idle (nothing in flight), back-pressured (`process` waiting for room) and busy."""
         idle, back_pressured = self.idle.seconds, self.back_pressured.seconds
         busy = max(0.0, self._clock.time() - self._opened_at - idle - back_pressured)
         return {"idle_seconds": idle, "back_pressured_seconds": back_pressured, "busy_seconds": busy}
@@ -148,26 +142,26 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResilienceStatistics:
-    """What an operator's limits have done since it was opened, at one moment; zero or None for those that are off.
+    """What an operator's limits have done since `open`, at one moment; zero or None for limits that are off.
 
     Attributes
     ----------
     cache_hits, cache_misses, cache_entries : int
-        Elements that found their outputs, those that did not, and outputs that are kept.
+        Elements whose outputs were in the cache, elements whose outputs were not, and outputs in the cache.
     shared : int
-        Elements that took the outcome of an identical call that was under way.
+        Elements that shared the outcome of an identical call under way.
     waiting : int
-        Elements, of a batch function batches, that wait for a limit.
+        Elements (for a batch function, batches) that are waiting for a limit.
     rate_limited : int
-        Calls that had to wait for the rate limit.
+        Calls that waited for the rate limit.
     concurrency_limit, running : int or None, int
         How many calls may be under way, and how many are.
     circuit : str or None
-        "closed", "half_open" or "open".
+        "closed", "half_open" or "open"; None without a circuit breaker.
     circuit_opened, circuit_refused : int
         How often the breaker opened, and how many calls failed because of it.
     wait_seconds : float
-        What all calls together have waited for limits; those that wait still are not in it.
+        The total time that calls have waited for limits; calls that are still waiting are not included.
     """
 
     cache_hits: int = 0
@@ -186,34 +180,34 @@ class ResilienceStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorStatistics:
-    """What an operator has done since it was opened, at one moment.
+    """What an operator has done since `open`, at one moment.
 
     Attributes
     ----------
     in_flight : int
-        Elements accepted and not yet emitted, watermarks included: the sum of the next three.
+        Elements accepted but not yet emitted, watermarks included: the sum of the next three.
     pending, completed, watermarks : int
-        Those whose call has not returned, those whose call has, and watermarks.
+        Elements whose call has not returned, elements whose call has returned, and watermarks.
     accepted : int
-        Records taken in by `process`.
+        Records accepted by `process`.
     timers_fired : int
-        Timers that have become elements.
+        Timers that have fired and become elements.
     calls, retries : int
-        Calls made, and those that were further attempts at the same element.
+        All calls, and those that were further attempts at the same element.
     reinvoked, reemitted : int
-        Elements of the restored snapshot that were pending, and those whose stored result was taken over.
+        Elements of the restored snapshot that were called again, and those whose stored outputs were emitted.
     emitted : int
         Outputs, watermarks included.
     timeouts, late_results : int
-        Elements whose time budget ran out, and results that came after that and were ignored.
+        Elements whose time budget ran out, and results that arrived too late and were ignored.
     skipped, dead_letters : int
-        Elements that failed for good under these error policies.
+        Elements that failed for good and were skipped, and those that became dead letters.
     idle_seconds, back_pressured_seconds, busy_seconds : float
         Time with nothing in flight; with `process` waiting for room; and the rest.
     latency : Latency
-        Of a sample of the calls; what they wait for limits before is not in it.
+        The durations of a sample of the calls, without the time that they waited for limits.
     resilience : ResilienceStatistics or None
-        What the limits did; None without them.
+        What the limits did; None without limits.
     """
 
     in_flight: int
@@ -236,23 +230,3 @@ class OperatorStatistics:
     busy_seconds: float
     latency: Latency = field(default_factory=Latency)
     resilience: ResilienceStatistics | None = None
-
-    @classmethod
-    def of(
-        cls, in_flight: InFlight, recovery: Recovery, invoker: Invoker, errors: ErrorPolicy, times: Times
-    ) -> OperatorStatistics:
-        """Gather what the parts of an operator have counted."""
-        timers_fired = 0 if in_flight.timers is None else in_flight.timers.fired
-        others = in_flight.watermarks + recovery.reinvoked + recovery.reemitted + timers_fired
-        return cls(
-            **in_flight.counters(),
-            accepted=in_flight.accepted - others,
-            timers_fired=timers_fired,
-            **invoker.counters(),
-            reinvoked=recovery.reinvoked,
-            reemitted=recovery.reemitted,
-            emitted=in_flight.emitted,
-            skipped=errors.skipped,
-            dead_letters=errors.dead_letters,
-            **times.seconds(),
-        )

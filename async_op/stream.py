@@ -1,128 +1,169 @@
-"""The entry point for streams: an iterable in this process, or a Spark DataFrame."""
+"""`AsyncDataStream`, the entry point for streams: an iterable in this process, or a Spark DataFrame."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterable
-from typing import TYPE_CHECKING, Any, Literal, Required, TypeAlias, TypedDict, Unpack, overload
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeAlias, TypeVar, overload
 
+from async_op.apply import apply
+from async_op.arrow_stream import ArrowStream
+from async_op.clock import Clock
 from async_op.dead_letters import DeadLetter, OnError
-from async_op.elements import Record, Watermark
 from async_op.functions import Function
-from async_op.operator import AsyncWaitOperator
+from async_op.key_columns import KeyBy
+from async_op.local_stream import Stream
+from async_op.options import StateBackend
+from async_op.plain import AnyFunction, PlainFunction
 from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
-from async_op.settings import Mode, StateBackend
-from keygroups.errors import ConfigError
+from keygroups.arguments import Duration
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-Stream: TypeAlias = Iterable[Any] | AsyncIterable[Any]
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
 
-
-class StreamOptions(TypedDict, total=False):
-    """The options for a stream in this process."""
-
-    timeout: float | None
-    capacity: int
-    retry: RetryPolicy | None
-    key_by: Callable[[Any], Hashable] | None
-    on_error: OnError
-    dead_letters: Callable[[DeadLetter], object] | None
-    resilience: Resilience | None
-    state_backend: StateBackend
-
-
-class FrameOptions(TypedDict, total=False):
-    """The options for a DataFrame."""
-
-    output_schema: Required[StructType | str]
-    timeout: float | None
-    capacity: int
-    retry: RetryPolicy | None
-    key_by: str | list[str] | None
-    on_error: OnError
-    dead_letters: Literal["column"] | None
-    resilience: Resilience | None
+_CoroutineFunction: TypeAlias = Callable[Concatenate[_In, ...], Coroutine[Any, Any, _Out]]
 
 
 class AsyncDataStream:
-    """Applies an `AsyncFunction` to a stream, many calls at once.
+    """Applies a function to a stream, with many calls under way at once.
 
     Notes
     -----
-    On a DataFrame each partition (of a streaming query: each partition of a micro-batch) has an operator of its own
-    in a Python worker. Nothing outlives the partition: its end waits for all calls, with their retries. Outputs go on
-    to Spark in batches of 1,024, or after 0.1 s. A failed task is run again by Spark, and its calls with it.
+    On a DataFrame, each partition (in a streaming query: each partition of a micro-batch) has its own operator in a
+    Python worker. Nothing outlives the partition: it ends only after all calls and their retries. Outputs go to Spark
+    in batches of 1,024, or after 0.1 s. Spark runs a failed task again, and makes its calls again.
 
-    What there is to set:
+    Settings to know:
 
-    - `capacity` times the number of tasks that run at once is what the service sees; repartition the DataFrame before
-      to have fewer or more of them.
+    - The service sees up to `capacity` calls from each task that runs at once; repartition the DataFrame first to have
+      fewer or more tasks.
     - `spark.sql.execution.arrow.maxRecordsPerBatch` (10,000) and `arrow.maxBytesPerBatch` (64 MB) bound an input batch.
-      A worker holds one of them as Arrow, at most 1,024 rows of it and `capacity` rows in flight as Python objects;
-      a function with `arrow = True` holds `capacity` rows as Arrow and no objects. Lower them for wide rows.
-    - `spark.executor.memoryOverhead`, or `spark.executor.pyspark.memory`, is where the memory of workers comes from.
-    - `spark.python.worker.reuse` (true) keeps workers between tasks, and with them what a module holds globally, such
-      as a client that is made on first use; an idle worker ends after a minute.
-    - `spark.sql.execution.pyspark.udf.idleTimeoutSeconds` may be shorter than a call: a partition that waits, also for
-      the function's `open`, shows every 0.1 s that it is alive.
+      A worker holds one such batch as Arrow data, and at most 1,024 of its rows plus `capacity` rows in flight as
+      Python objects. A function with `arrow = True` holds `capacity` rows as Arrow data and no objects. Lower these
+      settings for wide rows.
+    - `spark.executor.memoryOverhead` or `spark.executor.pyspark.memory` provides the memory of Python workers.
+    - `spark.python.worker.reuse` (true) keeps workers between tasks, together with module globals such as a client that
+      is created on first use; an idle worker ends after a minute.
+    - `spark.sql.execution.pyspark.udf.idleTimeoutSeconds` may be shorter than a call: a waiting partition signals every
+      0.1 s that it is alive, even during the function's `open`.
 
     Examples
     --------
     >>> import asyncio
-    >>> class Double(AsyncFunction):
-    ...     async def async_invoke(self, value, ctx):
-    ...         return [2 * value]
+    >>> async def double(value):
+    ...     return 2 * value
     >>> async def main():
-    ...     return [output async for output in AsyncDataStream.ordered_wait(range(3), Double())]
+    ...     return [output async for output in AsyncDataStream.ordered_wait(range(3), double)]
     >>> asyncio.run(main())
     [0, 2, 4]
     """
 
     @overload
     @staticmethod
-    def ordered_wait(stream: DataFrame, function: Function, **options: Unpack[FrameOptions]) -> DataFrame: ...
+    def ordered_wait(
+        stream: DataFrame,
+        function: AnyFunction,
+        *,
+        output_schema: StructType | str,
+        timeout: Duration | None = None,
+        capacity: int = 100,
+        retry: RetryPolicy | None = None,
+        key_by: str | list[str] | None = None,
+        on_error: OnError = "fail",
+        dead_letters: Literal["column"] | None = None,
+        resilience: Resilience | None = None,
+    ) -> DataFrame: ...
 
     @overload
     @staticmethod
-    def ordered_wait(stream: Stream, function: Function, **options: Unpack[StreamOptions]) -> AsyncIterator[Any]: ...
+    def ordered_wait(
+        stream: Stream[_In] | ArrowStream,
+        function: Function[_In, _Out] | _CoroutineFunction[_In, _Out],
+        *,
+        timeout: Duration | None = None,
+        capacity: int = 100,
+        retry: RetryPolicy | None = None,
+        key_by: KeyBy | None = None,
+        on_error: OnError = "fail",
+        dead_letters: Callable[[DeadLetter], object] | None = None,
+        resilience: Resilience | None = None,
+        state_backend: StateBackend = "memory",
+        clock: Clock | None = None,
+    ) -> AsyncIterator[_Out]: ...
+
+    @overload
+    @staticmethod
+    def ordered_wait(
+        stream: Stream[Any] | ArrowStream,
+        function: PlainFunction,
+        *,
+        timeout: Duration | None = None,
+        capacity: int = 100,
+        retry: RetryPolicy | None = None,
+        key_by: KeyBy | None = None,
+        on_error: OnError = "fail",
+        dead_letters: Callable[[DeadLetter], object] | None = None,
+        resilience: Resilience | None = None,
+        state_backend: StateBackend = "memory",
+        clock: Clock | None = None,
+    ) -> AsyncIterator[Any]: ...
 
     @staticmethod
-    def ordered_wait(stream: Any, function: Function, **options: Any) -> Any:
-        """Apply a function; outputs keep the order of the inputs (on Spark: within a partition).
+    def ordered_wait(
+        stream: Any,
+        function: Any,
+        *,
+        output_schema: StructType | str | None = None,
+        timeout: Duration | None = None,
+        capacity: int = 100,
+        retry: RetryPolicy | None = None,
+        key_by: KeyBy | None = None,
+        on_error: OnError = "fail",
+        dead_letters: Callable[[DeadLetter], object] | Literal["column"] | None = None,
+        resilience: Resilience | None = None,
+        state_backend: StateBackend = "memory",
+        clock: Clock | None = None,
+    ) -> Any:
+        """Apply a function and emit outputs in input order (on Spark: within a partition).
 
         Parameters
         ----------
-        stream : iterable, async iterable or pyspark.sql.DataFrame
-            The elements. A DataFrame's rows reach the function as dicts.
-        function : AsyncFunction, AsyncBatchFunction, BlockingFunction or CallbackFunction
-            What to invoke for each element.
-        timeout : float, optional
-            Seconds for all attempts at an element together.
+        stream : iterable, async iterable, table or pyspark.sql.DataFrame
+            The elements. The function gets the rows of a DataFrame as dicts, and likewise the rows of any object with
+            Arrow's stream interface: pandas and polars data frames, pyarrow tables, DuckDB relations. A collection with
+            a size, such as a list, range or set, is read on the event loop. Any other iterable may block, so a separate
+            thread reads it some elements ahead; a generator is closed at the end.
+        function : AsyncFunction, AsyncBatchFunction, BlockingFunction, CallbackFunction or a plain function
+            What to invoke for each element; for plain functions see `function`.
+        timeout : float or timedelta, optional
+            The time budget of an element in seconds, for all its attempts together.
         capacity : int
-            Elements in flight at once (on Spark: rows per partition).
+            The most elements in flight at once (on Spark: rows per partition).
         retry : RetryPolicy, optional
-            Which outcomes are tried again, and when.
-        key_by : callable, or on Spark a column name or a list of them
-            The element's key; needed by a function that declares states.
+            Which outcomes are retried, and when.
+        key_by : callable (not on Spark), column name or list of them
+            How to get the key of an element, for dicts by column name. A function with states needs it.
         on_error : {"fail", "skip", "dead_letter"}
-            What becomes of an element that fails for good.
+            What happens to an element that fails for good.
         dead_letters : callable, or on Spark "column"
-            Where dead letters go, with `on_error="dead_letter"`: to a callable, as for `AsyncWaitOperator`. On Spark
-            into a column `dead_letter`, a struct of value and key (as JSON), timestamp, idempotency_key, attempts,
-            error_type and error_message. It is null beside outputs; a row that has it has no outputs, so all columns
-            become nullable. `async_op.spark.split_dead_letters` makes two DataFrames of one.
+            Where dead letters go with `on_error="dead_letter"`: to a callable, as for `AsyncWaitOperator`. On Spark
+            they go into a column `dead_letter`, a struct of value and key (as JSON), timestamp, idempotency_key,
+            attempts, error_type and error_message. The column is null in rows with outputs, and a row with a dead
+            letter has no outputs, so all columns become nullable. `async_op.spark.split_dead_letters` separates the two
+            kinds of rows.
         resilience : Resilience, optional
-            A cache, and limits of rate and concurrency. On Spark each partition has its own, so divide a rate by the
-            number of tasks that run at once.
+            A cache, and limits of rate and concurrency. On Spark each partition has its own limits, so divide a rate by
+            the number of tasks that run at once.
         state_backend : {"memory"} or DiskStateBackend
-            Only for a stream in this process: where keyed state is while it runs, as for `AsyncWaitOperator`.
+            Where keyed state lives, as for `AsyncWaitOperator`; only for a stream in this process.
+        clock : Clock, optional
+            For tests, and only for a stream in this process; the event loop's clock by default.
         output_schema : StructType or DDL string
-            Only for a DataFrame: the schema of the outputs.
+            The schema of the outputs; required for a DataFrame, and only for a DataFrame.
 
         Returns
         -------
@@ -132,100 +173,186 @@ class AsyncDataStream:
         Raises
         ------
         ConfigError
-            An argument can never work.
+            An argument is invalid.
         """
-        return _apply(stream, function, "ordered", options)
+        return apply(
+            stream,
+            function,
+            mode="ordered",
+            output_schema=output_schema,
+            timeout=timeout,
+            capacity=capacity,
+            retry=retry,
+            key_by=key_by,
+            on_error=on_error,
+            dead_letters=dead_letters,
+            resilience=resilience,
+            state_backend=state_backend,
+            clock=clock,
+        )
 
     @overload
     @staticmethod
-    def unordered_wait(stream: DataFrame, function: Function, **options: Unpack[FrameOptions]) -> DataFrame: ...
+    def unordered_wait(
+        stream: DataFrame,
+        function: AnyFunction,
+        *,
+        output_schema: StructType | str,
+        timeout: Duration | None = None,
+        capacity: int = 100,
+        retry: RetryPolicy | None = None,
+        key_by: str | list[str] | None = None,
+        on_error: OnError = "fail",
+        dead_letters: Literal["column"] | None = None,
+        resilience: Resilience | None = None,
+    ) -> DataFrame: ...
 
     @overload
     @staticmethod
-    def unordered_wait(stream: Stream, function: Function, **options: Unpack[StreamOptions]) -> AsyncIterator[Any]: ...
-
-    @staticmethod
-    def unordered_wait(stream: Any, function: Function, **options: Any) -> Any:
-        """Apply a function; outputs come as their calls return. Parameters as for `ordered_wait`."""
-        return _apply(stream, function, "unordered", options)
+    def unordered_wait(
+        stream: Stream[_In] | ArrowStream,
+        function: Function[_In, _Out] | _CoroutineFunction[_In, _Out],
+        *,
+        timeout: Duration | None = None,
+        capacity: int = 100,
+        retry: RetryPolicy | None = None,
+        key_by: KeyBy | None = None,
+        on_error: OnError = "fail",
+        dead_letters: Callable[[DeadLetter], object] | None = None,
+        resilience: Resilience | None = None,
+        state_backend: StateBackend = "memory",
+        clock: Clock | None = None,
+    ) -> AsyncIterator[_Out]: ...
 
     @overload
     @staticmethod
-    def key_ordered_wait(stream: DataFrame, function: Function, **options: Unpack[FrameOptions]) -> DataFrame: ...
+    def unordered_wait(
+        stream: Stream[Any] | ArrowStream,
+        function: PlainFunction,
+        *,
+        timeout: Duration | None = None,
+        capacity: int = 100,
+        retry: RetryPolicy | None = None,
+        key_by: KeyBy | None = None,
+        on_error: OnError = "fail",
+        dead_letters: Callable[[DeadLetter], object] | None = None,
+        resilience: Resilience | None = None,
+        state_backend: StateBackend = "memory",
+        clock: Clock | None = None,
+    ) -> AsyncIterator[Any]: ...
+
+    @staticmethod
+    def unordered_wait(
+        stream: Any,
+        function: Any,
+        *,
+        output_schema: StructType | str | None = None,
+        timeout: Duration | None = None,
+        capacity: int = 100,
+        retry: RetryPolicy | None = None,
+        key_by: KeyBy | None = None,
+        on_error: OnError = "fail",
+        dead_letters: Callable[[DeadLetter], object] | Literal["column"] | None = None,
+        resilience: Resilience | None = None,
+        state_backend: StateBackend = "memory",
+        clock: Clock | None = None,
+    ) -> Any:
+        """Apply a function and emit outputs as their calls return. The parameters are those of `ordered_wait`."""
+        return apply(
+            stream,
+            function,
+            mode="unordered",
+            output_schema=output_schema,
+            timeout=timeout,
+            capacity=capacity,
+            retry=retry,
+            key_by=key_by,
+            on_error=on_error,
+            dead_letters=dead_letters,
+            resilience=resilience,
+            state_backend=state_backend,
+            clock=clock,
+        )
 
     @overload
     @staticmethod
     def key_ordered_wait(
-        stream: Stream, function: Function, **options: Unpack[StreamOptions]
+        stream: DataFrame,
+        function: AnyFunction,
+        *,
+        output_schema: StructType | str,
+        timeout: Duration | None = None,
+        capacity: int = 100,
+        retry: RetryPolicy | None = None,
+        key_by: str | list[str] | None = None,
+        on_error: OnError = "fail",
+        dead_letters: Literal["column"] | None = None,
+        resilience: Resilience | None = None,
+    ) -> DataFrame: ...
+
+    @overload
+    @staticmethod
+    def key_ordered_wait(
+        stream: Stream[_In] | ArrowStream,
+        function: Function[_In, _Out] | _CoroutineFunction[_In, _Out],
+        *,
+        timeout: Duration | None = None,
+        capacity: int = 100,
+        retry: RetryPolicy | None = None,
+        key_by: KeyBy | None = None,
+        on_error: OnError = "fail",
+        dead_letters: Callable[[DeadLetter], object] | None = None,
+        resilience: Resilience | None = None,
+        state_backend: StateBackend = "memory",
+        clock: Clock | None = None,
+    ) -> AsyncIterator[_Out]: ...
+
+    @overload
+    @staticmethod
+    def key_ordered_wait(
+        stream: Stream[Any] | ArrowStream,
+        function: PlainFunction,
+        *,
+        timeout: Duration | None = None,
+        capacity: int = 100,
+        retry: RetryPolicy | None = None,
+        key_by: KeyBy | None = None,
+        on_error: OnError = "fail",
+        dead_letters: Callable[[DeadLetter], object] | None = None,
+        resilience: Resilience | None = None,
+        state_backend: StateBackend = "memory",
+        clock: Clock | None = None,
     ) -> AsyncIterator[Any]: ...
 
     @staticmethod
-    def key_ordered_wait(stream: Any, function: Function, **options: Any) -> Any:
-        """Apply a function; outputs of one key keep the order of its inputs. Parameters as for `ordered_wait`."""
-        return _apply(stream, function, "key_ordered", options)
-
-
-def _apply(stream: Any, function: Function, mode: Mode, options: dict[str, Any]) -> Any:
-    if type(stream).__module__.startswith("pyspark."):
-        from async_op.spark.transform import transform
-
-        return transform(stream, function, mode=mode, **options)
-    if not isinstance(stream, Iterable | AsyncIterable):
-        raise ConfigError("stream", stream, "pass an iterable, an async iterable or a Spark DataFrame")
-    return _LocalRun(function, mode, **options).outputs(stream)
-
-
-class _LocalRun:
-    """Feeds an operator from a stream and hands out what leaves it, at the pace of whoever iterates."""
-
-    def __init__(self, function: Function, mode: Mode, *, capacity: int = 100, **options: Any) -> None:
-        self._operator = AsyncWaitOperator(function, self._keep, mode=mode, capacity=capacity, **options)
-        self._capacity = capacity
-        self._kept = deque[Any]()
-        self._changed = asyncio.Event()
-        self._taken = asyncio.Event()
-
-    async def outputs(self, stream: Stream) -> AsyncIterator[Any]:
-        """Yield the outputs; closes the operator however the iteration ends."""
-        feeder = None
-        try:
-            await self._operator.open()
-            feeder = asyncio.create_task(self._feed(stream), name="keygroups feeder")
-            feeder.add_done_callback(lambda _: self._changed.set())
-            while True:
-                while self._kept:
-                    yield self._kept.popleft()
-                self._taken.set()
-                if feeder.done():
-                    await feeder
-                    if not self._kept:
-                        return
-                await self._changed.wait()
-                self._changed.clear()
-        finally:
-            if feeder is not None:
-                feeder.cancel()
-                await asyncio.gather(feeder, return_exceptions=True)
-            await self._operator.close()
-
-    def _keep(self, element: Record | Watermark) -> None:
-        assert isinstance(element, Record), "no watermark was put in"
-        self._kept.append(element.value)
-        self._changed.set()
-
-    async def _feed(self, stream: Stream) -> None:
-        process = self._operator.process
-        if isinstance(stream, AsyncIterable):
-            async for value in stream:
-                await process(value)
-                await self._wait_for_taker()
-        else:
-            for value in stream:
-                await process(value)
-                await self._wait_for_taker()
-        await self._operator.finish()
-
-    async def _wait_for_taker(self) -> None:
-        while len(self._kept) >= self._capacity:
-            self._taken.clear()
-            await self._taken.wait()
+    def key_ordered_wait(
+        stream: Any,
+        function: Any,
+        *,
+        output_schema: StructType | str | None = None,
+        timeout: Duration | None = None,
+        capacity: int = 100,
+        retry: RetryPolicy | None = None,
+        key_by: KeyBy | None = None,
+        on_error: OnError = "fail",
+        dead_letters: Callable[[DeadLetter], object] | Literal["column"] | None = None,
+        resilience: Resilience | None = None,
+        state_backend: StateBackend = "memory",
+        clock: Clock | None = None,
+    ) -> Any:
+        """Apply a function and keep input order within each key. The parameters are those of `ordered_wait`."""
+        return apply(
+            stream,
+            function,
+            mode="key_ordered",
+            output_schema=output_schema,
+            timeout=timeout,
+            capacity=capacity,
+            retry=retry,
+            key_by=key_by,
+            on_error=on_error,
+            dead_letters=dead_letters,
+            resilience=resilience,
+            state_backend=state_backend,
+            clock=clock,
+        )

@@ -20,7 +20,7 @@ from rocksdict import WriteBatch
 
 from keygroups import ValueState, key_groups_of, range_of
 from keygroups.state import DiskBackend, DiskStateBackend, Transaction
-from keygroups.state.disk.rows import CONTENT, RowFormat
+from keygroups.state.disk.encoding import CONTENT, RowEncoding
 from keygroups.state.disk.store import DIRTY_ROWS_MAX, Store
 from snapshots import SnapshotStore, SubtaskSnapshot
 
@@ -164,7 +164,7 @@ def _part(backend: DiskBackend, subtask: int, parallelism: int) -> SubtaskSnapsh
 
 
 def _fill_bare(bare: Store, keys: int) -> None:
-    format_ = RowFormat(0, PAYLOAD)
+    format_ = RowEncoding(0, PAYLOAD)
     for number, key_group in numbered(keys):
         bare.put(format_.prefix(CONTENT, key_group) + format_.key(number), payload(number))
     bare.flush()
@@ -184,7 +184,7 @@ def _through_invocations(backend: DiskBackend, some: list[tuple[int, int]]) -> N
 
 
 def _through_bare(bare: Store, some: list[tuple[int, int]]) -> None:
-    format_, database, options = RowFormat(0, PAYLOAD), bare._database, bare._options
+    format_, database, options = RowEncoding(0, PAYLOAD), bare._database, bare._options
     rows = [format_.prefix(CONTENT, key_group) + format_.key(number) for number, key_group in some]
     for first in range(0, len(rows), DIRTY_ROWS_MAX):
         batch = WriteBatch(raw_mode=True)

@@ -7,7 +7,7 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from keygroups.java import use_java
+from snapshots.java import use_java
 
 
 def session(cores: int) -> SparkSession:

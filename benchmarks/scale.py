@@ -24,15 +24,16 @@ import pyarrow as pa
 
 from keygroups import KeyGroupRange, ValueState, range_of
 from snapshots import SnapshotStore
-from snapshots.columns import KEY_ENCODING
-from snapshots.commit import now_text
-from snapshots.features import features_of
-from snapshots.files import target_file_bytes
+from snapshots.commit.creation import now_text
+from snapshots.commit.writer import DELTAS_MAX, SubtaskHandle
 from snapshots.filesystem import FileInfo, Folder, open_folder
-from snapshots.manifest import Channel, DataFile, FileKind, Manifest, manifest_name
-from snapshots.schemas import state_info
+from snapshots.format.columns import KEY_ENCODING
+from snapshots.format.features import features_of
+from snapshots.format.files import target_file_bytes
+from snapshots.format.manifest import Channel, DataFile, Manifest, manifest_name
+from snapshots.format.manifest_schema import FileKind
+from snapshots.format.schemas import state_info
 from snapshots.versions import note_newest
-from snapshots.writer import DELTAS_MAX, SubtaskHandle
 
 TERABYTE = 10**12
 KEPT = 3

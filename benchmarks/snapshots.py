@@ -96,9 +96,10 @@ def write_floor(snapshot: SubtaskSnapshot, path: Path) -> None:
     with path.open("wb") as file:
         with pq.ParquetWriter(file, schema, compression="zstd") as writer:
             for key_group, group in state.groups.items():
-                assert isinstance(group, dict)
-                groups = pa.repeat(pa.scalar(key_group, pa.int32()), len(group))
-                keys, values = pa.array(list(group), pa.string()), pa.array(list(group.values()), pa.binary())
+                held = group.in_memory()
+                assert held is not None, "the backend is in memory"
+                groups = pa.repeat(pa.scalar(key_group, pa.int32()), len(held))
+                keys, values = pa.array(list(held), pa.string()), pa.array(list(held.values()), pa.binary())
                 writer.write_table(pa.Table.from_arrays([groups, keys, values], schema=schema))
         file.flush()
         os.fsync(file.fileno())

@@ -8,7 +8,7 @@ import tempfile
 
 from pyspark.sql import SparkSession
 
-from keygroups.java import use_java
+from snapshots.java import use_java
 
 _SETTINGS: dict[str, bool | float | int | str | None] = {
     # Nothing of the demo needs the network, nor should it ask what this machine is called.

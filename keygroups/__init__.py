@@ -6,7 +6,7 @@ import logging
 
 from lazy_loader import attach_stub
 
-# `__init__.pyi` says where each name is; it is loaded, with all that it needs, when it is used for the first time.
+# `__init__.pyi` maps each name to its module. A module is loaded, with its dependencies, on the first use of a name.
 __getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
 
-logging.getLogger(__name__).addHandler(logging.NullHandler())  # who wants to read it says so
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent until the application configures logging

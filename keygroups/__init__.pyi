@@ -15,6 +15,7 @@ from .errors import (
     KeyGroupsError,
     MissingCodec,
     NullKey,
+    SparkNotInstalled,
     UnstorableValue,
     UnsupportedKey,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "NullKey",
     "ReducingState",
     "RescalePlan",
+    "SparkNotInstalled",
     "StateDescriptor",
     "StateTtl",
     "Timer",

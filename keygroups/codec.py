@@ -1,7 +1,7 @@
-"""Python values as msgpack, with extension types for what msgpack itself lacks, and for users' own types.
+"""Python values as msgpack, with extension types for values that msgpack lacks and for users' types.
 
-The bytes are part of the snapshot format: an extension number never changes its meaning, and nothing
-that is decoded is executed; a user's type is made by the function that its user has registered.
+The bytes are part of the snapshot format: an extension number never changes its meaning. Decoding executes no stored
+code; a user's type is decoded by the function that the user registered.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BUILTIN = frozenset({*_NATIVE, list, dict})
 _CODEC_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 NESTED_EXTENSIONS_MAX = 64
-"""Tuples, sets and the like may hold each other so deep. (msgpack itself allows 511 lists and dicts in each.)"""
+"""How deep tuples, sets and other extensions may be nested. (msgpack allows 511 nested lists and dicts in each.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +45,27 @@ _used: ContextVar[set[str] | None] = ContextVar("codecs used", default=None)
 
 
 def register_codec(name: str, type: type, encode: Callable[[Any], object], decode: Callable[[Any], object]) -> None:
-    """Let state and elements without an Arrow type hold values of a type of your own.
+    """Let state and elements without an Arrow type hold values of your own type.
 
-    The name is stored with each value, and with the state in every snapshot; a process that restores it must have a
-    codec of that name, so register it in a module that all workers import. Values of subclasses need codecs of their
-    own. What `encode` returns today, `decode` must understand for as long as the snapshot is kept.
+    The name is stored with each value, and with the state in every snapshot. A process that restores the snapshot needs
+    a codec of that name, so register it in a module that all workers import. Each subclass needs its own codec.
+    `decode` must understand the current results of `encode` as long as their snapshots are kept.
 
     Parameters
     ----------
     name : str
-        Of the codec, for ever: letters, digits, `_`, `.` and `-`, such as "shop.Money-1".
+        The permanent name of the codec: letters, digits, `_`, `.` and `-`, such as "shop.Money-1".
     type : type
-        The class.
+        The class of the values.
     encode : callable
-        From a value to what can be stored, such as a tuple of its fields, or values of other codecs.
+        Converts a value to storable values, such as a tuple of its fields; these may use other codecs.
     decode : callable
-        Back again.
+        Converts them back.
 
     Raises
     ------
     ConfigError
-        The name cannot be, or is that of another class's codec; or the class can be stored already.
+        The name is invalid or belongs to the codec of another class, or the class can be stored without a codec.
 
     Examples
     --------
@@ -81,20 +81,20 @@ def register_codec(name: str, type: type, encode: Callable[[Any], object], decod
     codec = _Codec(name, type, encode, decode)
     others = (_codecs.get(name), _codecs_of_types.get(type))
     for other in others:
-        # A module that is imported again makes its class again.
+        # A module that is imported again creates its class again.
         if other is not None and (other.name, _path_of(other.type)) != (name, _path_of(type)):
             raise ConfigError("name", name, f"there is a codec {other.name!r} for {other.type.__qualname__} already")
     _codecs[name] = _codecs_of_types[type] = codec
 
 
 def missing_codecs(names: Iterable[str]) -> list[str]:
-    """Return those of some codecs that are not registered here, in order."""
+    """Return the names that have no codec in this process, in order."""
     return sorted(set(names) - _codecs.keys())
 
 
 @contextmanager
 def codecs_used() -> Iterator[set[str]]:
-    """Give out a set, into which the names go of all codecs by which this thread encodes values meanwhile."""
+    """Yield a set that collects the names of all codecs with which this thread encodes values in this context."""
     names = set[str]()
     token = _used.set(names)
     try:
@@ -108,12 +108,12 @@ def _path_of(type_: type) -> tuple[str, str]:
 
 
 class UnreadableValue(KeyGroupsError, ValueError):
-    """Stored bytes are not a value, or one of a kind that this release does not know.
+    """Stored bytes are not a value, or their kind is unknown to this release.
 
     Attributes
     ----------
     reason : str
-        What was found.
+        What is wrong with the bytes.
     """
 
     def __init__(self, reason: str) -> None:
@@ -124,7 +124,7 @@ class UnreadableValue(KeyGroupsError, ValueError):
 
 
 def pack(value: object, where: str) -> bytes:
-    """Encode a value.
+    """Encode a value as msgpack.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def pack(value: object, where: str) -> bytes:
         Built from None, bool, int, float, str, bytes, list, tuple, dict, set, frozenset, the classes of
         `datetime`, `Decimal`, `UUID`, numpy scalars (stored as the Python value they stand for) and types with a codec.
     where : str
-        What holds the value, for the error.
+        What holds the value, for the error message.
 
     Raises
     ------
@@ -183,14 +183,14 @@ def _decode_registered(parts: Any) -> object:
 
 
 def unpack(data: bytes) -> Any:
-    """Decode what `pack` encoded.
+    """Decode the bytes that `pack` returned.
 
     Raises
     ------
     UnreadableValue
-        The bytes are cut, changed or from a newer release.
+        The bytes are truncated, damaged, or written by a newer release.
     MissingCodec
-        They hold a value of a type whose codec is not registered.
+        They hold a value whose codec is not registered in this process.
 
     Examples
     --------
@@ -204,7 +204,7 @@ def unpack(data: bytes) -> Any:
 
 
 def _unpack(data: bytes, depth: int = 0) -> Any:
-    # Of each list msgpack reserves what its header promises, at most an item for each byte of the data.
+    # For each list, msgpack allocates as many items as its header claims, at most one per byte of the data.
     return msgpack.unpackb(data, ext_hook=_HOOKS[depth], strict_map_key=False)
 
 
@@ -233,7 +233,7 @@ def _time_parts(moment: dt.datetime | dt.time) -> str:
 
 
 _ENCODERS: dict[type, tuple[int, Callable[[Any], object]]] = {
-    # Asked for only where msgpack has no integer that is large enough.
+    # Reached only for integers that are too large for msgpack.
     int: (_BIG_INT, lambda value: value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)),
     tuple: (_TUPLE, list),
     set: (_SET, list),

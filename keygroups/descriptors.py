@@ -1,45 +1,55 @@
-"""Declarations of keyed state: its name, its kind and, if known, its Arrow type."""
+"""Declarations of keyed state: name, kind and, optionally, Arrow type and time to live."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from keygroups.arguments import check_callable
 from keygroups.errors import ConfigError
+from keygroups.names import STATE_NAME
 from keygroups.ttl import StateTtl, Ttl, ttl_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# A state's name is part of a file name in every snapshot.
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-
 
 class _Declaration:
-    """What all kinds of states have in common."""
+    """The base of all kinds of state declarations."""
 
     __slots__ = ()
 
     name: str
     type: pa.DataType | None
     ttl: Ttl
+    calls: ClassVar[tuple[str, ...]] = ()
+    """The names of the parameters that must be callable."""
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise ConfigError("name", self.name, "a state is named by letters, digits and underscores, 128 at most")
+        STATE_NAME.check("name", self.name)
+        if self.type is not None:
+            _check_type(self.type)
+        for name in self.calls:
+            check_callable(name, getattr(self, name), reason=f"state {self.name!r} is computed by it")
         object.__setattr__(self, "ttl", ttl_of(self.ttl))
 
     @property
     def value_type(self) -> pa.DataType | None:
-        """The Arrow type of what is stored as a value, an element or an accumulator; None for msgpack."""
+        """The Arrow type of a stored value, element or accumulator; None for msgpack."""
         return self.type
 
     @property
     def time_to_live(self) -> StateTtl | None:
-        """The `ttl` that was given, None if values have no end."""
+        """The declared `ttl`; None if values live for ever."""
         return ttl_of(self.ttl)
+
+
+def _check_type(type: object) -> None:
+    import pyarrow as pa  # a caller with a type has already loaded it
+
+    if not isinstance(type, pa.DataType):
+        raise ConfigError("type", type, "pass a pyarrow type, such as pa.int64(), or None")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +61,16 @@ class ValueState(_Declaration):
     name : str
         Unique within a function: letters, digits and underscores.
     type : pyarrow.DataType, optional
-        Stored as a Parquet column of this type; without it the value is msgpack in a binary column.
+        The type of the Parquet column for the value; without it the value is stored as msgpack in a binary column.
     default : object, optional
-        What `value()` returns for a key that has none. Must not be changed by the function.
-    ttl : StateTtl or float, optional
-        How long the value lives; a number is the seconds since it was written. For ever without it.
+        What `value()` returns for a key without a value; if the default is mutable, a copy of it.
+    ttl : StateTtl, float or timedelta, optional
+        How long the value lives; a number means seconds since the last write. By default it lives for ever.
 
     Raises
     ------
     ConfigError
-        The name cannot be part of a file name, or the `ttl` is none.
+        The name cannot be part of a file name, or another argument is invalid.
 
     Examples
     --------
@@ -79,21 +89,21 @@ class ValueState(_Declaration):
 
 @dataclass(frozen=True, slots=True)
 class ListState(_Declaration):
-    """A list per key. To add an element costs the same however long the list is, in memory and in a snapshot.
+    """A list per key. The cost of adding an element does not depend on the list's length, in memory or in a snapshot.
 
     Parameters
     ----------
     name : str
         Unique within a function: letters, digits and underscores.
     type : pyarrow.DataType, optional
-        Of one element; without it elements are msgpack.
-    ttl : StateTtl or float, optional
-        How long an element lives; a number is the seconds since it was written. For ever without it.
+        The type of one element; without it elements are msgpack.
+    ttl : StateTtl, float or timedelta, optional
+        How long an element lives; a number means seconds since it was written. By default it lives for ever.
 
     Raises
     ------
     ConfigError
-        The name cannot be part of a file name, or the `ttl` is none.
+        The name cannot be part of a file name, or another argument is invalid.
 
     Examples
     --------
@@ -111,9 +121,9 @@ class ListState(_Declaration):
 
 @dataclass(frozen=True, slots=True)
 class MapState(_Declaration):
-    """A mapping per key. To write an entry costs the same however many there are, in memory and in a snapshot.
+    """A mapping per key. The cost of writing an entry does not depend on their number, in memory or in a snapshot.
 
-    The keys of the mapping are of the kinds that a key of state may have, and are stored as these are: they need no
+    The keys of the mapping may have the same types as keys of state. They are stored in the same way and need no
     declaration.
 
     Parameters
@@ -121,15 +131,15 @@ class MapState(_Declaration):
     name : str
         Unique within a function: letters, digits and underscores.
     type : pyarrow.DataType, optional
-        Of the values, or `pa.map_(key, value)` to declare the keys as well. Without it values are msgpack. For
-        values that are mappings themselves, declare a map of maps.
-    ttl : StateTtl or float, optional
-        How long a value lives; a number is the seconds since it was written. For ever without it.
+        The type of the values, or `pa.map_(key, value)` to declare the keys as well. Without it values are msgpack.
+        If the values are mappings too, declare a map of maps.
+    ttl : StateTtl, float or timedelta, optional
+        How long a value lives; a number means seconds since it was written. By default it lives for ever.
 
     Raises
     ------
     ConfigError
-        The name cannot be part of a file name, or the `ttl` is none.
+        The name cannot be part of a file name, or another argument is invalid.
 
     Examples
     --------
@@ -151,29 +161,29 @@ class MapState(_Declaration):
 
     @property
     def key_type(self) -> pa.DataType | None:
-        """The Arrow type that the keys of the mapping must fit; None if any may be used."""
+        """The Arrow type of the mapping's keys; None if keys of any type are allowed."""
         return getattr(self.type, "key_type", None)
 
 
 @dataclass(frozen=True, slots=True)
 class ReducingState(_Declaration):
-    """One value per key, into which each added value is reduced.
+    """One value per key, with which each added value is combined.
 
     Parameters
     ----------
     name : str
         Unique within a function: letters, digits and underscores.
     reduce : callable
-        Called with the value so far and the added one; returns the new value.
+        Called with the current value and the added one; returns the new value.
     type : pyarrow.DataType, optional
-        Of the value; without it the value is msgpack.
-    ttl : StateTtl or float, optional
-        How long the value lives; a number is the seconds since it was written. For ever without it.
+        The type of the value; without it the value is msgpack.
+    ttl : StateTtl, float or timedelta, optional
+        How long the value lives; a number means seconds since the last write. By default it lives for ever.
 
     Raises
     ------
     ConfigError
-        The name cannot be part of a file name, or the `ttl` is none.
+        The name cannot be part of a file name, or another argument is invalid.
 
     Examples
     --------
@@ -182,6 +192,7 @@ class ReducingState(_Declaration):
     """
 
     kind: ClassVar[str] = "reducing"
+    calls: ClassVar[tuple[str, ...]] = ("reduce",)
 
     name: str
     reduce: Callable[[Any, Any], Any]
@@ -191,7 +202,7 @@ class ReducingState(_Declaration):
 
 @dataclass(frozen=True, slots=True)
 class AggregatingState(_Declaration):
-    """One accumulator per key, to which values are added and from which a result is made.
+    """One accumulator per key, which collects added values and from which a result is computed.
 
     Parameters
     ----------
@@ -200,19 +211,19 @@ class AggregatingState(_Declaration):
     create : callable
         Returns an empty accumulator.
     add : callable
-        Called with the accumulator and the added value, as `functools.reduce` calls; returns the new accumulator. It
-        may change the one that it gets and return that.
+        Called with the accumulator and the added value, in this order; returns the new accumulator. It may modify its
+        argument and return that.
     result : callable
         Called with the accumulator; returns what `get()` returns.
     type : pyarrow.DataType, optional
-        Of the accumulator, which is what is stored; without it the accumulator is msgpack.
-    ttl : StateTtl or float, optional
-        How long the accumulator lives; a number is the seconds since it was written. For ever without it.
+        The type of the accumulator, because the accumulator is stored; without it the accumulator is msgpack.
+    ttl : StateTtl, float or timedelta, optional
+        How long the accumulator lives; a number means seconds since the last write. By default it lives for ever.
 
     Raises
     ------
     ConfigError
-        The name cannot be part of a file name, or the `ttl` is none.
+        The name cannot be part of a file name, or another argument is invalid.
 
     Examples
     --------
@@ -222,6 +233,7 @@ class AggregatingState(_Declaration):
     """
 
     kind: ClassVar[str] = "aggregating"
+    calls: ClassVar[tuple[str, ...]] = ("create", "add", "result")
 
     name: str
     create: Callable[[], Any]

@@ -1,4 +1,4 @@
-"""Root of the errors that the project raises on purpose, and those of the pure core."""
+"""The root of the project's errors, and the errors of the pure core."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class KeyGroupsError(Exception):
 
 
 class ConfigError(KeyGroupsError, ValueError):
-    """An argument has a value that can never work.
+    """An argument is invalid; the message says what to pass instead.
 
     Attributes
     ----------
     name : str
-        The argument.
+        The name of the argument.
     value : object
-        What was passed.
+        The value that was passed.
     """
 
     def __init__(self, name: str, value: object, reason: str) -> None:
@@ -47,13 +47,13 @@ class NullKey(KeyGroupsError, ValueError):
     Attributes
     ----------
     where : str
-        The column or element that had it.
+        The column or element without a key.
     """
 
     def __init__(self, where: str) -> None:
         self.where = where
         super().__init__(
-            f"null key in {where}: every element needs a key; fill it in (coalesce) or filter the element out before"
+            f"null key in {where}: every element needs a key; fill it in (coalesce) or filter the element out first"
         )
 
 
@@ -65,7 +65,7 @@ class UnsupportedKey(KeyGroupsError, TypeError):
     type_name : str
         The type of the key.
     hash_name : str
-        The hash that cannot take it.
+        The hash that does not support the type.
     """
 
     def __init__(self, type_name: str, hash_name: str, supported: str) -> None:
@@ -75,7 +75,7 @@ class UnsupportedKey(KeyGroupsError, TypeError):
 
 
 class KeyGroupOutOfRange(KeyGroupsError, LookupError):
-    """A key group was asked of a subtask that does not own it.
+    """A subtask was asked for a key group that it does not own.
 
     Attributes
     ----------
@@ -117,12 +117,12 @@ class UnstorableValue(KeyGroupsError, TypeError):
 
 
 class MissingCodec(KeyGroupsError, LookupError):
-    """Stored values are of a user's own type, for which this process has no codec.
+    """Stored values have a user's type, and this process has no codec for it.
 
     Attributes
     ----------
     codec : str
-        The name under which it was registered where the values were written.
+        The name of the codec with which the values were written.
     where : str
         What holds the values.
     """
@@ -133,4 +133,21 @@ class MissingCodec(KeyGroupsError, LookupError):
         super().__init__(
             f"{where} holds values of the codec {codec!r}, which is not registered in this process; call "
             f"register_codec({codec!r}, …) in a module that every worker imports, before the snapshot is restored"
+        )
+
+
+class SparkNotInstalled(KeyGroupsError, ImportError):
+    """A module that needs Spark was imported, but Spark is not installed.
+
+    Attributes
+    ----------
+    package : str
+        The missing package.
+    """
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+        super().__init__(
+            f"this part of the library needs {package}, which is not installed: pip install 'keygroups[spark]', "
+            "or the PySpark of the release that your cluster runs"
         )

@@ -1,4 +1,4 @@
-"""What happens rarely and is worth knowing: snapshots, restores, rescales, epochs; for the log, metrics and traces."""
+"""Rare but notable events, such as snapshots, restores, rescales and epochs, for logs, metrics and traces."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that has happened.
+    """An operation that has ended.
 
     Attributes
     ----------
     name : str
         "snapshot", "write" (a subtask's part of a snapshot), "restore", "rescale", "epoch" or "call".
     seconds : float
-        How long it took.
+        Its duration.
     attributes : mapping of str to str, int, float, bool or None
-        What is known about it.
+        Details of the operation.
     error : str or None
-        The type of the error with which it ended.
+        The type of the error with which it ended; None if it succeeded.
     """
 
     name: str
@@ -41,7 +41,7 @@ _listeners: tuple[Listener, ...] = ()
 
 
 def listen(listener: Listener) -> Callable[[], None]:
-    """Have a listener called with every event of this process, on the thread on which it happens; returns how to stop.
+    """Call a listener with every event of this process, on the thread of the event; returns a function that stops it.
 
     A listener must not block. An error that it raises is logged and has no other effect.
 
@@ -65,38 +65,38 @@ def listen(listener: Listener) -> Callable[[], None]:
 
 
 def publish(event: Event) -> None:
-    """Tell all listeners. Any thread may call it."""
+    """Pass an event to all listeners. Any thread may call it."""
     for listener in _listeners:
         try:
             listener(event)
-        except Exception:  # noqa: BLE001 - who listens must not harm what it listens to
+        except Exception:  # noqa: BLE001 - a listener must not harm the operation
             _log.exception("a listener failed at the event %s", event.name)
 
 
 def is_anybody_listening() -> bool:
-    """Tell whether an event would be heard."""
+    """Return whether any listener would get an event; if not, the caller can skip making one."""
     return bool(_listeners)
 
 
 @contextmanager
 def observed(log: logging.Logger, level: int, name: str, **attributes: Value) -> Iterator[dict[str, Value]]:
-    """Publish the body as an event, and log it in one line; a failure as a warning.
+    """Publish the body as an event and log it in one line; a failure is logged as a warning.
 
     Parameters
     ----------
     log : logging.Logger
-        Where the line goes; the attributes are fields of its record.
+        The logger of the line; the attributes become fields of its record.
     level : int
-        Of the line.
+        The level of the line.
     name : str
-        The event's.
+        The name of the event.
     **attributes : str, int, float, bool or None
-        What is known before.
+        Details that are known before the body runs.
 
     Yields
     ------
     dict
-        The attributes; the body adds what it finds out.
+        The attributes; the body may add to them.
     """
     started = time.monotonic()
     error = None

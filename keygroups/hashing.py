@@ -1,17 +1,19 @@
 """From keys to key groups: ``key_group = hash(key) mod max_parallelism``.
 
-Two hashes are known by name. ``"xxhash64"`` equals Spark's ``xxhash64`` expression, so that the
-JVM and Python compute the same group; ``"flink"`` equals Flink's own assignment. Python's
-``hash`` has no part in it, because it differs between processes.
+There are two hashes. ``"xxhash64"`` equals Spark's ``xxhash64`` expression, so the JVM and Python
+compute the same group; ``"flink"`` equals Flink's own assignment. Python's ``hash`` is not used,
+because it differs between processes.
 
 How a key is hashed with ``"xxhash64"``:
 
-- an int as 64 bits, whatever its width; a float as 64 bits, with -0.0 as 0.0 and all NaN alike;
+- an int as 64 bits, whatever its width; a float as 64 bits, with -0.0 as 0.0 and all NaN values equal;
 - a str as UTF-8; bytes as they are;
-- a bool as the 32 bit integer 0 or 1; a date as its days since 1970, in 32 bits;
-- a datetime as its microseconds since 1970 in UTC, in 64 bits. A naive one is taken as UTC,
-  which is Spark's TIMESTAMP_NTZ; an aware one is Spark's TIMESTAMP;
-- a tuple or list as several key columns: the hash of one is the seed of the next.
+- a Decimal as its unscaled integer, 150 for 1.50: as 64 bits if it fits, else as the bytes of Java's
+  BigInteger. So 1.5 and 1.50 are different keys; in a column all values have the same scale;
+- a bool as the 32-bit integer 0 or 1; a date as its days since 1970, in 32 bits;
+- a datetime as its microseconds since 1970 in UTC, in 64 bits. A naive datetime is read as UTC, like
+  Spark's TIMESTAMP_NTZ; an aware one is like Spark's TIMESTAMP;
+- a tuple or list as several key columns: the hash of each column is the seed of the next.
 
 With ``"flink"`` an Arrow or numpy int32 is a Java Integer, an int64 or a Python int a Long, a
 float64 or a Python float a Double, a bool a Boolean and a tuple one of Flink's tuples.
@@ -33,7 +35,7 @@ from keygroups.hashes import columns, flink, xxhash64
 from keygroups.ranges import check_max_parallelism
 
 _BATCH_ROWS = 32_768
-"""So many rows at a time keep the intermediate arrays in the processor's cache."""
+"""How many rows are hashed at once: few enough for the intermediate arrays to fit into the processor's cache."""
 
 
 class _Hash(NamedTuple):
@@ -50,10 +52,10 @@ _HASHES = {
 
 
 def key_hasher(hash: str = "xxhash64") -> Callable[[object], int]:
-    """Return the function that hashes one key.
+    """Return a function that hashes one key.
 
-    It saves `key_group_of`'s checks where keys are hashed one by one: the key group is the
-    result modulo the max parallelism, by Python's ``%``.
+    Use it to hash many keys one by one: it skips the checks that `key_group_of` repeats for every call. The key
+    group is the result modulo the max parallelism, with Python's ``%``.
 
     Parameters
     ----------
@@ -63,12 +65,12 @@ def key_hasher(hash: str = "xxhash64") -> Callable[[object], int]:
     Returns
     -------
     callable
-        Takes a key and returns its signed hash. It raises NullKey and UnsupportedKey.
+        Takes a key and returns its signed hash; raises NullKey and UnsupportedKey.
 
     Raises
     ------
     ConfigError
-        If there is no such hash.
+        There is no such hash.
 
     Examples
     --------
@@ -84,8 +86,8 @@ def key_group_of(key: object, max_parallelism: int, hash: str = "xxhash64") -> i
 
     Parameters
     ----------
-    key : int, float, str, bytes, bool, date, datetime, or a tuple or list of them
-        The key. The scalars of numpy count as the Python values that they stand for.
+    key : int, float, Decimal, str, bytes, bool, date, datetime, or a tuple or list of them
+        The key. numpy scalars count as their Python values.
     max_parallelism : int
         The number of key groups.
     hash : {"xxhash64", "flink"}
@@ -94,11 +96,11 @@ def key_group_of(key: object, max_parallelism: int, hash: str = "xxhash64") -> i
     Raises
     ------
     NullKey
-        If the key is None, or has None in it.
+        The key is None or contains None.
     UnsupportedKey
-        If the key's type has no such hash.
+        The hash does not support the key's type.
     ConfigError
-        If there is no such hash, or unless ``0 < max_parallelism <= 32768``.
+        There is no such hash, or ``0 < max_parallelism <= 32768`` does not hold.
 
     Examples
     --------
@@ -112,13 +114,13 @@ def key_group_of(key: object, max_parallelism: int, hash: str = "xxhash64") -> i
 
 
 def key_groups_of(keys: Any, max_parallelism: int, hash: str = "xxhash64") -> NDArray[np.int32]:
-    """Return the key group of each of many keys; equal to `key_group_of`, but fast.
+    """Return the key groups of many keys: the same results as `key_group_of`, but much faster.
 
     Parameters
     ----------
     keys : Arrow array or chunked array, numpy array, pandas Series, or a sequence
-        The keys. An Arrow struct array has several key columns. NaN is a key in Arrow and numpy,
-        but a missing value, so refused, in pandas.
+        The keys. An Arrow struct array stands for several key columns. NaN is a key in Arrow and numpy; in pandas it
+        is a missing value and is refused.
     max_parallelism : int
         The number of key groups.
     hash : {"xxhash64", "flink"}
@@ -127,16 +129,16 @@ def key_groups_of(keys: Any, max_parallelism: int, hash: str = "xxhash64") -> ND
     Returns
     -------
     numpy array of int32
-        One key group a key.
+        The key group of each key.
 
     Raises
     ------
     NullKey
-        If a key is null, or has a null in it.
+        A key is null or contains a null.
     UnsupportedKey
-        If the keys' type has no such hash.
+        The hash does not support the keys' type.
     ConfigError
-        If there is no such hash, or unless ``0 < max_parallelism <= 32768``.
+        There is no such hash, or ``0 < max_parallelism <= 32768`` does not hold.
 
     Examples
     --------
@@ -149,8 +151,8 @@ def key_groups_of(keys: Any, max_parallelism: int, hash: str = "xxhash64") -> ND
     return np.concatenate(groups) if groups else np.zeros(0, np.int32)
 
 
-def _hash_named(name: str) -> _Hash:
-    if name not in _HASHES:
+def _hash_named(name: object) -> _Hash:
+    if not isinstance(name, str) or name not in _HASHES:
         raise ConfigError("hash", name, f"use one of: {', '.join(sorted(_HASHES))}")
     return _HASHES[name]
 

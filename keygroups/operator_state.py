@@ -1,8 +1,8 @@
 """Redistribution of the state that belongs to a subtask rather than to a key.
 
-Operator state is a list of items per subtask. After a rescale it is dealt out again in one of
-three ways: split (each item to one subtask), union (each item to every subtask) or broadcast
-(each subtask holds a copy of the same list already). Items keep their order in all three.
+Operator state is a list of items per subtask. A rescale redistributes it in one of three ways:
+split (each item goes to one subtask), union (each item goes to every subtask) or broadcast (every
+subtask already holds a copy of the same list). Items keep their order in all three.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ Item = TypeVar("Item")
 
 
 def split(states: Mapping[str, Sequence[Sequence[Item]]], parallelism: int) -> dict[str, list[list[Item]]]:
-    """Deal the items of each state evenly to the new subtasks, each item to exactly one.
+    """Distribute the items of each state evenly over the new subtasks, each item to exactly one.
 
-    The items, taken in the order of the old subtasks, are dealt in contiguous runs. The extra
-    items of a state go to the subtasks that follow those which got the extra items of the state
-    before it, so that also the total over all states differs by at most one between subtasks.
-    States are visited by name, so that the result does not depend on the order of the mapping.
-    A state whose parallelism is unchanged stays as it is, however uneven.
+    Items are taken in the order of the old subtasks and distributed in contiguous runs. The extra items of a
+    state go to the subtasks after those that got the extra items of the previous state, so the totals over all
+    states also differ by at most one between subtasks. States are visited by name, so the order of the mapping
+    has no effect. A state whose parallelism is unchanged stays as it is, however uneven.
 
     Parameters
     ----------
@@ -41,7 +40,7 @@ def split(states: Mapping[str, Sequence[Sequence[Item]]], parallelism: int) -> d
     Raises
     ------
     ConfigError
-        Unless ``0 < parallelism <= 32768``.
+        ``0 < parallelism <= 32768`` does not hold.
 
     Examples
     --------
@@ -75,7 +74,7 @@ def union(state: Sequence[Sequence[Item]], parallelism: int) -> list[list[Item]]
     Raises
     ------
     ConfigError
-        Unless ``0 < parallelism <= 32768``.
+        ``0 < parallelism <= 32768`` does not hold.
 
     Examples
     --------
@@ -87,19 +86,19 @@ def union(state: Sequence[Sequence[Item]], parallelism: int) -> list[list[Item]]
 
 
 def broadcast(state: Sequence[Sequence[Item]], parallelism: int) -> list[list[Item]]:
-    """Give each new subtask one of the old copies, spread evenly so that all copies are read.
+    """Give each new subtask one of the old copies, evenly spread so that every copy is read.
 
     Parameters
     ----------
     state : list of lists
-        The copy of each old subtask; at least one.
+        The copy of each old subtask; there must be at least one.
     parallelism : int
         The number of new subtasks.
 
     Raises
     ------
     ConfigError
-        If there is no copy, or unless ``0 < parallelism <= 32768``.
+        There is no copy, or ``0 < parallelism <= 32768`` does not hold.
 
     Examples
     --------

@@ -1,26 +1,27 @@
-"""Which key groups exist, and which subtask owns which of them."""
+"""Key groups, and the ranges of them that subtasks own."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NewType, cast
 
-from keygroups.errors import ConfigError
+from keygroups.arguments import check_integer
 
 KeyGroup = NewType("KeyGroup", int)
 """The atomic unit of state assignment: ``hash(key) mod max_parallelism``."""
 
 MAX_KEY_GROUPS = 32768
-"""The largest max parallelism; key groups fit in a 16 bit integer and range arithmetic in 32 bits."""
+"""The largest max parallelism: key groups fit into a 16-bit integer and range arithmetic into 32 bits."""
 
 _MIN_DEFAULT_KEY_GROUPS = 128
+
+_MAX_PARALLELISM_BOUNDS = f"must be between 1 and {MAX_KEY_GROUPS}"
 
 
 @dataclass(frozen=True, slots=True)
 class KeyGroupRange:
-    """A contiguous, non-empty range of key groups; both ends belong to it.
+    """A contiguous, non-empty range of key groups; both ends are inclusive.
 
     Parameters
     ----------
@@ -32,7 +33,7 @@ class KeyGroupRange:
     Raises
     ------
     ConfigError
-        If the range is empty or reaches outside the key groups that can exist.
+        The range is empty or exceeds the possible key groups.
 
     Examples
     --------
@@ -47,12 +48,9 @@ class KeyGroupRange:
     end: int
 
     def __post_init__(self) -> None:
-        start = _integer("start", self.start)
-        end = _integer("end", self.end)
-        if not 0 <= start < MAX_KEY_GROUPS:
-            raise ConfigError("start", start, f"must be between 0 and {MAX_KEY_GROUPS - 1}")
-        if not start <= end < MAX_KEY_GROUPS:
-            raise ConfigError("end", end, f"must be between start={start} and {MAX_KEY_GROUPS - 1}")
+        last = MAX_KEY_GROUPS - 1
+        start = check_integer("start", self.start, 0, last, reason=f"must be between 0 and {last}")
+        check_integer("end", self.end, start, last, reason=f"must be between start={start} and {last}")
 
     def __len__(self) -> int:
         return self.end - self.start + 1
@@ -64,7 +62,7 @@ class KeyGroupRange:
         return self.start <= key_group <= self.end
 
     def intersection(self, other: KeyGroupRange) -> KeyGroupRange | None:
-        """Return the key groups in both ranges, or None if there are none.
+        """Return the range of key groups in both ranges, or None if there are none.
 
         Parameters
         ----------
@@ -77,7 +75,7 @@ class KeyGroupRange:
 
 
 def check_max_parallelism(max_parallelism: int) -> None:
-    """Refuse a number of key groups that can never work.
+    """Check a number of key groups.
 
     Parameters
     ----------
@@ -87,14 +85,13 @@ def check_max_parallelism(max_parallelism: int) -> None:
     Raises
     ------
     ConfigError
-        Unless ``0 < max_parallelism <= 32768``.
+        ``0 < max_parallelism <= 32768`` does not hold.
     """
-    if not 0 < _integer("max_parallelism", max_parallelism) <= MAX_KEY_GROUPS:
-        raise ConfigError("max_parallelism", max_parallelism, f"must be between 1 and {MAX_KEY_GROUPS}")
+    check_integer("max_parallelism", max_parallelism, 1, MAX_KEY_GROUPS, reason=_MAX_PARALLELISM_BOUNDS)
 
 
 def check_parallelism(parallelism: int, max_parallelism: int) -> None:
-    """Refuse a parallelism that the key groups cannot be divided among.
+    """Check that every subtask can own at least one key group.
 
     Parameters
     ----------
@@ -106,16 +103,15 @@ def check_parallelism(parallelism: int, max_parallelism: int) -> None:
     Raises
     ------
     ConfigError
-        Unless ``0 < parallelism <= max_parallelism <= 32768``.
+        ``0 < parallelism <= max_parallelism <= 32768`` does not hold.
 
     Examples
     --------
     >>> check_parallelism(4, 128)
     """
     check_max_parallelism(max_parallelism)
-    if not 0 < _integer("parallelism", parallelism) <= max_parallelism:
-        reason = f"must be between 1 and max_parallelism={max_parallelism}, because each subtask owns a key group"
-        raise ConfigError("parallelism", parallelism, reason)
+    reason = f"must be between 1 and max_parallelism={max_parallelism}, because each subtask owns a key group"
+    check_integer("parallelism", parallelism, 1, max_parallelism, reason=reason)
 
 
 def range_of(subtask_index: int, parallelism: int, max_parallelism: int) -> KeyGroupRange:
@@ -124,7 +120,7 @@ def range_of(subtask_index: int, parallelism: int, max_parallelism: int) -> KeyG
     Parameters
     ----------
     subtask_index : int
-        The subtask, counted from 0.
+        The index of the subtask, from 0.
     parallelism : int
         The number of subtasks.
     max_parallelism : int
@@ -133,7 +129,7 @@ def range_of(subtask_index: int, parallelism: int, max_parallelism: int) -> KeyG
     Raises
     ------
     ConfigError
-        If there is no such subtask or no such parallelism.
+        The subtask or the parallelism is out of bounds.
 
     Examples
     --------
@@ -141,8 +137,8 @@ def range_of(subtask_index: int, parallelism: int, max_parallelism: int) -> KeyG
     [KeyGroupRange(start=0, end=42), KeyGroupRange(start=43, end=85), KeyGroupRange(start=86, end=127)]
     """
     check_parallelism(parallelism, max_parallelism)
-    if not 0 <= _integer("subtask_index", subtask_index) < parallelism:
-        raise ConfigError("subtask_index", subtask_index, f"must be between 0 and {parallelism - 1}")
+    last = parallelism - 1
+    check_integer("subtask_index", subtask_index, 0, last, reason=f"must be between 0 and {last}")
     start = -(-subtask_index * max_parallelism // parallelism)
     end = ((subtask_index + 1) * max_parallelism - 1) // parallelism
     return KeyGroupRange(start, end)
@@ -163,7 +159,7 @@ def subtask_of(key_group: int, parallelism: int, max_parallelism: int) -> int:
     Raises
     ------
     ConfigError
-        If there is no such key group or no such parallelism.
+        The key group or the parallelism is out of bounds.
 
     Examples
     --------
@@ -171,17 +167,16 @@ def subtask_of(key_group: int, parallelism: int, max_parallelism: int) -> int:
     (1, 2)
     """
     check_parallelism(parallelism, max_parallelism)
-    group = _integer("key_group", key_group)
-    if not 0 <= group < max_parallelism:
-        raise ConfigError("key_group", key_group, f"must be between 0 and {max_parallelism - 1}")
+    last = max_parallelism - 1
+    group = check_integer("key_group", key_group, 0, last, reason=f"must be between 0 and {last}")
     return group * parallelism // max_parallelism
 
 
 def default_max_parallelism(parallelism: int) -> int:
-    """Return the number of key groups for a job that starts with a parallelism.
+    """Return a number of key groups for a job that starts with this parallelism.
 
-    It leaves room to grow by half and is a power of two from 128 to 32768. Store it: the key
-    groups of existing state are bound to it.
+    The result is a power of two from 128 to 32768, and leaves room for half as many subtasks again. Store it: the
+    key groups of existing state depend on it.
 
     Parameters
     ----------
@@ -191,7 +186,7 @@ def default_max_parallelism(parallelism: int) -> int:
     Raises
     ------
     ConfigError
-        Unless ``0 < parallelism <= 32768``.
+        ``0 < parallelism <= 32768`` does not hold.
 
     Examples
     --------
@@ -202,10 +197,3 @@ def default_max_parallelism(parallelism: int) -> int:
     with_room = parallelism + parallelism // 2
     next_power_of_two = 1 << (with_room - 1).bit_length()
     return min(max(next_power_of_two, _MIN_DEFAULT_KEY_GROUPS), MAX_KEY_GROUPS)
-
-
-def _integer(name: str, value: int) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise ConfigError(name, value, "must be an integer") from None

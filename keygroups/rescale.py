@@ -1,4 +1,4 @@
-"""What a change of parallelism moves from which subtask to which."""
+"""Plans a change of parallelism: which key groups move between which subtasks."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from keygroups.ranges import KeyGroupRange, check_parallelism, range_of, subtask
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A range of key groups, its owner before and its owner after."""
+    """A range of key groups with its owners before and after the rescale."""
 
     source_subtask: int
     target_subtask: int
-    """Equal to the source where the key groups stay."""
+    """Equal to the source if the key groups stay."""
     key_groups: KeyGroupRange
 
 
 @dataclass(frozen=True, slots=True)
 class RescalePlan:
-    """The moves of a rescale, in ascending order; together they hold every key group once."""
+    """The moves of a rescale in ascending order; together they cover every key group exactly once."""
 
     old_parallelism: int
     new_parallelism: int
@@ -34,21 +34,21 @@ class RescalePlan:
 
 
 def plan_rescale(old_parallelism: int, new_parallelism: int, max_parallelism: int) -> RescalePlan:
-    """Plan the change from one parallelism to another over the same key groups.
+    """Plan the change from one parallelism to another, with the same key groups.
 
     Parameters
     ----------
     old_parallelism : int
-        The number of subtasks before.
+        The number of subtasks before the rescale.
     new_parallelism : int
-        The number of subtasks after.
+        The number of subtasks after the rescale.
     max_parallelism : int
         The number of key groups, which a rescale keeps.
 
     Raises
     ------
     ConfigError
-        If either parallelism is impossible with that many key groups.
+        One of the parallelisms does not fit the number of key groups.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""How long a value of keyed state lives."""
+"""The time to live of values in keyed state."""
 
 from __future__ import annotations
 
@@ -6,32 +6,33 @@ import time
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
+from keygroups.arguments import Duration, check_choice, check_duration, seconds_of
 from keygroups.errors import ConfigError
 
 _SECONDS_MAX = 1e14
-"""So that an expiry, in milliseconds, fits into 64 bits."""
+"""The longest time to live, so that an expiry in milliseconds fits into 64 bits."""
 
 TtlUpdate = Literal["write", "read_and_write"]
 
 
 @dataclass(frozen=True, slots=True)
 class StateTtl:
-    """A time to live, counted in processing time. What has expired is never returned.
+    """A time to live in processing time. Expired values are never returned.
 
-    Elements of lists and values of maps expire one by one. A value keeps the expiry that it was written with when
-    `seconds` is another number later.
+    Elements of lists and values of maps expire individually. A value keeps the expiry with which it was written, even
+    if `seconds` changes later.
 
     Parameters
     ----------
-    seconds : float
-        How long a value lives; counted in whole milliseconds.
+    seconds : float or timedelta
+        How long a value lives, in whole milliseconds.
     update : {"write", "read_and_write"}
-        What begins the time anew: a write, or a read as well.
+        What restarts the time: only a write, or also a read.
 
     Raises
     ------
     ConfigError
-        The time is shorter than a millisecond or has no end, or there is no such update.
+        The time is shorter than a millisecond or infinite, or there is no such update.
 
     Examples
     --------
@@ -39,30 +40,30 @@ class StateTtl:
     1500
     """
 
-    seconds: float
+    seconds: Duration
     update: TtlUpdate = "write"
 
     def __post_init__(self) -> None:
-        if not 0.001 <= self.seconds <= _SECONDS_MAX:
-            raise ConfigError("ttl", self.seconds, "a value lives at least 0.001 seconds; use None for no end")
-        if self.update not in get_args(TtlUpdate):
-            raise ConfigError("update", self.update, f"use one of {', '.join(get_args(TtlUpdate))}")
+        reason = "a value lives at least 0.001 seconds; use None for no end"
+        if not 0.001 <= check_duration("ttl", self.seconds, reason=reason) <= _SECONDS_MAX:
+            raise ConfigError("ttl", self.seconds, reason)
+        check_choice("update", self.update, get_args(TtlUpdate))
 
     @property
     def milliseconds(self) -> int:
-        """How long a value lives."""
-        return round(1000 * self.seconds)
+        """The time to live in milliseconds."""
+        return round(1000 * seconds_of(self.seconds))
 
 
-Ttl: TypeAlias = StateTtl | float | None
-"""What a descriptor takes: a number is the seconds since the last write."""
+Ttl: TypeAlias = StateTtl | Duration | None
+"""What a descriptor accepts as `ttl`. A number of seconds or a timedelta counts from the last write."""
 
 
 def ttl_of(ttl: Ttl) -> StateTtl | None:
-    """Return what a descriptor was given as a `StateTtl`."""
+    """Return the `StateTtl` for the `ttl` argument of a descriptor."""
     return ttl if ttl is None or isinstance(ttl, StateTtl) else StateTtl(ttl)
 
 
 def wall_time() -> int:
-    """Return the processing time: milliseconds since the epoch."""
+    """Return the system's processing time in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000

@@ -1,4 +1,4 @@
-"""Python values as Arrow arrays without loss, and back."""
+"""Converts Python values to Arrow arrays without loss, and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyarrow import types
 
 
 class Misfit(Exception):
-    """A value would not come back from a column of that type as it is."""
+    """A column of this type would not return a value unchanged."""
 
 
 _EXACT: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
@@ -28,19 +28,19 @@ _EXACT: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
     (types.is_float64, float),
     (types.is_date32, dt.date),
 )
-"""Of these Python types a column keeps every value that it takes, so that nothing else need be compared."""
+"""Python types of which a column keeps every value that it accepts, so no comparison is needed."""
 
 
 def array_of(values: list[Any], type_: pa.DataType) -> pa.Array:
     """Encode values as a column.
 
-    Beside the Python values that the column gives back, it takes tuples and numpy arrays for lists, pairs for maps,
-    numpy scalars, and integers for floats, where they are equal to what it gives back.
+    Apart from the Python values that the column returns, this accepts tuples and numpy arrays for lists, pairs for
+    maps, numpy scalars, and integers for floats, if they equal the values that the column returns.
 
     Raises
     ------
     Misfit
-        A value would come back changed; only the rounding of floats is what the type asks for.
+        A value would change. Only the rounding of floats to the column's type is allowed.
     """
     try:
         array = pa.array(values, type_)
@@ -58,7 +58,7 @@ def values_of(array: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def _is_kept(values: Sequence[Any], type_: pa.DataType, array: pa.Array) -> bool:
-    """Tell from the types alone that all values come back; False if that takes a comparison."""
+    """Return whether the types alone show that all values are kept; False means that a comparison is needed."""
     kinds = set(map(type, values)) - {type(None)}
     for has_type, kind in _EXACT:
         if has_type(type_):
@@ -95,12 +95,12 @@ def _are_structs_kept(structs: list[dict[str, Any]], type_: pa.StructType, array
 
 
 def _comes_back(value: Any, back: Any) -> bool:
-    """Tell whether a column keeps a value as it is; Arrow silently cuts 1.5 to an integer and a time to its unit."""
+    """Return whether a column keeps a value unchanged; Arrow silently truncates 1.5 to an integer, and times."""
     match value, back:
         case float(), float():
             return math.isinf(value) == math.isinf(back)
         case dt.datetime(), dt.datetime():
-            # Not by ==, which is never true between two zones in the hour that a clock repeats.
+            # Not with ==, which is never true between two time zones in the hour that a clock change repeats.
             return (value.tzinfo is None) == (back.tzinfo is None) and not value - back
         case np.ndarray(), list():
             return _comes_back(value.tolist(), back)

@@ -1,30 +1,34 @@
 """Snapshots of keyed state and in-flight elements: the Parquet format, its commit protocol, restore and rescale."""
 
-from .claim import Claim
-from .edit import Editor
+from .commit.claim import Claim
+from .commit.pending import PendingSnapshot
+from .commit.writer import SubtaskHandle
 from .errors import (
     CommitConflict,
     CommitOutcomeUnknown,
     DuplicateKey,
     FilesystemNotInstalled,
+    FolderMoved,
     IncompatibleSnapshot,
     IncompleteSnapshot,
+    ManifestMissing,
+    PathObstructed,
     SnapshotCorrupted,
     SnapshotExists,
     SnapshotNotFound,
+    StorageRefused,
     StorageUnavailable,
     UnsafeFilesystem,
     UnsupportedFilesystem,
     WriterFenced,
 )
-from .pending import PendingSnapshot
-from .restore import SubtaskRestore
-from .retention import GarbageReport
-from .snapshot import Snapshot
+from .format.subtask import InFlightElement, OperatorStateCut, SubtaskSnapshot
+from .restore.share import SubtaskRestore
+from .restore.snapshot import Snapshot
 from .store import SnapshotStore
-from .subtask import InFlightElement, OperatorStateCut, SubtaskSnapshot
-from .verify import Problem, VerifyReport
-from .writer import SubtaskHandle
+from .upkeep.edit import Editor
+from .upkeep.retention import GarbageReport
+from .upkeep.verify import Problem, VerifyReport
 
 __all__ = [
     "Claim",
@@ -33,11 +37,14 @@ __all__ = [
     "DuplicateKey",
     "Editor",
     "FilesystemNotInstalled",
+    "FolderMoved",
     "GarbageReport",
     "InFlightElement",
     "IncompatibleSnapshot",
     "IncompleteSnapshot",
+    "ManifestMissing",
     "OperatorStateCut",
+    "PathObstructed",
     "PendingSnapshot",
     "Problem",
     "Snapshot",
@@ -45,6 +52,7 @@ __all__ = [
     "SnapshotExists",
     "SnapshotNotFound",
     "SnapshotStore",
+    "StorageRefused",
     "StorageUnavailable",
     "SubtaskHandle",
     "SubtaskRestore",

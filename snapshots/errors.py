@@ -1,4 +1,4 @@
-"""Errors of snapshots, named after the situation; each says what to do next."""
+"""Errors of snapshots; each says what to do next."""
 
 from __future__ import annotations
 
@@ -14,14 +14,20 @@ class SnapshotNotFound(KeyGroupsError, FileNotFoundError):
     uri : str
         The operator's folder.
     version : int or None
-        The version that was asked for; None for the newest.
+        The requested version; None for the newest.
+    nearby : tuple of str
+        Nearby folders that have snapshots.
     """
 
-    def __init__(self, uri: str, version: int | None = None) -> None:
+    def __init__(self, uri: str, version: int | None = None, nearby: tuple[str, ...] = ()) -> None:
         self.uri = uri
         self.version = version
+        self.nearby = nearby
         wanted = "no snapshot" if version is None else f"no snapshot of version {version}"
-        super().__init__(f"{wanted} in {uri}; check the URI (it names one operator's folder) and list its manifests")
+        around = f" and list its manifests; there are snapshots in {', '.join(nearby)}" if nearby else ""
+        super().__init__(
+            f"{wanted} in {uri}; check the URI (it names one operator's folder){around or ' and list its manifests'}"
+        )
 
 
 class SnapshotCorrupted(KeyGroupsError):
@@ -30,11 +36,11 @@ class SnapshotCorrupted(KeyGroupsError):
     Attributes
     ----------
     path : str
-        The file.
+        The damaged file.
     key_groups : KeyGroupRange or None
-        The key groups that it holds; None for a manifest.
+        The key groups of the file; None for a manifest.
     damage : str
-        What was found.
+        What is wrong with it.
     """
 
     def __init__(self, path: str, damage: str, key_groups: KeyGroupRange | None = None) -> None:
@@ -48,15 +54,43 @@ class SnapshotCorrupted(KeyGroupsError):
         )
 
 
+class ManifestMissing(SnapshotCorrupted):
+    """A manifest that must have existed is missing, and no newer one has replaced it.
+
+    Attributes
+    ----------
+    uri : str
+        The operator's folder.
+    version : int
+        The newest version that is known to have existed.
+    newest : int or None
+        The newest version that still exists; None if there is none.
+    """
+
+    def __init__(self, uri: str, path: str, version: int, newest: int | None) -> None:
+        self.uri = uri
+        self.version = version
+        self.newest = newest
+        self.path = path
+        self.damage = "it is missing"
+        self.key_groups: KeyGroupRange | None = None
+        left = "no other is there" if newest is None else f"version {newest} is the newest that is there"
+        super(SnapshotCorrupted, self).__init__(
+            f"{uri} had a snapshot of version {version}, whose manifest {path} is missing, and {left}: put it back "
+            "from a copy of the folder; or, to give up what is missing and continue from what exists, run "
+            f"`keygroups claim {uri} --accept-loss` (SnapshotStore.claim(accept_loss=True))"
+        )
+
+
 class IncompatibleSnapshot(KeyGroupsError, ValueError):
-    """A snapshot and what it should be used for do not fit.
+    """A snapshot does not fit its intended use.
 
     Attributes
     ----------
     what : str
         The property that differs, such as "max parallelism".
     expected, found : object
-        What the reader needs and what the snapshot has.
+        What the reader needs, and what the snapshot has.
     """
 
     def __init__(self, what: str, expected: object, found: object, next_step: str) -> None:
@@ -66,13 +100,38 @@ class IncompatibleSnapshot(KeyGroupsError, ValueError):
         super().__init__(f"{what} of the snapshot is {found!r}, but {expected!r} is needed: {next_step}")
 
 
+class FolderMoved(IncompatibleSnapshot):
+    """A folder holds the snapshots of another operator: somebody moved or copied it by hand. Nothing is damaged.
+
+    Attributes
+    ----------
+    uri : str
+        The folder.
+    operator_id : str
+        The operator that the snapshots belong to.
+    """
+
+    def __init__(self, uri: str, operator_id: str) -> None:
+        self.uri = uri
+        self.operator_id = operator_id
+        parent, _, name = uri.rpartition("/")
+        original = f"{parent}/{operator_id}"
+        super().__init__(
+            "operator",
+            name,
+            operator_id,
+            f"{uri} was moved or copied by hand; move it to {original}, where it can be used as it is, and for a "
+            f"snapshot under the name {name!r} run `keygroups copy {original} {uri}`",
+        )
+
+
 class IncompleteSnapshot(KeyGroupsError, ValueError):
     """The parts given to a commit do not make a whole snapshot.
 
     Attributes
     ----------
     problem : str
-        What is missing, doubled or different.
+        What is missing, duplicate or different.
     """
 
     def __init__(self, problem: str) -> None:
@@ -81,7 +140,7 @@ class IncompleteSnapshot(KeyGroupsError, ValueError):
 
 
 class DuplicateKey(KeyGroupsError, ValueError):
-    """A key, or an entry of a key, is twice in the rows of a state.
+    """A key, or an entry of a key, occurs twice in the rows of a state.
 
     Attributes
     ----------
@@ -104,7 +163,7 @@ class DuplicateKey(KeyGroupsError, ValueError):
 
 
 class SnapshotExists(KeyGroupsError, FileExistsError):
-    """A first snapshot was to be written where there is one already.
+    """A first snapshot cannot be written, because there is one already.
 
     Attributes
     ----------
@@ -119,7 +178,7 @@ class SnapshotExists(KeyGroupsError, FileExistsError):
         self.version = version
         super().__init__(
             f"{uri} already has snapshots, the newest of version {version}; nothing was written: "
-            "change it with SnapshotStore.edit(), or take another operator id"
+            "change it with SnapshotStore.edit(), or choose another operator id"
         )
 
 
@@ -131,7 +190,7 @@ class CommitConflict(KeyGroupsError):
     uri : str
         The operator's folder.
     version : int
-        The version that both wanted.
+        The version that both writers wanted.
     """
 
     def __init__(self, uri: str, version: int) -> None:
@@ -144,7 +203,7 @@ class CommitConflict(KeyGroupsError):
 
 
 class CommitOutcomeUnknown(KeyGroupsError):
-    """A commit was sent, but whether it took place could not be read back.
+    """A commit was sent, but the storage failed before its outcome could be read back.
 
     Attributes
     ----------
@@ -164,7 +223,7 @@ class CommitOutcomeUnknown(KeyGroupsError):
 
 
 class WriterFenced(KeyGroupsError):
-    """A newer owner took over, so this writer may not commit any more.
+    """A newer owner has taken over, so this writer must not commit any more.
 
     Attributes
     ----------
@@ -173,7 +232,7 @@ class WriterFenced(KeyGroupsError):
     version : int
         The version that this writer expected to write.
     newest : int
-        The newest version found.
+        The newest version in the storage.
     """
 
     def __init__(self, uri: str, version: int, newest: int) -> None:
@@ -198,7 +257,7 @@ class UnsupportedFilesystem(KeyGroupsError, ValueError):
     def __init__(self, protocol: str) -> None:
         self.protocol = protocol
         super().__init__(
-            f"snapshots on {protocol}:// are not supported, because no atomic way to create a file there is known; "
+            f"snapshots on {protocol}:// are not supported, because no atomic way to create a file is known there; "
             "use a local or shared POSIX path (file://), s3://, gs://, abfs://, or memory:// in tests"
         )
 
@@ -211,7 +270,7 @@ class FilesystemNotInstalled(KeyGroupsError):
     protocol : str
         The protocol of the URI.
     extra : str
-        The extra of this project that brings the package.
+        The extra of this project that installs the package.
     """
 
     def __init__(self, protocol: str, extra: str) -> None:
@@ -221,23 +280,66 @@ class FilesystemNotInstalled(KeyGroupsError):
 
 
 class UnsafeFilesystem(KeyGroupsError):
-    """The storage cannot create a file only if it is absent, so two writers could commit the same version.
+    """The storage overwrites files instead of refusing to create them, so two writers could commit the same version.
 
     Attributes
     ----------
     uri : str
         The operator's folder.
     found : str
-        What was found out.
+        What the trial showed.
     """
 
     def __init__(self, uri: str, found: str) -> None:
         self.uri = uri
         self.found = found
         super().__init__(
-            f"snapshots cannot be committed safely to {uri}: {found}; nothing was committed: use a storage that heeds "
+            f"snapshots cannot be committed safely to {uri}: {found}; nothing was committed: use a storage with "
             "conditional writes (S3 of AWS, or a release of your object store with `If-None-Match: *`), "
             "or a POSIX filesystem with hard links"
+        )
+
+
+class StorageRefused(KeyGroupsError, PermissionError):
+    """The storage does not let this process read or write, for instance because a folder is read-only.
+
+    Attributes
+    ----------
+    uri : str
+        The operator's folder.
+    path : str
+        The requested path.
+    reason : str
+        The storage's own message.
+    """
+
+    def __init__(self, uri: str, path: str, reason: str) -> None:
+        self.uri = uri
+        self.path = path
+        self.reason = reason
+        super().__init__(
+            f"the storage refused access to {path} ({reason}): let this process read and write in {uri}, "
+            "or keep snapshots in a folder where it may"
+        )
+
+
+class PathObstructed(KeyGroupsError, OSError):
+    """There is a folder in the place of a file, or a file in the place of a folder.
+
+    Attributes
+    ----------
+    path : str
+        The requested path.
+    reason : str
+        The storage's own message.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(
+            f"something else is in the place of {path} ({reason}); look at it, move it away, and check the URI, "
+            "which names a folder"
         )
 
 
@@ -247,12 +349,14 @@ class StorageUnavailable(KeyGroupsError, OSError):
     Attributes
     ----------
     path : str
-        What was asked for.
+        The requested path.
     reason : str
-        What the client said.
+        The client's own message.
     """
 
     def __init__(self, path: str, reason: str) -> None:
         self.path = path
         self.reason = reason
-        super().__init__(f"the storage did not answer for {path} ({reason}); check network and credentials, try again")
+        super().__init__(
+            f"the storage did not answer for {path} ({reason}); check network and credentials, and try again"
+        )

@@ -1,30 +1,29 @@
-"""Which versions exist: the newest without a listing of the history, and those that are gone for good.
+"""Finds out which versions exist: the newest without listing the history, and those that have expired.
 
-Two small things help, beside the manifests themselves. ``latest`` is a hint, written after each commit and never
-trusted: from it, one looks upwards. ``expired/<version>`` is the mark of retention: manifests up to it may be missing,
-above it none was ever removed. It is created before anything is removed, so whoever finds a name free finds the mark,
-on any storage that lists what is there, as S3, GCS, Azure and POSIX filesystems do.
+Two small files help, beside the manifests themselves. ``latest`` is a hint, written after each commit; a search starts
+from it upwards. It may be behind, but never ahead. ``expired/<version>`` is the mark of retention: manifests up to it
+may be missing, but none above it was ever removed. The mark is created before anything is removed. So whoever finds a
+removed name free also finds the mark, on any storage with fresh listings, such as S3, GCS, Azure and POSIX filesystems.
+If the hint names a missing version above the mark, and no higher version exists, a manifest was lost, and with it the
+newest state.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 
-from snapshots.errors import SnapshotCorrupted, SnapshotNotFound
+from snapshots.errors import FolderMoved, ManifestMissing, PathObstructed, SnapshotCorrupted, SnapshotNotFound
 from snapshots.filesystem import Folder
-from snapshots.manifest import MANIFEST_BYTES_MAX, Manifest, manifest_name
+from snapshots.format.manifest import MANIFEST_BYTES_MAX, Manifest, is_version_name, manifest_name, version_name
 
 HINT = "latest"
 PROBES_MAX = 8
-"""How far above the hint to look before the manifests are listed."""
+"""How many versions above the hint are probed before the manifests are listed."""
 
 _HINT_BYTES_MAX = 20
-_MANIFEST = re.compile(r"manifests/(\d{20})\.json")
-_MARK = re.compile(r"\d{20}")
 
 _last_loaded: dict[str, Manifest] = {}
-"""At most one, by the id of its snapshot."""
+"""At most one manifest, by the id of its snapshot."""
 
 _log = logging.getLogger(__name__)
 
@@ -36,18 +35,18 @@ def committed_versions(folder: Folder) -> list[int]:
 
 
 def version_of(name: str) -> int | None:
-    """Return the version whose manifest has the name, or None if it is no manifest's."""
-    match = _MANIFEST.fullmatch(name)
-    return None if match is None else int(match[1])
+    """Return the version of a manifest's name, or None if it is not the name of a manifest."""
+    digits = name.removeprefix("manifests/").removesuffix(".json")
+    return int(digits) if is_version_name(digits) and name == manifest_name(int(digits)) else None
 
 
 def read_manifest(folder: Folder, version: int) -> bytes:
-    """Read a manifest as it is stored: never more of it than shows that it is too large.
+    """Read the stored bytes of a manifest, but no more than needed to see that it is too large.
 
     Raises
     ------
     FileNotFoundError
-        There is none.
+        There is no such manifest.
     """
     return folder.read(manifest_name(version), 0, MANIFEST_BYTES_MAX + 1)
 
@@ -60,30 +59,34 @@ def load_manifest(folder: Folder, version: int) -> Manifest:
     SnapshotNotFound
         There is no such version.
     SnapshotCorrupted
-        It is damaged, or that of another version or operator.
+        The manifest is damaged, or it belongs to another version.
+    FolderMoved
+        The manifest belongs to another operator.
     """
     try:
         data = read_manifest(folder, version)
     except FileNotFoundError:
         raise SnapshotNotFound(folder.uri, version) from None
+    except PathObstructed as error:
+        raise SnapshotCorrupted(error.path, error.reason) from error
     path = folder.path(manifest_name(version))
     manifest = Manifest.from_bytes(data, path)
-    operator_id = folder.root.rpartition("/")[2]
-    if (manifest.version, manifest.operator_id) != (version, operator_id):
-        found = f"it says operator {manifest.operator_id!r}, version {manifest.version}"
-        raise SnapshotCorrupted(path, f"{found}: the file was moved or renamed")
+    if manifest.version != version:
+        raise SnapshotCorrupted(path, f"it says version {manifest.version}: the file was moved or renamed")
+    if manifest.operator_id != folder.operator_id:
+        raise FolderMoved(folder.uri, manifest.operator_id)
     return manifest
 
 
 def load_committed(folder: Folder, version: int, snapshot_id: str) -> Manifest:
-    """Read the manifest that another process had at hand; the last one is kept, because one process has many tasks.
+    """Read a manifest that another process named; the last one is cached, because a process runs many tasks.
 
     Raises
     ------
     SnapshotNotFound
-        The version is not there any more, or not that snapshot.
+        The version does not exist any more, or it is another snapshot.
     SnapshotCorrupted
-        It is damaged.
+        The manifest is damaged.
     """
     manifest = _last_loaded.get(snapshot_id)
     if manifest is None:
@@ -96,13 +99,23 @@ def load_committed(folder: Folder, version: int, snapshot_id: str) -> Manifest:
 
 
 def newest_version(folder: Folder) -> int | None:
-    """Return the newest version, in a number of requests that does not grow with the history."""
-    version = _from_hint(folder)
-    return max(committed_versions(folder), default=None) if version is None else version
+    """Return the newest version, with a number of requests that does not grow with the history.
+
+    Raises
+    ------
+    ManifestMissing
+        A newer version existed but its manifest is missing, and its loss has not been accepted.
+    """
+    hint = _read_hint(folder)
+    version = None if hint is None else _from_hint(folder, hint)
+    if version is None:
+        version = max(committed_versions(folder), default=None)
+        _check_nothing_is_missing(folder, hint or 0, version)
+    return version
 
 
 def note_newest(folder: Folder, version: int) -> None:
-    """Leave the hint for others; without it they list."""
+    """Write the hint for others; without it, they have to list the manifests."""
     try:
         folder.replace(HINT, b"%020d" % version)
     except OSError as error:
@@ -110,30 +123,40 @@ def note_newest(folder: Folder, version: int) -> None:
 
 
 def expired_version(folder: Folder) -> int:
-    """Return the version up to which manifests may have been removed; 0 if none."""
-    return max((int(name) for name in folder.names("expired") if _MARK.fullmatch(name)), default=0)
+    """Return the version up to which manifests may have been removed, or 0."""
+    return max((int(name) for name in folder.names("expired") if is_version_name(name)), default=0)
 
 
 def mark_expired(folder: Folder, version: int) -> None:
-    """Announce that manifests up to a version are going to be removed, those that are pinned excepted."""
+    """Announce that manifests up to a version will be removed, except pinned ones."""
     before = expired_version(folder)
     if version <= before:
         return
     try:
-        folder.create(f"expired/{version:020d}", b"")
+        folder.create(f"expired/{version_name(version)}", b"")
     except FileExistsError:
         _log.debug("version %d was marked by another one", version)
     if before:
-        folder.delete([f"expired/{before:020d}"])
+        folder.delete([f"expired/{version_name(before)}"])
 
 
-def _from_hint(folder: Folder) -> int | None:
-    hint = _read_hint(folder)
-    if hint is None or not folder.exists(manifest_name(hint)):
+def _check_nothing_is_missing(folder: Folder, hint: int, newest: int | None) -> None:
+    """Check that no newer manifest is missing, by means of the hint and the mark."""
+    if newest is not None and hint <= newest:
+        return
+    # Checked last and by name: others may have committed and collected since the listing, and it may be stale.
+    expired = expired_version(folder)
+    known = hint if hint > expired else expired + 1 if newest is None and expired else None
+    if known is not None and not folder.exists(manifest_name(known)):
+        raise ManifestMissing(folder.uri, folder.path(manifest_name(known)), known, newest)
+
+
+def _from_hint(folder: Folder, hint: int) -> int | None:
+    if not folder.exists(manifest_name(hint)):
         return None
     for version in range(hint, hint + PROBES_MAX):
         if not folder.exists(manifest_name(version + 1)):
-            # Asked last: had retention made the gap, the mark would have been there before.
+            # Checked last: if retention had made the gap, the mark would exist by now.
             return version if version > expired_version(folder) else None
     return None
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.backends import BACKENDS, choose
+from tests.backends import BACKENDS, chosen, end_stores, watch_stores
 
 # The limit of pytest-timeout stands for all of an example's runs together; a deadline per example would only measure
 # how busy the machine is.
@@ -38,9 +38,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     documentation.addoption("--record", action="store_true", help="write what terminal sessions print into the pages")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def watched_stores() -> Iterator[None]:
+    """Know of every store on disk that a test opens."""
+    with pytest.MonkeyPatch.context() as patch:
+        watch_stores(patch)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def no_store_left_open(watched_stores: None) -> Iterator[None]:
+    """Fail a test that leaves a store to the garbage collector, which would remove its files within a later test."""
+    yield
+    assert end_stores() == 0
+
+
 @pytest.fixture(params=list(BACKENDS))
 def each_backend(request: pytest.FixtureRequest) -> Iterator[str]:
     """Run the test with each backend of keyed state; its name."""
-    undo = choose(request.param)
-    yield request.param
-    undo()
+    with chosen(request.param) as kind:
+        yield kind

@@ -11,7 +11,7 @@ import pyarrow as pa
 from keygroups import ValueState, key_group_of, range_of, subtask_of
 from keygroups.state import KeyedStateBackend, LazyGroup, identity_of, original_of
 from snapshots import InFlightElement, Snapshot, SnapshotStore, SubtaskSnapshot
-from snapshots.subtask import NO_KEY_GROUP
+from snapshots.format.subtask import NO_KEY_GROUP
 from tests.backends import new_backend
 
 G = 16
@@ -103,10 +103,9 @@ def restored(
     return new_backend(descriptors, restore.key_groups, restore.states(descriptors), restore.snapshot_id)
 
 
-def loaded(group: LazyGroup | dict[Hashable, object]) -> dict[Any, object]:
+def loaded(group: LazyGroup) -> dict[Any, object]:
     """Return the values of a key group by key."""
-    content = group if isinstance(group, dict) else group.load()
-    return {original_of(identity): value for identity, value in content.items()}
+    return {original_of(identity): value for identity, value in group.load().items()}
 
 
 def content_of(

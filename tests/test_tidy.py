@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 import tomllib
@@ -32,7 +33,7 @@ FUNCTION_LINES_MAX = 50
 # Modules that may look at the wall clock or sleep, and why. Everything else takes a clock, or uses a monotonic one.
 CLOCK_USERS: dict[str, str] = {
     "async_op/metrics/opentelemetry.py": "a span has the time of day at which it began",
-    "async_op/waiting.py": "sleep(0) lets other threads run; it is the second level of the progressive wait",
+    "async_op/threads/wait_strategies.py": "sleep(0) lets other threads run: the progressive wait's second level",
     "keygroups/ttl.py": "the system's processing time, for operators and backends without another clock",
 }
 
@@ -113,3 +114,17 @@ def test_the_wheel_holds_the_packages_and_their_types() -> None:
 
     assert tuple(settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) == PACKAGES
     assert [package for package in PACKAGES if not (ROOT / package / "py.typed").is_file()] == []
+
+
+def test_a_class_that_says_who_may_call_what_names_what_it_has() -> None:
+    named = [
+        (name, node.name, method, {child.name for child in node.body if isinstance(child, Function)})
+        for name, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for methods in re.findall(r"may\s+call\s+((?:`\w+`(?:,\s|\sand\s)?)+)", ast.get_docstring(node) or "")
+        for method in re.findall(r"`(\w+)`", methods)
+    ]
+
+    assert named
+    assert [(name, of, method) for name, of, method, members in named if method not in members] == []

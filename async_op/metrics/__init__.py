@@ -1,6 +1,6 @@
-"""Metrics and traces: what operators count and what events tell, for Prometheus and OpenTelemetry.
+"""Metrics and traces of operators and events, for Prometheus and OpenTelemetry.
 
-`prometheus` and `opentelemetry` need their packages, which are the extras of these names.
+The modules `prometheus` and `opentelemetry` need the packages of the extras with the same names.
 """
 
 from __future__ import annotations

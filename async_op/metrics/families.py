@@ -1,4 +1,4 @@
-"""What is measured, in the words of Prometheus: families of samples."""
+"""Metrics in Prometheus's terms: families of samples."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Literal
 Kind = Literal["counter", "gauge", "histogram"]
 
 Bucket = tuple[float, int]
-"""An upper bound in seconds, and how many values are not above it."""
+"""An upper bound in seconds, and the number of values up to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value.
+    """One value of a metric.
 
     Attributes
     ----------
     labels : mapping of str to str
-        What tells it from others of its family; never a key of an element.
+        The labels that distinguish it within its family; never the key of an element.
     value : float
-        Of a histogram, the sum.
+        The value; for a histogram, the sum.
     buckets : tuple of (float, int)
-        Of a histogram: cumulative, ascending, the last bound infinite.
+        The buckets of a histogram: cumulative and ascending; the last bound is infinite.
     """
 
     labels: Mapping[str, str]
@@ -33,18 +33,18 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The samples of one name.
+    """All samples of one metric.
 
     Attributes
     ----------
     name : str
-        With the unit, without the suffix "_total" of a counter.
+        The name with its unit, but without a counter's suffix "_total".
     kind : {"counter", "gauge", "histogram"}
-        Whether it only grows, goes up and down, or counts values by size.
+        A value that only grows, a value that goes up and down, or counts of values by size.
     help : str
-        What it is.
+        What the metric means.
     samples : tuple of Sample
-        All with the same label names.
+        The samples; all have the same label names.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Family:
 
 
 def cumulative(buckets: Iterable[tuple[float, int]], bounds: Iterable[float]) -> tuple[Bucket, ...]:
-    """Return how many values are not above each bound, from the counts of buckets that have some.
+    """Return the number of values up to each bound, from the counts of non-empty buckets.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Metrics and traces for OpenTelemetry; needs the package `opentelemetry-api`, and an SDK to see anything."""
+"""Metrics and traces for OpenTelemetry; needs the package `opentelemetry-api`, and an SDK to export anything."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from keygroups.events import Event, listen
 _NAME = "keygroups"
 
 _LABELS = frozenset({"operator_id", "function", "kind"})
-"""Attributes of events that have few values."""
+"""The attributes of events that have few distinct values."""
 
 
 class OpenTelemetryMetrics:
     """The metrics of this process as observable instruments. Any thread may call it.
 
-    The instruments have the names that Prometheus sees, with dots and without unit: `keygroups.operator.calls`.
-    Durations are recorded as they are: those of a sample of the calls, and of all events.
+    The instruments have the same names as in Prometheus, with dots and without units: `keygroups.operator.calls`.
+    Histograms record the durations of a sample of the calls and of all events.
 
     Parameters
     ----------
     provider : MeterProvider, optional
-        The process's unless given.
+        The global provider of the process by default.
 
     Attributes
     ----------
     watches : Watches
-        The operators that are watched; `watches.add(name, operator)` adds one.
+        The watched operators; `watches.add(name, operator)` adds one.
     """
 
     def __init__(self, provider: MeterProvider | None = None) -> None:
@@ -47,7 +47,7 @@ class OpenTelemetryMetrics:
         self._stop = listen(self._record)
 
     def close(self) -> None:
-        """Record no more; an instrument of OpenTelemetry cannot be taken back."""
+        """Stop recording. OpenTelemetry cannot remove the instruments, so they stay without values."""
         self.watches.close()
         self._stop()
 
@@ -71,16 +71,16 @@ class OpenTelemetryMetrics:
 
 
 class OpenTelemetryTraces:
-    """A span for each snapshot, write, restore, rescale and epoch, and for some calls. Any thread may call it.
+    """Makes a span for each snapshot, write, restore, rescale and epoch, and for some calls. Any thread may call it.
 
-    A span is made when its event has ended, so it is the child of whatever span is current then.
+    A span is created when its event has ended, so its parent is the span that is current then.
 
     Parameters
     ----------
     provider : TracerProvider, optional
-        The process's unless given.
+        The global provider of the process by default.
     every_call : int
-        Of so many calls whose latency is sampled (one in 16 of an operator without limits) one gets a span; 0 for none.
+        One in this many sampled calls gets a span; 0 means none. Without limits, an operator samples one call in 16.
     """
 
     def __init__(self, provider: TracerProvider | None = None, *, every_call: int = 100) -> None:

@@ -1,4 +1,4 @@
-"""The metrics of an operator, read off its statistics."""
+"""The metrics of an operator, derived from its statistics."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ Labels = Mapping[str, str]
 _PREFIX = "keygroups_operator_"
 
 _COUNTERS = {
-    "accepted": "Records taken in.",
+    "accepted": "Records accepted.",
     "emitted": "Outputs, watermarks included.",
-    "timers_fired": "Timers that have become elements.",
+    "timers_fired": "Timers that have fired.",
     "calls": "Calls made.",
     "retries": "Calls that were further attempts at the same element.",
     "timeouts": "Elements whose time budget ran out.",
-    "late_results": "Results that came after that and were ignored.",
+    "late_results": "Results that arrived after the timeout and were ignored.",
     "skipped": "Elements that failed for good and were dropped.",
     "dead_letters": "Elements that failed for good and became dead letters.",
     "reinvoked": "Pending elements of a restored snapshot that were called for again.",
-    "reemitted": "Elements of a restored snapshot whose stored result was taken over.",
+    "reemitted": "Elements of a restored snapshot whose stored outputs were emitted.",
 }
 _RESILIENCE_COUNTERS = {
-    "cache_hits": "Elements that found their outputs in the cache.",
-    "cache_misses": "Elements that did not.",
-    "shared": "Elements that took the outcome of an identical call under way.",
-    "rate_limited": "Calls that had to wait for the rate limit.",
+    "cache_hits": "Elements whose outputs were in the cache.",
+    "cache_misses": "Elements whose outputs were not in the cache.",
+    "shared": "Elements that shared the outcome of an identical call under way.",
+    "rate_limited": "Calls that waited for the rate limit.",
     "circuit_opened": "How often the circuit breaker opened.",
-    "circuit_refused": "Calls that failed because it was open.",
-    "wait_seconds": "What calls have waited for limits.",
+    "circuit_refused": "Calls that failed because the circuit breaker was open.",
+    "wait_seconds": "Time that calls have waited for limits.",
 }
 _RESILIENCE_GAUGES = {
     "cache_entries": "Outputs in the cache.",
-    "waiting": "Calls that wait for a limit.",
+    "waiting": "Calls that are waiting for a limit.",
     "running": "Calls under way.",
     "concurrency_limit": "Calls that may be under way.",
 }
 
 
 def operator_families(observed: Iterable[tuple[Labels, OperatorStatistics]]) -> list[Family]:
-    """Return all metrics, of the operators that are watched."""
+    """Return all metrics of the watched operators."""
     found = list(observed)
     guarded = [(labels, one.resilience) for labels, one in found if one.resilience is not None]
     families = [_plain(name, "counter", text, found) for name, text in _COUNTERS.items()]
     families.append(_by("in_flight", "gauge", "Elements in flight.", "stage", _stages, found))
-    families.append(_by("time_seconds", "counter", "How the time went.", "activity", _activities, found))
+    families.append(_by("time_seconds", "counter", "Time spent by activity.", "activity", _activities, found))
     families.append(_latency(found))
     families += [_plain(name, "counter", text, guarded) for name, text in _RESILIENCE_COUNTERS.items()]
     families += [_plain(name, "gauge", text, guarded) for name, text in _RESILIENCE_GAUGES.items()]
@@ -93,5 +93,5 @@ def _latency(found: Iterable[tuple[Labels, OperatorStatistics]]) -> Family:
     samples = [
         Sample(labels, one.latency.seconds, cumulative(one.latency.buckets, LATENCY_BOUNDS)) for labels, one in found
     ]
-    text = "How long calls take, of a sample of them."
+    text = "Durations of a sample of the calls."
     return Family(_PREFIX + "call_duration_seconds", "histogram", text, tuple(samples))

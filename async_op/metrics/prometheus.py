@@ -13,12 +13,12 @@ from async_op.metrics.watch import Watches
 
 
 class PrometheusMetrics(Collector):
-    """A collector of all metrics of this process. Any thread may call it.
+    """Collects all metrics of this process. Any thread may call it.
 
     Parameters
     ----------
     registry : CollectorRegistry
-        Where it registers itself.
+        The registry in which the collector registers itself.
 
     Attributes
     ----------
@@ -40,11 +40,11 @@ class PrometheusMetrics(Collector):
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """Return the metrics as they are now."""
+        """Return the current metrics."""
         return map(_metric, self.watches.families())
 
     def close(self) -> None:
-        """Collect no more."""
+        """Unregister the collector and stop collecting."""
         self.watches.close()
         self._registry.unregister(self)
 

@@ -1,4 +1,4 @@
-"""The metrics of snapshots, restores, rescales and epochs: sums over their events."""
+"""Metrics of snapshots, restores, rescales and epochs: sums over their events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from async_op.statistics import LATENCY_BOUNDS, LatencyHistogram
 from keygroups.events import Event
 
 _NAMES = {
-    "snapshot": "Commits of snapshots.",
+    "snapshot": "Snapshots committed.",
     "write": "Parts of snapshots, written by subtasks.",
     "restore": "Restores of subtasks.",
     "rescale": "Changes of the parallelism.",
@@ -28,7 +28,7 @@ _SUMS = {
         "skipped": "Rows that failed for good and were dropped.",
         "dead_letters": "Rows that failed for good and became dead letters.",
         "reinvoked": "Calls made again after a restore.",
-        "reemitted": "Stored results that were taken over.",
+        "reemitted": "Stored outputs that were emitted after a restore.",
         "run_seconds": "Time that the driver waited for subtasks.",
         "commit_seconds": "Time spent on commits.",
         "sink_seconds": "Time spent in the sink.",
@@ -43,13 +43,13 @@ _LAST = {
 }
 
 _Key = tuple[str, str]
-"""An event and an operator."""
+"""The names of an event and of an operator."""
 
 
 class EventTotals:
     """Adds up events. Any thread may call it.
 
-    One series an operator: operators are few, and have names that a person chose.
+    There is one series per operator: operators are few, and people choose their names.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class EventTotals:
         self._last: dict[tuple[str, str, str], float] = {}
 
     def add(self, event: Event) -> None:
-        """Count an event; calls are counted by their operators."""
+        """Count an event, except for calls, which operators count themselves."""
         if event.name not in _NAMES:
             return
         operator = str(event.attributes.get("operator_id", ""))
@@ -75,7 +75,7 @@ class EventTotals:
                 self._last[event.name, name, operator] = _number(event, name)
 
     def families(self) -> list[Family]:
-        """Return all metrics."""
+        """Return the metrics of all events so far."""
         with self._lock:
             return [family for event in _NAMES for family in self._families_of(event)]
 

@@ -1,4 +1,4 @@
-"""Reads the statistics of operators when somebody asks for metrics, from whatever thread."""
+"""Reads the statistics of operators when metrics are requested, from any thread."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from async_op.metrics.families import Family
 from async_op.metrics.operators import operator_families
 from async_op.metrics.totals import EventTotals
-from async_op.operator import AsyncWaitOperator
+from async_op.operator.operator import AsyncWaitOperator
 from async_op.statistics import OperatorStatistics
 from keygroups.events import listen
 
 _WAIT_SECONDS = 1.0
 _FRESH_SECONDS = 0.1
-"""OpenTelemetry asks for one instrument after the other, which are to show one moment."""
+"""OpenTelemetry reads one instrument after the other; within this time they all show the same moment."""
 
 
 class Watches:
-    """The operators that are watched, and the sums over the events of this process. Any thread may call it.
+    """The watched operators, and the sums over the events of this process. Any thread may call it.
 
-    An operator costs nothing for being watched: its statistics are read when metrics are asked for.
+    Watching costs an operator nothing: its statistics are read only when metrics are requested.
     """
 
     def __init__(self) -> None:
@@ -33,16 +33,16 @@ class Watches:
         self._watched: dict[tuple[str, int], _Watched] = {}
 
     def add(self, name: str, operator: AsyncWaitOperator, *, subtask_index: int = 0) -> Callable[[], None]:
-        """Watch an operator, in place of an earlier one of the same name and subtask; returns how to stop.
+        """Watch an operator; it replaces an earlier one with the same name and subtask. Returns a function that stops.
 
         Parameters
         ----------
         name : str
-            Its label `operator`.
+            The value of the label `operator`.
         operator : AsyncWaitOperator
-            One that is open; to be called on its event loop.
+            An open operator. Call `add` on its event loop.
         subtask_index : int
-            Its label `subtask`.
+            The value of the label `subtask`.
         """
         place, watched = (name, subtask_index), _Watched(operator, asyncio.get_running_loop())
         with self._lock:
@@ -56,7 +56,7 @@ class Watches:
         return stop
 
     def families(self) -> list[Family]:
-        """Return the metrics that have a value, as they are now."""
+        """Return the current metrics that have a value."""
         with self._lock:
             watched = list(self._watched.items())
         found = [({"operator": name, "subtask": str(subtask)}, one.read()) for (name, subtask), one in watched]
@@ -64,12 +64,12 @@ class Watches:
         return [family for family in families if family.samples]
 
     def close(self) -> None:
-        """Hear of no more events."""
+        """Stop listening to events."""
         self._stop()
 
 
 class _Watched:
-    """One operator; what was read last is read again where its loop does not answer, as when it has ended."""
+    """One watched operator. If its loop does not answer, for instance because it has ended, the last values count."""
 
     def __init__(self, operator: AsyncWaitOperator, loop: asyncio.AbstractEventLoop) -> None:
         self._operator = operator

@@ -1,4 +1,4 @@
-"""Sparing a service, and oneself when it fails: one part a module, composed in `limits`."""
+"""Protects a service, and the operator when the service fails: one module per part, combined in `limits`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outputs of earlier calls, for elements whose call would be the same."""
+"""A cache of outputs, for elements whose calls would be identical."""
 
 from __future__ import annotations
 
@@ -9,60 +9,64 @@ from typing import Any
 from cachetools import LRUCache, TTLCache
 
 from async_op.clock import Clock
-from async_op.elements import Entry
-from keygroups.errors import ConfigError
+from async_op.in_flight.entries import Entry
+from keygroups.arguments import Duration, check_callable, check_integer, check_positive_duration, seconds_of
+from keygroups.state import identity_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
-    """Outputs are kept for a while; an element that finds its own there is never called for.
+    """Keeps outputs for a while; an element whose outputs are in the cache needs no call.
 
-    What is kept lives as long as the operator: not over restarts, on Spark not over micro-batches, and of a DataFrame
-    not over partitions. Errors and fallbacks are not kept. The outputs are the same objects, so do not change them.
+    The cache lives as long as its operator: it does not survive a restart, on Spark not a micro-batch, and each
+    partition of a DataFrame has its own. Errors and fallbacks are not cached. Elements share the same output objects,
+    so do not modify them.
 
     Parameters
     ----------
     key : callable
-        Returns of a value what makes its call the same as another's.
+        Returns the cache key of a value; values with equal cache keys share outputs. Types matter, as for keys: 1, 1.0
+        and True are three different ones.
     max_entries : int
-        How many outputs are kept; those that were not asked for the longest go first.
-    ttl_seconds : float, optional
-        How long; without it, until there is no room.
+        The most outputs in the cache; the least recently used are evicted first.
+    ttl_seconds : float or timedelta, optional
+        How long outputs are kept; by default until they are evicted.
     empty : bool
-        Keep also that there was no output.
+        If true, also cache that a call had no outputs.
 
     Raises
     ------
     ConfigError
-        A number can never work.
+        An argument is invalid.
     """
 
     key: Callable[[Any], Hashable]
     max_entries: int
-    ttl_seconds: float | None = None
+    ttl_seconds: Duration | None = None
     empty: bool = False
 
     def __post_init__(self) -> None:
-        if self.max_entries < 1:
-            raise ConfigError("max_entries", self.max_entries, "at least one must fit")
-        if self.ttl_seconds is not None and self.ttl_seconds <= 0:
-            raise ConfigError("ttl_seconds", self.ttl_seconds, "use None to keep outputs until there is no room")
+        check_callable("key", self.key, reason="it returns the same for identical calls")
+        check_integer("max_entries", self.max_entries, 1, reason="at least one must fit")
+        if self.ttl_seconds is not None:
+            reason = "use None to keep outputs until there is no room"
+            check_positive_duration("ttl_seconds", self.ttl_seconds, reason=reason)
 
 
 class OutputCache:
-    """The outputs that are kept. Only the thread of the event loop may call it.
+    """The cached outputs. Only the thread of the event loop may call it.
 
     Parameters
     ----------
     settings : Cache
-        What is kept, and how long.
+        What is cached, and for how long.
     clock : Clock
         The source of time.
 
     Attributes
     ----------
     hits, misses : int
-        Elements that found their outputs, and those that did not.
+        Elements whose outputs were in the cache, and elements whose outputs were not.
     """
 
     __slots__ = ("_asked", "_empty", "_key", "_outputs", "hits", "misses")
@@ -73,9 +77,9 @@ class OutputCache:
         self._outputs: MutableMapping[Hashable, Sequence[Any]] = (
             LRUCache(settings.max_entries)
             if settings.ttl_seconds is None
-            else TTLCache(settings.max_entries, settings.ttl_seconds, timer=clock.time)
+            else TTLCache(settings.max_entries, seconds_of(settings.ttl_seconds), timer=clock.time)
         )
-        # The keys of elements in flight: a function may change the value that a key was made of.
+        # The cache keys of elements in flight: a function may modify the value from which the key was computed.
         self._asked: dict[Entry, Hashable] = {}
         self.hits = self.misses = 0
 
@@ -83,8 +87,8 @@ class OutputCache:
         return len(self._outputs)
 
     def get(self, entry: Entry) -> Sequence[Any] | None:
-        """Return the outputs for an element, or None."""
-        key = self._asked[entry] if entry in self._asked else self._key(entry.value)
+        """Return the cached outputs for an element, or None."""
+        key = self._asked[entry] if entry in self._asked else identity_of(self._key(entry.value))
         outputs = self._outputs.get(key)
         if outputs is None:
             self.misses += 1
@@ -95,12 +99,12 @@ class OutputCache:
         return outputs
 
     def put(self, entry: Entry, outputs: Sequence[Any]) -> None:
-        """Keep the outputs of an element's call."""
+        """Cache the outputs of an element's call."""
         if entry in self._asked:
             key = self._asked.pop(entry)
             if not entry.expired and (outputs or self._empty):
                 self._outputs[key] = outputs
 
     def forget(self, entry: Entry) -> None:
-        """Keep nothing of an element that has failed."""
+        """Drop what is held for an element that has failed; nothing is cached for it."""
         self._asked.pop(entry, None)

@@ -1,4 +1,4 @@
-"""Leaves a service alone that fails, and tries it again carefully."""
+"""A circuit breaker: stops calling a failing service, and tries it again carefully."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ from typing import Literal, get_args
 from async_op.clock import Clock
 from async_op.errors import CircuitOpen
 from async_op.resilience.line import Alarm, Line
+from keygroups.arguments import (
+    Duration,
+    check_choice,
+    check_integer,
+    check_number,
+    check_positive_duration,
+    seconds_of,
+)
 from keygroups.errors import ConfigError
 
 BreakerState = Literal["closed", "half_open", "open"]
@@ -17,55 +25,52 @@ WhenOpen = Literal["wait", "fail"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircuitBreaker:
-    """Makes no calls for a while once too many have failed (Nygard, "Release It!", 2007).
+    """Stops calls for a while once too many have failed (Nygard, "Release It!", 2007).
 
-    Closed: calls are made. If among the last `window` of them a fraction of `failure_rate` has failed, it opens. Open:
-    none are made for `open_seconds`. Half-open: `probes` calls are made; if all of them succeed it closes, after the
-    first failure it is open again.
+    Closed: calls are made. If at least `failure_rate` of the last `window` calls have failed, the breaker opens. Open:
+    no calls are made for `open_seconds`. Half-open: `probes` calls are made; if all succeed, the breaker closes, and
+    the first failure opens it again.
 
     Parameters
     ----------
     failure_rate : float
         The fraction of failed calls that opens it.
     window : int
-        Of how many calls; before there were so many it does not open.
-    open_seconds : float
+        How many of the last calls count; the breaker does not open before this many calls have ended.
+    open_seconds : float or timedelta
         How long it stays open.
     probes : int
         Calls that are made in the half-open state.
     when_open : {"wait", "fail"}
-        What becomes of elements meanwhile: they wait, within their timeout, or fail with `CircuitOpen`, which is a
-        failure like any other: `retry` and `on_error` decide.
+        What happens to elements while it is open. "wait": they wait, within their timeout. "fail": they fail with
+        `CircuitOpen`, to which `retry` and `on_error` apply as to any failure.
 
     Raises
     ------
     ConfigError
-        A number can never work.
+        An argument is invalid.
     """
 
     failure_rate: float = 0.5
     window: int = 20
-    open_seconds: float = 30.0
+    open_seconds: Duration = 30.0
     probes: int = 1
     when_open: WhenOpen = "wait"
 
     def __post_init__(self) -> None:
-        if not 0 < self.failure_rate <= 1:
-            raise ConfigError("failure_rate", self.failure_rate, "a fraction above 0, at most 1")
-        if not 1 <= self.window <= _WINDOW_MAX:
-            raise ConfigError("window", self.window, f"between 1 and {_WINDOW_MAX} calls")
-        if not 0 < self.open_seconds < float("inf"):
-            raise ConfigError("open_seconds", self.open_seconds, "seconds, more than zero")
-        if self.probes < 1:
-            raise ConfigError("probes", self.probes, "without one it would stay open for ever")
-        if self.when_open not in get_args(WhenOpen):
-            raise ConfigError("when_open", self.when_open, f"use one of {', '.join(get_args(WhenOpen))}")
+        fraction = "a fraction above 0, at most 1"
+        if not 0 < check_number("failure_rate", self.failure_rate, reason=fraction) <= 1:
+            raise ConfigError("failure_rate", self.failure_rate, fraction)
+        check_integer("window", self.window, 1, _WINDOW_MAX, reason=f"between 1 and {_WINDOW_MAX} calls")
+        check_positive_duration("open_seconds", self.open_seconds, reason="seconds, more than zero")
+        check_integer("probes", self.probes, 1, reason="without a probe it would stay open for ever")
+        check_choice("when_open", self.when_open, get_args(WhenOpen))
 
 
 _WINDOW_MAX = 100_000
 
 Permit = int
-"""Allows a call as long as the breaker does not change its state."""
+"""Allows one call, as long as the breaker does not change its state."""
 
 
 class Breaker:
@@ -81,11 +86,11 @@ class Breaker:
     Attributes
     ----------
     state : {"closed", "half_open", "open"}
-        What it allows: everything, probes, or nothing.
+        Allows all calls, only probes, or none.
     opened, refused : int
-        How often it has opened, and how many elements have failed because of it.
+        How often it has opened, and how many elements have failed with `CircuitOpen`.
     line : Line
-        Those that wait.
+        The calls that wait.
     """
 
     __slots__ = (
@@ -117,12 +122,12 @@ class Breaker:
         self.line = Line(clock)
 
     async def acquire(self) -> Permit:
-        """Return a permit when calls are made.
+        """Return a permit for a call; while the breaker is open, wait for one or raise.
 
         Raises
         ------
         CircuitOpen
-            None are made, and nobody is to wait.
+            The breaker is open, and `when_open` is "fail".
         """
         while not self._has_room():
             if self._settings.when_open == "fail":
@@ -133,17 +138,17 @@ class Breaker:
         return self._permit
 
     def holds(self, permit: Permit) -> bool:
-        """Tell whether a call may still be made."""
+        """Return whether a permit still allows its call."""
         return permit == self._permit
 
     def give_back(self, permit: Permit) -> None:
-        """Take back the permit for a call that was not made."""
+        """Return the permit of a call that was not made."""
         if permit == self._permit:
             self._probes_begun -= 1
             self._admit_probes()
 
     def record(self, permit: Permit, *, failed: bool) -> None:
-        """Learn from a call that has ended; one that began in another state says nothing about this one."""
+        """Record the result of a call; calls that began in another state are ignored."""
         if permit != self._permit:
             return
         if self.state == "half_open":
@@ -162,7 +167,7 @@ class Breaker:
             self._open()
 
     def stop(self) -> None:
-        """Let nobody begin any more that waits."""
+        """Admit no more waiting calls."""
         self.line.stop()
         self._alarm.stop()
 
@@ -178,7 +183,7 @@ class Breaker:
     def _open(self) -> None:
         self._change("open")
         self.opened += 1
-        self._open_until = self._clock.time() + self._settings.open_seconds
+        self._open_until = self._clock.time() + seconds_of(self._settings.open_seconds)
         self._alarm.set(self._open_until)
 
     def _half_open(self) -> None:
@@ -191,7 +196,7 @@ class Breaker:
             pass
 
     def _admit_probes(self) -> None:
-        """Let as many go on as there is room for; those that come too late wait again."""
+        """Admit as many waiting calls as there is room for; those that come too late wait again."""
         if self.state == "half_open":
             for _ in range(self._settings.probes - self._probes_begun):
                 self.line.admit()

@@ -1,4 +1,4 @@
-"""How many calls may be under way at once, learnt from how the service takes them."""
+"""An adaptive limit of concurrent calls, learnt from how the service copes with them."""
 
 from __future__ import annotations
 
@@ -6,48 +6,49 @@ from dataclasses import dataclass
 
 from async_op.clock import Clock
 from async_op.resilience.line import Line
+from keygroups.arguments import Duration, check_integer, check_number, check_positive_duration, seconds_of
 from keygroups.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveConcurrency:
-    """As many calls at once as the service takes well, between two bounds.
+    """Limits concurrent calls to what the service can handle, between two bounds.
 
-    Additive increase, multiplicative decrease (Chiu and Jain, 1989) with a slow start (Jacobson, 1988): the limit
-    begins at `minimum` and doubles in each round of calls until one fails; then it is multiplied by `decrease`, at most
-    once a round, and grows by one in each round that fares well. It limits calls, not elements in flight.
+    Additive increase, multiplicative decrease (Chiu and Jain, 1989) with a slow start (Jacobson, 1988). The limit
+    begins at `minimum` and doubles in each round of calls until a call fails. Then it is multiplied by `decrease`, at
+    most once per round, and grows by one in each round without a failure. It limits calls, not elements in flight.
 
     Parameters
     ----------
     minimum : int
-        Calls that may always be under way.
+        The lower bound: this many calls may always be under way.
     maximum : int, optional
-        Calls that may ever be; the operator's capacity unless given.
-    slow_seconds : float, optional
-        A call that takes longer counts as one that failed.
+        The upper bound; the operator's capacity by default.
+    slow_seconds : float or timedelta, optional
+        A call that takes longer counts as a failure.
     decrease : float
-        What remains of the limit after a failure, as a fraction.
+        The fraction by which a failure multiplies the limit.
 
     Raises
     ------
     ConfigError
-        A number can never work.
+        An argument is invalid.
     """
 
     minimum: int = 1
     maximum: int | None = None
-    slow_seconds: float | None = None
+    slow_seconds: Duration | None = None
     decrease: float = 0.75
 
     def __post_init__(self) -> None:
-        if self.minimum < 1:
-            raise ConfigError("minimum", self.minimum, "at least one call must be possible")
-        if self.maximum is not None and self.maximum < self.minimum:
-            raise ConfigError("maximum", self.maximum, f"at least the minimum, {self.minimum}")
-        if self.slow_seconds is not None and self.slow_seconds <= 0:
-            raise ConfigError("slow_seconds", self.slow_seconds, "use None if no call is too slow")
-        if not 0 < self.decrease < 1:
-            raise ConfigError("decrease", self.decrease, "a fraction between 0 and 1")
+        check_integer("minimum", self.minimum, 1, reason="at least one call must be possible")
+        if self.maximum is not None:
+            check_integer("maximum", self.maximum, self.minimum, reason=f"at least the minimum, {self.minimum}")
+        if self.slow_seconds is not None:
+            check_positive_duration("slow_seconds", self.slow_seconds, reason="use None if no call is too slow")
+        fraction = "a fraction between 0 and 1"
+        if not 0 < check_number("decrease", self.decrease, reason=fraction) < 1:
+            raise ConfigError("decrease", self.decrease, fraction)
 
 
 class ConcurrencyLimiter:
@@ -58,18 +59,18 @@ class ConcurrencyLimiter:
     settings : AdaptiveConcurrency
         The bounds.
     capacity : int
-        The operator's.
+        The operator's capacity.
     clock : Clock
         The source of time.
 
     Attributes
     ----------
     limit : int
-        Calls that may be under way now.
+        How many calls may be under way now.
     line : Line
         Those that wait.
     running : int
-        Places taken.
+        How many calls are under way.
     """
 
     __slots__ = (
@@ -89,7 +90,7 @@ class ConcurrencyLimiter:
     def __init__(self, settings: AdaptiveConcurrency, capacity: int, clock: Clock) -> None:
         self._minimum = settings.minimum
         self._maximum = max(capacity, settings.minimum) if settings.maximum is None else settings.maximum
-        self._slow = settings.slow_seconds
+        self._slow = None if settings.slow_seconds is None else seconds_of(settings.slow_seconds)
         self._decrease = settings.decrease
         self._clock = clock
         self.limit = self._minimum
@@ -100,32 +101,32 @@ class ConcurrencyLimiter:
         self.line = Line(clock)
 
     async def acquire(self) -> None:
-        """Return when there is a place."""
+        """Wait until another call may begin."""
         if self.running < self.limit and not len(self.line):
             self.running += 1
         else:
             await self.line.wait(self.release)
 
     def release(self) -> None:
-        """Give a place back."""
+        """Make room after a call has ended."""
         self.running -= 1
         self._admit()
 
     def stop(self) -> None:
-        """Let nobody begin any more."""
+        """Admit no more calls."""
         self.line.stop()
 
     def record(self, began: float, *, failed: bool) -> None:
-        """Learn from a call that has ended."""
+        """Adjust the limit after a call has ended."""
         now = self._clock.time()
         if failed or (self._slow is not None and now - began > self._slow):
-            # What began before the last cut says nothing about the limit after it.
+            # A call that began before the last decrease says nothing about the new limit.
             if began >= self._last_cut:
                 self._last_cut = now
                 self._is_starting = False
                 self._good = 0
                 self.limit = max(self._minimum, int(self.limit * self._decrease))
-        elif 2 * self.running >= self.limit:  # a limit that is not used proves nothing
+        elif 2 * self.running >= self.limit:  # success proves nothing while most of the limit is unused
             self._good += 1
             if self._is_starting or self._good >= self.limit:
                 self._good = 0

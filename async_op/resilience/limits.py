@@ -1,52 +1,75 @@
-"""What stands between an element and its call, in a fixed order."""
+"""Combines the parts that an element passes before its call, in a fixed order."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
-from async_op.batch import Batch
 from async_op.clock import Clock
+from async_op.context import Invoke
 from async_op.functions import AsyncBatchFunction, Function
 from async_op.resilience.cache import Cache, OutputCache
 from async_op.resilience.circuit_breaker import Breaker, CircuitBreaker, Permit
 from async_op.resilience.concurrency import AdaptiveConcurrency, ConcurrencyLimiter
 from async_op.resilience.rate_limit import RateLimit, RateLimiter
 from async_op.resilience.single_flight import Flights, SingleFlight
-from async_op.retry import RetryOn, is_meant
+from async_op.retry import RetryOn, check_errors, is_meant
 from async_op.statistics import LatencyHistogram, ResilienceStatistics
-from async_op.workers import Invoke
 from keygroups.errors import ConfigError
 
+_PARTS: dict[str, type] = {
+    "cache": Cache,
+    "single_flight": SingleFlight,
+    "concurrency": AdaptiveConcurrency,
+    "circuit_breaker": CircuitBreaker,
+    "rate_limit": RateLimit,
+}
+
+
+class Batch(Protocol):
+    """One call for many elements."""
+
+    @property
+    def wanted(self) -> int:
+        """How many elements still need their results."""
+        ...
+
+
+_Batch = TypeVar("_Batch", bound=Batch)
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resilience:
-    """How an operator spares its service, and itself when the service fails. Each part is off unless it is given.
+    """How an operator protects its service, and itself when the service fails. Each part is off by default.
 
-    An element passes the parts in this order: `cache`, before it even waits for a call; `single_flight`;
-    `concurrency`; `circuit_breaker`; `rate_limit`; then its call is made. While it waits it is pending like any other:
-    its timeout runs, and a snapshot holds it. For a batch function, a batch is one call; the cache works per element.
+    An element passes the parts in this order: `cache` (even before it waits for a call), `single_flight`,
+    `concurrency`, `circuit_breaker`, `rate_limit`. Then its call is made. A waiting element is pending like any other:
+    its timeout runs, and snapshots contain it. For a batch function, a batch is one call; the cache works per element.
 
     Parameters
     ----------
     cache : Cache, optional
-        Keeps outputs.
+        Reuses the outputs of earlier calls.
     single_flight : SingleFlight, optional
-        Makes identical calls only once at a time.
+        Combines identical calls that are under way at the same time.
     concurrency : AdaptiveConcurrency, optional
-        Learns how many calls at once the service takes.
+        Adapts the number of concurrent calls to the service.
     circuit_breaker : CircuitBreaker, optional
-        Leaves a service alone that fails.
+        Stops calling a failing service for a while.
     rate_limit : RateLimit, optional
-        Limits calls per second.
+        Limits the calls per second.
     failure_on : exception type, tuple of them, or predicate, optional
-        The errors that speak against the service, for `concurrency` and `circuit_breaker`; all, unless given. A call
-        that is cancelled by its element's timeout always does.
+        The errors that count as failures of the service, for `concurrency` and `circuit_breaker`; all by default. A
+        call that its element's timeout cancels always counts.
+
+    Raises
+    ------
+    ConfigError
+        A part has the wrong type.
 
     Examples
     --------
@@ -60,6 +83,13 @@ class Resilience:
     rate_limit: RateLimit | None = None
     failure_on: RetryOn | None = None
 
+    def __post_init__(self) -> None:
+        for name, kind in _PARTS.items():
+            part = getattr(self, name)
+            if part is not None and not isinstance(part, kind):
+                raise ConfigError(name, part, f"pass a {kind.__name__}, or None")
+        check_errors("failure_on", self.failure_on)
+
     def check_fits(self, function: Function) -> None:
         """Raise `ConfigError` if a part makes no sense for a function."""
         for name, part in (("cache", self.cache), ("single_flight", self.single_flight)):
@@ -67,33 +97,33 @@ class Resilience:
                 raise ConfigError(name, part, "calls that write state cannot be shared: each has its own writes")
         if isinstance(function, AsyncBatchFunction):
             if self.single_flight is not None:
-                raise ConfigError("single_flight", self.single_flight, "of a batch, let the function find the doubles")
+                raise ConfigError("single_flight", self.single_flight, "let the batch function find duplicates")
             if self.cache is not None and function.arrow:
-                raise ConfigError("cache", self.cache, "a record batch is one element, and hardly ever comes again")
+                raise ConfigError("cache", self.cache, "a record batch is one element, and hardly ever repeats")
 
 
 class Limits:
-    """The parts of one operator. Only the thread of the event loop may call it.
+    """The limits of one operator. Only the thread of the event loop may call it.
 
     Parameters
     ----------
     settings : Resilience
-        Which parts there are.
+        Which parts are on.
     share : (int, int)
-        Which subtask this is, of how many.
+        The index of this subtask, and the parallelism.
     capacity : int
-        The operator's.
+        The operator's capacity.
     clock : Clock
         The source of time.
     latency : LatencyHistogram
-        Gets the duration of each call.
+        Receives the duration of each call.
 
     Attributes
     ----------
     cache : OutputCache or None
-        To be asked before an element waits for a call.
+        Asked before an element waits for a call.
     calls : int
-        Elements that have been called for.
+        How many elements have been passed to the function.
     """
 
     __slots__ = (
@@ -125,7 +155,7 @@ class Limits:
         self.calls = self._running = 0
 
     def protect(self, invoke: Invoke) -> Invoke:
-        """Return what is to be called in place of a function, for each element."""
+        """Wrap a function's coroutine with the limits, for calls per element."""
         limited = self._limited(invoke, lambda _value, _ctx: 1)
         if self._settings.single_flight is None:
             return limited
@@ -133,19 +163,19 @@ class Limits:
         return self._flights.invoke
 
     def protect_batch(
-        self, invoke: Callable[[Batch], Coroutine[Any, Any, _Result]]
-    ) -> Callable[[Batch], Coroutine[Any, Any, _Result]]:
-        """Return what is to be called in place of a batch function, for each batch."""
+        self, invoke: Callable[[_Batch], Coroutine[Any, Any, _Result]]
+    ) -> Callable[[_Batch], Coroutine[Any, Any, _Result]]:
+        """Wrap a batch function's coroutine with the limits, for calls per batch."""
         return self._limited(invoke, lambda batch: batch.wanted)
 
     def stop(self) -> None:
-        """Let nobody begin any more."""
+        """Admit no more calls."""
         for part in (self._concurrency, self._breaker, self._rate):
             if part is not None:
                 part.stop()
 
     def statistics(self) -> ResilienceStatistics:
-        """Return the counters as they are now."""
+        """Return the current counters."""
         cache, concurrency, breaker, rate = self.cache, self._concurrency, self._breaker, self._rate
         lines = [part.line for part in (concurrency, breaker, rate) if part is not None]
         return ResilienceStatistics(
@@ -172,7 +202,7 @@ class Limits:
             return await self._watch(permit, invoke(*args, **kwargs))
 
         async def call_in_turn(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
-            assert self._concurrency is not None, "it is on"
+            assert self._concurrency is not None, "the concurrency limit is on"
             await self._concurrency.acquire()
             try:
                 return await call(*args, **kwargs)
@@ -182,7 +212,7 @@ class Limits:
         return call if self._concurrency is None else call_in_turn
 
     async def _permit(self) -> Permit:
-        """Return when a call may begin in this very step of the loop."""
+        """Wait until a call may begin in the current step of the loop."""
         breaker, rate = self._breaker, self._rate
         while True:
             permit = 0 if breaker is None else await breaker.acquire()
@@ -196,10 +226,10 @@ class Limits:
                 raise
             if breaker is None or breaker.holds(permit):
                 return permit
-            rate.give_back()  # the breaker has opened meanwhile
+            rate.give_back()  # the breaker opened during the wait
 
     async def _watch(self, permit: Permit, call: Coroutine[Any, Any, _Result]) -> _Result:
-        """Make a call, and let the parts learn from it."""
+        """Make a call, and record its result in the parts."""
         began = self._clock.time()
         failed = False
         self._running += 1

@@ -1,4 +1,4 @@
-"""What the limits are made of: a line in which coroutines wait for their turn, and an alarm."""
+"""Building blocks of the limits: a line of waiting coroutines, and an alarm."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Line:
     Attributes
     ----------
     waits : int
-        How many have ever had to wait.
+        How many coroutines have had to wait so far.
     seconds : float
-        How long all of them together.
+        The total time of all waits that have ended.
     """
 
     __slots__ = ("_clock", "_stopped", "_turns", "seconds", "waits")
@@ -31,16 +31,16 @@ class Line:
 
     def __len__(self) -> int:
         while self._turns and self._turns[0].done():
-            self._turns.popleft()  # cancelled meanwhile
+            self._turns.popleft()  # cancelled while waiting
         return len(self._turns)
 
     async def wait(self, give_up: Callable[[], None]) -> None:
-        """Return when it is this one's turn.
+        """Wait for the caller's turn.
 
         Parameters
         ----------
         give_up : callable
-            Called if it was cancelled although it was its turn already, so that the turn is not lost.
+            Called if the coroutine is cancelled when it already has its turn, so that the turn is not lost.
         """
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._turns.append(turn)
@@ -56,19 +56,19 @@ class Line:
             self.seconds += self._clock.time() - began
 
     def admit(self) -> bool:
-        """Let the first one go on, and tell whether there was one."""
+        """Give the first coroutine its turn; returns whether there was one."""
         if self._stopped or not len(self):
             return False
         self._turns.popleft().set_result(None)
         return True
 
     def stop(self) -> None:
-        """Let nobody go on any more: those that wait are going to be cancelled."""
+        """Give nobody a turn from now on: the waiting coroutines are about to be cancelled."""
         self._stopped = True
 
 
 class Alarm:
-    """One timer that can be set again, until it is stopped for good. Only the thread of the event loop may call it."""
+    """A timer that can be set repeatedly, until it is stopped for good. Only the event loop's thread may call it."""
 
     __slots__ = ("_callback", "_clock", "_stopped", "_timer")
 
@@ -79,13 +79,13 @@ class Alarm:
         self._stopped = False
 
     def set(self, when: float) -> None:
-        """Ring at `when`, and not before."""
+        """Ring at `when`; replaces an earlier setting."""
         self._unset()
         if not self._stopped:
             self._timer = self._clock.call_at(when, self._ring)
 
     def stop(self) -> None:
-        """Never ring again."""
+        """Cancel the timer for good; later settings have no effect."""
         self._stopped = True
         self._unset()
 

@@ -1,4 +1,4 @@
-"""Identical calls that are under way at once are one."""
+"""Combines identical calls that are under way at the same time."""
 
 from __future__ import annotations
 
@@ -7,27 +7,39 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from async_op.context import InvocationContext
-from async_op.workers import Invoke, checked
+from async_op.context import InvocationContext, Invoke
+from async_op.outputs import checked
+from keygroups.arguments import check_callable
+from keygroups.state import identity_of
 
-Outcome = Sequence[Any] | Exception | None
-"""Outputs or an error; None if the call was given up."""
+Outcome = Sequence[Any] | BaseException | None
+"""Outputs or an error; None if the call was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class SingleFlight:
-    """An element whose call would be the same as one under way gets that one's outcome (Go's `singleflight`).
+    """Shares the outcome of a call with elements whose calls would be identical to it (Go's `singleflight`).
 
-    Outputs and errors are shared; each element has its own retries. If the call is cancelled, as by its element's
-    timeout, one of those that waited for it makes it again. The outputs are the same objects, so do not change them.
+    Outputs and errors are shared; each element has its own retries. If the call is cancelled, for instance by its
+    element's timeout, one of the waiting elements makes it again. Elements share the same output objects, so do not
+    modify them.
 
     Parameters
     ----------
     key : callable
-        Returns of a value what makes its call the same as another's.
+        Returns the same for values whose calls are identical. Types matter, as for keys: 1, 1.0 and True are three
+        different ones.
+
+    Raises
+    ------
+    ConfigError
+        An argument is invalid.
     """
 
     key: Callable[[Any], Hashable]
+
+    def __post_init__(self) -> None:
+        check_callable("key", self.key, reason="it returns the same for identical calls")
 
 
 class Flights:
@@ -36,7 +48,7 @@ class Flights:
     Attributes
     ----------
     shared : int
-        How many elements have taken the outcome of another's call.
+        How many elements have shared the outcome of another element's call.
     """
 
     __slots__ = ("_followers", "_invoke", "_key", "shared")
@@ -48,8 +60,8 @@ class Flights:
         self.shared = 0
 
     async def invoke(self, value: Any, ctx: InvocationContext) -> Sequence[Any]:
-        """Make a call, or wait for the one that is under way."""
-        key = self._key(value)
+        """Make the call for a value, or wait for an identical call that is under way."""
+        key = identity_of(self._key(value))
         outcome: Outcome = None
         while outcome is None:
             followers = self._followers.get(key)
@@ -59,7 +71,7 @@ class Flights:
             followers.append(landing)
             outcome = await landing
         self.shared += 1
-        if isinstance(outcome, Exception):
+        if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
@@ -68,7 +80,9 @@ class Flights:
         outcome: Outcome = None
         try:
             outcome = outputs = checked(await self._invoke(value, ctx))
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
             outcome = error
             raise
         finally:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import keygroups.spark  # noqa: F401 - first, because it says what to install where there is no Spark
 from async_op.spark.autoscale import AutoscalePolicy, EpochMeasurement, ScalingDecision
-from async_op.spark.dead_letters import split_dead_letters
-from async_op.spark.epoch import EpochProgress
-from async_op.spark.errors import OutputMismatch
-from async_op.spark.pipeline import AsyncPipeline, PipelineQuery
+from async_op.spark.errors import OutputMismatch, UnpicklableFunction, UnrelatedHistories
+from async_op.spark.pipeline import AsyncPipeline
+from async_op.spark.progress import EpochMetrics, EpochProgress
+from async_op.spark.query import PipelineQuery
+from async_op.spark.retention import Retention
+from async_op.spark.rows.dead_letter_column import split_dead_letters
 
 __all__ = [
     "AsyncPipeline",
     "AutoscalePolicy",
     "EpochMeasurement",
+    "EpochMetrics",
     "EpochProgress",
     "OutputMismatch",
     "PipelineQuery",
+    "Retention",
     "ScalingDecision",
+    "UnpicklableFunction",
+    "UnrelatedHistories",
     "split_dead_letters",
 ]

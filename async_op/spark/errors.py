@@ -28,3 +28,50 @@ class OutputMismatch(KeyGroupsError, ValueError):
             f"output {self.output} does not fit output_schema{place}: {reason}; "
             "return dicts or tuples that have every column of output_schema in its type"
         )
+
+
+class UnrelatedHistories(KeyGroupsError, ValueError):
+    """A checkpoint and the snapshots are not of one history: rows would count twice, or not at all.
+
+    Attributes
+    ----------
+    snapshots : str
+        The operator's folder.
+    checkpoint : str
+        Where Spark's checkpoint is.
+    reason : str
+        How one can tell.
+    ways : list of str
+        How to go on nevertheless.
+    """
+
+    def __init__(self, snapshots: str, checkpoint: str, reason: str, ways: list[str]) -> None:
+        self.snapshots = snapshots
+        self.checkpoint = checkpoint
+        self.reason = reason
+        self.ways = ways
+        super().__init__(f"{reason}; bring together what belongs together, or {', or '.join(ways)}")
+
+
+class UnpicklableFunction(KeyGroupsError, TypeError):
+    """A function holds what cannot be sent to Spark's workers, such as a connection or a lock.
+
+    Attributes
+    ----------
+    function : str
+        Its class.
+    attributes : list of str
+        Those of its attributes that cannot be sent.
+    reason : str
+        What the pickler said.
+    """
+
+    def __init__(self, function: str, attributes: list[str], reason: str) -> None:
+        self.function = function
+        self.attributes = attributes
+        self.reason = reason
+        held = f" (its {', '.join(attributes)})" if attributes else ""
+        super().__init__(
+            f"{function}{held} cannot be sent to the workers: {reason}; "
+            "keep what it takes to connect, and make clients, locks and the like in `open()`, which runs on the worker"
+        )

@@ -2,48 +2,55 @@
 
 from __future__ import annotations
 
-import threading
-from dataclasses import asdict
+from dataclasses import replace
+from operator import itemgetter
 from os import PathLike
 from typing import Any
 
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.streaming.listener import StreamingQueryProgress
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from async_op.dead_letters import OnError
-from async_op.functions import Function
+from async_op.durations import check_delay, check_timeout
+from async_op.options import Mode, OperatorOptions, StateBackend
+from async_op.plain import AnyFunction, as_function
 from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
-from async_op.settings import Mode, StateBackend
-from async_op.spark.arrow import check_arrow
 from async_op.spark.autoscale import AutoscalePolicy
-from async_op.spark.dead_letters import DeadLetters, schema_with_letters
-from async_op.spark.epoch import EpochProgress, EpochRunner, Sink
-from async_op.spark.epoch_times import watermark_delay_of
-from async_op.spark.transform import arrow_schema, parse_schema
-from async_op.spark.worker import EpochSettings
-from keygroups.errors import ConfigError, KeyGroupsError
+from async_op.spark.epoch.checkpoint import Checkpoint
+from async_op.spark.epoch.delivery import Sink
+from async_op.spark.epoch.history import Adopt, join_histories
+from async_op.spark.epoch.runner import EpochRunner
+from async_op.spark.epoch.settings import EpochSettings
+from async_op.spark.epoch.times import watermark_delay_of
+from async_op.spark.progress import EpochProgress
+from async_op.spark.query import PipelineQuery
+from async_op.spark.retention import Retention
+from async_op.spark.rows.arrow_function import check_arrow
+from async_op.spark.rows.dead_letter_column import DeadLetters, rows_in_place, schema_with_letters
+from async_op.spark.rows.keys import key_columns, key_getter, names_of
+from async_op.spark.rows.schemas import arrow_schema, check_columns, parse_schema
+from async_op.spark.task.pickling import check_pickles
+from keygroups.arguments import Duration
+from keygroups.errors import ConfigError
 from keygroups.ranges import check_parallelism, default_max_parallelism
 from snapshots import SnapshotStore
 
-_DRAIN_AFTER_IDLE_SECONDS = 1
-"""How long a query must be idle before an epoch of its own drains what is in flight, or fires timers that are due."""
+DEFAULT_RETENTION = Retention()
 
 
 class AsyncPipeline:
     """Applies an `AsyncFunction` with keyed state to a streaming DataFrame, exactly once.
 
-    Each micro-batch is an epoch: rows go to their subtasks, every subtask restores its key groups, runs, and waits at
-    most `barrier_timeout` for calls that are still under way; those continue in the next epoch. State, in-flight
-    elements and outputs are committed together, then the sink gets the outputs. A replayed epoch delivers the same
-    outputs again, without a call. Methods may be called from any thread.
+    Each micro-batch is an epoch: rows go to the operators of their subtasks, which live as long as the query, and the
+    epoch waits at most `barrier_timeout` for calls that are still under way; those go on, and their outputs leave with
+    the next epoch, or with one of their own where no input comes. State, in-flight elements and outputs are committed
+    together, then the sink gets the outputs. If it fails, it gets the same outputs again, without a call, before
+    another epoch begins. Methods may be called from any thread.
 
     Parameters
     ----------
-    function : AsyncFunction
+    function : AsyncFunction, AsyncBatchFunction, BlockingFunction, CallbackFunction or a plain function
         Gets each row as a dict; returns dicts or tuples that fit `output_schema`. Pickled to the workers.
     key_by : str or list of str
         The key columns.
@@ -63,26 +70,26 @@ class AsyncPipeline:
         As for `AsyncWaitOperator`.
     capacity : int
         Elements in flight per subtask.
-    timeout : float, optional
+    timeout : float or timedelta, optional
         Seconds for all attempts at an element together.
     retry : RetryPolicy, optional
         Which outcomes are tried again, and when.
-    barrier_timeout : float, optional
-        Seconds that an epoch waits, at the end of its input, for calls under way; without it, until all have returned.
-        A call that is carried over starts anew in the next epoch, with its attempt number and idempotency key: where
-        micro-batches are shorter than the slowest calls, those come to their end only in a drain.
+    barrier_timeout : float or timedelta, optional
+        Seconds that an epoch waits for room for its rows and for calls under way; without it, until all have returned.
+        It decides how soon an epoch is delivered, and not how often a call is made. With `resident=False` it begins at
+        the end of the input, and a call that is carried over is made again in the next epoch, which waits for it
+        however long it takes: so a row is called for at most twice, retries apart. Set a `timeout` if a call may never
+        return.
     on_error : {"fail", "skip", "dead_letter"}
         What becomes of a row that fails for good: it fails its epoch, is dropped, or becomes a dead letter.
     dead_letters : {"column"}, optional
         Where dead letters go, with `on_error="dead_letter"`: into a column of the sink's DataFrame, as described for
         `AsyncDataStream.ordered_wait`. They are committed with the epoch and delivered again with it.
     resilience : Resilience, optional
-        A cache, and limits of rate and concurrency; a rate is that of all subtasks together. A new epoch knows nothing
-        of what the limits of the one before have learnt.
+        A cache, and limits of rate and concurrency; a rate is that of all subtasks together. They keep what they have
+        learnt as long as the operators live.
     state_backend : {"memory"} or DiskStateBackend
-        Where a task has the keyed state of its subtask during an epoch. In memory, a worker keeps key groups for the
-        next epoch; with a `DiskStateBackend()`, for state that is larger than memory, each epoch reads those that it
-        touches from the snapshot.
+        Where operators have keyed state: a `DiskStateBackend()` for state that is larger than memory.
     storage_options : dict, optional
         Passed to the fsspec filesystem of `snapshots`.
     autoscale : AutoscalePolicy, optional
@@ -93,6 +100,12 @@ class AsyncPipeline:
         it (`DataFrame.withWatermark`). Each epoch begins with the watermark of all epochs before: the greatest
         timestamp of their rows, less the delay. It makes timers of event time fire. Late rows are not dropped. In mode
         "unordered" no output passes it, so a call that is carried over also holds back what came in after it.
+    retention : Retention, optional
+        Which versions stay while the pipeline runs; others are removed in the background. None keeps all of them.
+    resident : bool
+        Whether operators outlive micro-batches, each in a process of its own on an executor's machine: calls go on
+        while an epoch is committed and while there is no input, `open` runs once, and state stays in memory. With False
+        each epoch opens its operators in Spark's tasks and closes them again. Outputs and state are the same.
 
     Raises
     ------
@@ -117,10 +130,10 @@ class AsyncPipeline:
 
     def __init__(
         self,
-        function: Function,
+        function: AnyFunction,
         *,
-        key_by: str | list[str],
-        output_schema: StructType | str,
+        key_by: str | list[str] | None = None,
+        output_schema: StructType | str | None = None,
         snapshots: str | PathLike[str],
         operator_id: str,
         parallelism: int,
@@ -128,9 +141,9 @@ class AsyncPipeline:
         order_by: str | list[str] | None = None,
         mode: Mode = "unordered",
         capacity: int = 100,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         retry: RetryPolicy | None = None,
-        barrier_timeout: float | None = None,
+        barrier_timeout: Duration | None = None,
         on_error: OnError = "fail",
         dead_letters: DeadLetters | None = None,
         resilience: Resilience | None = None,
@@ -138,31 +151,38 @@ class AsyncPipeline:
         storage_options: dict[str, Any] | None = None,
         autoscale: AutoscalePolicy | None = None,
         event_time: str | None = None,
+        retention: Retention | None = DEFAULT_RETENTION,
+        resident: bool = True,
     ) -> None:
+        self._key_by = names_of(key_by)
+        function = as_function(function)
         check_arrow(function, key_by, mode)
-        if resilience is not None:
-            resilience.check_fits(function)
+        if barrier_timeout is not None:
+            barrier_timeout = check_delay("barrier_timeout", barrier_timeout, reason="None waits for all calls")
         self._store = SnapshotStore(snapshots, operator_id, storage_options=storage_options)
         self._parallelism = parallelism
         self._max_parallelism = max_parallelism
         check_parallelism(parallelism, self._key_groups())
+        self._retention = retention
         self._autoscale = autoscale
         if autoscale is not None:
             check_parallelism(autoscale.max, self._key_groups())
         self._order_by = [order_by] if isinstance(order_by, str) else list(order_by or [])
         self._output_schema = schema_with_letters(parse_schema(output_schema), on_error, dead_letters)
-        self._settings = EpochSettings(
+        options = OperatorOptions(
             function=function,
-            key_by=key_by,
             mode=mode,
             capacity=capacity,
-            timeout=timeout,
+            timeout=check_timeout("timeout", timeout),
             retry=retry,
-            barrier_timeout=barrier_timeout,
+            key_by=itemgetter(*self._key_by),  # until the input tells of which fields a struct is made
             on_error=on_error,
+            dead_letters=rows_in_place() if on_error == "dead_letter" else None,
             resilience=resilience,
             state_backend=state_backend,
-            event_time=event_time,
+        )
+        self._settings = EpochSettings(
+            options=options, barrier_timeout=barrier_timeout, event_time=event_time, is_resident=resident
         )
         self._query: PipelineQuery | None = None
 
@@ -173,8 +193,13 @@ class AsyncPipeline:
         *,
         checkpoint_location: str | PathLike[str],
         trigger: dict[str, Any] | None = None,
+        adopt: Adopt | None = None,
     ) -> PipelineQuery:
         """Start, or continue where the newest snapshot and the checkpoint stand.
+
+        The two belong together: the snapshots say what has become of the rows that the checkpoint has passed. If one of
+        them was lost, replaced or taken from another query, nothing starts unless `adopt` says which one counts. Where
+        they do belong together it changes nothing.
 
         Parameters
         ----------
@@ -186,24 +211,41 @@ class AsyncPipeline:
             Spark's checkpoint.
         trigger : dict, optional
             Keywords of `DataStreamWriter.trigger`, such as `{"availableNow": True}`.
+        adopt : {"state", "checkpoint"}, optional
+            With "state", the state of the newest snapshot goes on under a checkpoint that knows nothing of it: under a
+            new one, rows that the state has counted may count again. With "checkpoint", the state begins empty under
+            the checkpoint as it is; numbers of epochs are not used again. State of other keys cannot be adopted.
 
         Raises
         ------
         ConfigError
-            The pipeline runs already, or the input has no watermark on the column of event time.
+            The pipeline runs already, there is no such column, or the input has no watermark on the column of event
+            time.
+        UnsupportedKey
+            A key column is of a type that has no hash.
+        UnrelatedHistories
+            The checkpoint and the snapshots do not belong together.
         IncompatibleSnapshot
-            The newest snapshot has another max parallelism.
+            The newest snapshot has another max parallelism, or is of other key columns or of other types of them.
         """
         if type(stream_df).__module__.startswith("pyspark.sql.connect."):
             raise ConfigError("stream_df", stream_df, "a pipeline needs a classic Spark session, not a Connect one")
         if self._query is not None and self._query.isActive:
             raise ConfigError("pipeline", self._store.uri, "it runs already: stop its query first")
+        check_pickles(self._settings.options.function)
         spark = stream_df.sparkSession
+        keys = key_columns(stream_df.schema, self._key_by)
+        check_columns(stream_df, "order_by", self._order_by)
         event_time = self._settings.event_time
         delay_milliseconds = 0 if event_time is None else watermark_delay_of(stream_df, event_time)
+        sizes = {"parallelism": self._parallelism, "max_parallelism": self._key_groups()}
+        join_histories(self._store, Checkpoint.read(spark, str(checkpoint_location)), keys, adopt, **sizes)
+        options = replace(self._settings.options, key_by=key_getter(keys))
         runner = EpochRunner(
+            spark,
             self._store,
-            self._settings,
+            replace(self._settings, options=options),
+            keys=keys,
             output_schema=arrow_schema(spark, self._output_schema),
             parallelism=self._parallelism,
             max_parallelism=self._key_groups(),
@@ -211,6 +253,7 @@ class AsyncPipeline:
             sink=sink,
             watermark_delay_milliseconds=delay_milliseconds,
             autoscale=self._autoscale,
+            retention=self._retention,
         )
         runner.deliver_latest(spark)
         self._query = PipelineQuery(runner, spark)
@@ -254,111 +297,3 @@ class AsyncPipeline:
                 default_max_parallelism(self._parallelism) if latest is None else latest.max_parallelism
             )
         return self._max_parallelism
-
-
-class PipelineQuery:
-    """The running query: a `StreamingQuery` whose end includes what is in flight. Any thread may call it.
-
-    Spark starts no micro-batch without new input, so a thread drains what is in flight, and fires timers that are due,
-    when none has come for a while, and at the end of a query with the trigger `availableNow` or `once`. Timers that are
-    due later are kept: they hold up no end. Everything that this class does not have itself
-    is the `StreamingQuery`'s. The progress of a micro-batch has that of its epoch among its `observedMetrics`, by the
-    name `keygroups`; drains, which Spark knows nothing of, stand in `AsyncPipeline.progress()` only.
-    """
-
-    def __init__(self, runner: EpochRunner, spark: SparkSession) -> None:
-        self.runner = runner
-        self._spark = spark
-        self._started = threading.Event()
-        self._failure: Exception | None = None
-        self._ends_drained = False
-        self._drainer = threading.Thread(target=self._drain_when_idle, name="keygroups drain", daemon=True)
-
-    def start(self, stream_df: DataFrame, checkpoint_location: str, trigger: dict[str, Any]) -> None:
-        """Start the streaming query and the thread that drains."""
-        writer = stream_df.writeStream.foreachBatch(self._run_batch).option("checkpointLocation", checkpoint_location)
-        self._ends_drained = bool({"availableNow", "once"} & trigger.keys())
-        self.query: StreamingQuery = (writer.trigger(**trigger) if trigger else writer).start()
-        self._started.set()
-        self._drainer.start()
-
-    @property
-    def isActive(self) -> bool:  # noqa: N802 - StreamingQuery's name
-        """Whether micro-batches may still come, or what is in flight is being drained."""
-        return self.query.isActive or (self._ends_drained and self._drainer.is_alive())
-
-    @property
-    def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802 - StreamingQuery's name
-        """Spark's newest progress, with the epoch's."""
-        newest = self.query.lastProgress
-        return None if newest is None else self._with_epoch(newest)
-
-    @property
-    def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802 - StreamingQuery's name
-        """Spark's recent progress, with that of the epochs."""
-        return [self._with_epoch(one) for one in self.query.recentProgress]
-
-    def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - StreamingQuery's name
-        """Wait for the end of the query, then finish what is in flight.
-
-        Raises
-        ------
-        KeyGroupsError
-            What made an epoch fail.
-        """
-        try:
-            ended = self.query.awaitTermination(timeout)
-        except StreamingQueryException:
-            if self._failure is not None:
-                raise self._failure from None
-            raise
-        if ended is not False:
-            self._drainer.join()
-            if self._failure is not None:
-                raise self._failure
-            self.drain()
-        return ended
-
-    def stop(self) -> None:
-        """Stop the query; what is in flight stays in the newest snapshot, unless somebody drains it."""
-        self._ends_drained = False
-        self.query.stop()
-
-    def drain(self) -> None:
-        """Finish what is in flight, and fire the timers that are due, without input."""
-        self.runner.drain(self._spark)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.query, name)
-
-    def _run_batch(self, frame: DataFrame, batch_id: int) -> None:
-        self._started.wait()
-        try:
-            self.runner.run_batch(frame, str(self.query.id), batch_id)
-        except KeyGroupsError as error:
-            self._failure = error
-            raise
-
-    def _with_epoch(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:
-        epochs = (epoch for epoch in tuple(self.runner.progress) if epoch.batch_id == progress.batchId)
-        for epoch in epochs:
-            metrics = {**asdict(epoch), "scaling": None if epoch.scaling is None else epoch.scaling.reason}
-            progress["observedMetrics"] = {**progress["observedMetrics"], "keygroups": Row(**metrics)}
-        return progress
-
-    def _drain_when_idle(self) -> None:
-        """Drain after an idle interval, and at the end of a query that ends by itself."""
-        try:
-            idle_epoch = 0
-            while not self.query.awaitTermination(_DRAIN_AFTER_IDLE_SECONDS):
-                epoch = self.runner.epoch
-                if epoch == idle_epoch and self.runner.has_pending_work and not self.query.status["isTriggerActive"]:
-                    self.drain()
-                idle_epoch = epoch
-            if self._ends_drained:
-                self.drain()
-        except StreamingQueryException:
-            return  # who waits for the query gets it
-        except Exception as error:  # noqa: BLE001 - raised by `awaitTermination`
-            self._failure = error
-            self.query.stop()

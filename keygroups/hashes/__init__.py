@@ -1,1 +1,1 @@
-"""One module a hash, each with the same two functions: `hash_key` for a key, `hash_columns` for many."""
+"""One module per hash, each with the same two functions: `hash_key` for one key, `hash_columns` for many."""

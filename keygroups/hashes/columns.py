@@ -1,4 +1,4 @@
-"""Keys as Arrow columns, and Arrow columns as the numpy arrays that the hashes compute with."""
+"""Converts keys to Arrow columns, and Arrow columns to the numpy arrays from which the hashes are computed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ARROW_TYPES = {
 
 
 class ByteRows(NamedTuple):
-    """Variable-length values that lie one behind the other in a buffer."""
+    """Variable-length values, stored one after the other in a buffer."""
 
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -38,7 +38,7 @@ def arrow_or_list(keys: Any) -> pa.Array | pa.ChunkedArray | list[Any]:
     Raises
     ------
     NullKey
-        If the keys are of pandas, whose NaN means a missing value, and one is missing.
+        A key of a pandas object is missing; pandas uses NaN for missing values.
     """
     if isinstance(keys, (pa.Array, pa.ChunkedArray)):
         return keys
@@ -79,7 +79,7 @@ def columns_of_array(keys: pa.Array) -> list[pa.Array]:
     Raises
     ------
     NullKey
-        If there is a null in any of them.
+        One of them contains a null.
     """
     if not pa.types.is_struct(keys.type):
         return [_without_nulls(keys, "the keys")]
@@ -89,7 +89,7 @@ def columns_of_array(keys: pa.Array) -> list[pa.Array]:
 
 
 def _without_nulls(column: pa.Array, name: str) -> pa.Array:
-    # A dictionary may hold a null too, which only shows after decoding.
+    # A dictionary may contain a null, which only decoding reveals.
     decoded = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
     if decoded.null_count:
         raise NullKey(f"row {decoded.is_null().index(True).as_py()} of {name}")
@@ -97,23 +97,23 @@ def _without_nulls(column: pa.Array, name: str) -> pa.Array:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Tell whether an Arrow type holds strings."""
+    """Return whether an Arrow type holds strings."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Tell whether an Arrow type holds byte strings."""
+    """Return whether an Arrow type holds byte strings."""
     variable = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
     return bool(variable or pa.types.is_fixed_size_binary(kind))
 
 
 def integers(column: pa.Array, hash_name: str) -> NDArray[np.int64]:
-    """Return integers of any width as 64 bit.
+    """Return integers of any width as 64-bit integers.
 
     Raises
     ------
     UnsupportedKey
-        If one does not fit.
+        An integer does not fit.
     """
     try:
         return _numpy(column.cast(pa.int64()))
@@ -122,7 +122,7 @@ def integers(column: pa.Array, hash_name: str) -> NDArray[np.int64]:
 
 
 def doubles(column: pa.Array) -> NDArray[np.float64]:
-    """Return floats of any width as 64 bit, with one NaN only."""
+    """Return floats of any width as 64-bit floats, with all NaN values made equal."""
     values = _numpy(column.cast(pa.float64()))
     return np.where(np.isnan(values), np.nan, values)
 
@@ -140,7 +140,7 @@ def microseconds(column: pa.Array) -> NDArray[np.int64]:
 
 
 def byte_rows(column: pa.Array) -> ByteRows:
-    """Return strings, as UTF-8, or byte strings."""
+    """Return byte strings, or strings encoded as UTF-8."""
     binary = column.cast(pa.large_string() if is_text(column.type) else pa.large_binary())
     _, offsets, data = binary.buffers()
     if offsets is None or len(binary) == 0:
@@ -149,6 +149,32 @@ def byte_rows(column: pa.Array) -> ByteRows:
     bounds = np.frombuffer(offsets, np.int64)[binary.offset : binary.offset + len(binary) + 1]
     used = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]] if data is not None else np.zeros(0, np.uint8)
     return ByteRows(used, bounds[:-1] - bounds[0], np.diff(bounds))
+
+
+def unscaled_words(column: pa.Array, hash_name: str, supported: str) -> NDArray[np.int64]:
+    """Return unscaled decimals as 128-bit integers, each as two words: the low one and the high one.
+
+    Raises
+    ------
+    UnsupportedKey
+        A decimal has more than 38 digits.
+    """
+    try:
+        wide = column.cast(pa.decimal128(38, max(column.type.scale, 0)))
+    except pa.ArrowInvalid:
+        raise UnsupportedKey("Decimal above 38 digits", hash_name, supported) from None
+    words = np.frombuffer(wide.buffers()[1] or b"", np.int64).reshape(-1, 2)
+    return words[wide.offset : wide.offset + len(wide)]
+
+
+def signed_bytes(words: NDArray[np.int64]) -> ByteRows:
+    """Return 128-bit integers that do not fit into one word, as the fewest big-endian bytes with room for the sign."""
+    data = np.ascontiguousarray(words[:, ::-1]).byteswap().view(np.uint8).reshape(-1, 16)
+    sign = words[:, 1] < 0
+    filling = np.argmin(data == np.where(sign, 0xFF, 0)[:, np.newaxis], axis=1)
+    first = data[np.arange(len(data)), filling]
+    starts = filling - ((first >= 0x80) != sign)
+    return ByteRows(data.reshape(-1), np.arange(len(data)) * 16 + starts, 16 - starts)
 
 
 def _numpy(column: pa.Array) -> NDArray[Any]:

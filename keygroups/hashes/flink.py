@@ -1,4 +1,4 @@
-"""Java's `hashCode`, mixed as Flink mixes it, equal to Flink's own key-group assignment."""
+"""Java's `hashCode` with Flink's mixing, so that key groups equal Flink's own assignment."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _mix(code: int) -> int:
     code = ((code ^ (code >> 16)) * 0x85EBCA6B) & _MASK
     code = ((code ^ (code >> 13)) * 0xC2B2AE35) & _MASK
     code ^= code >> 16
-    # As a signed integer: itself, or its negation; the smallest has none and becomes 0.
+    # The absolute value as a signed integer; the smallest integer has none and becomes 0.
     return code if code < 1 << 31 else ((1 << 32) - code) & 0x7FFFFFFF
 
 
@@ -144,7 +144,7 @@ def _long_codes(bits: NDArray[np.uint64]) -> Codes:
 
 
 def _string_codes(rows: columns.ByteRows) -> Codes:
-    """Take one UTF-16 unit after the other, each in all strings that are as long."""
+    """Process one UTF-16 unit after the other, each in all strings that are long enough."""
     starts, lengths, units = _utf16(rows)
     longest_first = np.argsort(-lengths, kind="stable")
     starts, ascending = starts[longest_first], np.sort(lengths)
@@ -159,8 +159,8 @@ def _string_codes(rows: columns.ByteRows) -> Codes:
 
 def _utf16(rows: columns.ByteRows) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint16]]:
     units = np.frombuffer(rows.data.tobytes().decode().encode("utf-16-le"), np.uint16)
-    # In UTF-8 a character of two units begins with a byte from 0xF0 on, one of one unit with any
-    # other byte that does not continue a character.
+    # In UTF-8, a character of two UTF-16 units begins with a byte of at least 0xF0. A character of one unit begins
+    # with any other byte that does not continue a character.
     units_by_byte = (rows.data & 0xC0 != 0x80).astype(np.int64) + (rows.data >= 0xF0)
     units_before = np.concatenate([np.zeros(1, np.int64), np.cumsum(units_by_byte)])
     starts = units_before[rows.starts]

@@ -1,8 +1,9 @@
-"""Finding the function that takes a key apart, when its exact type is not in a hash's table."""
+"""Finds the function that hashes a key whose exact type is not in the hash's table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,13 +12,16 @@ from keygroups.errors import NullKey, UnsupportedKey
 
 Result = TypeVar("Result")
 
+DECIMAL_DIGITS_MAX = 38
+"""The most digits that Spark's decimals and Arrow's 128-bit decimals hold."""
+
 _PANDAS_NULLS = frozenset({"NAType", "NaTType"})
 
 
 def without_numpy(key: object) -> object:
-    """Return the Python value of a numpy scalar, and anything else as it is."""
+    """Return the Python value of a numpy scalar, and any other key unchanged."""
     if isinstance(key, np.datetime64) and np.datetime_data(key.dtype)[0] not in {"Y", "M", "W", "D"}:
-        # In a finer unit than microseconds item() answers an integer of that unit.
+        # For units finer than microseconds, item() returns an integer.
         return key.astype("datetime64[us]").item()
     return key.item() if isinstance(key, np.generic) else key
 
@@ -25,14 +29,14 @@ def without_numpy(key: object) -> object:
 def function_for(
     key: object, functions: Mapping[type, Callable[[Any], Result]], hash_name: str, supported: str
 ) -> Callable[[Any], Result]:
-    """Return the function of the nearest base class of the key that has one.
+    """Return the function of the key's nearest base class that has one.
 
     Raises
     ------
     NullKey
-        If the key is None, or a null of pandas.
+        The key is None or a null value of pandas.
     UnsupportedKey
-        If no base class has a function.
+        No base class has a function.
     """
     kind = type(key)
     if key is None or kind.__name__ in _PANDAS_NULLS:
@@ -41,3 +45,21 @@ def function_for(
         if base in functions:
             return functions[base]
     raise UnsupportedKey(kind.__name__, hash_name, supported)
+
+
+def unscaled(key: Decimal, hash_name: str, supported: str) -> int:
+    """Return the unscaled integer of a decimal: 150 for 1.50, 15 for 1.5.
+
+    Raises
+    ------
+    UnsupportedKey
+        The decimal is infinite, NaN, or has more digits than a column holds.
+    """
+    sign, digits, exponent = key.as_tuple()
+    if not isinstance(exponent, int) or len(digits) + max(exponent, 0) > DECIMAL_DIGITS_MAX:
+        kind = (
+            "infinite Decimal or NaN" if not isinstance(exponent, int) else f"Decimal above {DECIMAL_DIGITS_MAX} digits"
+        )
+        raise UnsupportedKey(kind, hash_name, supported)
+    magnitude: int = int("".join(map(str, digits))) * 10 ** max(exponent, 0)
+    return -magnitude if sign else magnitude

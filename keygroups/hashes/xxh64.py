@@ -25,12 +25,12 @@ Words = NDArray[np.uint64]
 
 
 def of_8_bytes(values: Words, seeds: Words) -> Words:
-    """Hash 64 bit values."""
+    """Hash 64-bit values."""
     return _avalanche(_absorb_8(seeds + (_PRIME_5 + np.uint64(8)), values))
 
 
 def of_4_bytes(values: NDArray[np.uint32], seeds: Words) -> Words:
-    """Hash 32 bit values."""
+    """Hash 32-bit values."""
     return _avalanche(_absorb_4(seeds + (_PRIME_5 + np.uint64(4)), values.astype(np.uint64)))
 
 
@@ -56,7 +56,7 @@ def _of_long(rows: ByteRows, seeds: Words) -> Words:
 
 
 def _of_short(rows: ByteRows, seeds: Words) -> Words:
-    """Absorb lane after lane, each in all rows that still have that lane."""
+    """Absorb one lane after the other, each in all rows that have this lane."""
     hashes = seeds + _PRIME_5 + rows.lengths.view(np.uint64)
     eights, fours = _lanes(rows.data, "<u8"), _lanes(rows.data, "<u4")
     for position in range(0, _STRIPE - 8, 8):

@@ -1,48 +1,44 @@
-"""Keyed state: the backend protocol, the backend in memory, the handles and the transaction of one invocation."""
+"""Keyed state: the backend protocol, the backends in memory and on disk, and what one invocation sees of state."""
 
 from __future__ import annotations
 
-from keygroups.state.backend import (
-    MISSING,
-    KeyedStateBackend,
-    LazyGroup,
-    StateCut,
-    StateRows,
-    StateTable,
-    StreamedGroup,
-)
+from keygroups.state.backend import MISSING, EntriesStateTable, KeyedStateBackend, StateCut, StateTable
 from keygroups.state.collections import Entries, SharedList, entries_of, entry_of
 from keygroups.state.disk import DiskBackend, DiskStateBackend
-from keygroups.state.errors import StateAccessOutsideInvocation, StateNotDeclared, WrongStateKind
+from keygroups.state.errors import StateAccessOutsideInvocation, StateNotDeclared, StateOfAnotherThread, WrongStateKind
+from keygroups.state.group import ENTRY_KINDS, KeyGroupContent, LazyGroup, StateRows, TakeRows
 from keygroups.state.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, ValueHandle
 from keygroups.state.identity import TypedKey, identity_of, original_of
-from keygroups.state.layered import LayeredGroup
-from keygroups.state.memory import MemoryBackend
+from keygroups.state.memory import MemoryBackend, MemoryGroup
 from keygroups.state.transaction import Transaction
 from keygroups.state.ttl import HOLE, Expiring
 
 __all__ = [
+    "ENTRY_KINDS",
     "HOLE",
     "MISSING",
     "AggregatingHandle",
     "DiskBackend",
     "DiskStateBackend",
     "Entries",
+    "EntriesStateTable",
     "Expiring",
+    "KeyGroupContent",
     "KeyedStateBackend",
-    "LayeredGroup",
     "LazyGroup",
     "ListHandle",
     "MapHandle",
     "MemoryBackend",
+    "MemoryGroup",
     "ReducingHandle",
     "SharedList",
     "StateAccessOutsideInvocation",
     "StateCut",
     "StateNotDeclared",
+    "StateOfAnotherThread",
     "StateRows",
     "StateTable",
-    "StreamedGroup",
+    "TakeRows",
     "Transaction",
     "TypedKey",
     "ValueHandle",

@@ -1,14 +1,15 @@
-"""What a backend of keyed state must do."""
+"""The protocols of a backend of keyed state."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import Final, Protocol
 
 from keygroups.descriptors import StateDescriptor
 from keygroups.state.collections import Entries
+from keygroups.state.group import KeyGroupContent, LazyGroup
 from keygroups.state.storable import IsPlain
 
 
@@ -17,56 +18,7 @@ class _Sentinel(enum.Enum):
 
 
 MISSING: Final = _Sentinel.MISSING
-"""No value is stored: as the result of a read and, as a write, the removal of the key."""
-
-
-class StateRows(NamedTuple):
-    """Some rows of a key group.
-
-    Attributes
-    ----------
-    keys : list
-        The identity of the key of each row.
-    entries : list or None
-        In a state of many entries per key, the position or the identity of the map key; `MISSING` in a row that says
-        that all entries which the key had before are gone.
-    values : list
-        `MISSING` where there is none any more.
-    """
-
-    keys: list[Any]
-    entries: list[Any] | None
-    values: list[Any]
-
-
-class LazyGroup(Protocol):
-    """The rows of one key group that are not in memory yet."""
-
-    def load(self) -> dict[Hashable, object]:
-        """Read the values by the identity of their key.
-
-        Any thread may call it, several at the same time as well: each call returns a dict of its own.
-        """
-        ...
-
-
-@runtime_checkable
-class StreamedGroup(LazyGroup, Protocol):
-    """A key group of a cut that need not fit into memory. Any thread may call it."""
-
-    def kinds(self, column: str) -> Collection[type]:
-        """Return the types of all keys ("key") or map keys ("map_key")."""
-        ...
-
-    def pieces(self, changed: Collection[Any] | None = None) -> Iterable[StateRows]:
-        """Return the rows, a bounded number at a time.
-
-        Parameters
-        ----------
-        changed : collection, optional
-            Only these, from `changed` of the same cut; with `MISSING` for what was removed.
-        """
-        ...
+"""The absence of a value: a read returns it if nothing is stored, and writing it removes the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,32 +29,32 @@ class StateCut:
     ----------
     descriptor : StateDescriptor
         The declaration of the state.
-    groups : mapping of int to (dict or LazyGroup)
-        The non-empty key groups; keys by their identity. Nobody changes them as long as somebody holds them, or this
-        cut: a later write goes elsewhere. Their store, if they have one, is held until the cut is freed.
+    groups : mapping of int to KeyGroupContent
+        The non-empty key groups. A reference to the cut or to one of its key groups *holds* the cut: later writes go
+        elsewhere, and a store on disk stays open. The hold ends with the last reference.
     cut_id : str
-        Unique, the same for all states that were cut at once.
+        A unique id, shared by all states of the same cut.
     since : str or None
-        What `changed` is relative to: the id of the cut before this one, or of the snapshot that was restored. None
-        if there was neither.
+        The id of the previous cut or of the restored snapshot, to which `changed` is relative. None if there is
+        neither.
     changed : mapping of int to (keys or None), or None
-        By key group, the keys that were written or removed since then; None for a group in which they were too many to
-        note. A key group that is left out did not change. None if `since` is. In a state of many entries per key these
-        are pairs of key and entry (a position, or the identity of a map key); the entry `MISSING` says that all
-        entries that the key had before are gone.
+        For each key group that has changed since then, the keys that were written or removed, or None if they were too
+        many to record. `changed` itself is None if `since` is None. In a state of many entries per key, the items are
+        pairs of key and entry (a position, or the identity of a map key); the entry `MISSING` means that all previous
+        entries of the key are gone.
     """
 
     descriptor: StateDescriptor
-    groups: Mapping[int, dict[Hashable, object] | LazyGroup]
+    groups: Mapping[int, KeyGroupContent]
     cut_id: str = ""
     since: str | None = None
     changed: Mapping[int, Collection[Hashable] | None] | None = None
 
 
 class StateTable(Protocol):
-    """One state of all keys of a subtask. Only the thread that owns the operator may call it.
+    """One state, for all keys of a subtask. Only the thread that owns the operator may call it.
 
-    Keys are passed by their identity (`identity_of`).
+    Keys are passed as their identities (`identity_of`).
     """
 
     @property
@@ -112,48 +64,60 @@ class StateTable(Protocol):
 
     @property
     def is_plain(self) -> IsPlain:
-        """The quick look at a value that is to be stored."""
+        """The quick check of values before they are stored."""
+        ...
+
+    @property
+    def holds_mutable(self) -> bool:
+        """Whether a value may be a mutable object, so that reads and writes have to copy it."""
         ...
 
     def get(self, key_group: int, key: Hashable) -> object:
-        """Return the value of a key, or `MISSING`; of a list or map that has no entries it may be an empty one."""
+        """Return the value of a key, or `MISSING`; for a list or map without entries, possibly an empty one.
+
+        The result may be the object that the table itself holds, so do not modify it or pass it to users.
+        """
         ...
 
     def load(self, key_group: int) -> object:
-        """Bring a key group in that was restored, so that no later call can meet damage."""
+        """Load a restored key group, so that damage in its files shows now and not in a later call."""
         ...
 
     def put(self, key_group: int, key: Hashable, value: object) -> None:
         """Store the value of a key; `MISSING` removes it."""
         ...
 
-    def put_entries(
-        self, key_group: int, key: Hashable, content: Entries, changed: Iterable[Hashable], *, replaced: bool
-    ) -> None:
-        """Store the list or map of a key, and note which of its entries changed.
-
-        Parameters
-        ----------
-        key_group, key : int, identity of a key
-            Whose it is.
-        content : SharedList or Map
-            All entries; without any, the key is removed.
-        changed : iterable of entries
-            Those that were written or removed.
-        replaced : bool
-            Whether all entries that the key had before are gone, unless they are among the changed.
-        """
-        ...
-
     def unloaded(self) -> Mapping[int, LazyGroup]:
-        """Return the key groups that are not in this table yet.
+        """Return the restored key groups that are not in this table yet.
 
-        A thread may load them while the owner goes on, and hand what each returns to the owner for `install`.
+        Another thread may load them while the owner continues, and pass each result to the owner for `install`.
         """
         ...
 
     def install(self, key_group: int, loaded: dict[Hashable, object]) -> None:
-        """Take over what was loaded for a key group, unless it is in this table already."""
+        """Take over the loaded content of a key group, unless the table already has it."""
+        ...
+
+
+class EntriesStateTable(StateTable, Protocol):
+    """A state of many entries per key: a list or a map. Only the thread that owns the operator may call it."""
+
+    def put_entries(
+        self, key_group: int, key: Hashable, content: Entries, changed: Iterable[Hashable], *, replaced: bool
+    ) -> None:
+        """Store the list or map of a key, and record which of its entries changed.
+
+        Parameters
+        ----------
+        key_group, key : int, identity of a key
+            The key group and the key.
+        content : SharedList or Map
+            All entries; if there are none, the key is removed.
+        changed : iterable of entries
+            The entries that were written or removed.
+        replaced : bool
+            Whether all previous entries of the key are gone, except those in `changed`.
+        """
         ...
 
 
@@ -167,13 +131,13 @@ class KeyedStateBackend(Protocol):
 
     @property
     def wall_time(self) -> Callable[[], int]:
-        """Returns the processing time (milliseconds since the epoch), by which values expire."""
+        """The source of processing time (milliseconds since the epoch) by which values expire."""
         ...
 
     def cut(self) -> tuple[StateCut, ...]:
-        """Freeze the content of all states as it is now, without copying it."""
+        """Freeze the current content of all states, without copying it."""
         ...
 
     def close(self) -> None:
-        """Give up the state. Cuts stay as they are, until they are freed."""
+        """Release the state. Existing cuts stay readable until they are freed."""
         ...

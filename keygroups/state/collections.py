@@ -1,4 +1,4 @@
-"""What a key holds in a state of many entries: an immutable list or map, of which a longer one can be made cheaply."""
+"""The content of a key in a state of many entries: immutable lists and maps that can be extended cheaply."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, overload
 
 Entries: TypeAlias = Sequence[Any] | Mapping[Hashable, Any]
-"""The content of one key: elements by their position, or values by the identity of their map key. Nothing changes one:
-`SharedList` and `immutables.Map` in memory, on disk what reads as they do."""
+"""The content of one key: elements by position, or values by the identity of their map key. It is immutable: in memory
+a `SharedList` or `immutables.Map`, on disk an object with the same interface."""
 
 
 class SharedList(Sequence[Any]):
-    """The first elements of a list that may grow behind them.
+    """The first elements of a list that may continue to grow.
 
-    `extended` appends to the same list if nobody has before, so a list of any length grows at the price of what is
-    appended, and what a cut holds stays as it is. Only the thread that owns the operator may extend it; any may read.
+    `extended` appends to the underlying list if nobody has appended to it yet. So the cost of growing is that of the
+    new elements only, and the list that a cut holds does not change. Only the thread that owns the operator may extend
+    it; any thread may read it.
 
     Examples
     --------
@@ -53,7 +54,7 @@ class SharedList(Sequence[Any]):
         return f"SharedList({list(self)!r})"
 
     def extended(self, more: Iterable[Any]) -> SharedList:
-        """Return a list with more elements at its end."""
+        """Return a list with more elements at the end; this list stays unchanged."""
         elements = self._elements
         if len(elements) != self._length:
             elements = elements[: self._length]
@@ -62,13 +63,13 @@ class SharedList(Sequence[Any]):
 
 
 def entries_of(content: Entries) -> Iterable[tuple[Hashable, Any]]:
-    """Return the entries of a key."""
+    """Return the pairs of entry and value of a key."""
     return enumerate(content) if isinstance(content, Sequence) else content.items()
 
 
 def entry_of(content: Entries, entry: Hashable, default: Any) -> Any:
-    """Return one entry of a key, or a default where there is none."""
+    """Return one entry of a key, or a default if there is none."""
     if not isinstance(content, Sequence):
         return content.get(entry, default)
-    # Neither has an entry that stands for all of them.
+    # `MISSING`, which stands for all entries, is not an entry itself.
     return content[entry] if isinstance(entry, int) and entry < len(content) else default

@@ -1,4 +1,4 @@
-"""Errors of the use of keyed state, named after the situation."""
+"""Errors in the use of keyed state; each says what to do next."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class StateNotDeclared(KeyGroupsError, LookupError):
     Attributes
     ----------
     state : str
-        The name that was asked for.
+        The requested name.
     declared : tuple of str
         The names that the function declares.
     """
@@ -26,14 +26,14 @@ class StateNotDeclared(KeyGroupsError, LookupError):
 
 
 class WrongStateKind(KeyGroupsError, TypeError):
-    """A function asked for a state as another kind than it declares.
+    """A function asked for a state with a different kind than it declares.
 
     Attributes
     ----------
     state : str
-        Its name.
+        The name of the state.
     asked, declared : str
-        The kind of the descriptor that was passed, and of the declared one.
+        The kind of the descriptor that was passed, and the declared kind.
     """
 
     def __init__(self, state: str, asked: str, declared: str) -> None:
@@ -42,17 +42,37 @@ class WrongStateKind(KeyGroupsError, TypeError):
         self.declared = declared
         super().__init__(
             f"state {state!r} is declared as a {declared} state, not as a {asked} state; "
-            "pass the descriptor that the function's `states` list, or give the other state a name of its own"
+            "pass the descriptor that the function's `states` list, or give the other state its own name"
+        )
+
+
+class StateOfAnotherThread(KeyGroupsError, RuntimeError):
+    """A state was used by a thread that does not own it.
+
+    Attributes
+    ----------
+    thread : str
+        The name of the thread that used it.
+    owner : str
+        The name of the thread that owns it.
+    """
+
+    def __init__(self, thread: str, owner: str) -> None:
+        self.thread = thread
+        self.owner = owner
+        super().__init__(
+            f"thread {thread!r} used a state that belongs to thread {owner!r}; read and write it in the coroutine of "
+            "the invocation itself, pass values to threads, or subclass BlockingFunction, whose calls may use state"
         )
 
 
 class StateAccessOutsideInvocation(KeyGroupsError, RuntimeError):
-    """A state handle was used after the invocation that it belongs to had ended.
+    """A state handle was used after its invocation had ended.
 
     Attributes
     ----------
     key : object
-        The key of that invocation.
+        The key of the invocation.
     """
 
     def __init__(self, key: object) -> None:

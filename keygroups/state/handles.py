@@ -1,16 +1,13 @@
-"""What a function gets for a declared state: its kind's reads and writes, for the key of one invocation.
+"""The handles that `ctx.state` returns: the reads and writes of each kind of state, for the key of one invocation.
 
-What was read or written must not be changed in place: write it again. A value that cannot be stored is refused when it
-is written.
+Reads return copies of mutable values, and writes keep copies. So changes to an object have no effect on the state
+until the object is written. A value that cannot be stored is refused when it is written.
 """
 
 from __future__ import annotations
 
-import copy
-import datetime as dt
 from collections.abc import Callable, Hashable, Iterable
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from immutables import Map
 
@@ -22,48 +19,53 @@ from keygroups.descriptors import (
     StateDescriptor,
     ValueState,
 )
-from keygroups.state.backend import MISSING, StateTable
+from keygroups.state.backend import MISSING, EntriesStateTable, StateTable
 from keygroups.state.collections import SharedList
+from keygroups.state.detached import IMMUTABLE, detached
 from keygroups.state.errors import StateAccessOutsideInvocation
 from keygroups.state.identity import identity_of, original_of
 from keygroups.state.storable import check_storable
-
-if TYPE_CHECKING:
-    from keygroups.state.transaction import Transaction
+from keygroups.state.writes import Writes
 
 _NO_ENTRIES: Map[Hashable, Any] = Map()
-
-_IMMUTABLE = frozenset({int, float, bool, str, bytes, type(None), Decimal, dt.date, dt.datetime, dt.timedelta})
 
 
 class Overlay(Protocol):
     """The writes of one invocation to a state of many entries per key."""
 
-    def apply(self, table: StateTable, key_group: int, identity: Hashable) -> None:
-        """Write them to the table."""
+    def apply(self, table: EntriesStateTable, key_group: int, identity: Hashable) -> None:
+        """Write the changes to the table."""
         ...
 
 
 class Handle:
-    """It has no `__init__`, because that would double the time to make one."""
+    """The base of all handles. It has no `__init__`, because one would double the time to create a handle."""
 
     __slots__ = ("table", "transaction")
 
     table: StateTable
-    transaction: Transaction
+    transaction: Writes
 
     def _check_open(self) -> None:
         if self.transaction.closed:
             raise StateAccessOutsideInvocation(self.transaction.key)
 
-    def _check_storable(self, value: Any) -> None:
-        if not self.table.is_plain(value):
-            descriptor = self.table.descriptor
-            where = f"state {descriptor.name!r} of key {self.transaction.key!r}"
-            check_storable(value, descriptor.value_type, where)
+    def _storable(self, value: Any) -> Any:
+        """Return the object to store for a value; nobody else has a reference to it."""
+        if self.table.is_plain(value):
+            return value
+        descriptor = self.table.descriptor
+        check_storable(value, descriptor.value_type, f"state {descriptor.name!r} of key {self.transaction.key!r}")
+        return detached(value)
+
+    def _given_out(self, values: list[Any]) -> list[Any]:
+        """Return copies of values for the caller, given in a list that may be modified."""
+        if not self.table.holds_mutable or IMMUTABLE.issuperset(map(type, values)):
+            return values
+        return [value if type(value) in IMMUTABLE else detached(value) for value in values]
 
     def _overlay_of(self, kind: Callable[[Any], Overlay], empty: object) -> Any:
-        """Return the writes of this invocation, which begin with what the table has."""
+        """Return this invocation's overlay, which starts with the content of the table."""
         transaction, table = self.transaction, self.table
         if transaction.closed:
             raise StateAccessOutsideInvocation(transaction.key)
@@ -86,11 +88,10 @@ class Handle:
 
     def _write(self, value: Any) -> None:
         self._check_open()
-        self._check_storable(value)
-        self.transaction.writes[self.table] = value
+        self.transaction.writes[self.table] = self._storable(value)
 
     def clear(self) -> None:
-        """Remove what the key has once the invocation completes."""
+        """Remove the key's value once the invocation completes."""
         self._check_open()
         self.transaction.writes[self.table] = MISSING
 
@@ -101,7 +102,7 @@ class ValueHandle(Handle):
     __slots__ = ()
 
     def value(self) -> Any:
-        """Return the key's value, or the descriptor's default where it has none."""
+        """Return the key's value, or the descriptor's default if it has none."""
         transaction, table = self.transaction, self.table
         if transaction.closed:
             raise StateAccessOutsideInvocation(transaction.key)
@@ -109,16 +110,16 @@ class ValueHandle(Handle):
             value = transaction.writes[table]
         else:
             value = table.get(transaction.key_group, transaction.identity)
-        return table.descriptor.default if value is MISSING else value  # type: ignore[union-attr]
+        if value is MISSING:
+            value = table.descriptor.default  # type: ignore[union-attr]
+        return value if type(value) in IMMUTABLE else detached(value)
 
     def update(self, value: object) -> None:
         """Set the key's value once the invocation completes."""
         transaction, table = self.transaction, self.table
         if transaction.closed:
             raise StateAccessOutsideInvocation(transaction.key)
-        if not table.is_plain(value):
-            self._check_storable(value)
-        transaction.writes[table] = value
+        transaction.writes[table] = value if table.is_plain(value) else self._storable(value)
 
 
 class ReducingHandle(Handle):
@@ -127,16 +128,16 @@ class ReducingHandle(Handle):
     __slots__ = ()
 
     def get(self) -> Any:
-        """Return the key's value, None where nothing was added."""
+        """Return the key's value, or None if nothing was added."""
         value = self._read()
-        return None if value is MISSING else value
+        return None if value is MISSING else detached(value)
 
     def add(self, value: object) -> None:
-        """Reduce a value into the key's, once the invocation completes."""
+        """Combine a value with the key's value once the invocation completes."""
         before = self._read()
         descriptor = self.table.descriptor
-        assert isinstance(descriptor, ReducingState), "the table is of this kind"
-        self._write(value if before is MISSING else descriptor.reduce(_own(before), value))
+        assert isinstance(descriptor, ReducingState), "the table has this kind"
+        self._write(value if before is MISSING else descriptor.reduce(detached(before), value))
 
 
 class AggregatingHandle(Handle):
@@ -145,25 +146,25 @@ class AggregatingHandle(Handle):
     __slots__ = ()
 
     def get(self) -> Any:
-        """Return the result of the key's accumulator, None where nothing was added."""
+        """Return the result of the key's accumulator, or None if nothing was added."""
         accumulator = self._read()
         if accumulator is MISSING:
             return None
         descriptor = self.table.descriptor
-        assert isinstance(descriptor, AggregatingState), "the table is of this kind"
-        return descriptor.result(_own(accumulator))
+        assert isinstance(descriptor, AggregatingState), "the table has this kind"
+        return descriptor.result(detached(accumulator))
 
     def add(self, value: object) -> None:
         """Add a value to the key's accumulator, once the invocation completes."""
         before = self._read()
         descriptor = self.table.descriptor
-        assert isinstance(descriptor, AggregatingState), "the table is of this kind"
-        accumulator = descriptor.create() if before is MISSING else _own(before)
+        assert isinstance(descriptor, AggregatingState), "the table has this kind"
+        accumulator = detached(descriptor.create() if before is MISSING else before)
         self._write(descriptor.add(accumulator, value))
 
 
 class ListOverlay:
-    """The list of a key with the writes of one invocation: what it was, or nothing, and what is added."""
+    """The list of a key with the writes of one invocation: the previous elements unless replaced, and added ones."""
 
     __slots__ = ("added", "kept")
 
@@ -171,7 +172,7 @@ class ListOverlay:
         self.kept = kept
         self.added: list[Any] = []
 
-    def apply(self, table: StateTable, key_group: int, identity: Hashable) -> None:
+    def apply(self, table: EntriesStateTable, key_group: int, identity: Hashable) -> None:
         """Write the list to the table."""
         kept, added = self.kept, self.added
         if kept is not None and not added:
@@ -187,33 +188,29 @@ class ListHandle(Handle):
     __slots__ = ()
 
     def get(self) -> list[Any]:
-        """Return the key's elements in a list of their own."""
-        overlay = self._overlay()
-        return overlay.added.copy() if overlay.kept is None else [*overlay.kept, *overlay.added]
+        """Return the key's elements in a new list."""
+        return self._given_out(self._elements())
 
     def add(self, value: object) -> None:
         """Append an element once the invocation completes."""
-        overlay = self._overlay()
-        self._check_storable(value)
-        overlay.added.append(value)
+        self._overlay().added.append(self._storable(value))
 
     def add_all(self, values: Iterable[object]) -> None:
         """Append several elements once the invocation completes."""
-        overlay, values = self._overlay(), list(values)
-        for value in values:
-            self._check_storable(value)
-        overlay.added += values
+        self._overlay().added.extend(list(map(self._storable, values)))
 
     def update(self, values: Iterable[object]) -> None:
         """Set all elements once the invocation completes."""
-        overlay, values = self._overlay(), list(values)
-        for value in values:
-            self._check_storable(value)
-        overlay.kept, overlay.added = None, values
+        overlay = self._overlay()
+        overlay.kept, overlay.added = None, list(map(self._storable, values))
 
     def clear(self) -> None:
         """Remove all elements once the invocation completes."""
         self.update(())
+
+    def _elements(self) -> list[Any]:
+        overlay = self._overlay()
+        return overlay.added.copy() if overlay.kept is None else [*overlay.kept, *overlay.added]
 
     def _overlay(self) -> ListOverlay:
         overlay: ListOverlay = self._overlay_of(ListOverlay, SharedList([]))
@@ -230,28 +227,27 @@ class MapOverlay:
         self.changed: set[Hashable] = set()
         self.replaced = False
 
-    def apply(self, table: StateTable, key_group: int, identity: Hashable) -> None:
+    def apply(self, table: EntriesStateTable, key_group: int, identity: Hashable) -> None:
         """Write the map to the table."""
         if self.changed or self.replaced:
             table.put_entries(key_group, identity, self.content, self.changed, replaced=self.replaced)
 
 
 class MapHandle(Handle):
-    """A `MapState` as one invocation sees it. Map keys are told apart as keys are: 1, 1.0 and True are three."""
+    """A `MapState` as one invocation sees it. The types of map keys matter, as for keys: 1, 1.0 and True are three."""
 
     __slots__ = ()
 
     def get(self, key: Hashable) -> Any:
-        """Return the value of a map key, None where it has none."""
-        return self._overlay().content.get(identity_of(key))
+        """Return the value of a map key, or None if it has none."""
+        return detached(self._overlay().content.get(identity_of(key)))
 
     def put(self, key: Hashable, value: object) -> None:
         """Set the value of a map key once the invocation completes."""
         overlay = self._overlay()
         self._check_key(key)
-        self._check_storable(value)
         identity = identity_of(key)
-        overlay.content = overlay.content.set(identity, value)
+        overlay.content = overlay.content.set(identity, self._storable(value))
         overlay.changed.add(identity)
 
     def put_all(self, entries: Iterable[tuple[Hashable, object]] | dict[Any, object]) -> None:
@@ -260,7 +256,7 @@ class MapHandle(Handle):
             self.put(key, value)
 
     def remove(self, key: Hashable) -> None:
-        """Remove a map key, if it is there, once the invocation completes."""
+        """Remove a map key, if present, once the invocation completes."""
         overlay = self._overlay()
         identity = identity_of(key)
         if identity in overlay.content:
@@ -268,12 +264,12 @@ class MapHandle(Handle):
             overlay.changed.add(identity)
 
     def contains(self, key: Hashable) -> bool:
-        """Tell whether a map key has a value."""
+        """Return whether a map key has a value."""
         return identity_of(key) in self._overlay().content
 
     def items(self) -> list[tuple[Any, Any]]:
         """Return the entries, in no particular order."""
-        return [(original_of(key), value) for key, value in self._overlay().content.items()]
+        return self._pairs_given_out(self._overlay().content.items())
 
     def keys(self) -> list[Any]:
         """Return the map keys, in no particular order."""
@@ -281,10 +277,10 @@ class MapHandle(Handle):
 
     def values(self) -> list[Any]:
         """Return the values, in no particular order."""
-        return list(self._overlay().content.values())
+        return self._given_out(list(self._overlay().content.values()))
 
     def is_empty(self) -> bool:
-        """Tell whether there is no entry."""
+        """Return whether the map has no entries."""
         return not self._overlay().content
 
     def clear(self) -> None:
@@ -293,9 +289,12 @@ class MapHandle(Handle):
         overlay.content, overlay.replaced = Map(), True
         overlay.changed.clear()
 
+    def _pairs_given_out(self, entries: Iterable[tuple[Hashable, Any]]) -> list[tuple[Any, Any]]:
+        return [(original_of(key), value if type(value) in IMMUTABLE else detached(value)) for key, value in entries]
+
     def _check_key(self, key: Hashable) -> None:
         descriptor, kind = self.table.descriptor, type(key)
-        assert isinstance(descriptor, MapState), "the table is of this kind"
+        assert isinstance(descriptor, MapState), "the table has this kind"
         declared = descriptor.key_type
         if declared is not None or not (kind is int or kind is bool or (kind is str and key.isascii())):  # type: ignore[attr-defined]
             check_storable(key, declared, f"a map key in state {descriptor.name!r} of key {self.transaction.key!r}")
@@ -312,9 +311,4 @@ HANDLES: dict[type[StateDescriptor], Any] = {
     ReducingState: ReducingHandle,
     AggregatingState: AggregatingHandle,
 }
-"""The class of handles of each kind of state."""
-
-
-def _own(accumulator: Any) -> Any:
-    """Return what a user's function may change: another attempt, and a cut, must find what is committed."""
-    return accumulator if type(accumulator) in _IMMUTABLE else copy.deepcopy(accumulator)
+"""The handle class of each kind of state."""

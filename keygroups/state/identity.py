@@ -1,24 +1,27 @@
-"""What a dict must be keyed by so that keys which are equal in Python, but hash to other key groups, stay apart."""
+"""Identities of keys: dict keys that keep apart keys which are equal in Python but have different key groups."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Hashable
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from keygroups.hashes.scalars import without_numpy
 
 _PLAIN = frozenset({int, str, bytes, dt.date})
 _NAN = float("nan")
 
 
 class TypedKey(NamedTuple):
-    """A key that equals no key of another type, as 1, 1.0 and True would.
+    """A key that equals no key of another type, unlike 1, 1.0 and True.
 
     Attributes
     ----------
     kind : type or tuple
-        The key's type; for a tuple, the kinds of its items.
+        The type of the key; for a Decimal, with its scale; for a tuple, the kinds of its items.
     key : object
         The key.
     """
@@ -28,15 +31,15 @@ class TypedKey(NamedTuple):
 
 
 def identity_of(key: Hashable) -> Hashable:
-    """Return what stands for a key in a dict of state.
+    """Return the object that stands for a key in the dicts of state.
 
-    Two keys have one identity if and only if they are one key to the hash of key groups: of the same type and equal,
-    where all NaN are one key, as are 0.0 and -0.0, and one instant in several time zones.
+    Two keys have the same identity if and only if they are the same key for the key-group hash: they have the same type
+    and are equal. All NaN values are one key, and so are 0.0 and -0.0, and the same instant in different time zones.
 
     Parameters
     ----------
-    key : int, float, str, bytes, bool, date, datetime, or a tuple of them
-        The key. Of an int, a str and bytes it is the key itself, so that the common case costs nothing.
+    key : int, float, Decimal, str, bytes, bool, date, datetime, or a tuple of them
+        The key. The identity of an int, str or bytes is the key itself, so the common case costs nothing.
 
     Examples
     --------
@@ -47,7 +50,7 @@ def identity_of(key: Hashable) -> Hashable:
 
 
 def original_of(identity: Hashable) -> Hashable:
-    """Return the key of an identity.
+    """Return the key that an identity stands for.
 
     Examples
     --------
@@ -64,24 +67,36 @@ def _typed(key: Hashable) -> Hashable:
 
 
 def _plain(key: Any) -> Any:
-    """Return the one form of all keys that are the same."""
+    """Return the canonical form of a key."""
     match key:
         case np.generic():
-            return _plain(key.item())
+            return _plain(without_numpy(key))
         case tuple():
             return tuple(map(_plain, key))
         case float():
             return _NAN if key != key else key + 0.0
         case dt.datetime() if key.tzinfo is not None:
             return key.astimezone(dt.UTC)
+        case Decimal() if not key:
+            return key.copy_abs()
+        case Decimal() if _scale(key) == 0:
+            return Decimal(int(key))
         case _:
             return key
 
 
 def _kind(key: Hashable) -> Hashable | None:
-    """Return what the key must be told apart by, None if nothing of another type equals it."""
+    """Return the kind that distinguishes a key from equal keys of other types; None if there can be none."""
     if isinstance(key, tuple):
         kinds = tuple(map(_kind, key))
         return kinds if any(kind is not None for kind in kinds) else None
+    if isinstance(key, Decimal):
+        return Decimal, _scale(key)
     kind: Hashable = type(key)
     return kind if isinstance(key, bool | float) else None
+
+
+def _scale(key: Decimal) -> int:
+    exponent = key.as_tuple().exponent
+    assert isinstance(exponent, int), "only finite decimals have a hash"
+    return max(-exponent, 0)

@@ -1,4 +1,4 @@
-"""Whether a value can be stored, asked when it is written, so that the error falls on the element that wrote it."""
+"""Checks at the time of a write that the value can be stored, so that the error hits the element that wrote it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keygroups.errors import UnstorableValue
 from keygroups.values import Misfit, array_of
 
 IsPlain: TypeAlias = Callable[[Any], bool]
-"""Tells at next to no cost that a value can be stored; False if that takes a closer look."""
+"""A quick check that a value can be stored; False means that only a full check can show it."""
 
 _CERTAIN: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
     (types.is_float64, float),
@@ -21,11 +21,14 @@ _CERTAIN: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
     (types.is_binary, bytes),
     (types.is_large_binary, bytes),
 )
-"""Arrow types that hold every value of a Python type."""
+"""Checks of Arrow types that hold every value of a Python type."""
+
+_IMMUTABLE = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_temporal)
+"""Checks of Arrow types whose values are immutable in Python."""
 
 
 def plain_check_of(type_: pa.DataType | None) -> IsPlain:
-    """Return the quick look at values that are to be stored with an Arrow type, or as msgpack."""
+    """Return the quick check for values that are stored with an Arrow type, or as msgpack."""
     if type_ is None:
         return _is_plain
     if types.is_integer(type_):
@@ -41,8 +44,14 @@ def plain_check_of(type_: pa.DataType | None) -> IsPlain:
     return lambda value: value is None
 
 
+def holds_mutable(type_: pa.DataType | None) -> bool:
+    """Return whether values that are stored with an Arrow type, or as msgpack, may be mutable."""
+    # A binary column accepts bytearrays.
+    return type_ is None or not any(has_type(type_) for has_type in _IMMUTABLE)
+
+
 def check_storable(value: Any, type_: pa.DataType | None, where: str) -> None:
-    """Raise unless a value can be stored.
+    """Raise unless a value can be stored and read back unchanged.
 
     Parameters
     ----------
@@ -51,12 +60,12 @@ def check_storable(value: Any, type_: pa.DataType | None, where: str) -> None:
     type_ : pyarrow.DataType or None
         The declared type; None for msgpack.
     where : str
-        What would hold it, for the error.
+        What would hold the value, for the error message.
 
     Raises
     ------
     UnstorableValue
-        It would not come back as it is.
+        The value would not be read back unchanged.
     """
     if type_ is None:
         pack(value, where)

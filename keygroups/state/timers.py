@@ -1,4 +1,4 @@
-"""Timers as they are kept: as keyed state, so that they are stored and moved as all of it is."""
+"""Timers, kept as keyed state so that they are stored and moved like all keyed state."""
 
 from __future__ import annotations
 
@@ -6,81 +6,79 @@ import heapq
 from bisect import insort
 from collections.abc import Callable, Hashable, Mapping
 from itertools import count
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import pyarrow as pa
 
 from keygroups.descriptors import MapState
-from keygroups.state.backend import MISSING, LazyGroup, StateTable
-from keygroups.state.identity import original_of
+from keygroups.state.backend import MISSING, EntriesStateTable, StateTable
+from keygroups.state.group import LazyGroup
 
 STALE_MIN = 1024
-"""The index is made anew once it has more places of deleted timers than this, and than of others."""
+"""The index is rebuilt once the places of deleted timers exceed this number and the places of the others."""
 
 
 class Timer(NamedTuple):
-    """A timer that has fired: in the queue of elements it is the value of one.
+    """A timer that has fired; in the queue it is the value of an element.
 
     Attributes
     ----------
     timestamp : int
         Milliseconds since the epoch.
     event_time : bool
-        Whether the watermark made it fire, or the clock.
+        Whether the watermark fired it (true) or the clock (false).
     """
 
     timestamp: int
     event_time: bool
 
 
-# A map key is a timestamp; the value says nothing.
+# The map keys are timestamps; the values have no meaning.
 PROCESSING_TIME = MapState("keygroups_processing_time_timers", pa.map_(pa.int64(), pa.bool_()))
 EVENT_TIME = MapState("keygroups_event_time_timers", pa.map_(pa.int64(), pa.bool_()))
 
 TIMER_STATES = {state.name: state for state in (PROCESSING_TIME, EVENT_TIME)}
-"""The states in which timers are kept, by their reserved names."""
+"""The states that hold timers, by their reserved names."""
 
 
 Place: TypeAlias = tuple[int, int, int, Hashable]
-"""Where a timer is kept: timestamp, number, key group, identity of the key. Ordered as the timers are to fire."""
+"""The place of a timer: timestamp, number, key group, identity of the key. Places sort in firing order."""
 
 
 class TimerIndex:
-    """The timers of one state by their timestamps. Only the thread that owns the operator may call it.
+    """An index of the timers of one state by timestamp. Only the thread that owns the operator may call it.
 
-    The state says which timers there are, and the index is made from it. A place whose timer has been deleted stays
-    until it comes up, or until there are too many of them. A timer that is due while its key is busy is *parked*, and
-    asked for when the key becomes free. Of each key, what is parked comes before what is not, and is in order.
+    The state decides which timers exist; the index is derived from it. The place of a deleted timer stays until its
+    turn comes, or until there are too many such places. A timer that is due while its key is busy is *parked* until the
+    key becomes free. For each key, parked timers come before all others, in order.
 
     Parameters
     ----------
     table : StateTable
-        The state.
+        The state, a map.
     is_busy : callable
-        Tells whether an invocation for a key is under way.
+        Returns whether an invocation for a key identity is under way.
     """
 
     __slots__ = ("_heap", "_is_busy", "_numbers", "_stale", "parked", "table")
 
     def __init__(self, table: StateTable, is_busy: Callable[[Hashable], bool]) -> None:
-        self.table = table
+        self.table = cast("EntriesStateTable", table)
         self.parked: dict[Hashable, list[Place]] = {}
         self._is_busy = is_busy
         self._heap: list[Place] = []
         self._numbers = count()
         self._stale = 0
 
-    def load(self, restored: Mapping[int, LazyGroup | dict[Hashable, Any]]) -> dict[int, dict[Hashable, Any]]:
-        """Read and index all timers of a snapshot. A thread may call it, before anything else is called.
+    def load(self, restored: Mapping[int, LazyGroup]) -> dict[int, dict[Hashable, Any]]:
+        """Read and index all timers of a snapshot. Another thread may call it before any other method is called.
 
         Returns
         -------
         dict of int to dict
-            What the key groups hold, to be installed in the state.
+            The content of the key groups, to be installed in the state.
         """
-        groups: dict[int, dict[Hashable, Any]] = {
-            number: group if isinstance(group, dict) else group.load() for number, group in restored.items()
-        }
+        groups: dict[int, dict[Hashable, Any]] = {number: group.load() for number, group in restored.items()}
         self._heap = [
             (timestamp, next(self._numbers), key_group, identity)
             for key_group, group in groups.items()
@@ -92,12 +90,12 @@ class TimerIndex:
 
     @property
     def first(self) -> int | None:
-        """The timestamp of the next timer, unless it has been deleted; those that are parked aside."""
+        """The timestamp of the next place, whose timer may have been deleted; parked timers do not count."""
         return self._heap[0][0] if self._heap else None
 
     @property
     def next(self) -> int | None:
-        """The timestamp of the next timer, for certain; looks at those that were deleted before it."""
+        """The exact timestamp of the next timer; unlike `first`, it skips deleted timers and counts parked ones."""
         while self._heap and not self._is_kept(self._heap[0]):
             heapq.heappop(self._heap)
             self._stale = max(0, self._stale - 1)
@@ -105,7 +103,7 @@ class TimerIndex:
         return min(first)[0] if first else None
 
     def add(self, timestamp: int, key_group: int, identity: Hashable) -> None:
-        """Tell that a timer is in the state that was not before."""
+        """Index a timer that was added to the state."""
         place = timestamp, next(self._numbers), key_group, identity
         parked = self.parked.get(identity)
         if parked is not None and place < parked[-1]:
@@ -114,7 +112,7 @@ class TimerIndex:
             heapq.heappush(self._heap, place)
 
     def deleted(self) -> None:
-        """Tell that a timer is not in the state any more."""
+        """Count a timer that was deleted from the state."""
         self._stale += 1
         if self._stale > max(STALE_MIN, len(self._heap) // 2):
             kept = {(place[0], place[3]): place for place in self._heap if self._is_kept(place)}
@@ -123,11 +121,11 @@ class TimerIndex:
             self._stale = 0
 
     def take(self, until: int) -> Place | None:
-        """Remove from the state the next timer with a timestamp up to some time whose key is free."""
+        """Remove from the state the next timer with a timestamp up to `until` and a free key; None if there is none."""
         while self._heap and self._heap[0][0] <= until:
             place = heapq.heappop(self._heap)
             identity = place[3]
-            if self._is_busy(original_of(identity)):
+            if self._is_busy(identity):
                 self.parked.setdefault(identity, []).append(place)
             elif self._remove(place):
                 return place
@@ -136,7 +134,7 @@ class TimerIndex:
         return None
 
     def take_parked(self, identity: Hashable, until: int) -> Place | None:
-        """Remove from the state the next timer of a key that has become free."""
+        """Remove from the state the next due timer of a key that has become free; None if there is none."""
         parked = self.parked.pop(identity, [])
         while parked and parked[0][0] <= until:
             place = parked.pop(0)
@@ -154,7 +152,7 @@ class TimerIndex:
         return timestamps is not MISSING and timestamp in timestamps
 
     def _remove(self, place: Place) -> bool:
-        """Remove a timer from the state, and tell whether it was there."""
+        """Remove a timer from the state; returns whether it was there."""
         timestamp, _, key_group, identity = place
         timestamps: Any = self.table.get(key_group, identity)
         if timestamps is MISSING or timestamp not in timestamps:

@@ -1,4 +1,4 @@
-"""Values with a time to live, as they are stored, and the handles that give out only what has not expired."""
+"""Values with a time to live, and the handles that hide expired values."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from keygroups.descriptors import (
     ValueState,
 )
 from keygroups.state.backend import MISSING
+from keygroups.state.detached import detached
 from keygroups.state.handles import (
     AggregatingHandle,
     Handle,
@@ -28,14 +29,14 @@ from keygroups.state.identity import identity_of, original_of
 
 
 class Expiring(NamedTuple):
-    """What a backend holds of a state with a time to live: of a list or a map, each element or value is one.
+    """A value with its expiry, as a backend holds it; in a list or a map, each element or value is one.
 
     Attributes
     ----------
     value : object
-        What the function wrote.
+        The value that the function wrote.
     expires_at : int
-        Milliseconds since the epoch; from then on it is never returned.
+        Milliseconds since the epoch; from then on the value is never returned.
     """
 
     value: Any
@@ -43,11 +44,11 @@ class Expiring(NamedTuple):
 
 
 HOLE = Expiring(None, 0)
-"""In the place of an element that has expired and is not stored any more: the others keep their positions."""
+"""Takes the place of an expired element that is no longer stored, so that the others keep their positions."""
 
 
 class _ExpiringHandle(Handle):
-    """What all kinds have in common: the time, and how long a value lives."""
+    """The base of handles with a time to live: knows the time and how long a value lives."""
 
     __slots__ = ()
 
@@ -60,12 +61,12 @@ class _ExpiringHandle(Handle):
 
     def _made_to_live(self, value: Any) -> Expiring:
         ttl = self.table.descriptor.time_to_live
-        assert ttl is not None, "other states have other handles"
+        assert ttl is not None, "states without a ttl have other handles"
         return Expiring(value, self._now() + ttl.milliseconds)
 
 
 class _ExpiringSingle(_ExpiringHandle):
-    """A state of one value: what has expired is removed when it is read."""
+    """A handle for a state of one value: a read removes an expired value."""
 
     __slots__ = ()
 
@@ -82,8 +83,7 @@ class _ExpiringSingle(_ExpiringHandle):
 
     def _write(self, value: Any) -> None:
         self._check_open()
-        self._check_storable(value)
-        self.transaction.writes[self.table] = self._made_to_live(value)
+        self.transaction.writes[self.table] = self._made_to_live(self._storable(value))
 
 
 class ExpiringValueHandle(_ExpiringSingle, ValueHandle):
@@ -92,9 +92,9 @@ class ExpiringValueHandle(_ExpiringSingle, ValueHandle):
     __slots__ = ()
 
     def value(self) -> Any:
-        """Return the key's value, or the descriptor's default where it has none that lives."""
+        """Return the key's value, or the descriptor's default if it has none or it has expired."""
         value = self._read()
-        return self.table.descriptor.default if value is MISSING else value  # type: ignore[union-attr]
+        return detached(self.table.descriptor.default if value is MISSING else value)  # type: ignore[union-attr]
 
     def update(self, value: object) -> None:
         """Set the key's value once the invocation completes."""
@@ -114,22 +114,22 @@ class ExpiringAggregatingHandle(_ExpiringSingle, AggregatingHandle):
 
 
 class ExpiringListHandle(_ExpiringHandle, ListHandle):
-    """A `ListState` with a time to live as one invocation sees it: elements expire one by one.
+    """A `ListState` with a time to live as one invocation sees it: elements expire individually.
 
-    Those that have expired stay in the stored list until they are about half of it, so that to add an element costs
-    the same however long the list is.
+    Expired elements stay in the stored list until they are about half of it, so the cost of adding an element does not
+    depend on the length of the list.
     """
 
     __slots__ = ()
 
     def get(self) -> list[Any]:
-        """Return the key's elements that live in a list of their own."""
+        """Return the key's live elements in a new list."""
         now = self._now()
-        living = [element for element in super().get() if element.expires_at > now]
+        living = [element for element in self._elements() if element.expires_at > now]
         if living and self._is_extended_by_reads():
             overlay = self._overlay()
             overlay.kept, overlay.added = None, [self._made_to_live(element.value) for element in living]
-        return [element.value for element in living]
+        return self._given_out([element.value for element in living])
 
     def add(self, value: object) -> None:
         """Append an element once the invocation completes."""
@@ -137,24 +137,20 @@ class ExpiringListHandle(_ExpiringHandle, ListHandle):
 
     def add_all(self, values: Iterable[object]) -> None:
         """Append several elements once the invocation completes."""
-        overlay = self._overlay()
-        overlay.added += self._elements_of(values)
+        self._overlay().added.extend(self._made_of(values))
 
     def update(self, values: Iterable[object]) -> None:
         """Set all elements once the invocation completes."""
         overlay = self._overlay()
-        overlay.kept, overlay.added = None, self._elements_of(values)
+        overlay.kept, overlay.added = None, self._made_of(values)
 
-    def _elements_of(self, values: Iterable[object]) -> list[Expiring]:
-        values = list(values)
-        for value in values:
-            self._check_storable(value)
-        return [self._made_to_live(value) for value in values]
+    def _made_of(self, values: Iterable[object]) -> list[Expiring]:
+        return [self._made_to_live(self._storable(value)) for value in values]
 
     def _overlay(self) -> ListOverlay:
         overlay = super()._overlay()
         kept, now = overlay.kept, self._now()
-        # Elements expire in their order, as a rule: then the one in the middle speaks for those before it.
+        # Elements usually expire in order; then the one in the middle speaks for those before it.
         if kept is not None and len(kept) and kept[len(kept) // 2].expires_at <= now:
             overlay.kept = None
             overlay.added = [element for element in kept if element.expires_at > now] + overlay.added
@@ -162,40 +158,39 @@ class ExpiringListHandle(_ExpiringHandle, ListHandle):
 
 
 class ExpiringMapHandle(_ExpiringHandle, MapHandle):
-    """A `MapState` with a time to live as one invocation sees it: values expire one by one."""
+    """A `MapState` with a time to live as one invocation sees it: values expire individually."""
 
     __slots__ = ()
 
     def get(self, key: Hashable) -> Any:
-        """Return the value of a map key, None where it has none that lives."""
+        """Return the value of a map key, or None if it has none or it has expired."""
         held = self._living(identity_of(key))
-        return None if held is None else held.value
+        return None if held is None else detached(held.value)
 
     def put(self, key: Hashable, value: object) -> None:
         """Set the value of a map key once the invocation completes."""
         overlay = self._overlay()
         self._check_key(key)
-        self._check_storable(value)
-        self._set(overlay, identity_of(key), value)
+        self._set(overlay, identity_of(key), self._storable(value))
 
     def contains(self, key: Hashable) -> bool:
-        """Tell whether a map key has a value that lives."""
+        """Return whether a map key has a live value."""
         return self._living(identity_of(key)) is not None
 
     def items(self) -> list[tuple[Any, Any]]:
-        """Return the entries that live, in no particular order."""
-        return [(original_of(key), held.value) for key, held in self._all_living()]
+        """Return the live entries, in no particular order."""
+        return self._pairs_given_out((key, held.value) for key, held in self._all_living())
 
     def keys(self) -> list[Any]:
-        """Return the map keys whose values live, in no particular order."""
+        """Return the map keys with live values, in no particular order."""
         return [original_of(key) for key, _ in self._all_living()]
 
     def values(self) -> list[Any]:
-        """Return the values that live, in no particular order."""
-        return [held.value for _, held in self._all_living()]
+        """Return the live values, in no particular order."""
+        return self._given_out([held.value for _, held in self._all_living()])
 
     def is_empty(self) -> bool:
-        """Tell whether there is no entry that lives."""
+        """Return whether the map has no live entries."""
         now = self._now()
         return not any(held.expires_at > now for held in self._overlay().content.values())
 
@@ -228,4 +223,4 @@ EXPIRING_HANDLES: dict[type[StateDescriptor], Any] = {
     ReducingState: ExpiringReducingHandle,
     AggregatingState: ExpiringAggregatingHandle,
 }
-"""The class of handles of each kind of state with a time to live."""
+"""The handle class of each kind of state with a time to live."""

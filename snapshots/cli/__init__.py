@@ -6,12 +6,12 @@ import sys
 
 __all__ = ["main"]
 
-# The command is installed with the bare library as well, and then has to say what it lacks.
+# The bare library installs the command too, which then has to say what is missing.
 _HELP_WITHOUT_EXTRA = """\
 Usage: keygroups COMMAND [ARGS]...
 
-Look at, check, change, rescale and clean up snapshots: inspect, plan, repartition, diff, export, report, edit, copy,
-compact, verify, gc, pin, unpin, doctor.
+Inspect, check, change, rescale and clean up snapshots: inspect, plan, repartition, diff, export, report, edit, copy,
+compact, claim, verify, gc, pin, unpin, doctor.
 
 The commands need packages that are not installed: pip install 'keygroups[cli]'
 """

@@ -1,4 +1,4 @@
-"""The Typer application: which commands there are."""
+"""The Typer application with all commands."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from keygroups.errors import KeyGroupsError
+from snapshots.cli.claim import claim
 from snapshots.cli.compact import compact
 from snapshots.cli.copy import copy
 from snapshots.cli.diff import diff
@@ -28,24 +29,24 @@ app = typer.Typer(
     name="keygroups",
     epilog="Exit codes: 0 done, 1 a check failed, 2 usage, 3 not found, 4 conflict or fenced.",
     no_args_is_help=True,
-    # A bug's traceback is for a bug report: whole, plain, and without the values of local variables.
+    # The traceback of a bug is for a bug report: complete, plain, and without the values of local variables.
     pretty_exceptions_enable=False,
 )
 for command in (
-    *(inspect, plan, repartition, diff, export, report, edit, copy, compact),
+    *(inspect, plan, repartition, diff, export, report, edit, copy, compact, claim),
     *(verify, gc, pin, unpin, doctor),
 ):
     app.command()(command)
 
 Imports = Annotated[
     list[str] | None,
-    typer.Option("--import", metavar="MODULE", help="Import a module before, such as one that registers codecs."),
+    typer.Option("--import", metavar="MODULE", help="Import a module first, such as one that registers codecs."),
 ]
 
 
 @app.callback()
 def prepare(import_: Imports = None) -> None:
-    """Look at, check, change, rescale and clean up snapshots."""
+    """Inspect, check, change, rescale and clean up snapshots."""
     for name in import_ or ():
         if "" not in sys.path:
             sys.path.insert(0, "")  # as `python -m` does
@@ -61,17 +62,17 @@ def run(arguments: Sequence[str]) -> int:
     Parameters
     ----------
     arguments : sequence of str
-        Without the program's name.
+        The arguments without the program's name.
 
     Returns
     -------
     int
-        The exit code of an error that the project or the storage raised.
+        The exit code for an error of the project or the storage.
 
     Raises
     ------
     SystemExit
-        In every other case, with the exit code.
+        In all other cases, with the exit code.
     """
     try:
         app(args=list(arguments), prog_name="keygroups")

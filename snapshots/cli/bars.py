@@ -1,4 +1,4 @@
-"""A bar chart of the key groups, in text."""
+"""A bar chart of key groups as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def bar_chart(sizes: KeyGroupSizes) -> Table:
-    """Draw how many bytes each key group has, or each run of neighbours if there are many."""
+    """Draw the bytes of each key group; if there are many, each bar stands for several neighbours."""
     count = len(sizes.bytes)
     step = -(-count // _LINES_MAX)
     runs = [(first, min(first + step, count)) for first in range(0, count, step)]
@@ -26,7 +26,7 @@ def bar_chart(sizes: KeyGroupSizes) -> Table:
 
 
 def bar(value: int, largest: int) -> str:
-    """Draw a bar, in eighths of a character.
+    """Draw a bar with a resolution of an eighth of a character.
 
     Examples
     --------

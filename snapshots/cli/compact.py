@@ -1,4 +1,4 @@
-"""``keygroups compact``: fold the deltas of a snapshot into its base files."""
+"""``keygroups compact``: folds the deltas of a snapshot into its base files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from snapshots.cli.options import AsJson, StorageOptions, Uri, load, open_store
+from snapshots.cli.options import AsJson, StorageOptions, Uri, open_store
 from snapshots.cli.output import Table, output_for
 from snapshots.cli.progress import progress_bar
 
@@ -14,7 +14,7 @@ from snapshots.cli.progress import progress_bar
 def compact(uri: Uri, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
     """Commit a snapshot with the same content in fewer files."""
     store = open_store(uri, storage_option)
-    old = load(store, None).manifest
+    old = store.load().manifest
     with progress_bar("compacting"):
         new = store.compact().manifest
     report = Compaction(
@@ -30,7 +30,7 @@ def compact(uri: Uri, as_json: AsJson = False, storage_option: StorageOptions = 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """The report of ``keygroups compact``; where there was nothing to fold, the version is still the old one."""
+    """The report of ``keygroups compact``; if there was nothing to fold, the new version equals the old one."""
 
     old_version: int
     new_version: int
@@ -40,11 +40,11 @@ class Compaction:
     new_bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stable form."""
+        """Return the report as data for JSON, in a stable form."""
         return asdict(self)
 
     def tables(self) -> Iterable[Table]:
-        """Return the form for people."""
+        """Return the report as tables for people."""
         title = "compacted" if self.new_version != self.old_version else "nothing to fold"
         rows = (
             ("snapshot", self.old_version, self.new_version),

@@ -1,4 +1,4 @@
-"""``keygroups copy``: a snapshot for another operator."""
+"""``keygroups copy``: copies a snapshot for another operator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, load, open_store
+from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, open_store
 from snapshots.cli.output import Table, output_for
 from snapshots.cli.progress import progress_bar
 
@@ -18,9 +18,9 @@ To = Annotated[str, typer.Argument(metavar="TO", help="The other operator's fold
 def copy(
     uri: Uri, to: To, version: Version = None, as_json: AsJson = False, storage_option: StorageOptions = None
 ) -> None:
-    """Copy a snapshot to the folder of another operator: so an operator is renamed or moved."""
+    """Copy a snapshot to the folder of another operator, to rename or move an operator."""
     store, other = open_store(uri, storage_option), open_store(to, storage_option)
-    source = load(store, version).manifest
+    source = store.load(version).manifest
     with progress_bar("copying"):
         copied = store.copy_to(other, source.version).manifest
     report = Copied(
@@ -44,10 +44,10 @@ class Copied:
     bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stable form."""
+        """Return the report as data for JSON, in a stable form."""
         return asdict(self)
 
     def tables(self) -> Iterable[Table]:
-        """Return the form for people."""
+        """Return the report as tables for people."""
         rows = (("as version", self.new_version), ("files", self.files), ("bytes", self.bytes))
         yield Table(f"copied snapshot {self.version} to {self.operator_id}", (), rows)

@@ -1,4 +1,4 @@
-"""``keygroups diff``: what was added, removed and changed between two versions."""
+"""``keygroups diff``: shows what was added, removed and changed between two versions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Comparison:
     with_rows: bool
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stable form."""
+        """Return the report as data for JSON, in a stable form."""
         found = self.found
         report: dict[str, Any] = {
             "old_version": found.old.version,
@@ -73,7 +73,7 @@ class Comparison:
         return report
 
     def tables(self) -> Iterable[Table]:
-        """Return the form for people."""
+        """Return the report as tables for people."""
         found = self.found
         yield Table(
             f"from snapshot {found.old.version} to {found.new.version} of {found.new.operator_id}",

@@ -1,4 +1,4 @@
-"""``keygroups doctor``: whether this machine has what the project needs, and what to do where it has not."""
+"""``keygroups doctor``: checks whether this machine has what the project needs, and says what to do if not."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ import platform
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from pathlib import PurePath
 from typing import Any, Literal
 
 import typer
 from packaging.requirements import Requirement
 
-from keygroups.java import JavaNotFound, use_java
 from snapshots.cli.errors import CHECK_FAILED
 from snapshots.cli.options import AsJson
 from snapshots.cli.output import Table, output_for
+from snapshots.java import JavaNotFound, use_java
 
 Verdict = Literal["ok", "warning", "fault"]
 
 _DISTRIBUTION = "keygroups"
 
-# What each extra is for. Those that only make a demo or a development environment are no matter of health.
+# The purpose of each extra. Extras for demos and development are left out, because they do not affect health.
 _EXTRAS = {
     "spark": "Spark pipelines",
     "s3": "snapshots on S3",
@@ -31,9 +32,6 @@ _EXTRAS = {
     "uvloop": "a faster event loop",
     "cli": "the command line",
 }
-
-# Where the module is not named as the distribution.
-_MODULES = {"protobuf": "google.protobuf"}
 
 
 def doctor(as_json: AsJson = False) -> None:
@@ -46,18 +44,18 @@ def doctor(as_json: AsJson = False) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at.
+    """One item that was checked.
 
     Attributes
     ----------
     name : str
-        The thing.
+        The item.
     verdict : {"ok", "warning", "fault"}
-        A warning limits what can be done; with a fault, something that should work does not.
+        A warning means that some features are not available; a fault means that something does not work.
     found : str
-        What is there.
+        What was found.
     advice : str
-        What to do about it; empty where it is ok.
+        What to do about it; empty if the verdict is "ok".
     """
 
     name: str
@@ -74,15 +72,15 @@ class Diagnosis:
 
     @property
     def ok(self) -> bool:
-        """Whether there is no fault."""
+        """Whether no item has a fault."""
         return all(check.verdict != "fault" for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stable form."""
+        """Return the report as data for JSON, in a stable form."""
         return {"ok": self.ok, "checks": [asdict(check) for check in self.checks]}
 
     def tables(self) -> Iterable[Table]:
-        """Return the form for people."""
+        """Return the report as tables for people."""
         rows = tuple((check.verdict, check.name, check.found, check.advice) for check in self.checks)
         yield Table("doctor", ("verdict", "what", "found", "what to do"), rows)
 
@@ -115,9 +113,9 @@ def _check_java() -> Check:
 
 
 def _check_package(requirement: Requirement, extra: str) -> Check:
-    """Check one package without importing it: pyspark would take seconds, a broken one would end the report."""
+    """Check one package without importing it: importing pyspark takes seconds, and a broken package would raise."""
     name = requirement.name
-    is_importable = _is_importable(_MODULES.get(name, name))
+    is_importable = _is_importable(_module_of(name))
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -137,9 +135,24 @@ def _check_package(requirement: Requirement, extra: str) -> Check:
     return Check(name, "ok", version)
 
 
+def _module_of(name: str) -> str:
+    """Return the top-level module of a package, found among its installed files because its name may differ."""
+    try:
+        files = importlib.metadata.files(name) or ()
+    except importlib.metadata.PackageNotFoundError:
+        files = ()
+    modules = [_module_in(file) for file in files if file.suffix in {".py", ".so"} and ".." not in file.parts]
+    outermost = min(filter(None, modules), key=lambda parts: (len(parts), parts), default=(name.replace("-", "_"),))
+    return ".".join(outermost)
+
+
+def _module_in(file: PurePath) -> tuple[str, ...]:
+    return file.parent.parts if file.name == "__init__.py" else (*file.parent.parts, file.name.partition(".")[0])
+
+
 def _is_importable(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
-        # The package around it (google of google.protobuf) is missing as well.
+        # The parent package (google of google.protobuf) is missing as well.
         return False

@@ -1,4 +1,4 @@
-"""``keygroups edit``: drop and rename states, as a new version over the same files."""
+"""``keygroups edit``: drops and renames states, in a new version over the same files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from snapshots.cli.options import AsJson, StorageOptions, Uri, load, open_store
+from snapshots.cli.options import AsJson, StorageOptions, Uri, open_store
 from snapshots.cli.output import Table, output_for
 
 Drop = Annotated[list[str] | None, typer.Option("--drop", metavar="NAME", help="Drop a state; may be repeated.")]
@@ -24,12 +24,12 @@ def edit(
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Drop and rename states of the newest snapshot: first the drops, then the renames. Stop the operator before."""
+    """Drop and rename states of the newest snapshot: first the drops, then the renames. Stop the operator first."""
     renames = [_names(text) for text in rename or ()]
     if not (drop or renames):
         raise typer.BadParameter("say what to change", param_hint="--drop, --rename")
     store = open_store(uri, storage_option)
-    old = load(store, None)
+    old = store.load()
     editor = store.edit()
     for name in drop or ():
         editor.drop(name)
@@ -58,11 +58,11 @@ class Edited:
     states: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stable form."""
+        """Return the report as data for JSON, in a stable form."""
         return asdict(self)
 
     def tables(self) -> Iterable[Table]:
-        """Return the form for people."""
+        """Return the report as tables for people."""
         rows = (
             ("from version", self.old_version),
             ("to version", self.new_version),

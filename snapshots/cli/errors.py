@@ -1,4 +1,4 @@
-"""How an error ends a command: which exit code, and which words."""
+"""Maps errors to exit codes, and shows them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONFLICT = 4
 
 
 def exit_code_of(error: Exception) -> int:
-    """Return the exit code for an error that is shown without its traceback."""
+    """Return the exit code of an error that is shown without a traceback."""
     match error:
         case ConfigError():
             return USAGE
@@ -27,7 +27,7 @@ def exit_code_of(error: Exception) -> int:
 
 
 def show_error(error: Exception) -> None:
-    """Write the error's message, which says the next step, to stderr."""
+    """Write the error's message, which says what to do next, to stderr."""
     sys.stderr.write(f"error: {error}\n")
     if isinstance(error, MissingCodec):
         sys.stderr.write("on the command line: keygroups --import MODULE, with the module that registers it\n")

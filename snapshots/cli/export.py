@@ -1,4 +1,4 @@
-"""``keygroups export``: a state, or the in-flight elements, as one file."""
+"""``keygroups export``: writes a state, or the in-flight elements, to one file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from keygroups.ranges import KeyGroupRange
-from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, load, open_store
+from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, open_store
 from snapshots.cli.output import Table, output_for
 from snapshots.cli.progress import progress_bar
 from snapshots.inspection import export as write_export
@@ -18,7 +18,7 @@ from snapshots.inspection import export as write_export
 State = Annotated[str | None, typer.Option("--state", metavar="NAME", help="The state.")]
 InFlight = Annotated[bool, typer.Option("--in-flight", help="The in-flight elements, instead of a state.")]
 To = Annotated[
-    str, typer.Option("--to", metavar="PATH", help="The file; its ending says the format: parquet, arrow, csv, jsonl.")
+    str, typer.Option("--to", metavar="PATH", help="The file; its ending sets the format: parquet, arrow, csv, jsonl.")
 ]
 KeyGroups = Annotated[str | None, typer.Option("--key-groups", metavar="A-B", help="Only these key groups.")]
 
@@ -36,7 +36,7 @@ def export(
     """Write a state, or the in-flight elements, to one local file."""
     if (state is None) != in_flight:
         raise typer.BadParameter("pass either --state NAME or --in-flight", param_hint="--state")
-    snapshot = load(open_store(uri, storage_option), version)
+    snapshot = open_store(uri, storage_option).load(version)
     wanted = None if key_groups is None else key_groups_of(key_groups, snapshot.max_parallelism)
     with progress_bar("exporting") as progress:
         rows = write_export(snapshot, state, to, key_groups=wanted, progress=progress)
@@ -44,7 +44,7 @@ def export(
 
 
 def key_groups_of(text: str, max_parallelism: int) -> KeyGroupRange:
-    """Read a range of key groups: ``A-B``, both included, or one of them."""
+    """Parse a range of key groups: ``A-B``, inclusive, or a single number."""
     match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", text)
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
     if not first <= last < max_parallelism:
@@ -63,10 +63,10 @@ class Exported:
     rows: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stable form."""
+        """Return the report as data for JSON, in a stable form."""
         return asdict(self)
 
     def tables(self) -> Iterable[Table]:
-        """Return the form for people."""
+        """Return the report as tables for people."""
         what = "the in-flight elements" if self.state is None else f"state {self.state}"
         yield Table(f"exported {what} of snapshot {self.version}", (), (("rows", self.rows), ("file", self.path)))

@@ -1,4 +1,4 @@
-"""``keygroups gc``: expire old versions and remove what nobody needs; ``pin`` and ``unpin`` make exceptions."""
+"""``keygroups gc``: expires old versions and removes unneeded files; ``pin`` and ``unpin`` control exceptions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import typer
 from snapshots.cli.errors import CHECK_FAILED
 from snapshots.cli.options import AsJson, StorageOptions, Uri, open_store
 from snapshots.cli.output import Table, output_for
-from snapshots.retention import KEEP_LAST, GarbageReport
+from snapshots.upkeep.retention import KEEP_LAST, GarbageReport
 
-_AGE = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
-_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SHOWN_MAX = 20
 
-Apply = Annotated[bool, typer.Option("--apply", help="Remove it; without this, only show what would go.")]
-KeepLast = Annotated[int, typer.Option("--keep-last", min=1, help="How many of the newest versions remain.")]
+Apply = Annotated[bool, typer.Option("--apply", help="Remove the files; without it, only show what would be removed.")]
+KeepLast = Annotated[int, typer.Option("--keep-last", min=1, help="How many of the newest versions to keep.")]
 MinAge = Annotated[str, typer.Option("--min-age", help="How old a file without a version must be: 90m, 36h, 7d.")]
 PinnedVersion = Annotated[int, typer.Argument(metavar="VERSION", min=1, help="A version.")]
 
@@ -32,13 +32,18 @@ def gc(
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Expire old versions and remove files that no version needs; a dry run unless told otherwise."""
+    """Expire old versions and remove files that no version needs; without --apply, this is a dry run."""
     store = open_store(uri, storage_option)
     report = store.collect_garbage(keep_last=keep_last, min_age=_seconds(min_age), dry_run=not apply)
     output = output_for(as_json=as_json)
     output.show(Collection(report))
     if report.dry_run:
         output.note("nothing was removed; to remove it: add --apply")
+    if report.young:
+        output.note(
+            f"{report.young} files that no version needs stay: they are younger than --min-age ({min_age}), "
+            "and may belong to a commit under way; if nothing writes here: lower it"
+        )
     if report.undeleted:
         raise typer.Exit(CHECK_FAILED)
 
@@ -49,7 +54,7 @@ def pin(uri: Uri, version: PinnedVersion, storage_option: StorageOptions = None)
 
 
 def unpin(uri: Uri, version: PinnedVersion, storage_option: StorageOptions = None) -> None:
-    """Let garbage collection have a version again."""
+    """Allow garbage collection to remove a version again."""
     open_store(uri, storage_option).unpin(version)
 
 
@@ -60,11 +65,11 @@ class Collection:
     report: GarbageReport
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stable form."""
+        """Return the report as data for JSON, in a stable form."""
         return asdict(self.report)
 
     def tables(self) -> Iterable[Table]:
-        """Return the form for people."""
+        """Return the report as tables for people."""
         report = self.report
         verb = "would be removed" if report.dry_run else "removed"
         yield Table(
@@ -92,4 +97,7 @@ def _seconds(text: str) -> float:
     match = _AGE.fullmatch(text)
     if match is None:
         raise typer.BadParameter(f"{text!r} is not an age such as 90m, 36h or 7d", param_hint="--min-age")
+    if not match[2]:
+        units = " or ".join(match[1] + unit for unit in _SECONDS)
+        raise typer.BadParameter(f"{text!r} has no unit: pass {units}", param_hint="--min-age")
     return float(match[1]) * _SECONDS[match[2]]

@@ -1,4 +1,4 @@
-"""``keygroups inspect``: what a snapshot holds, and who owns it."""
+"""``keygroups inspect``: shows what a snapshot holds, and which subtask owns what."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import typer
 
 from keygroups.ranges import KeyGroupRange, range_of
 from snapshots.cli.bars import bar_chart
-from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, load, open_store
+from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, open_store
 from snapshots.cli.output import Table, output_for
 from snapshots.cli.sizes import Size
+from snapshots.format.manifest import Manifest
 from snapshots.inspection import (
     InFlightSummary,
     KeyGroupSizes,
@@ -24,12 +25,13 @@ from snapshots.inspection import (
     largest_keys,
 )
 from snapshots.inspection.export import plain
-from snapshots.manifest import Manifest
-from snapshots.snapshot import Snapshot
+from snapshots.restore.snapshot import Snapshot
 from snapshots.store import SnapshotStore
 
-History = Annotated[int, typer.Option("--history", min=0, help="How many of the newest versions are listed.")]
-Largest = Annotated[int, typer.Option("--largest", min=0, help="So many of the largest keys; reads every row.")]
+History = Annotated[int, typer.Option("--history", min=0, help="How many of the newest versions to list.")]
+Largest = Annotated[
+    int, typer.Option("--largest", min=0, help="How many of the largest keys to show; reads every row.")
+]
 
 
 def inspect(
@@ -40,10 +42,10 @@ def inspect(
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Show a snapshot: states, in-flight elements, who owns which key groups, how even they are, and its history."""
+    """Show a snapshot: its states, in-flight elements, owners and skew of key groups, and its history."""
     output = output_for(as_json=as_json)
     store = open_store(uri, storage_option)
-    report = Inspection.of(store, load(store, version), versions=history, largest=largest)
+    report = Inspection.of(store, store.load(version), versions=history, largest=largest)
     output.show(report)
     if not all(subtask.size.is_exact for subtask in report.subtasks):
         output.note("~ at most: a delta may have rows for keys that its base has as well; keygroups compact folds them")
@@ -51,7 +53,7 @@ def inspect(
 
 @dataclass(frozen=True, slots=True)
 class Subtask:
-    """What one subtask restores."""
+    """The share of a snapshot that one subtask restores."""
 
     index: int
     key_groups: KeyGroupRange
@@ -72,7 +74,7 @@ class Inspection:
 
     @classmethod
     def of(cls, store: SnapshotStore, snapshot: Snapshot, *, versions: int = 5, largest: int = 0) -> Inspection:
-        """Read what the report needs: manifests, footers and in-flight elements; all rows for the largest keys."""
+        """Read manifests, footers and in-flight elements; with `largest`, also all rows."""
         manifest = snapshot.manifest
         in_flight, sizes = in_flight_summary(snapshot), key_group_sizes(snapshot)
         everything = KeyGroupSizes.sum_of(sizes.values(), manifest.max_parallelism)
@@ -93,11 +95,11 @@ class Inspection:
 
     @property
     def all_sizes(self) -> KeyGroupSizes:
-        """All states together."""
+        """The sizes of all states together."""
         return KeyGroupSizes.sum_of(self.sizes.values(), self.manifest.max_parallelism)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stable form."""
+        """Return the report as data for JSON, in a stable form."""
         manifest = self.manifest
         report = {
             "version": manifest.version,
@@ -147,7 +149,7 @@ class Inspection:
         return report
 
     def tables(self) -> Iterable[Table]:
-        """Return the form for people."""
+        """Return the report as tables for people."""
         manifest = self.manifest
         yield Table(f"snapshot {manifest.version} of {manifest.operator_id}", (), tuple(self._facts()))
         yield Table(

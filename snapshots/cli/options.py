@@ -1,4 +1,4 @@
-"""The arguments that commands share, and what they open."""
+"""The arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -8,53 +8,36 @@ from typing import Annotated, Any
 
 import typer
 
-from snapshots.errors import SnapshotNotFound
-from snapshots.snapshot import Snapshot
 from snapshots.store import SnapshotStore
 
-Uri = Annotated[str, typer.Argument(metavar="URI", help="One operator's folder: a path, or any fsspec URI.")]
-Version = Annotated[int | None, typer.Option("--version", min=1, help="A version; the newest if not given.")]
+Uri = Annotated[str, typer.Argument(metavar="URI", help="The folder of one operator: a path or any fsspec URI.")]
+Version = Annotated[int | None, typer.Option("--version", min=1, help="The version; by default the newest.")]
 Parallelism = Annotated[int, typer.Option("--parallelism", min=1, help="The number of subtasks to rescale to.")]
 MaxParallelism = Annotated[
-    int | None, typer.Option("--max-parallelism", min=1, help="How many key groups there are to be; takes --rewrite.")
+    int | None,
+    typer.Option("--max-parallelism", min=1, help="The new number of key groups; a change requires --rewrite."),
 ]
-Hash = Annotated[str | None, typer.Option("--hash", help="xxhash64 or flink; another one than now takes --rewrite.")]
+Hash = Annotated[str | None, typer.Option("--hash", help="xxhash64 or flink; a change requires --rewrite.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 StorageOptions = Annotated[
     list[str] | None,
     typer.Option(
         "--storage-option",
         metavar="KEY=VALUE",
-        help="An option of the filesystem, may be repeated. A value that is JSON is read as JSON.",
+        help="An option of the filesystem; may be repeated. JSON values are parsed as JSON.",
     ),
 ]
 
 
 def open_store(uri: str, storage_options: Sequence[str] | None) -> SnapshotStore:
-    """Open the store of one operator's folder."""
+    """Open the store in the folder of one operator."""
     return SnapshotStore.at(uri, storage_options=dict(map(_parse_option, storage_options or ())) or None)
-
-
-def load(store: SnapshotStore, version: int | None) -> Snapshot:
-    """Load a version, or the newest.
-
-    Raises
-    ------
-    SnapshotNotFound
-        There is no such version, or none at all.
-    """
-    if version is not None:
-        return store.load(version)
-    newest = store.latest()
-    if newest is None:
-        raise SnapshotNotFound(store.uri)
-    return newest
 
 
 def _parse_option(text: str) -> tuple[str, Any]:
     key, separator, value = text.partition("=")
     if not key or not separator:
-        # Not what was passed: it may be a secret.
+        # The message does not show the option, which may be a secret.
         raise typer.BadParameter("an option is not KEY=VALUE", param_hint="--storage-option")
     try:
         return key, json.loads(value)

@@ -1,4 +1,4 @@
-"""Where a command's answer goes: data to stdout, as tables or as JSON; notes to stderr."""
+"""The output of commands: data go to stdout, as tables or JSON; notes go to stderr."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-# Wide enough that a table in a file or a pipe is not folded at the 80 columns that rich assumes there.
+# Wide enough that tables in files and pipes are not wrapped at the 80 columns that rich assumes.
 _WIDTH_WITHOUT_TERMINAL = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under a title; without column names, a list of facts.
+    """Rows under a title; without column names, it is a list of facts.
 
     Attributes
     ----------
     title : str
-        What the rows are.
+        What the rows show.
     columns : tuple of str
-        Their names; may be empty.
+        The column names; may be empty.
     rows : tuple of tuples
-        Numbers (also approximate ones: text that begins with ~) are aligned and grouped by thousands, None is
-        shown as a dash.
+        The rows. Numbers, including approximate ones (text that begins with ~), are aligned and grouped by thousands.
+        None is shown as a dash.
     """
 
     title: str
@@ -37,17 +37,17 @@ class Table:
 
 
 class Report(Protocol):
-    """The answer of a command."""
+    """The result of a command."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stable form, for programs."""
+        """Return the report as data for JSON, in a stable form."""
 
     def tables(self) -> Iterable[Table]:
-        """Return the form for people."""
+        """Return the report as tables for people."""
 
 
 class Output(Protocol):
-    """The way in which a command answers."""
+    """Shows the result of a command."""
 
     def show(self, report: Report) -> None:
         """Write the data to stdout."""
@@ -57,29 +57,29 @@ class Output(Protocol):
 
 
 def output_for(*, as_json: bool) -> Output:
-    """Return the output that the user has chosen."""
+    """Return the output that the user chose."""
     return JsonOutput() if as_json else ConsoleOutput()
 
 
 class JsonOutput:
-    """One JSON document; remarks are for people, and left out."""
+    """Prints one JSON document; leaves out remarks, which are for people."""
 
     def show(self, report: Report) -> None:
         """Write the document to stdout."""
         sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
 
     def note(self, text: str) -> None:
-        """Say nothing."""
+        """Do nothing: remarks are for people."""
 
 
 class ConsoleOutput:
-    """Tables by rich, in colour on a terminal."""
+    """Prints tables with rich, in colour on a terminal."""
 
     def show(self, report: Report) -> None:
         """Write the tables to stdout."""
         console = Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
         for table in report.tables():
-            # Not as the table's own title, which would be folded to the table's width.
+            # Not the table's own title, which rich would wrap to the width of the table.
             console.print(Text(table.title, style="bold"), soft_wrap=True)
             console.print(_to_rich(table))
 

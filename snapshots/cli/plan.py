@@ -1,4 +1,4 @@
-"""``keygroups plan``: what a rescale would move."""
+"""``keygroups plan``: shows what a rescale would move."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any
 
 from keygroups.ranges import subtask_of
 from keygroups.rescale import Move, RescalePlan, plan_rescale
-from snapshots.cli.options import AsJson, Parallelism, StorageOptions, Uri, load, open_store
+from snapshots.cli.options import AsJson, Parallelism, StorageOptions, Uri, open_store
 from snapshots.cli.output import Table, output_for
 from snapshots.cli.sizes import size_of
 from snapshots.filesystem import redacted
-from snapshots.manifest import Manifest
+from snapshots.format.manifest import Manifest
 
 _DRAWING_WIDTH = 64
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-"""Subtasks by their number; after the 36th from the beginning again."""
+"""The characters for subtasks by number; they repeat after the 36th."""
 
 
 def plan(uri: Uri, parallelism: Parallelism, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
     """Show which key groups a rescale would move, and change nothing."""
     output = output_for(as_json=as_json)
-    output.show(Plan.of(load(open_store(uri, storage_option), None).manifest, parallelism))
+    output.show(Plan.of(open_store(uri, storage_option).load().manifest, parallelism))
     command = f"keygroups repartition {redacted(uri)} --parallelism {parallelism}"
     output.note(f"nothing was changed; to commit it, by metadata alone: {command}")
 
 
 def drawing(rescale: RescalePlan) -> Table:
-    """Draw the owners of the key groups before and after, one below the other, and what changes hands."""
+    """Draw the owners of the key groups before and after, one below the other, and mark what moves."""
     count = rescale.max_parallelism
     width = min(count, _DRAWING_WIDTH)
     places = [place * count // width for place in range(width)]
@@ -45,7 +45,7 @@ def drawing(rescale: RescalePlan) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class PricedMove:
-    """A move, with about how many bytes its key groups have."""
+    """A move, with the approximate bytes of its key groups."""
 
     move: Move
     bytes: int
@@ -66,14 +66,14 @@ class Plan:
 
     @classmethod
     def of(cls, manifest: Manifest, parallelism: int) -> Plan:
-        """Price the moves from a snapshot's parallelism to another."""
+        """Compute the moves from a snapshot's parallelism to another, with their sizes."""
         rescale = plan_rescale(manifest.parallelism, parallelism, manifest.max_parallelism)
         files = [file for file in manifest.files if file.kind != "output"]
         moves = tuple(PricedMove(move, size_of(files, move.key_groups).bytes) for move in rescale.moves)
         return cls(manifest.version, rescale, moves)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stable form."""
+        """Return the report as data for JSON, in a stable form."""
         return {
             "version": self.version,
             "old_parallelism": self.rescale.old_parallelism,
@@ -94,7 +94,7 @@ class Plan:
         }
 
     def tables(self) -> Iterable[Table]:
-        """Return the form for people."""
+        """Return the report as tables for people."""
         yield drawing(self.rescale)
         yield Table(
             f"from parallelism {self.rescale.old_parallelism} to {self.rescale.new_parallelism} "

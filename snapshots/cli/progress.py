@@ -1,4 +1,4 @@
-"""How far long work is: bytes done, and the time that is left."""
+"""A progress bar for long work: bytes done and remaining time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 Report = Callable[[int, int], None]
-"""Is told how many bytes are done, and of how many."""
+"""Called with the number of bytes done and the total number of bytes."""
 
 
 @contextmanager
 def progress_bar(verb: str) -> Iterator[Report]:
-    """Show a bar on stderr while something is done, on a terminal only; it leaves nothing behind."""
+    """Show a progress bar on stderr, only on a terminal; it disappears at the end."""
     columns = (TextColumn(verb), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
         task = bar.add_task(verb, total=None)

@@ -1,4 +1,4 @@
-"""``keygroups repartition``: rescale a snapshot by a commit of metadata, or by a rewrite of every row."""
+"""``keygroups repartition``: rescales a snapshot, by metadata alone or with a rewrite of every row."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Annotated, Any
 
 import typer
 
-from snapshots.cli.options import AsJson, Hash, MaxParallelism, Parallelism, StorageOptions, Uri, load, open_store
+from snapshots.cli.options import AsJson, Hash, MaxParallelism, Parallelism, StorageOptions, Uri, open_store
 from snapshots.cli.output import Table, output_for
 from snapshots.cli.progress import progress_bar
-from snapshots.manifest import Manifest
-from snapshots.rewrite import Target
-from snapshots.snapshot import Snapshot
+from snapshots.format.manifest import Manifest
+from snapshots.restore.snapshot import Snapshot
 from snapshots.store import SnapshotStore
+from snapshots.upkeep.rewrite import Target
 
 
 class Engine(StrEnum):
-    """What does the rewrite."""
+    """The engine of the rewrite."""
 
     LOCAL = "local"
     SPARK = "spark"
@@ -31,14 +31,16 @@ def repartition(
     parallelism: Parallelism,
     max_parallelism: MaxParallelism = None,
     hash_: Hash = None,
-    rewrite: Annotated[bool, typer.Option("--rewrite", help="Write every row again: another max parallelism.")] = False,
-    engine: Annotated[Engine, typer.Option("--engine", help="What does the rewrite.")] = Engine.LOCAL,
+    rewrite: Annotated[
+        bool, typer.Option("--rewrite", help="Rewrite every row, to change max parallelism or hash.")
+    ] = False,
+    engine: Annotated[Engine, typer.Option("--engine", help="The engine of the rewrite.")] = Engine.LOCAL,
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Commit a snapshot with another parallelism: over the same files, or rewritten."""
+    """Commit a snapshot with another parallelism, over the same files or with rewritten ones."""
     store = open_store(uri, storage_option)
-    old = load(store, None)
+    old = store.load()
     target = Target.of(old.manifest, parallelism, max_parallelism, hash_)
     if not rewrite:
         target.check_is_kept(old.manifest)
@@ -51,7 +53,7 @@ def repartition(
 
 
 def intention(manifest: Manifest, target: Target, *, rewrite: bool) -> str:
-    """Say what a repartition is about to do."""
+    """Describe what a repartition is about to do."""
     to = f"to parallelism {target.parallelism}"
     if not rewrite:
         return f"snapshot {manifest.version} {to}: metadata only, 0 bytes of {manifest.bytes_total:,} are moved"
@@ -82,7 +84,7 @@ class Repartition:
 
     @classmethod
     def of(cls, old: Manifest, new: Manifest, milliseconds: float) -> Repartition:
-        """Compare two snapshots: what is not in the new one was read, what is not in the old one written."""
+        """Compare two snapshots: files only in the old one were read, files only in the new one were written."""
         before = {file.path: file.bytes for file in old.files}
         after = {file.path: file.bytes for file in new.files}
         return cls(
@@ -101,11 +103,11 @@ class Repartition:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stable form."""
+        """Return the report as data for JSON, in a stable form."""
         return asdict(self)
 
     def tables(self) -> Iterable[Table]:
-        """Return the form for people."""
+        """Return the report as tables for people."""
         word = "rewritten" if self.operation == "rewrite" else "repartitioned"
         yield Table(
             f"{word} in {self.milliseconds:.1f} ms, {self.bytes_read:,} bytes read and {self.bytes_written:,} written",

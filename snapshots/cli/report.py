@@ -1,4 +1,4 @@
-"""``keygroups report``: a snapshot as one web page."""
+"""``keygroups report``: writes a snapshot as one web page."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from typing import Annotated, Any
 
 import typer
 
-from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, load, open_store
+from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, open_store
 from snapshots.cli.output import Table, output_for
 from snapshots.cli.progress import progress_bar
 from snapshots.inspection.target import replacing
 from snapshots.report import render
 
 Target = Annotated[str, typer.Option("-o", "--output", metavar="FILE.html", help="The file.")]
-Planned = Annotated[int | None, typer.Option("--parallelism", min=1, help="Also show what a rescale to it would move.")]
-Largest = Annotated[int, typer.Option("--largest", min=0, help="So many of the largest keys; 0 reads no row.")]
+Planned = Annotated[
+    int | None, typer.Option("--parallelism", min=1, help="Also show what a rescale to this parallelism would move.")
+]
+Largest = Annotated[
+    int, typer.Option("--largest", min=0, help="How many of the largest keys to show; 0 reads no rows.")
+]
 
 
 def report(
@@ -31,7 +35,7 @@ def report(
 ) -> None:
     """Write a snapshot as one web page: history, key groups, subtasks, in-flight elements, largest keys, settings."""
     store = open_store(uri, storage_option)
-    snapshot = load(store, version)
+    snapshot = store.load(version)
     with progress_bar("reading") as progress:
         page = render(store, snapshot, parallelism=parallelism, largest=largest, progress=progress)
     with replacing(Path(output)) as unfinished:
@@ -49,9 +53,9 @@ class Written:
     bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stable form."""
+        """Return the report as data for JSON, in a stable form."""
         return asdict(self)
 
     def tables(self) -> Iterable[Table]:
-        """Return the form for people."""
+        """Return the report as tables for people."""
         yield Table(f"report of snapshot {self.version}", (), (("file", self.path), ("bytes", self.bytes)))

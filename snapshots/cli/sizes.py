@@ -1,4 +1,4 @@
-"""How much of a snapshot lies in a range of key groups, by its manifest alone."""
+"""Estimates the size of a range of key groups from the manifest alone."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from keygroups.ranges import KeyGroupRange
-from snapshots.layers import share_of
-from snapshots.manifest import DataFile
+from snapshots.format.layers import share_of
+from snapshots.format.manifest import DataFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +17,10 @@ class Size:
     Attributes
     ----------
     rows, bytes : int
-        Their number.
+        The number of each.
     is_exact : bool
-        False where a file reaches beyond the range, and is counted by its share of key groups, or where a delta may
-        have rows for keys that its base has as well.
+        False if a file extends beyond the range and is counted by its share of key groups, or if a delta may have rows
+        for keys that its base also has.
     """
 
     rows: int
@@ -29,9 +29,9 @@ class Size:
 
 
 def size_of(files: Iterable[DataFile], key_groups: KeyGroupRange) -> Size:
-    """Add up what the files hold of a range.
+    """Add up the parts of files in a range.
 
-    A file is taken to hold the same amount for each key group of its own range.
+    A file is assumed to hold the same amount for each key group of its own range.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""``keygroups verify``: whether every file of a snapshot is what its manifest says."""
+"""``keygroups verify``: checks every file of a snapshot against its manifest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from snapshots.cli.errors import CHECK_FAILED
 from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, open_store
 from snapshots.cli.output import Table, output_for
 from snapshots.cli.progress import progress_bar
-from snapshots.verify import VerifyReport
+from snapshots.upkeep.verify import VerifyReport
 
 
 def verify(uri: Uri, version: Version = None, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
@@ -32,7 +32,7 @@ class Verification:
     report: VerifyReport
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stable form."""
+        """Return the report as data for JSON, in a stable form."""
         report = self.report
         return {
             "version": report.version,
@@ -51,7 +51,7 @@ class Verification:
         }
 
     def tables(self) -> Iterable[Table]:
-        """Return the form for people."""
+        """Return the report as tables for people."""
         report = self.report
         verdict = "every file is whole" if report.ok else f"{len(report.problems)} damaged"
         yield Table(

@@ -1,4 +1,4 @@
-"""Folders on the supported filesystems, with the one operation that commits: create if absent."""
+"""Folders on the supported filesystems, with the operation on which commits depend: create if absent."""
 
 from __future__ import annotations
 

@@ -18,43 +18,43 @@ _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 class LocalFolder(Folder):
     """A folder on a POSIX filesystem, local or shared.
 
-    fsspec never calls fsync, and its "create" mode checks first and writes afterwards, which lets two writers win.
+    It does not use fsspec to write: fsspec never calls fsync, and its "create" mode checks first and writes afterwards,
+    which lets two writers win.
     """
 
     def create(self, name: str, data: bytes) -> None:
-        """Create a file by linking a temporary one to its name: the link fails if the name is taken."""
+        """Create a file by linking a temporary file to its name; the link fails if the name is taken."""
         final = Path(self.path(name))
         temporary = _temporary_beside(final)
-        try:
-            _write_durably(temporary, data)
-            os.link(temporary, final)
-        except OSError as error:
-            if error.errno in _NO_HARD_LINKS:
-                raise UnsafeFilesystem(self.uri, "it has no hard links") from error
-            raise
-        finally:
-            temporary.unlink(missing_ok=True)
-        _sync_directory(final.parent)
+        with self._answers(name):
+            try:
+                _write_durably(temporary, data)
+                self._link(temporary, final)
+            finally:
+                temporary.unlink(missing_ok=True)
+            _sync_directory(final.parent)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file and make it and its name durable."""
+        """Write a file, and make its content and its name durable."""
         final = Path(self.path(name))
-        _write_durably(final, data)
-        _sync_directory(final.parent)
+        with self._answers(name):
+            _write_durably(final, data)
+            _sync_directory(final.parent)
 
     def replace(self, name: str, data: bytes) -> None:
-        """Write a file beside the old one and rename it over that."""
+        """Write a file beside the old one and rename it over the old one."""
         final = Path(self.path(name))
         temporary = _temporary_beside(final)
-        _make_directories(final.parent)
-        try:
-            temporary.write_bytes(data)
-            temporary.replace(final)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with self._answers(name):
+            _make_directories(final.parent)
+            try:
+                temporary.write_bytes(data)
+                temporary.replace(final)
+            finally:
+                temporary.unlink(missing_ok=True)
 
     def files(self, folder: str = "") -> list[FileInfo]:
-        """List the files below a sub-folder; others may create and remove some meanwhile."""
+        """List the files below a sub-folder; others may create and remove files during the listing."""
         found = []
         for directory, _, names in os.walk(self.path(folder)):
             for name in names:
@@ -66,10 +66,11 @@ class LocalFolder(Folder):
         return sorted(found)
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Return the sizes of the files whose names begin alike; no other directory is looked into."""
+        """Return the sizes of the files with a prefix, without reading other directories."""
         folder, _, begins = prefix.rpartition("/")
         try:
-            entries = [entry for entry in os.scandir(self.path(folder)) if entry.name.startswith(begins)]
+            with self._answers(folder):
+                entries = [entry for entry in os.scandir(self.path(folder)) if entry.name.startswith(begins)]
         except FileNotFoundError:
             return {}
         below = [self.files(f"{folder}/{entry.name}") for entry in entries if entry.is_dir()]
@@ -77,12 +78,20 @@ class LocalFolder(Folder):
         return found | {file.name: file.bytes for files in below for file in files}
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete files, and the directories of attempts that they leave empty."""
+        """Delete files, and directories of attempts that become empty."""
         super().delete(names)
         for directory in {Path(self.path(name)).parent for name in names}:
             if directory.parent.name == "data":
                 with suppress(OSError):
                     directory.rmdir()
+
+    def _link(self, temporary: Path, final: Path) -> None:
+        try:
+            os.link(temporary, final)
+        except OSError as error:
+            if error.errno in _NO_HARD_LINKS:
+                raise UnsafeFilesystem(self.uri, "it has no hard links") from error
+            raise
 
 
 def _temporary_beside(final: Path) -> Path:
@@ -98,7 +107,7 @@ def _write_durably(path: Path, data: bytes) -> None:
 
 
 def _make_directories(directory: Path) -> None:
-    """Create missing directories and make each new name durable in its parent."""
+    """Create missing directories, and make each new name durable in its parent."""
     missing = [parent for parent in (directory, *directory.parents) if not parent.exists()]
     for parent in reversed(missing):
         parent.mkdir(exist_ok=True)

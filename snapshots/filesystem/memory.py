@@ -1,4 +1,4 @@
-"""Folders in memory."""
+"""Folders in the memory of this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class MemoryFolder(Folder):
     _lock = threading.Lock()
 
     def create(self, name: str, data: bytes) -> None:
-        """Create a file under a lock, because the filesystem itself checks first and writes afterwards."""
+        """Create a file under a lock, because the filesystem checks first and writes afterwards."""
         with self._lock:
             if self.filesystem.exists(self.path(name)):
                 raise FileExistsError(self.path(name))

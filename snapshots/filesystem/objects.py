@@ -1,4 +1,4 @@
-"""Folders on object stores: the condition is the store's, so it is tried out before it is trusted."""
+"""Folders on object stores. Commits rely on the store's conditional put, so that is tried out before it is trusted."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from http import HTTPStatus
 from typing import Any, BinaryIO, ClassVar, cast
 
 from snapshots.errors import StorageUnavailable, UnsafeFilesystem
-from snapshots.filesystem.folder import FileInfo, Folder, redacted
+from snapshots.filesystem.folder import Folder, redacted
 from snapshots.filesystem.retry import attempts
 
 SINGLE_PUT_BYTES_MAX = 512 * 2**20
-"""Up to here an object is put in one request: what was probed is the condition of that, not that of several parts."""
+"""Up to this size an object is put in one request. The trial covers only the condition of such a request."""
 
 READ_AHEAD_BYTES = 2**20
-"""Read beyond what was asked for: as much as a request costs in time, far less than the 50 MiB that s3fs would."""
+"""How much is read ahead. Reading it takes about as long as a request, and it is far less than the 50 MiB of s3fs."""
 
-# Their errors are no OSErrors.
+# The errors of these packages are not OSErrors.
 _CLIENT_PACKAGES = {"aiohttp", "aiobotocore", "azure", "botocore", "gcsfs", "google", "requests", "urllib3"}
 
 
 class ObjectFolder(Folder):
     """A folder on an object store with conditional writes.
 
-    An endpoint that ignores the condition would let two writers win without a word, so the first `create` of a process
-    tries it out on a scratch object, once for each endpoint and bucket.
+    An endpoint that ignores the condition would silently let two writers win. So the first `create` of a process tries
+    it out on a scratch object, once per endpoint and bucket.
     """
 
     put_options: ClassVar[dict[str, Any]] = {}
-    """Of fsspec's `pipe_file`."""
+    """Extra arguments for fsspec's `pipe_file`."""
 
     read_options: ClassVar[dict[str, Any]] = {}
-    """Of fsspec's `cat_file`."""
+    """Extra arguments for fsspec's `cat_file`."""
 
     @property
     def endpoint(self) -> str:
-        """Where requests go, without credentials."""
+        """The address to which requests go, without credentials."""
         return ""
 
     @property
     def is_known_to_be_safe(self) -> bool:
-        """Whether the endpoint needs no trial."""
+        """Whether the endpoint can be trusted without a trial."""
         return False
 
     def create(self, name: str, data: bytes) -> None:
-        """Put an object whole, on the condition that there is none."""
+        """Put an object on the condition that it does not exist."""
         if not self.is_known_to_be_safe:
             _require_conditional_put(self)
         self.create_untried(name, data)
 
     def create_untried(self, name: str, data: bytes) -> None:
-        """Put an object on the condition that there is none, trusting the endpoint."""
+        """Put an object on the condition that it does not exist, without a trial of the endpoint."""
         path = self.path(name)
         for _ in attempts():
             try:
@@ -68,10 +68,10 @@ class ObjectFolder(Folder):
                 conflict = error
             else:
                 return
-        raise StorageUnavailable(path, "other conditional writes were under way all the while") from conflict
+        raise StorageUnavailable(path, "other conditional writes were under way at every attempt") from conflict
 
     def write(self, name: str, data: bytes) -> None:
-        """Put an object."""
+        """Put an object under a name that nobody else uses."""
         with self._answers(name):
             self.filesystem.pipe_file(self.path(name), bytes(data), **self.put_options)
 
@@ -80,7 +80,7 @@ class ObjectFolder(Folder):
         self.write(name, data)
 
     def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
-        """Read an object, or its bytes from `start` to `end`, in one request."""
+        """Read an object, or its bytes from `start` up to `end`, in one request."""
         try:
             with self._answers(name):
                 data: bytes = self.filesystem.cat_file(self.path(name), start=start, end=end, **self.read_options)
@@ -94,31 +94,11 @@ class ObjectFolder(Folder):
         """Open an object for random reads."""
         with self._answers(name):
             file = self.filesystem.open(self.path(name), "rb", block_size=READ_AHEAD_BYTES)
-        # Reads and closes, and is the file's own for the rest; pyarrow asks for no more.
+        # It wraps reading and closing, and delegates the rest; pyarrow needs no more.
         return cast("BinaryIO", _ObjectFile(file, self, name))
 
-    def size(self, name: str) -> int:
-        """Return an object's size in bytes."""
-        with self._answers(name):
-            return super().size(name)
-
-    def names(self, folder: str) -> list[str]:
-        """List the names below a prefix."""
-        with self._answers(folder):
-            return super().names(folder)
-
-    def files(self, folder: str = "") -> list[FileInfo]:
-        """List the objects below a prefix."""
-        with self._answers(folder):
-            return super().files(folder)
-
-    def sizes(self, prefix: str) -> dict[str, int]:
-        """Return the sizes of the objects with a prefix."""
-        with self._answers(prefix):
-            return super().sizes(prefix)
-
     def delete(self, names: Sequence[str]) -> None:
-        """Delete objects, as many in one request as the store takes."""
+        """Delete objects, as many in one request as the store allows."""
         if not names:
             return
         with self._answers(names[0]):
@@ -131,14 +111,15 @@ class ObjectFolder(Folder):
         return isinstance(error, FileExistsError)
 
     def _is_conflict(self, error: OSError) -> bool:
-        """Return whether another conditional write was under way, so that nothing is decided."""
+        """Return whether another conditional write was under way, so that nothing is decided yet."""
         return False
 
     @contextmanager
     def _answers(self, name: str) -> Iterator[None]:
-        """Turn the errors of clients that are no OSErrors into one, without what may be secret in their words."""
+        """Turn client errors that are not OSErrors into OSErrors, and redact secrets in their messages."""
         try:
-            yield
+            with super()._answers(name):
+                yield
         except OSError:
             raise
         except Exception as error:
@@ -150,7 +131,7 @@ class ObjectFolder(Folder):
 
 
 def status_of(error: OSError) -> int | None:
-    """Return the HTTP status of the answer behind an error, which each client keeps in another place."""
+    """Return the HTTP status behind an error; each client keeps it in a different place."""
     cause = error.__cause__
     response = getattr(cause, "response", None)
     if isinstance(response, dict):
@@ -161,7 +142,7 @@ def status_of(error: OSError) -> int | None:
 
 
 class _ObjectFile:
-    """An open object whose errors are those of its folder."""
+    """An open object that raises the errors of its folder."""
 
     def __init__(self, file: BinaryIO, folder: ObjectFolder, name: str) -> None:
         self._file = file
@@ -189,7 +170,7 @@ class GcsFolder(ObjectFolder):
 
     @property
     def endpoint(self) -> str:
-        """Where requests go."""
+        """The address to which requests go."""
         return redacted(str(getattr(self.filesystem, "_endpoint", None) or "gs"))
 
 
@@ -198,7 +179,7 @@ class AzureFolder(ObjectFolder):
 
     @property
     def endpoint(self) -> str:
-        """Where requests go."""
+        """The address to which requests go."""
         return redacted(str(getattr(self.filesystem, "account_url", "az")))
 
 
@@ -207,13 +188,13 @@ _trying = threading.Lock()
 
 
 def _require_conditional_put(folder: ObjectFolder) -> None:
-    """Try out, once per process, whether an endpoint heeds the condition; refuse it if not."""
+    """Try out, once per process, whether an endpoint respects the condition; raise if it does not."""
     key = (type(folder), folder.endpoint, folder.root.partition("/")[0])
     with _trying:
         if key not in _tried:
             _tried[key] = _heeds_condition(folder)
     if not _tried[key]:
-        raise UnsafeFilesystem(folder.uri, "the endpoint replaced an object that it was to create only if absent")
+        raise UnsafeFilesystem(folder.uri, "the endpoint replaced an object that it should create only if absent")
 
 
 def _heeds_condition(folder: ObjectFolder) -> bool:
@@ -224,7 +205,7 @@ def _heeds_condition(folder: ObjectFolder) -> bool:
     except FileExistsError:
         return True
     except OSError as error:
-        # Some endpoints do not know the header, and say so.
+        # Some endpoints reject the header because they do not know it.
         if error.errno != errno.ENOSYS:
             raise
         return False

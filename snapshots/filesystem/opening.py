@@ -1,4 +1,4 @@
-"""From a URI to the folder: which protocols are supported, and what each of them needs."""
+"""Opens a folder from a URI: the supported protocols and what each of them needs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def open_folder(uri: str, storage_options: dict[str, Any] | None = None) -> Fold
     uri : str
         Any fsspec URI of a supported protocol, or a local path.
     storage_options : dict, optional
-        Passed to the fsspec filesystem; credentials belong here, or into the environment.
+        Passed to the fsspec filesystem. Put credentials here or in the environment.
 
     Raises
     ------
@@ -59,10 +59,10 @@ def open_folder(uri: str, storage_options: dict[str, Any] | None = None) -> Fold
     >>> folder.read("manifest")
     b'1'
     """
-    import fsspec.core  # not by who keeps no snapshots
+    import fsspec.core  # not loaded by programs without snapshots
     from fsspec.utils import get_protocol
 
-    # Asked before the filesystem is made, because making one may need a package or a connection.
+    # Checked before the filesystem is created, because that may need a package or a connection.
     protocol = get_protocol(uri)
     kind = _KINDS.get(protocol)
     if kind is None:
@@ -70,7 +70,7 @@ def open_folder(uri: str, storage_options: dict[str, Any] | None = None) -> Fold
     check_uri(uri)
     options = dict(storage_options or {})
     if issubclass(kind.folder, ObjectFolder):
-        # A listing that is kept says of a version that others committed that it is not there.
+        # A cached listing would miss versions that others have committed.
         options["use_listings_cache"] = False
     try:
         filesystem, root = fsspec.core.url_to_fs(uri, **options)

@@ -1,8 +1,8 @@
-"""Which answers of a storage pass, and how long to wait for the next attempt.
+"""Which failures of a storage are transient, and how long to wait before the next attempt.
 
-The clients of object stores repeat a failed request themselves, with pauses, so reads are not repeated here: two layers
-would multiply. Here is only what no client repeats: a commit, of which the outcome must be known, and a conflict of two
-conditional writes.
+The clients of object stores retry failed requests themselves, with pauses. So reads are not retried here, because the
+attempts of two layers would multiply. This module retries only what no client retries: a commit, whose outcome must be
+known, and a conflict of two conditional writes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ pause = threading.Event().wait
 
 
 def attempts(limit: int = ATTEMPTS_MAX) -> Iterator[int]:
-    """Yield 1 to `limit`, and pause before each but the first: longer each time, and by chance, so that two differ."""
+    """Yield 1 to `limit`, with a pause before each except the first; pauses grow and are random, so writers diverge."""
     for number in range(1, limit + 1):
         if number > 1:
             pause(_PAUSE_SECONDS * 2 ** (number - 2) * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
@@ -45,7 +45,7 @@ def attempts(limit: int = ATTEMPTS_MAX) -> Iterator[int]:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether the same request may succeed later; a damaged or missing file is not of that kind."""
+    """Return whether the same request may succeed later; false for a damaged or missing file."""
     return isinstance(error, OSError) and (
         isinstance(error, StorageUnavailable | ConnectionError | TimeoutError) or error.errno in _TRANSIENT
     )

@@ -1,4 +1,4 @@
-"""Folders on S3 and on what speaks its protocol."""
+"""Folders on S3 and on stores with the same protocol."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ _AWS = ("amazonaws.com", "amazonaws.com.cn")
 
 
 class S3Folder(ObjectFolder):
-    """A folder on S3: the condition is ``If-None-Match: *``, which AWS heeds and others may not."""
+    """A folder on S3: the condition is ``If-None-Match: *``, which AWS respects and others may not."""
 
     put_options: ClassVar[dict[str, Any]] = {"chunksize": SINGLE_PUT_BYTES_MAX}
 
-    # Otherwise s3fs asks for the size of a whole object before it reads it.
+    # Otherwise s3fs requests the size of a whole object before it reads it.
     read_options: ClassVar[dict[str, Any]] = {"max_concurrency": 1}
 
     @property
     def endpoint(self) -> str:
-        """Where requests go, wherever that is set: in an option, the environment or a profile."""
+        """The address to which requests go, whether it is set in an option, the environment or a profile."""
         return redacted(str(self.filesystem.s3.meta.endpoint_url))
 
     @property
     def is_known_to_be_safe(self) -> bool:
-        """Whether it is AWS itself."""
+        """Whether the endpoint is AWS itself."""
         host = urlsplit(self.endpoint).hostname or ""
         return any(host == domain or host.endswith(f".{domain}") for domain in _AWS)
 
     def exists(self, name: str) -> bool:
-        """Return whether there is such an object, in one request; s3fs would look for a folder of that name, too."""
+        """Return whether an object exists, in one request; s3fs would also look for a folder of that name."""
         try:
             self.read(name, 0, 1)
         except FileNotFoundError:
@@ -40,7 +40,7 @@ class S3Folder(ObjectFolder):
         return True
 
     def _is_taken(self, error: OSError) -> bool:
-        # Not every endpoint names the condition that failed, as s3fs wants it.
+        # s3fs expects the endpoint to name the failed condition, but not every endpoint does.
         return super()._is_taken(error) or status_of(error) == HTTPStatus.PRECONDITION_FAILED
 
     def _is_conflict(self, error: OSError) -> bool:

@@ -1,4 +1,4 @@
-"""Looking into snapshots: sizes and skew, the largest keys, what is in flight, history, differences, export."""
+"""Inspection of snapshots: sizes and skew, the largest keys, elements in flight, history, differences, export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two versions of one operator differ in: key group by key group, and only where their files differ."""
+"""Compares two versions of an operator, key group by key group, and only where their files differ."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from keygroups.ranges import KeyGroupRange
 from snapshots.errors import IncompatibleSnapshot
+from snapshots.format.manifest import Manifest, StateInfo, manifest_name
+from snapshots.format.parquet import ParquetReader
+from snapshots.format.schemas import ENTRY_COLUMNS
 from snapshots.inspection.equality import equal_rows
-from snapshots.manifest import Manifest, StateInfo, manifest_name
-from snapshots.parquet import ParquetReader
-from snapshots.reader import KeyedReader, StateReader, decode_column, merge, with_one_key_type
-from snapshots.schemas import ENTRY_COLUMNS
-from snapshots.snapshot import Snapshot
-from snapshots.streaming import all_key_groups
+from snapshots.restore.reader import KeyedReader, StateReader, decode_column, merge, with_one_key_type
+from snapshots.restore.snapshot import Snapshot
+from snapshots.restore.streaming import all_key_groups
 
 Change = Literal["added", "removed", "changed"]
 
@@ -34,13 +34,13 @@ class RowChange:
     state : str
         The state.
     key_group : int
-        Of the key.
+        The key group of the key.
     key : object
         The key.
     entry : object
         In a list the position, in a map the map key; else None.
     change : {"added", "removed", "changed"}
-        What became of it.
+        How the row differs.
     """
 
     state: str
@@ -62,18 +62,18 @@ class KeyGroupChange:
 
 @dataclass(frozen=True, slots=True)
 class StateDifference:
-    """How two versions of a state differ; a row is a key's value, an element of a list, or an entry of a map.
+    """The differences between two versions of a state. A row is a value, an element of a list, or an entry of a map.
 
     Attributes
     ----------
     name : str
         The state.
     in_old, in_new : bool
-        Whether the versions have it.
+        Whether each version has the state.
     key_groups : tuple of KeyGroupChange
-        Those that differ.
+        The key groups that differ.
     compared, identical : int
-        How many key groups were read, and how many lie in the same files in both and were not.
+        How many key groups were read, and how many were skipped because both versions have the same files for them.
     """
 
     name: str
@@ -85,23 +85,23 @@ class StateDifference:
 
     @property
     def added(self) -> int:
-        """Rows that only the new version has."""
+        """The number of rows that only the new version has."""
         return sum(one.added for one in self.key_groups)
 
     @property
     def removed(self) -> int:
-        """Rows that only the old version has."""
+        """The number of rows that only the old version has."""
         return sum(one.removed for one in self.key_groups)
 
     @property
     def changed(self) -> int:
-        """Rows with another value."""
+        """The number of rows with different values."""
         return sum(one.changed for one in self.key_groups)
 
 
 @dataclass(frozen=True, slots=True)
 class InFlightDifference:
-    """What became of the in-flight records: those that are only in one version, and those in both."""
+    """The differences of in-flight records: those in only one version, and the progress of those in both."""
 
     added: int
     gone: int
@@ -117,13 +117,13 @@ class Difference:
     Attributes
     ----------
     old, new : Manifest
-        The versions.
+        The two versions.
     states : tuple of StateDifference
-        All states of both.
+        All states of both versions.
     in_flight : InFlightDifference
         The in-flight records.
     rows : tuple of RowChange
-        The first rows that differ, as many as were asked for.
+        The first rows that differ, up to the requested number.
     """
 
     old: Manifest
@@ -136,20 +136,20 @@ class Difference:
 def compare(old: Snapshot, new: Snapshot, *, rows: int = 0) -> Difference:
     """Compare two versions of one operator.
 
-    A key group that lies in the same files in both is not read. Of the others one is in memory at a time, of both.
-    Values are the same if they are stored alike: NaN equals NaN, and a type that widened changes nothing.
+    Key groups with the same files in both versions are not read. Of the others, one is in memory at a time. Values are
+    equal if their stored forms are equal: NaN equals NaN, and a widened type makes no difference.
 
     Parameters
     ----------
     old, new : Snapshot
         The versions.
     rows : int
-        How many of the rows that differ are named.
+        How many of the differing rows to list.
 
     Raises
     ------
     IncompatibleSnapshot
-        They have different key groups, so that nothing lies side by side.
+        The versions have different key groups, so they cannot be compared.
     SnapshotCorrupted
         A file is damaged.
     """
@@ -187,7 +187,7 @@ _Layers = list[KeyedReader] | None
 def _spans(
     old: Snapshot, new: Snapshot, name: str, before: StateInfo | None, after: StateInfo | None
 ) -> Iterator[tuple[KeyGroupRange, tuple[_Layers, _Layers]]]:
-    """Divide the key groups into runs that lie in the same files on each side."""
+    """Divide the key groups into runs that have the same files on each side."""
     everything = all_key_groups(old.manifest)
     whole: list[tuple[KeyGroupRange, _Layers]] = [(everything, None)]
     sides = [
@@ -222,7 +222,7 @@ def _rows(layers: _Layers, key_group: int) -> pa.Table | None:
 
 
 _Masked = tuple[pa.Table | None, NDArray[np.bool_]]
-"""Rows, and which of them are meant."""
+"""Rows, and a mask that selects some of them."""
 
 
 def _all_different(old: pa.Table | None, new: pa.Table | None) -> tuple[_Masked, _Masked, _Masked]:
@@ -231,7 +231,7 @@ def _all_different(old: pa.Table | None, new: pa.Table | None) -> tuple[_Masked,
 
 
 def _compare_rows(old: pa.Table | None, new: pa.Table | None) -> tuple[_Masked, _Masked, _Masked]:
-    """Return what was added, removed and changed."""
+    """Return the rows that were added, removed and changed."""
     assert old is not None, "both versions have the state"
     assert new is not None, "both versions have the state"
     if not old.num_rows or not new.num_rows:
@@ -248,7 +248,7 @@ def _compare_rows(old: pa.Table | None, new: pa.Table | None) -> tuple[_Masked, 
 
 
 def _places_in(old: pa.Table, new: pa.Table) -> NDArray[np.int64]:
-    """Return for each new row the number of the old row with the same key and entry, -1 if there is none."""
+    """Return for each new row the number of the old row with the same key and entry, or -1."""
     names = ["key", *(name for name in ENTRY_COLUMNS.values() if name in new.schema.names)]
     numbered = old.select(names).append_column("place", pa.array(np.arange(old.num_rows)))
     wanted = new.select(names).append_column("row", pa.array(np.arange(new.num_rows)))
@@ -284,7 +284,7 @@ def _compare_in_flight(old: Snapshot, new: Snapshot) -> InFlightDifference:
 
 
 def _completed_by_id(snapshot: Snapshot) -> dict[str, bool]:
-    """Return of each in-flight record whether its call has returned; ids and flags are all that is kept."""
+    """Return, by id, whether the call of each in-flight record has returned; only ids and flags are kept in memory."""
     found: dict[str, bool] = {}
     for file in snapshot.manifest.files_of("in_flight"):
         table = ParquetReader(snapshot.folder, file).read_all()

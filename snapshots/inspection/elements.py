@@ -1,4 +1,4 @@
-"""The in-flight elements of a snapshot, counted: by key group, by attempt and by age."""
+"""Counts the in-flight elements of a snapshot by key group, attempt and age."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from keygroups.ranges import KeyGroupRange
-from snapshots.parquet import KEY_GROUP, ParquetReader
-from snapshots.snapshot import Snapshot
+from snapshots.format.parquet import KEY_GROUP, ParquetReader
+from snapshots.restore.snapshot import Snapshot
 
 AGES = (
     (1.0, "under 1 s"),
@@ -25,27 +25,27 @@ AGES = (
     (86400.0, "1 h to 1 day"),
     (float("inf"), "over 1 day"),
 )
-"""Each age's end in seconds, and its name."""
+"""The upper bound of each age in seconds, and its name."""
 
 NO_AGE = "without a timestamp"
 
 
 @dataclass(frozen=True, slots=True)
 class InFlightSummary:
-    """The in-flight elements of a snapshot, counted.
+    """The counts of a snapshot's in-flight elements.
 
     Attributes
     ----------
     pending, completed : int
-        Records whose call has not, or has, returned.
+        Records whose call has not returned, and records whose call has.
     watermarks : int
-        Watermarks between them.
+        Watermarks between the records.
     by_key_group : numpy.ndarray
-        Elements with a key, for each key group.
+        Elements with a key, by key group.
     by_attempt : mapping of int to int
         Pending records by the number of the attempt that runs or is due.
     by_age : mapping of str to int
-        Records by how long before the snapshot their timestamp was, from young to old; all ages are there.
+        Records by the time from their timestamp to the snapshot, from young to old; it contains every age.
     """
 
     pending: int
@@ -63,8 +63,8 @@ class InFlightSummary:
 def in_flight_summary(snapshot: Snapshot) -> InFlightSummary:
     """Count the in-flight elements of a snapshot; one channel's are in memory at a time.
 
-    An element's age is the time from its own timestamp to the creation of the snapshot. It says how long the element
-    has waited if timestamps are those of arrival, and how late its event is otherwise.
+    The age of an element is the time from its timestamp to the creation of the snapshot. If timestamps are arrival
+    times, the age shows how long the element has waited; otherwise it shows how late its event is.
 
     Raises
     ------

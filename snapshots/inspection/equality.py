@@ -1,4 +1,4 @@
-"""Whether two columns hold the same values, row by row."""
+"""Compares two columns row by row."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pyarrow import types
 
 from keygroups.codec import pack
 from keygroups.values import values_of
-from snapshots.schemas import widens
+from snapshots.format.schemas import widens
 
 
 def equal_rows(old: pa.ChunkedArray, new: pa.ChunkedArray) -> NDArray[np.bool_]:
-    """Tell for each row whether two columns hold the same value; null equals null, and NaN equals NaN.
+    """Return for each row whether two columns hold the same value; null equals null, and NaN equals NaN.
 
-    Columns of different types are compared as the wider one; where neither is, nothing is equal.
+    Columns of different types are compared as the wider type; if neither type is wider, nothing is equal.
 
     Examples
     --------
@@ -42,6 +42,6 @@ def equal_rows(old: pa.ChunkedArray, new: pa.ChunkedArray) -> NDArray[np.bool_]:
 
 
 def _equal_packed(old: pa.ChunkedArray, new: pa.ChunkedArray) -> NDArray[np.bool_]:
-    """Compare nested values, which Arrow does not, by the bytes that stand for them."""
+    """Compare nested values by their msgpack bytes, because Arrow cannot compare them."""
     packed = [[pack(value, "a nested value") for value in values_of(column)] for column in (old, new)]
     return np.array([one == other for one, other in zip(*packed, strict=True)], np.bool_)

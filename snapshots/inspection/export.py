@@ -1,4 +1,4 @@
-"""A state, or the in-flight elements, as one file in a common format: streamed, whole or not there at all."""
+"""Exports a state, or the in-flight elements, to one file in a common format; streaming and atomic."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pyarrow import types
 
 from keygroups.errors import ConfigError
 from keygroups.ranges import KeyGroupRange
-from snapshots.columns import is_packed
-from snapshots.in_flight import IN_FLIGHT_SCHEMA
+from snapshots.format.columns import is_packed
+from snapshots.format.in_flight_elements import IN_FLIGHT_SCHEMA
+from snapshots.format.parquet import KEY_GROUP, ParquetReader
 from snapshots.inspection.target import replacing
-from snapshots.parquet import KEY_GROUP, ParquetReader
-from snapshots.reader import decode_column
-from snapshots.snapshot import Snapshot
-from snapshots.streaming import StateStream, all_key_groups
+from snapshots.restore.reader import decode_column
+from snapshots.restore.snapshot import Snapshot
+from snapshots.restore.streaming import StateStream, all_key_groups
 
 Progress = Callable[[int, int], None]
 """Is told how many bytes of the snapshot's files are done, and of how many."""
@@ -42,41 +42,41 @@ def export(
     key_groups: KeyGroupRange | None = None,
     progress: Progress = lambda _done, _total: None,
 ) -> int:
-    """Write a state, or the in-flight elements, to a local file, whose ending says the format.
+    """Write a state, or the in-flight elements, to a local file. The ending of its name sets the format.
 
-    ``.parquet`` and ``.arrow`` (an IPC file) have the columns as `Snapshot.to_arrow` returns them. ``.csv`` and
-    ``.jsonl`` are for people: msgpack is decoded, what JSON lacks is text, bytes are Base64, and in CSV what is nested
-    is JSON. The file takes the place of another one only when it is whole; memory is bounded by a piece of rows.
+    ``.parquet`` and ``.arrow`` (an IPC file) have the columns of `Snapshot.to_arrow`. ``.csv`` and ``.jsonl`` are for
+    people: msgpack is decoded, bytes are Base64, other types that JSON lacks are text, and nested values in CSV are
+    JSON. An existing file is replaced only when the new one is complete. Memory is bounded.
 
     Parameters
     ----------
     snapshot : Snapshot
         The snapshot.
     state_name : str or None
-        One of its states; None for the in-flight elements.
+        The name of a state; None for the in-flight elements.
     path : str or path
-        The file.
+        The file to write.
     key_groups : KeyGroupRange, optional
-        Only these; elements without a key are in none.
+        Export only these; elements without a key belong to no key group.
     progress : callable, optional
-        Is told how far it is.
+        Called with the number of bytes done and the total number of bytes.
 
     Returns
     -------
     int
-        How many rows were written.
+        The number of rows written.
 
     Raises
     ------
     ConfigError
         There is no such state, or no such format.
     SnapshotCorrupted
-        A file of the snapshot is damaged; the target is as it was.
+        A file of the snapshot is damaged; the target is unchanged.
     """
     target = Path(path)
     sink_of = _SINKS.get(target.suffix)
     if sink_of is None:
-        raise ConfigError("path", str(path), f"the ending says the format: use one of {', '.join(sorted(_SINKS))}")
+        raise ConfigError("path", str(path), f"the ending sets the format: use one of {', '.join(sorted(_SINKS))}")
     wanted = all_key_groups(snapshot.manifest) if key_groups is None else key_groups
     if state_name is None:
         schema, tables = IN_FLIGHT_SCHEMA, _elements(snapshot, key_groups)
@@ -96,7 +96,7 @@ def export(
 
 
 def plain(value: Any) -> Any:
-    """Return what stands for a value in JSON; what JSON lacks becomes text, a list, or a list of pairs.
+    """Return the JSON form of a value; types that JSON lacks become text, a list, or a list of pairs.
 
     Examples
     --------
@@ -146,7 +146,7 @@ def _arrow_sink(path: str, schema: pa.Schema) -> Iterator[_Sink]:
 
 
 class _JsonLines:
-    """A JSON object a line."""
+    """Writes one JSON object per line."""
 
     def __init__(self, file: io.TextIOBase) -> None:
         self._file = file
@@ -160,7 +160,7 @@ class _JsonLines:
 
 
 class _Csv:
-    """Rows of cells under their names; None is an empty cell."""
+    """Writes CSV with a header; None is an empty cell."""
 
     def __init__(self, file: io.TextIOBase, schema: pa.Schema) -> None:
         self._writer = csv.writer(file, lineterminator="\n")

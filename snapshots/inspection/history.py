@@ -1,34 +1,34 @@
-"""The versions of an operator: what each of them added."""
+"""The history of an operator: its versions, and what each of them added."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from snapshots.errors import SnapshotNotFound
-from snapshots.manifest import Manifest
+from snapshots.format.manifest import Manifest
 from snapshots.store import SnapshotStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionSummary:
-    """One version, by its manifest alone.
+    """A summary of one version, from its manifest alone.
 
     Attributes
     ----------
     version : int
         The version.
     parent_version : int or None
-        What it continues.
+        The version on which it is based.
     created_at, operation : str
         When and why it was committed.
     parallelism, max_parallelism : int
-        P and G.
+        The number of subtasks and of key groups.
     states, files, deltas, rows, bytes, in_flight : int
-        How many of each there are; bytes are those of all files that it names.
+        The number of each; bytes are those of all files that the version names.
     bytes_added : int
-        Of the files that it added.
+        The bytes of the files that it added.
     pinned : bool
-        Whether retention leaves it alone.
+        Whether it is protected from retention.
     """
 
     version: int
@@ -69,14 +69,14 @@ class VersionSummary:
 
 
 def history(store: SnapshotStore, limit: int = 20) -> list[VersionSummary]:
-    """Return the newest versions, the newest first; a manifest is read for each.
+    """Return the newest versions, the newest first; this reads one manifest per version.
 
     Parameters
     ----------
     store : SnapshotStore
-        The operator's.
+        The store of the operator.
     limit : int
-        At most so many.
+        The most versions to return.
 
     Raises
     ------
@@ -89,6 +89,6 @@ def history(store: SnapshotStore, limit: int = 20) -> list[VersionSummary]:
         try:
             manifest = store.load(version).manifest
         except SnapshotNotFound:
-            continue  # removed by retention since it was listed
+            continue  # retention has removed it since the listing
         found.append(VersionSummary.of(manifest, pinned=version in pinned))
     return found

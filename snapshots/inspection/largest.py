@@ -1,4 +1,4 @@
-"""The keys with the most bytes, found in one pass over a state."""
+"""Finds the keys with the most bytes in one pass over a state."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import types
 
-from snapshots.parquet import KEY_GROUP
-from snapshots.reader import decode_column
-from snapshots.snapshot import Snapshot
-from snapshots.streaming import StateStream, all_key_groups
+from snapshots.format.parquet import KEY_GROUP
+from snapshots.restore.reader import decode_column
+from snapshots.restore.snapshot import Snapshot
+from snapshots.restore.streaming import StateStream, all_key_groups
 
 _SIZE, _ROWS = "size", "rows"
 
 
 @dataclass(frozen=True, slots=True)
 class LargeKey:
-    """A key and how much it holds.
+    """A key with its size.
 
     Attributes
     ----------
     key : object
         The key.
     key_group : int
-        Of the key.
+        The key group of the key.
     entries : int
-        Rows: elements of a list, entries of a map, else 1.
+        The number of elements of a list or entries of a map, else 1.
     bytes : int
-        Of all its values and map keys, as Arrow has them.
+        The size of all its values and map keys as Arrow data.
     """
 
     key: Any
@@ -43,18 +43,18 @@ class LargeKey:
 
 
 def largest_keys(snapshot: Snapshot, state_name: str, limit: int = 10) -> list[LargeKey]:
-    """Read a state once, and return its largest keys, the largest first.
+    """Read a state once and return its largest keys, the largest first.
 
-    In memory are a bounded piece of rows, and for a list or map the keys of one key group.
+    Memory holds a bounded piece of rows and, for a list or map, the keys of one key group.
 
     Parameters
     ----------
     snapshot : Snapshot
         The snapshot.
     state_name : str
-        One of its states.
+        The name of a state.
     limit : int
-        How many keys.
+        How many keys to return.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def largest_keys(snapshot: Snapshot, state_name: str, limit: int = 10) -> list[L
 
 
 def row_bytes(array: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
-    """Return how many bytes each value of a column takes, without offsets and bitmaps; 0 for null.
+    """Return the size of each value of a column in bytes, without offsets and bitmaps; 0 for null.
 
     Examples
     --------
@@ -105,11 +105,11 @@ def row_bytes(array: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
 
 
 def _sums_of_children(array: pa.Array) -> NDArray[np.int64]:
-    """Add up, for each list or map, what its items take: by running sums, which null and empty ones do not move."""
+    """Return the total size of the items of each list or map, from running sums; null and empty ones add nothing."""
     if types.is_map(array.type):
         children = row_bytes(array.keys) + row_bytes(array.items)
         offsets = array.offsets.to_numpy()
-        # Keys and items are those of the whole buffer, however the array was sliced.
+        # Keys and items cover the whole buffer, even if the array is a slice.
         running = np.concatenate([[0], np.cumsum(children)])
         return np.where(array.is_valid().to_numpy(zero_copy_only=False), np.diff(running[offsets]), 0)
     children = row_bytes(array.flatten())
@@ -121,7 +121,7 @@ def _sums_of_children(array: pa.Array) -> NDArray[np.int64]:
 
 
 def _sizes_of_keys(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Return key group, key, bytes and rows of whole keys; a key group may go on in the next piece."""
+    """Return key group, key, bytes and rows of complete keys; a key group may continue in the next piece."""
     unfinished: pa.Table | None = None
     for table in tables:
         sizes = row_bytes(table.column("value")) + row_bytes(table.column("key"))

@@ -1,4 +1,4 @@
-"""How much each key group holds: by the footers of files, and one small column where key groups share a row group."""
+"""Measures each key group from the footers of files; where key groups share a row group, it reads one small column."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keygroups.ranges import KeyGroupRange
-from snapshots.manifest import DataFile
-from snapshots.parquet import ParquetReader, RowGroup
-from snapshots.snapshot import Snapshot
+from snapshots.format.manifest import DataFile
+from snapshots.format.parquet import ParquetReader, RowGroup
+from snapshots.restore.snapshot import Snapshot
 
 REQUESTS_AT_ONCE = 16
 
 COLUMN_READS_MAX = 4096
-"""Of so many row groups that several key groups share the column `key_group` is read; of more, none is."""
+"""If more row groups than this hold several key groups, their column `key_group` is not read."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyGroupSizes:
-    """Rows and bytes of each key group; what stands at place *g* belongs to key group *g*.
+    """The rows and bytes of each key group; index *g* belongs to key group *g*.
 
     Attributes
     ----------
     rows : numpy.ndarray of int64
-        Rows of base files.
+        The rows of base files.
     delta_rows : numpy.ndarray of int64
-        Rows of deltas, which add, replace or remove rows of the base.
+        The rows of deltas, which add, replace or remove rows of the base.
     bytes : numpy.ndarray of int64
-        The share of the files, as they are stored.
+        The share of the stored files.
     is_exact : bool
-        False if there were too many shared row groups to look into them: then their rows are taken to be spread evenly.
+        False if there were too many shared row groups to read them; then their rows are assumed to be evenly spread.
     """
 
     rows: NDArray[np.int64]
@@ -44,11 +44,11 @@ class KeyGroupSizes:
 
     @property
     def skew(self) -> float:
-        """How many times the bytes of the average the largest key group has; 1.0 if all have the same."""
+        """The bytes of the largest key group divided by the average; 1.0 if all are equal."""
         return skew_of(self.bytes)
 
     def largest(self, limit: int) -> list[int]:
-        """Return the key groups with the most bytes, the largest first; none without rows."""
+        """Return the key groups with the most bytes, the largest first; key groups without rows are left out."""
         order = np.argsort(-self.bytes, kind="stable")[:limit]
         return [int(group) for group in order if self.rows[group] + self.delta_rows[group]]
 
@@ -71,7 +71,7 @@ class KeyGroupSizes:
 
 
 def skew_of(values: NDArray[np.int64]) -> float:
-    """Return how many times the average the largest value is; 1.0 where there is nothing."""
+    """Return the largest value divided by the average; 1.0 if all are zero."""
     total = float(values.sum())
     return 1.0 if total == 0 else float(values.max()) * len(values) / total
 
@@ -79,8 +79,8 @@ def skew_of(values: NDArray[np.int64]) -> float:
 def key_group_sizes(snapshot: Snapshot) -> dict[str, KeyGroupSizes]:
     """Measure the keyed states of a snapshot, without reading a key or a value.
 
-    Of each file the footer is read, and of row groups that several key groups share the column `key_group`, which is a
-    few bytes for each of them. Bytes within a row group are shared out by rows.
+    It reads the footer of each file. If several key groups share a row group, it also reads the small column
+    `key_group`. The bytes of a shared row group are divided among its key groups by rows.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def key_group_sizes(snapshot: Snapshot) -> dict[str, KeyGroupSizes]:
     Returns
     -------
     dict of str to KeyGroupSizes
-        By state, in the snapshot's order.
+        The sizes by state, in the order of the snapshot.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def key_group_sizes(snapshot: Snapshot) -> dict[str, KeyGroupSizes]:
 
 
 _Counts = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Key groups, and how many rows each of them has."""
+"""Key groups and their numbers of rows."""
 
 
 def _counts(reader: ParquetReader, row_group: int) -> _Counts:
@@ -155,12 +155,12 @@ def _add_up(
 
 
 def _rounded(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Round so that the sum stays, and that of each file's key groups."""
+    """Round so that the total, and the total of each file's key groups, stay the same."""
     return np.diff(np.rint(np.cumsum(values)), prepend=0).astype(np.int64)
 
 
 def _with_overhead(file: DataFile, bytes_: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Share out the footer as well, evenly, so that the key groups of a file have all of its bytes."""
+    """Spread the bytes of the footer evenly, so that the key groups of a file add up to its size."""
     written = file.file_key_groups
     bytes_[written.start : written.end + 1] += (file.bytes - bytes_.sum()) / len(written)
     return bytes_

@@ -1,4 +1,4 @@
-"""A local file that is whole or not there at all."""
+"""Writes a local file atomically."""
 
 from __future__ import annotations
 
@@ -13,21 +13,25 @@ from keygroups.errors import ConfigError
 
 @contextmanager
 def replacing(target: Path) -> Iterator[str]:
-    """Give out a name beside the target, which takes the target's place at the end if nothing was raised.
+    """Yield a temporary name beside the target; at the end the file replaces the target, unless an error was raised.
 
     Raises
     ------
     ConfigError
-        The target's folder does not exist.
+        The target cannot be written.
     """
+    if target.is_dir():
+        raise ConfigError("path", str(target), "it is a folder: name a file in it")
     try:
         number, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     except FileNotFoundError:
         raise ConfigError("path", str(target), "its folder does not exist: make it first") from None
+    except (NotADirectoryError, PermissionError) as error:
+        raise ConfigError("path", str(target), f"its folder cannot be written to ({error.strerror})") from error
     os.close(number)
     try:
         yield name
-        # A file of mkstemp is its maker's alone; what is exported is as any new file is.
+        # mkstemp makes a private file; an exported file gets the permissions of any new file.
         Path(name).chmod(0o666 & ~_umask())
         Path(name).replace(target)
     finally:

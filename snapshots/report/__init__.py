@@ -1,4 +1,4 @@
-"""A snapshot as one web page that needs nothing but itself."""
+"""Renders a snapshot as one self-contained web page."""
 
 from __future__ import annotations
 

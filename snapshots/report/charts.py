@@ -1,4 +1,4 @@
-"""The geometry of the charts: numbers between 0 and 100, from which the template draws."""
+"""The geometry of the charts: the numbers from 0 to 100 from which the template draws."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from keygroups.rescale import plan_rescale
 from snapshots.inspection import KeyGroupSizes
 
 CELLS_MAX = 1024
-"""More key groups than this are drawn several to a cell."""
+"""With more key groups than this, a cell stands for several of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A square of a heat map: its place, how strong its colour is (0 to 1), and which key groups it stands for."""
+    """A square of a heat map: its position, the intensity of its colour (0 to 1), and its key groups."""
 
     x: int
     y: int
@@ -26,7 +26,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """Amounts by key group, as squares; those in the same row are neighbours."""
+    """Amounts by key group as squares; squares in the same row are neighbours."""
 
     columns: int
     rows: int
@@ -50,7 +50,7 @@ class HeatMap:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A subtask's part of a bar over all key groups."""
+    """A subtask's section of a bar that shows all key groups."""
 
     subtask: int
     key_groups: KeyGroupRange
@@ -61,7 +61,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Key groups that go from one subtask to another, as a polygon between two bars, 100 wide and high."""
+    """Key groups that move from one subtask to another, as a polygon between two bars, in an area of 100 by 100."""
 
     source: int
     target: int
@@ -78,14 +78,14 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Who owns the key groups at one parallelism.
+    """The owners of the key groups at one parallelism.
 
     Attributes
     ----------
     shares : tuple of Share
-        Of each subtask.
+        The section of each subtask.
     skew : float
-        How many times the bytes of the average subtask the heaviest has.
+        The bytes of the heaviest subtask divided by the average.
     """
 
     shares: tuple[Share, ...]
@@ -93,7 +93,7 @@ class Ownership:
 
     @classmethod
     def of(cls, sizes: KeyGroupSizes, parallelism: int) -> Ownership:
-        """Divide the key groups."""
+        """Divide the key groups among the subtasks."""
         count = len(sizes.bytes)
         shares = []
         for subtask in range(parallelism):
@@ -115,7 +115,7 @@ class Rescale:
 
     @classmethod
     def of(cls, sizes: KeyGroupSizes, old_parallelism: int, new_parallelism: int) -> Rescale:
-        """Plan it."""
+        """Plan the rescale and lay out its chart."""
         count = len(sizes.bytes)
         flows = tuple(
             Flow(
@@ -132,10 +132,10 @@ class Rescale:
 
     @property
     def bytes_that_stay(self) -> int:
-        """Bytes whose subtask keeps its number."""
+        """The bytes whose subtask number stays the same."""
         return sum(flow.bytes for flow in self.flows if flow.stays)
 
     @property
     def bytes_that_move(self) -> int:
-        """Bytes that another subtask reads; no file is copied."""
+        """The bytes that another subtask will read; no file is copied."""
         return sum(flow.bytes for flow in self.flows if not flow.stays)

@@ -1,4 +1,4 @@
-"""The page: what it shows of a snapshot, and the template that shows it."""
+"""Collects what the page shows of a snapshot, and renders it with a template."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from keygroups.ranges import check_parallelism
+from snapshots.format.manifest import Manifest
 from snapshots.inspection import (
     InFlightSummary,
     KeyGroupSizes,
@@ -21,13 +22,12 @@ from snapshots.inspection import (
     key_group_sizes,
     largest_keys,
 )
-from snapshots.manifest import Manifest
 from snapshots.report.charts import HeatMap, Ownership, Rescale
-from snapshots.snapshot import Snapshot
+from snapshots.restore.snapshot import Snapshot
 from snapshots.store import SnapshotStore
 
 Progress = Callable[[int, int], None]
-"""Is told how many bytes are done, and of how many."""
+"""Called with the number of bytes done and the total number of bytes."""
 
 _KEY_LENGTH_MAX = 120
 _CHANNELS_MAX = 64
@@ -35,7 +35,7 @@ _CHANNELS_MAX = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """All that the template shows."""
+    """Everything that the template shows."""
 
     manifest: Manifest
     sizes: dict[str, KeyGroupSizes]
@@ -50,7 +50,7 @@ class Page:
 
     @property
     def bytes_max(self) -> int:
-        """The most bytes that a version names."""
+        """The size of the largest version in bytes."""
         return max((one.bytes for one in self.history), default=0)
 
 
@@ -63,22 +63,22 @@ def render(
     versions: int = 50,
     progress: Progress = lambda _done, _total: None,
 ) -> str:
-    """Return a snapshot as one HTML page: no script, and nothing from a network.
+    """Return a snapshot as one HTML page without scripts or network requests.
 
     Parameters
     ----------
     store : SnapshotStore
-        The operator's, for its history.
+        The store of the operator, for its history.
     snapshot : Snapshot
         The snapshot.
     parallelism : int, optional
         Also show what a rescale to it would move.
     largest : int
-        How many of the largest keys of each state; for them every row is read.
+        How many of the largest keys of each state to show; unless it is 0, every row is read.
     versions : int
-        How many of the newest versions.
+        How many of the newest versions to show.
     progress : callable, optional
-        Is told how far the rows are read.
+        Called with the number of bytes of rows read so far, and the total.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def _number(value: float | None) -> str:
 
 
 def size_text(count: float) -> str:
-    """Return a number of bytes for people.
+    """Format a number of bytes for people.
 
     Examples
     --------
@@ -151,7 +151,7 @@ def size_text(count: float) -> str:
 
 
 def _key(value: Any) -> str:
-    """Return a key as Python writes it, so that nothing in it is invisible; a long one is cut."""
+    """Return the `repr` of a key, so that all characters are visible; long ones are truncated."""
     text = repr(value)
     return text if len(text) <= _KEY_LENGTH_MAX else f"{text[:_KEY_LENGTH_MAX]}… ({len(text):,} characters)"
 
@@ -161,7 +161,7 @@ def _json(value: object) -> str:
 
 
 def _moment(timestamp: int | None) -> str:
-    """Return a timestamp as a time, or as it is if there is no such time."""
+    """Format a timestamp as a time, or as a number if it is out of range."""
     if timestamp is None:
         return "none"
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keygroups.spark  # noqa: F401 - first, because it says what to install if Spark is missing
 from snapshots.spark.outputs import outputs_frame
 from snapshots.spark.source import register
 

@@ -1,4 +1,4 @@
-"""The options of the data source, as Spark hands them over: text by names whose case does not matter."""
+"""The options of the data source as Spark passes them: text, with case-insensitive names."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ class SourceOptions:
     Attributes
     ----------
     given : mapping of str to str
-        What the user passed.
+        The options that the user passed.
     """
 
     given: Mapping[str, str]
 
     def check(self) -> None:
-        """Refuse an option that nobody reads.
+        """Refuse unknown options.
 
         Raises
         ------
         ConfigError
-            There is one.
+            There is an unknown option.
         """
         for name in self.given:
             if name.lower() not in NAMES:
                 raise ConfigError(name, self.given[name], f"there is no such option; there are {', '.join(NAMES)}")
 
     def text(self, name: str) -> str | None:
-        """Return an option as it was given."""
+        """Return an option as text, or None if it was not given."""
         return self.given.get(name)
 
     def required(self, name: str) -> str:
@@ -49,7 +49,7 @@ class SourceOptions:
         return value
 
     def number(self, name: str) -> int | None:
-        """Return an option that is a number."""
+        """Return a numeric option, or None if it was not given."""
         value = self.given.get(name)
         if value is None:
             return None
@@ -76,6 +76,6 @@ class SourceOptions:
         except ValueError:
             options = None
         if not isinstance(options, dict):
-            # Not the text itself, which may hold a secret.
+            # The message does not show the text, which may contain a secret.
             raise ConfigError("storage_options", "…", "it is a JSON object, such as json.dumps({'anon': True})")
         return options

@@ -7,32 +7,35 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from snapshots.filesystem import Folder
-from snapshots.manifest import DataFile
-from snapshots.parquet import ParquetReader
-from snapshots.snapshot import Snapshot
+from snapshots.format.manifest import DataFile
+from snapshots.format.parquet import ParquetReader
+from snapshots.format.schema_text import decode_schema
+from snapshots.restore.snapshot import Snapshot
+from snapshots.spark.types import spark_schema_of
 
 
 def outputs_frame(spark: SparkSession, snapshot: Snapshot, schema: pa.Schema) -> DataFrame:
-    """Return the outputs that a snapshot holds, as a lazy DataFrame with one partition per file.
+    """Return the outputs in a snapshot as a lazy DataFrame with one partition per file.
 
     The files are read through fsspec, because Spark itself may not know the snapshot's filesystem.
 
     Parameters
     ----------
     spark : SparkSession
-        Runs the reading.
+        The session that reads.
     snapshot : Snapshot
-        Whose outputs.
+        The snapshot that holds the outputs.
     schema : pyarrow.Schema
-        Of the outputs.
+        The schema of the outputs, for old snapshots that do not store it.
     """
+    stored = snapshot.manifest.output_schema
     files = snapshot.manifest.files_of("output")
     partitions = max(len(files), 1)
     reader = _OutputReader(snapshot.folder, files)
-    return spark.range(0, len(files), 1, partitions).mapInArrow(reader, from_arrow_schema(schema))
+    output_schema = schema if stored is None else decode_schema(stored)
+    return spark.range(0, len(files), 1, partitions).mapInArrow(reader, spark_schema_of(output_schema))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which key groups the filters of a query leave."""
+"""Prunes key groups by the filters of a query."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from pyspark.sql.datasource import (
 )
 
 from keygroups.hashing import key_group_of
-from snapshots.parquet import KEY_GROUP
-from snapshots.subtask import NO_KEY_GROUP
+from snapshots.format.parquet import KEY_GROUP
+from snapshots.format.subtask import NO_KEY_GROUP
 
 KEYS_MAX = 10_000
-"""A longer list of keys hits all key groups anyway."""
+"""A longer list of keys would match nearly all key groups anyway."""
 
 _PYTHON_TYPES = {pa.int64(): int, pa.float64(): float, pa.string(): str, pa.binary(): bytes}
 _COMPARISONS: dict[type[Filter], Any] = {
@@ -36,27 +36,27 @@ _COMPARISONS: dict[type[Filter], Any] = {
 
 
 class WantedKeyGroups:
-    """A set of key groups, of which filters take some out. For one thread.
+    """A set of key groups that filters narrow down. For use by one thread.
 
     Parameters
     ----------
     max_parallelism : int
-        How many there are.
+        The number of key groups.
     hash : str
-        From key to key group.
+        The hash that maps keys to key groups.
     key_type : pyarrow.DataType or None
-        Of the column `key`; None where keys are msgpack, so that their values say nothing.
+        The type of the column `key`; None if keys are msgpack, in which case filters on them cannot prune.
     """
 
     def __init__(self, max_parallelism: int, hash: str, key_type: pa.DataType | None) -> None:
         self._max_parallelism = max_parallelism
-        # The other hash tells integers of 32 bits from those of 64, which the column does not.
+        # The other hash distinguishes 32-bit from 64-bit integers, but the column does not.
         self._python_type = _PYTHON_TYPES.get(key_type) if hash == "xxhash64" else None
         self._numbers = np.arange(NO_KEY_GROUP, max_parallelism)
         self._is_wanted = np.ones(max_parallelism + 1, np.bool_)
 
     def narrow(self, filters: Iterable[Filter]) -> None:
-        """Leave out what some filters, all of which must hold, leave out."""
+        """Remove the key groups that the filters exclude; all filters must hold."""
         for one in filters:
             column = getattr(one, "attribute", None)
             if column == (KEY_GROUP,):
@@ -65,7 +65,7 @@ class WantedKeyGroups:
                 self._is_wanted &= self._with_key(one)
 
     def runs(self, first: int, last: int) -> tuple[tuple[int, int], ...]:
-        """Return the wanted key groups between two, these included, as first and last of each run."""
+        """Return the remaining key groups from `first` to `last`, inclusive, as first and last of each run."""
         groups = self._numbers[self._is_wanted & (first <= self._numbers) & (self._numbers <= last)]
         runs = np.split(groups, np.flatnonzero(np.diff(groups) > 1) + 1)
         return tuple((int(run[0]), int(run[-1])) for run in runs if len(run))
@@ -89,7 +89,7 @@ class WantedKeyGroups:
 
 
 def _values_of(one: Filter, kind: type) -> list[Any] | None:
-    """Return the values that a filter allows; None if it is none that lists values of a type."""
+    """Return the values that a filter allows; None if it does not list values of this type."""
     match one:
         case EqualTo(value=value) | EqualNullSafe(value=value):
             values = [value]

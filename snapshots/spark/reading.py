@@ -1,4 +1,4 @@
-"""The reading side of the data source: a state, the elements in flight, or what files a snapshot has."""
+"""The reading side of the data source: a state, the elements in flight, or the list of files of a snapshot."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import numpy as np
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from keygroups.errors import ConfigError
 from keygroups.ranges import KeyGroupRange
-from snapshots.columns import common_key_type, index_columns, is_packed, keyed_schema
 from snapshots.filesystem import Folder
-from snapshots.in_flight import IN_FLIGHT_SCHEMA
-from snapshots.layers import spans
-from snapshots.manifest import DataFile, Manifest, StateInfo, manifest_name
-from snapshots.parquet import KEY_GROUP, ParquetReader
-from snapshots.reader import StateReader, in_schema, merge
-from snapshots.schemas import without_field_ids
-from snapshots.snapshot import Snapshot
+from snapshots.format.columns import common_key_type, index_columns, is_packed, keyed_schema
+from snapshots.format.in_flight_elements import IN_FLIGHT_SCHEMA
+from snapshots.format.layers import spans
+from snapshots.format.manifest import DataFile, Manifest, StateInfo, manifest_name
+from snapshots.format.parquet import KEY_GROUP, ParquetReader
+from snapshots.format.schemas import without_field_ids
+from snapshots.format.subtask import NO_KEY_GROUP
+from snapshots.restore.reader import StateReader, in_schema, merge
+from snapshots.restore.snapshot import Snapshot
 from snapshots.spark.pruning import WantedKeyGroups
-from snapshots.subtask import NO_KEY_GROUP
+from snapshots.spark.types import arrow_schema_of, spark_schema_of
 
 IN_FLIGHT = "in_flight"
 METADATA = "metadata"
@@ -52,7 +52,7 @@ REQUESTS_AT_ONCE = 16
 
 
 def stored_schema(snapshot: Snapshot, what: str) -> pa.Schema:
-    """Return the columns of a state, of the elements in flight, or of the metadata, as Arrow has them.
+    """Return the Arrow schema of a state, of the elements in flight, or of the metadata.
 
     Raises
     ------
@@ -71,23 +71,23 @@ def stored_schema(snapshot: Snapshot, what: str) -> pa.Schema:
 
 
 def spark_schema(schema: pa.Schema, what: str) -> StructType:
-    """Return the columns as Spark has them.
+    """Return the Spark schema of the columns.
 
     Raises
     ------
     ConfigError
-        Spark has no such type.
+        Spark does not support one of the types.
     """
     try:
-        return from_arrow_schema(pa.schema([without_field_ids(field) for field in schema]))
+        return spark_schema_of(pa.schema([without_field_ids(field) for field in schema]))
     except PySparkException as error:
-        reason = f"Spark has not all of its types ({error}); read it with Snapshot.to_arrow"
+        reason = f"Spark does not support all of its types ({error}); read it with Snapshot.to_arrow"
         raise ConfigError("what", what, reason) from error
 
 
 def reader_of(snapshot: Snapshot, what: str, schema: StructType) -> DataSourceReader:
     """Return the reader of a part of a snapshot."""
-    wanted_schema = to_arrow_schema(schema, timezone="UTC")
+    wanted_schema = arrow_schema_of(schema, "UTC")
     if what == METADATA:
         return _MetadataReader(_metadata(snapshot.manifest).cast(wanted_schema))
     return SnapshotReader(snapshot, what, wanted_schema)
@@ -100,9 +100,9 @@ class Part:
     Attributes
     ----------
     runs : tuple of (int, int)
-        Which key groups, as first and last of each run.
+        The key groups, as first and last of each run.
     files : tuple of DataFile
-        Which hold them: of a state a base and its deltas, else one file.
+        The files that hold them: for a state, a base and its deltas; otherwise one file.
     """
 
     runs: tuple[tuple[int, int], ...]
@@ -110,19 +110,19 @@ class Part:
 
 
 class SnapshotReader(DataSourceReader):
-    """Reads a state, or the elements in flight: a task for each file, or for each range that has the same files.
+    """Reads a state, or the elements in flight, with one task per file, or per range with the same files.
 
-    Of the filters on `key_group` and `key` each task gets the key groups that they leave, and reads the row groups
-    that hold those. Spark still applies all filters itself.
+    Filters on `key_group` and `key` prune key groups: each task reads only the row groups that hold the remaining ones.
+    Spark still applies all filters itself.
 
     Parameters
     ----------
     snapshot : Snapshot
-        What is read.
+        The snapshot to read.
     what : str
         The name of a state, or `IN_FLIGHT`.
     schema : pyarrow.Schema
-        Of the record batches, as Spark wants them.
+        The schema of the record batches that Spark expects.
     """
 
     def __init__(self, snapshot: Snapshot, what: str, schema: pa.Schema) -> None:
@@ -139,18 +139,18 @@ class SnapshotReader(DataSourceReader):
         self._wanted = WantedKeyGroups(manifest.max_parallelism, manifest.hash, key_type)
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Leave out the key groups that the filters leave out; return all filters, since rows are not looked at."""
+        """Remove the key groups that the filters exclude; returns all filters, because rows are not filtered here."""
         self._wanted.narrow(filters)
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return one for each run of key groups that the same files hold; in flight, one for each file."""
+        """Return one partition per run of key groups with the same files; for in-flight elements, one per file."""
         parts = self._parts_of_state() if self._is_state else self._parts_in_flight()
-        # Spark takes an empty list for one partition without a value.
+        # Spark treats an empty list as one partition without a value.
         return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read what a partition names."""
+        """Read the rows of a partition."""
         part: Part | None = partition.value
         for table in () if part is None else self._tables(part):
             yield from table.select(self._schema.names).cast(self._schema).to_batches()
@@ -183,7 +183,7 @@ class SnapshotReader(DataSourceReader):
 
 
 class _MetadataReader(DataSourceReader):
-    """Gives a table that the driver has made."""
+    """Returns a table that the driver has created."""
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table
@@ -193,7 +193,7 @@ class _MetadataReader(DataSourceReader):
 
 
 def _rows_of(parquet: ParquetReader, runs: Sequence[tuple[int, int]]) -> Iterator[pa.Table]:
-    """Return the rows of some key groups, each row group that holds one read once, a bounded number at a time."""
+    """Yield the rows of some key groups in bounded pieces; each row group is read only once."""
     numbers = sorted({number for first, last in runs for number in parquet.row_groups(first, last)})
     firsts, lasts = np.array(runs).T
     for batch in parquet.batches(numbers):
@@ -204,7 +204,7 @@ def _rows_of(parquet: ParquetReader, runs: Sequence[tuple[int, int]]) -> Iterato
 
 
 def _key_types(snapshot: Snapshot, info: StateInfo) -> list[pa.DataType | None]:
-    """Return the types of a state's index columns, which stand in the footers; None for msgpack."""
+    """Return the types of a state's index columns, from the footers; None for msgpack."""
     files = [file for file in snapshot.manifest.files_of("keyed", "delta", state=info.name) if file.rows]
     with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
         schemas = list(pool.map(lambda file: _file_schema(snapshot.folder, file), files))

@@ -1,4 +1,4 @@
-"""A Spark session for a command."""
+"""A Spark session for a command-line command."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-from keygroups.java import use_java
+from snapshots.java import use_java
 
 
 @contextmanager
 def session() -> Iterator[SparkSession]:
-    """Give a session on the master that the environment names, or on this machine; stop it in the end.
+    """Yield a session on the master that the environment names, or on this machine, and stop it at the end.
 
     Raises
     ------
     JavaNotFound
-        There is no Java.
+        There is no Java that Spark can run on.
     """
     use_java()
-    # Spark's own default is whatever python3 is on PATH, which may lack the packages of this one.
+    # Spark's default is the python3 on PATH, which may lack the packages of this interpreter.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = SparkSession.builder.appName("keygroups").config("spark.ui.enabled", "false").getOrCreate()
     try:

@@ -7,31 +7,31 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWrite
 from pyspark.sql.types import StructType
 
 from keygroups.errors import ConfigError
-from snapshots.errors import SnapshotNotFound
-from snapshots.snapshot import Snapshot
+from snapshots.restore.snapshot import Snapshot
 from snapshots.spark.options import SourceOptions
 from snapshots.spark.reading import reader_of, spark_schema, stored_schema
 from snapshots.spark.writing import StateWriter
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `keygroups` known to a session, and let Spark push filters to it.
+    """Register the format `keygroups` with a session, and let Spark push filters to it.
 
-    Options of a read: `path` (the argument of `load`) or `uri`, one operator's folder; `version`, the newest unless
-    given; `what`, the name of a state, `in_flight` for the elements in flight or `metadata` for the files, by default
-    the only state; `storage_options` as a JSON object. A DataFrame keeps the version that was the newest when it was
-    made. What is read are the columns of `Snapshot.to_arrow` and `Snapshot.in_flight`. Filters on `key_group`, and on
-    `key` where keys are of one type, leave out files and row groups.
+    Options of a read: `path` (the argument of `load`) or `uri`, the folder of one operator; `version`, by default the
+    newest; `what`, the name of a state, `in_flight` for the elements in flight or `metadata` for the files, by default
+    the only state; `storage_options` as a JSON object. A DataFrame keeps reading the version that was the newest when
+    it was created. The columns are those of `Snapshot.to_arrow` and `Snapshot.in_flight`. Filters on `key_group`, and
+    on `key` if all keys have the same type, skip files and row groups.
 
-    Options of a write, of which the mode is `append` or `overwrite`: `state`, its name; `parallelism` and
+    Options of a write, whose mode is `append` or `overwrite`: `state`, the name of the state; `parallelism` and
     `max_parallelism` of a first snapshot; `kind` for a `reducing` or `aggregating` state. The columns are `key` and
-    `value`, with `position` for a list and `map_key` for a map. It adds a state to a snapshot that no operator has
-    continued, or begins one. Rows may be in any partitions; the driver has those of one subtask in memory at a time.
+    `value`, with `position` for a list and `map_key` for a map. A write creates a first snapshot, or adds a state to a
+    snapshot that no operator has continued. Rows may be in any partition; the driver holds the rows of one subtask in
+    memory at a time.
 
     Parameters
     ----------
     spark : SparkSession
-        Classic or Connect. For all its Python data sources `spark.sql.python.filterPushdown.enabled` is set.
+        Classic or Connect. `spark.sql.python.filterPushdown.enabled` is set for all its Python data sources.
 
     Examples
     --------
@@ -54,12 +54,12 @@ class SnapshotDataSource(DataSource):
         return "keygroups"
 
     def schema(self) -> StructType:
-        """Return the columns, and settle the version that will be read."""
+        """Return the columns, and fix the version that will be read."""
         snapshot = self._snapshot()
         return spark_schema(stored_schema(snapshot, self._what(snapshot)), self._what(snapshot))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of the version that was settled."""
+        """Return the reader of the fixed version."""
         snapshot = self._snapshot()
         return reader_of(snapshot, self._what(snapshot), schema)
 
@@ -72,12 +72,8 @@ class SnapshotDataSource(DataSource):
     def _snapshot(self) -> Snapshot:
         options = SourceOptions(self.options)
         options.check()
-        store = options.store()
-        version = options.number("version")
-        snapshot = store.latest() if version is None else store.load(version)
-        if snapshot is None:
-            raise SnapshotNotFound(store.uri)
-        # Spark keeps this object's pickle: later calls read what `schema` has looked at.
+        snapshot = options.store().load(options.number("version"))
+        # Spark keeps a pickle of this object, so later calls read the version that `schema` has used.
         self.options["version"] = str(snapshot.version)
         return snapshot
 

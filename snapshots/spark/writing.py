@@ -1,8 +1,8 @@
-"""The writing side of the data source: a state of a first snapshot, from the rows of a DataFrame.
+"""The writing side of the data source: writes a state of a first snapshot from the rows of a DataFrame.
 
-Spark gives a writer the partitions as they are. So tasks deal their rows to files, one for each subtask, under a name
-of the attempt's own; the driver makes the parts of the subtasks from these, one after the other, and commits them
-together. Files of attempts that failed, or were one too many, are named by nobody and are collected as garbage.
+Spark passes the partitions to a writer unchanged. So each task distributes its rows to files, one per subtask, under
+names of its attempt. The driver makes the parts of the subtasks from these files, one after the other, and commits
+them together. Nothing refers to the files of failed or superfluous attempts, so they are collected as garbage.
 """
 
 from __future__ import annotations
@@ -15,46 +15,46 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from keygroups.descriptors import AggregatingState, ListState, MapState, ReducingState, StateDescriptor, ValueState
 from keygroups.errors import ConfigError
 from keygroups.ranges import check_parallelism, default_max_parallelism, range_of
-from snapshots.buckets import by_key_group
-from snapshots.columns import index_columns, keyed_schema
+from snapshots.commit.pending import PendingSnapshot
+from snapshots.commit.writer import SubtaskHandle
 from snapshots.errors import IncompatibleSnapshot
-from snapshots.files import FileLabel, FileWriter, KeyedWriter
 from snapshots.filesystem import Folder
-from snapshots.manifest import Channel, Manifest
-from snapshots.parquet import KEY_GROUP
-from snapshots.pending import PendingSnapshot
-from snapshots.rows import RowEncoding, check_whole
-from snapshots.schemas import ENTRY_COLUMNS, state_info
+from snapshots.format.columns import index_columns, keyed_schema
+from snapshots.format.files import FileLabel, FileWriter, KeyedWriter
+from snapshots.format.manifest import Channel, Manifest
+from snapshots.format.parquet import KEY_GROUP
+from snapshots.format.schemas import ENTRY_COLUMNS, state_info
 from snapshots.spark.options import SourceOptions
-from snapshots.writer import SubtaskHandle
+from snapshots.spark.types import arrow_schema_of
+from snapshots.upkeep.buckets import by_key_group
+from snapshots.upkeep.user_rows import RowEncoding, check_whole
 
 STAGED_BYTES = 64 * 2**20
-"""A task keeps so much in memory before it writes what it has for each subtask."""
+"""How much a task collects in memory before it writes the rows of each subtask."""
 
 
 @dataclass
 class StagedFiles(WriterCommitMessage):
-    """What one task has written: by subtask, the files with its rows."""
+    """The files that one task has written, by subtask."""
 
     by_subtask: dict[int, list[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is written.
+    """The target of a write.
 
     Attributes
     ----------
     encoding : RowEncoding
-        How rows become those of the state.
+        Converts the rows to those of the state.
     parallelism : int
-        Of the snapshot.
+        The parallelism of the snapshot.
     """
 
     encoding: RowEncoding
@@ -62,23 +62,23 @@ class Target:
 
 
 class StateWriter(DataSourceArrowWriter):
-    """Writes a state; the driver and every task have a copy.
+    """Writes a state; the driver and every task have their own copy.
 
     Parameters
     ----------
     options : SourceOptions
-        Of the write.
+        The options of the write.
     schema : StructType
-        Of the DataFrame.
+        The schema of the DataFrame.
     overwrite : bool
-        Whether a state of that name may be there already, and is replaced.
+        Whether to replace an existing state of that name.
 
     Raises
     ------
     ConfigError
-        An option is missing or can never work, or the columns are not those of a state.
+        An option is missing or invalid, or the columns are not those of a state.
     IncompatibleSnapshot
-        The newest snapshot has been written by a running operator, or has that state and `overwrite` is false.
+        An operator wrote the newest snapshot, or it already has that state and `overwrite` is false.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
@@ -87,10 +87,10 @@ class StateWriter(DataSourceArrowWriter):
         name = options.required("state")
         if parent is not None:
             _check_parent(parent, name, overwrite)
-        self._target = _target(options, to_arrow_schema(schema, timezone="UTC"), name, parent)
+        self._target = _target(options, arrow_schema_of(schema, "UTC"), name, parent)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedFiles:
-        """Deal the rows of a partition to files, one for each subtask; whatever an attempt writes is its own."""
+        """Distribute the rows of a partition to files, one per subtask; no other attempt writes to them."""
         target, staging = self._target, _Staging(self._pending.folder)
         for batch in iterator:
             for rows in target.encoding.tables(batch):
@@ -104,14 +104,14 @@ class StateWriter(DataSourceArrowWriter):
         return staging.finish()
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Write the part of every subtask from what the tasks have written, and commit them all."""
+        """Write the part of every subtask from the files of the tasks, and commit all parts together."""
         staged = [message for message in messages if isinstance(message, StagedFiles)]
         pending, target = self._pending, self._target
         by_subtask = [
             [name for message in staged for name in message.by_subtask.get(subtask, ())]
             for subtask in range(target.parallelism)
         ]
-        # A DataFrame's keys are of one type, so all files of rows have the same columns.
+        # The keys of a DataFrame have one type, so all files with rows have the same columns.
         some = next((names[0] for names in by_subtask if names), None)
         columns = index_columns(target.encoding.info.kind)
         schema = (
@@ -125,13 +125,13 @@ class StateWriter(DataSourceArrowWriter):
         self.abort(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove what the tasks have written for the driver; nothing refers to it."""
+        """Remove the files that the tasks wrote for the driver; nothing refers to them."""
         staged = [message for message in messages if isinstance(message, StagedFiles)]
         self._pending.folder.delete([n for message in staged for names in message.by_subtask.values() for n in names])
 
 
 class _Staging:
-    """What an attempt at a task has for each subtask: rows in memory, and Arrow files."""
+    """Collects the rows of one attempt by subtask, in memory and in Arrow files."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
@@ -163,7 +163,7 @@ class _Staging:
 def _check_parent(parent: Manifest, name: str, overwrite: bool) -> None:
     has_run = parent.source_position is not None or parent.in_flight_count or parent.operator_states
     if has_run:
-        # Its source position, outputs and elements in flight belong to the state that they were cut with.
+        # Its source position, outputs and in-flight elements belong to the state of the same cut.
         raise IncompatibleSnapshot("the writer", "no operator", "an operator", "write to the folder of a new operator")
     if parent.state(name) is not None and not overwrite:
         raise IncompatibleSnapshot("a state", "not there yet", name, "use .mode('overwrite'), or another name")
@@ -172,7 +172,7 @@ def _check_parent(parent: Manifest, name: str, overwrite: bool) -> None:
 def _target(options: SourceOptions, columns: pa.Schema, name: str, parent: Manifest | None) -> Target:
     parallelism = options.number("parallelism") or (None if parent is None else parent.parallelism)
     if parallelism is None:
-        raise ConfigError("parallelism", None, "there is no snapshot yet that says it: .option('parallelism', …)")
+        raise ConfigError("parallelism", None, "there is no snapshot yet to take it from: .option('parallelism', …)")
     key_groups = options.number("max_parallelism") or (
         default_max_parallelism(parallelism) if parent is None else parent.max_parallelism
     )
@@ -216,7 +216,7 @@ def _read(folder: Folder, name: str) -> pa.Table:
 def _write_subtask(
     pending: PendingSnapshot, target: Target, schema: pa.Schema, subtask: int, names: Sequence[str]
 ) -> SubtaskHandle:
-    """Write a subtask's part; its rows are in memory meanwhile."""
+    """Write a subtask's part; all its rows are in memory during the call."""
     encoding, parent = target.encoding, pending.parent
     info, owned = encoding.info, range_of(subtask, target.parallelism, encoding.max_parallelism)
     staged = [_read(pending.folder, name) for name in names]

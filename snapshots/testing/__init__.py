@@ -1,6 +1,6 @@
-"""What shows that a storage can be trusted: wrappers that count, slow down and fail, and a contract to test it with.
+"""Tools to test a storage: wrappers that count, slow down and fail, and a contract that every storage must fulfil.
 
-`snapshots.testing.contract` holds the contract; it needs pytest, so it is imported by itself.
+`snapshots.testing.contract` holds the contract. Import it explicitly, because it needs pytest.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What every filesystem must do that snapshots are committed on, as tests.
+"""The contract of filesystems for snapshots, as tests.
 
-Inherit from `FolderContract` in a test of your own, with a fixture `folder` that gives an empty folder::
+Inherit from `FolderContract` in your own test, with a fixture `folder` that returns an empty folder::
 
     class TestMyStorage(FolderContract):
         @pytest.fixture
@@ -26,18 +26,18 @@ from snapshots.testing.threads import restless_threads
 
 RACERS = 8
 PAUSE = 0.0002
-"""Seconds between two looks of a reader, so that it leaves the processor to the writers."""
+"""Seconds between two reads of a reader, so that the writers get the processor."""
 
 
 class FolderContract:
-    """The promises of `Folder`, above all that of `create`.
+    """Tests the promises of `Folder`, above all that of `create`.
 
     Attributes
     ----------
     rounds : int
-        How often writers race; fewer for a storage that is far away.
+        How often writers race; use fewer rounds for a distant storage.
     large_bytes : int
-        The size of a large file: above what a client puts in one request, where there is such a limit.
+        The size of a large file: larger than what a client puts in one request, if there is such a limit.
     is_shared : bool
         Whether other processes see the folder.
     """
@@ -47,8 +47,8 @@ class FolderContract:
     is_shared: ClassVar[bool] = True
 
     def reopened(self, folder: Folder) -> Folder:
-        """Return the same folder, opened by somebody else."""
-        copy: Folder = pickle.loads(pickle.dumps(folder))  # noqa: S301 - of our own making
+        """Return the same folder as another process would open it."""
+        copy: Folder = pickle.loads(pickle.dumps(folder))  # noqa: S301 - the pickle is our own
         return copy
 
     def test_what_was_created_is_read_whole_and_in_ranges(self, folder: Folder) -> None:
@@ -94,7 +94,7 @@ class FolderContract:
         assert folder.names("manifests") == ["1"]
 
     def test_one_of_many_racing_writers_wins_and_no_reader_sees_a_part(self, folder: Folder) -> None:
-        """A check that is followed by a write lets two writers win; a plain write shows its beginning to a reader."""
+        """A check followed by a write would let two writers win, and a plain write would show readers a part."""
         contents = [bytes([racer]) * 20_000 for racer in range(RACERS)]
         start = threading.Barrier(RACERS)
 
@@ -142,7 +142,7 @@ class FolderContract:
         assert folder.names("manifests") == ["1", "10", "2"]
 
     def test_a_large_file_is_created_only_once(self, folder: Folder) -> None:
-        """Clients put large objects in parts, and the condition of that is another one."""
+        """Clients put large objects in parts, for which the condition is a different one."""
         first = bytes(self.large_bytes)
         folder.create("manifests/1", first)
 
@@ -153,7 +153,7 @@ class FolderContract:
 
     def test_one_of_many_racing_processes_wins(self, folder: Folder) -> None:
         if not self.is_shared:
-            pytest.skip("what is in the memory of one process is not seen by others")
+            pytest.skip("other processes do not see the memory of this one")
         rounds = max(self.rounds // 10, 5)
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(2, mp_context=spawn) as pool:
@@ -242,7 +242,7 @@ def _race(folder: Folder, content: bytes, rounds: int) -> list[bool]:
 
 @contextmanager
 def looking(folder: Folder, contents: list[bytes], rounds: int) -> Iterator[Callable[[], list[str]]]:
-    """Read what others create all the while; gives the names of which a part was seen."""
+    """Keep reading what others create; yields a function that returns the names whose content was seen in part."""
     torn: list[str] = []
     over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""A folder that fails at chosen operations, in the ways in which storage and processes fail."""
+"""A folder that fails at chosen operations, as storage and processes do."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _T = TypeVar("_T")
 
 
 class Crash(BaseException):
-    """The process is dead: no handler of errors runs, and no operation reaches the storage any more."""
+    """The process has died: no error handler runs, and no further operation reaches the storage."""
 
 
 class Fault(Enum):
-    """What goes wrong with one operation."""
+    """The kinds of failures of an operation."""
 
     CRASH_BEFORE = "the process dies before it"
     CRASH_DURING = "the process dies in the middle of it: a part is stored, but never under a created name"
@@ -31,24 +31,24 @@ class Fault(Enum):
 
 
 class FaultyFolder(FolderWrapper):
-    """Fails at the operations with the given numbers. Any thread may call any method; one at a time has an effect.
+    """Fails at the operations with the given numbers. Any thread may call any method; operations are serialized.
 
     Parameters
     ----------
     inner : Folder
         The folder that does the work.
     faults : mapping of int to Fault
-        By the number of the operation; the first is 0.
+        The faults by the number of the operation; the first is 0.
     seed : int
-        Of where a write is torn.
+        The seed that decides where a write is torn.
     fresh : collection of str
-        Sub-folders whose listings are never stale. Commits and retention count on those of ``expired`` and ``pins``;
-        S3, GCS, Azure and POSIX filesystems list what is there.
+        Sub-folders whose listings are never stale. Commits and retention rely on fresh listings of ``expired`` and
+        ``pins``, which S3, GCS, Azure and POSIX filesystems provide.
 
     Attributes
     ----------
     operations : list of str
-        What was asked for so far.
+        The operations so far.
 
     Examples
     --------
@@ -65,7 +65,7 @@ class FaultyFolder(FolderWrapper):
         super().__init__(inner)
         self._fresh = frozenset(fresh)
         self._faults = dict(faults)
-        self._random = random.Random(seed)  # noqa: S311 - not for secrets
+        self._random = random.Random(seed)  # noqa: S311 - no secret depends on it
         self._lock = threading.RLock()
         self._is_dead = False
         self._late: list[tuple[int, Callable[[], object]]] = []
@@ -73,7 +73,7 @@ class FaultyFolder(FolderWrapper):
         self.operations: list[str] = []
 
     def around(self, operation: Operation, name: str, data: bytes | None, run: Callable[[], _T]) -> _T:
-        """Run one operation, or what its fault leaves of it."""
+        """Run one operation, as far as its fault allows."""
         with self._lock:
             if self._is_dead:
                 raise Crash
@@ -87,7 +87,7 @@ class FaultyFolder(FolderWrapper):
             return self._fail(fault, operation, name, data, run)
 
     def settle(self) -> None:
-        """Let take place what is late."""
+        """Carry out late operations now."""
         with self._lock:
             self._run_late(len(self.operations) + 2)
 
@@ -130,7 +130,7 @@ class FaultyFolder(FolderWrapper):
         if operation == "write":
             self.inner.write(name, part)
         else:
-            # What is created or replaced is atomic; what may stay is a temporary file beside it.
+            # Creating and replacing are atomic, but a temporary file may stay beside the target.
             self.inner.write(f"{name.rpartition('/')[0] or 'data'}/.{self._random.getrandbits(64):x}.tmp", part)
 
     def _run_late(self, number: int) -> None:
@@ -140,4 +140,4 @@ class FaultyFolder(FolderWrapper):
             try:
                 run()
             except OSError:
-                continue  # nobody waits for the answer
+                continue  # nobody waits for its result

@@ -1,4 +1,4 @@
-"""Threads that meet each other."""
+"""Makes races between threads likely."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def restless_threads() -> Iterator[None]:
-    """Let Python switch threads as often as it can, so that a race is met in a few rounds."""
+    """Make Python switch threads as often as possible, so that a race shows within a few rounds."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

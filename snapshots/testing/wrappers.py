@@ -1,4 +1,4 @@
-"""Folders around a folder: every operation passes through one method, which may count it, delay it or let it fail."""
+"""Wrappers of folders: every operation passes through one method, which may count it, delay it or make it fail."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Operation = Literal["create", "write", "replace", "read", "open", "size", "exist
 
 
 class FolderWrapper(Folder):
-    """Passes every operation on to another folder. Any thread may call any method.
+    """Forwards every operation to another folder. Any thread may call any method.
 
-    Subclasses override `around`. Use it as any folder: ``SnapshotStore.on(CountingFolder(open_folder(uri)))``.
+    Subclasses override `around`. Use it like any folder: ``SnapshotStore.on(CountingFolder(open_folder(uri)))``.
 
     Parameters
     ----------
@@ -29,6 +29,11 @@ class FolderWrapper(Folder):
         super().__init__(inner.filesystem, inner.root)
         self.inner = inner
 
+    @property
+    def parent(self) -> Folder | None:
+        """The parent of the inner folder, which is not wrapped."""
+        return self.inner.parent
+
     def around(self, operation: Operation, name: str, data: bytes | None, run: Callable[[], _T]) -> _T:
         """Run one operation.
 
@@ -37,11 +42,11 @@ class FolderWrapper(Folder):
         operation : str
             The method of `Folder`; reads of an open file are "read".
         name : str
-            The file or sub-folder; the first of several.
+            The file or sub-folder; if there are several, the first.
         data : bytes or None
-            What is to be stored.
+            The data to store.
         run : callable
-            Does it, in the inner folder.
+            Runs the operation on the inner folder.
         """
         return run()
 
@@ -67,11 +72,11 @@ class FolderWrapper(Folder):
         return cast("BinaryIO", _WrappedFile(file, self, name))
 
     def size(self, name: str) -> int:
-        """Ask for a file's size."""
+        """Return a file's size."""
         return self.around("size", name, None, lambda: self.inner.size(name))
 
     def exists(self, name: str) -> bool:
-        """Ask whether there is a file."""
+        """Return whether a file exists."""
         return self.around("exists", name, None, lambda: self.inner.exists(name))
 
     def names(self, folder: str) -> list[str]:
@@ -83,7 +88,7 @@ class FolderWrapper(Folder):
         return self.around("files", folder, None, lambda: self.inner.files(folder))
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """List the sizes of files whose names begin alike."""
+        """List the sizes of the files with a prefix."""
         return self.around("files", prefix, None, lambda: self.inner.sizes(prefix))
 
     def delete(self, names: Sequence[str]) -> None:
@@ -111,14 +116,14 @@ class _WrappedFile:
 
 
 class CountingFolder(FolderWrapper):
-    """Counts the operations and the bytes that went each way.
+    """Counts operations, and the bytes written and read.
 
     Attributes
     ----------
     operations : Counter of str
-        By operation.
+        The number of calls by operation.
     bytes_written, bytes_read : int
-        Contents only.
+        The bytes of contents only.
 
     Examples
     --------
@@ -137,13 +142,13 @@ class CountingFolder(FolderWrapper):
         self.reset()
 
     def reset(self) -> None:
-        """Start to count from zero."""
+        """Reset all counters to zero."""
         self.operations: Counter[str] = Counter()
         self.bytes_written = 0
         self.bytes_read = 0
 
     def around(self, operation: Operation, name: str, data: bytes | None, run: Callable[[], _T]) -> _T:
-        """Count one operation, whether it succeeds or not."""
+        """Count and run one operation; it counts even if it fails."""
         with self._lock:
             self.operations[operation] += 1
             self.bytes_written += 0 if data is None else len(data)
@@ -155,16 +160,16 @@ class CountingFolder(FolderWrapper):
 
 
 class SlowFolder(FolderWrapper):
-    """Adds a latency to every operation, as a network would.
+    """Adds latency to every operation, as a network would.
 
     Parameters
     ----------
     inner : Folder
         The folder that does the work.
     latency_seconds : float
-        Of each operation.
+        The latency of each operation.
     bytes_per_second : float, optional
-        Adds the time that contents take.
+        Also adds the transfer time of contents at this rate.
     """
 
     def __init__(self, inner: Folder, latency_seconds: float, bytes_per_second: float | None = None) -> None:
@@ -173,7 +178,7 @@ class SlowFolder(FolderWrapper):
         self._bytes_per_second = bytes_per_second
 
     def around(self, operation: Operation, name: str, data: bytes | None, run: Callable[[], _T]) -> _T:
-        """Run an operation, then wait as long as it would have taken."""
+        """Run an operation, then wait for the added time."""
         result = run()
         moved = data if data is not None else result
         seconds = self._latency_seconds

@@ -15,7 +15,7 @@ import pytest
 from tests.packaging.conftest import ROOT, run
 
 PACKAGES = ("keygroups", "snapshots", "async_op")
-SMOKE = ("tests/unit/test_ranges.py", "tests/unit/test_golden.py", "tests/operator/test_stream.py")
+SMOKE = ("tests/keygroups/test_ranges.py", "tests/snapshots/format/test_golden.py", "tests/async_op/test_stream.py")
 
 
 @pytest.fixture(scope="module")

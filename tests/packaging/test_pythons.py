@@ -15,34 +15,36 @@ import pytest
 from tests.packaging.conftest import ROOT, SUPPORTED, interpreter, run
 
 SUBSET = (
-    "tests/unit/test_ranges.py",
-    "tests/unit/test_hashing.py",
-    "tests/unit/test_codec.py",
-    "tests/unit/test_errors.py",
-    "tests/unit/test_golden.py",
-    "tests/unit/test_delta.py",
-    "tests/unit/test_evolution.py",
-    "tests/unit/test_identity.py",
-    "tests/unit/test_layers.py",
-    "tests/unit/test_operator_state.py",
-    "tests/unit/test_reading.py",
-    "tests/unit/test_keyed_state.py",
-    "tests/unit/test_rewrite.py",
-    "tests/unit/test_arrow.py",
-    "tests/unit/test_commit.py",
-    "tests/unit/test_commit_outcome.py",
-    "tests/unit/test_restore.py",
-    "tests/unit/test_row_groups.py",
-    "tests/unit/test_snapshot_store.py",
-    "tests/unit/test_state_kinds.py",
-    "tests/unit/cli/test_app.py",
-    "tests/unit/cli/test_doctor.py",
-    "tests/unit/cli/test_exit_codes.py",
-    "tests/unit/cli/test_inspect.py",
-    "tests/unit/cli/test_repartition.py",
-    "tests/unit/cli/test_sizes.py",
-    "tests/unit/cli/test_verify.py",
-    "tests/operator",
+    "tests/keygroups/test_ranges.py",
+    "tests/keygroups/test_hashing.py",
+    "tests/keygroups/test_codec.py",
+    "tests/keygroups/test_errors.py",
+    "tests/snapshots/format/test_golden.py",
+    "tests/snapshots/commit/test_delta.py",
+    "tests/snapshots/format/test_evolution.py",
+    "tests/keygroups/state/test_identity.py",
+    "tests/snapshots/format/test_layers.py",
+    "tests/snapshots/format/test_operator_state.py",
+    "tests/snapshots/restore/test_reading.py",
+    "tests/keygroups/state/test_keyed_state.py",
+    "tests/snapshots/upkeep/test_rewrite.py",
+    "tests/keygroups/test_values.py",
+    "tests/snapshots/commit/test_commit.py",
+    "tests/snapshots/commit/test_commit_outcome.py",
+    "tests/snapshots/restore/test_restore.py",
+    "tests/snapshots/format/test_row_groups.py",
+    "tests/snapshots/test_snapshot_store.py",
+    "tests/keygroups/state/test_state_kinds.py",
+    "tests/snapshots/cli/test_app.py",
+    "tests/snapshots/cli/test_doctor.py",
+    "tests/snapshots/cli/test_exit_codes.py",
+    "tests/snapshots/cli/test_inspect.py",
+    "tests/snapshots/cli/test_repartition.py",
+    "tests/snapshots/cli/test_sizes.py",
+    "tests/snapshots/cli/test_verify.py",
+    "tests/async_op",
+    "--ignore=tests/async_op/metrics",
+    "--ignore=tests/async_op/spark",
     "tests/packaging/test_imports.py",
 )
 TOOLS = ("blockbuster", "duckdb", "hypothesis", "pytest", "pytest-asyncio", "pytest-timeout")
@@ -51,7 +53,7 @@ PANDAS = "pandas>=2.2,<3"
 OF_PANDAS = "ignore:The 'generic' unit for NumPy:DeprecationWarning"
 # Arrow before 26 cannot read a Parquet file with a null in a list of fixed size that it has written itself.
 BROKEN_IN_ARROW = (
-    "tests/unit/test_arrow.py::TestToArrow::test_values_have_the_declared_type_here_and_in_later_snapshots"
+    "tests/keygroups/test_values.py::TestToArrow::test_values_have_the_declared_type_here_and_in_later_snapshots"
     "[fixed_size_list<item: int64>[2]-value19]"
 )
 

@@ -29,7 +29,8 @@ from keygroups import ListState, MapState, ValueState, key_group_of, subtask_of
 from keygroups.state import Expiring
 from keygroups.state.timers import EVENT_TIME, PROCESSING_TIME, Timer
 from snapshots import SnapshotStore, SubtaskRestore, SubtaskSnapshot
-from snapshots.compaction import compact
+from snapshots.format.in_flight_elements import RestoredQueue
+from snapshots.upkeep.compaction import compact
 from tests.simulation.virtual_loop import VirtualClock, VirtualLoop
 
 HISTORY = ListState("history")
@@ -178,6 +179,7 @@ class Subtask:
         self.newest: int | None = None
         if restore is not None:
             queue = restore.queue()
+            run.check_places(queue)
             watermarks = [element.timestamp for element in queue.elements if element.is_watermark]
             self.newest = (watermarks or [queue.watermark])[-1]
         self.operator = AsyncWaitOperator(
@@ -197,8 +199,9 @@ class Subtask:
     def _take(self, output: Record | Watermark) -> None:
         self.outputs.append(output)
         if isinstance(output, Watermark):
-            table: Any = self.operator._scope.backend.tables[EVENT_TIME.name]
-            kept = timers_of([table._groups])
+            parts: Any = self.operator._parts
+            table = parts.scope.backend.tables[EVENT_TIME.name]
+            kept = {key: set(times) for group in parts.runtime.key_groups for key, times in table.load(group).items()}
             late = [(key, timestamp) for key, timestamps in kept.items() for timestamp in timestamps]
             assert all(timestamp > output.timestamp for _, timestamp in late), f"{output} leaves before {sorted(late)}"
 
@@ -215,8 +218,29 @@ class Subtask:
 
 def timers_of(tables: Iterable[Any]) -> dict[Any, set[int]]:
     """Return the timers, by key, of groups as they are cut."""
-    groups = [group if isinstance(group, dict) else group.load() for table in tables for group in table.values()]
+    groups = [group.load() for table in tables for group in table.values()]
     return {key: set(timestamps) for group in groups for key, timestamps in group.items()}
+
+
+class Place(NamedTuple):
+    """Where an element stood: in which queue, at which place, behind which watermark."""
+
+    subtask: int
+    number: int
+    watermark: int | None
+
+
+def places_of(cuts: Iterable[SubtaskSnapshot]) -> dict[tuple[Any, str | None], Place]:
+    """Return the places of all elements by key and id."""
+    places = {}
+    for cut in cuts:
+        watermark = cut.watermark
+        for number, element in enumerate(cut.in_flight):
+            if element.is_watermark:
+                watermark = element.timestamp
+            else:
+                places[element.key, element.element_id] = Place(cut.subtask_index, number, watermark)
+    return places
 
 
 class Run:
@@ -242,11 +266,25 @@ class Run:
         self.numbers = iter(range(sys.maxsize))
         self.accepted: set[int] = set()
         self.outputs: list[Any] = []
+        self.places: dict[tuple[Any, str | None], Place] = {}
         self.restarts = 0
         self.is_finishing = False
 
     def owner(self, key: str, parallelism: int) -> int:
         return subtask_of(key_group_of(key, self.groups), parallelism, self.groups)
+
+    def check_places(self, queue: RestoredQueue) -> None:
+        """Object where elements of one old subtask, or a watermark and what stood before it, have changed places."""
+        watermark, last = queue.watermark, dict[int, int]()
+        for element in queue.elements:
+            if element.is_watermark:
+                watermark = element.timestamp
+                continue
+            place = self.places[element.key, element.element_id]
+            assert place.number > last.get(place.subtask, -1), f"{element} is restored out of order"
+            last[place.subtask] = place.number
+            is_before = watermark is None or (place.watermark is not None and watermark <= place.watermark)
+            assert is_before, f"{element} is restored behind the watermark {watermark}, not {place.watermark}"
 
     async def go(self) -> None:
         while not await self._run_once():
@@ -296,6 +334,7 @@ class Run:
         for cut in cuts:
             histories |= self._check(cut)
         self.store.write(cuts)
+        self.places = places_of(cuts)
         values = [element.value for cut in cuts for element in cut.in_flight if not element.completed]
         pending = {value[0] for value in values if isinstance(value, tuple) and not isinstance(value, Timer)}
         done = {number for history in histories.values() for kind, number, _ in history if kind == "record"}
@@ -308,7 +347,7 @@ class Run:
     def _check(self, cut: SubtaskSnapshot) -> dict[str, list[list[Any]]]:
         tables: dict[str, dict[Any, Any]] = {}
         for state in cut.states:
-            groups = [group if isinstance(group, dict) else group.load() for group in state.groups.values()]
+            groups = [group.load() for group in state.groups.values()]
             tables[state.descriptor.name] = {key: content for group in groups for key, content in group.items()}
         histories = {key: list(history) for key, history in tables["history"].items()}
         in_flight = {

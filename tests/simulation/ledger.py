@@ -18,6 +18,7 @@ from async_op.resilience import Resilience
 from snapshots import InFlightElement
 from tests.simulation.limits import SubtaskLimits
 from tests.simulation.scenario import Item, Scenario
+from tests.simulation.virtual_loop import VirtualLoop
 
 EPSILON = 1e-6
 
@@ -55,8 +56,10 @@ class Committed:
 class Ledger:
     """The account of one seed, over all restarts."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, loop: VirtualLoop) -> None:
         self.scenario = scenario
+        self.now = loop.time
+        self.threads = loop.threads
         self.items: dict[int, Item] = {item.index: item for item in scenario.items if isinstance(item, Item)}
         self.committed = Committed()
         self.violations: list[Violation] = []
@@ -73,8 +76,9 @@ class Ledger:
             call.counts = False
         self.restarts += 1
         self.finishing = False
+        self.stopping = False
         self.crashed = False
-        self.offered: set[int] = set(self.committed.accepted)
+        self.offered: dict[int, float] = dict.fromkeys(self.committed.accepted, self.now())
         self.active = {}
         self.running_keys: dict[str, Call] = {}
         self.outcomes: dict[int, Any] = {}
@@ -100,8 +104,9 @@ class Ledger:
         """Note what a subtask's calls may do."""
         settings = self.scenario.resilience or Resilience()
         rate = None if settings.rate_limit is None else settings.rate_limit.share(subtask, parallelism)
-        sees_ends = self.scenario.kind != "callback"
-        self.limits[subtask] = SubtaskLimits(settings, rate, self.scenario.capacity, self.check, sees_ends=sees_ends)
+        sees_ends = self.scenario.kind in {"coroutine", "batch"}
+        parts = (settings, rate, self.scenario.capacity, self.check, self.now)
+        self.limits[subtask] = SubtaskLimits(*parts, sees_ends=sees_ends)
 
     def check_restored(self, restored: Sequence[int]) -> None:
         """All that was in flight is taken over, by one subtask each."""
@@ -127,15 +132,24 @@ class Ledger:
     def start_clock(self, index: int) -> None:
         """Note when an element's time will be over: it has just been accepted."""
         if self.scenario.timeout is not None:
-            self.deadlines.setdefault(index, asyncio.get_running_loop().time() + self.scenario.timeout)
+            self.deadlines.setdefault(index, self.now() + self.scenario.timeout)
+
+    def _start_clock_late(self, index: int, ctx: InvocationContext) -> None:
+        """The call of an element may begin before its feeder learns that it was accepted, some time since it came."""
+        if self.scenario.timeout is None or index in self.deadlines:
+            return
+        self.deadlines[index] = self.now() + (ctx.remaining or 0.0)
+        accepted_at = self.deadlines[index] - self.scenario.timeout
+        is_possible = self.offered[index] - EPSILON <= accepted_at <= self.now() + EPSILON
+        self.check(is_possible, f"{index} has {ctx.remaining} s left, but came at {self.offered[index]}")
 
     def call_begins(self, index: int, ctx: InvocationContext) -> Call:
-        now = asyncio.get_running_loop().time()
+        now = self.now()
         call = Call(index, self.calls[index])
         self.calls[index] += 1
         self.check(not self.crashed, f"{index} is called after close")
         self.check(index in self.offered, f"{index} is called before it came")
-        self.start_clock(index)  # with eager tasks, the call begins before `process` returns
+        self._start_clock_late(index, ctx)
         self.check(index not in self.committed.done, f"{index} is paid for twice")
         self.check(index not in self.active, f"{index} is called while it runs")
         self.check(index not in self.timed_out, f"{index} is called after its time was over")
@@ -145,7 +159,7 @@ class Ledger:
         self.attempts[index] = attempt
         attempts_max = self.scenario.retry.max_attempts if self.scenario.retry else 1
         self.check(attempt <= attempts_max, f"{index} is tried once too often")
-        early = not self.finishing and now < self.not_before.get(index, 0.0) - EPSILON
+        early = now < self.not_before.get(index, 0.0) - EPSILON
         self.check(not early, f"{index} is tried again too early")
         self._check_context(index, ctx)
         self._enter(call)
@@ -156,7 +170,7 @@ class Ledger:
         return call
 
     def timeout_begins(self, index: int, ctx: InvocationContext) -> Call:
-        now = asyncio.get_running_loop().time()
+        now = self.now()
         self.check(index not in self.committed.done, f"{index} times out although it is done")
         self.check(index not in self.timed_out, f"{index} times out twice")
         self.check(now >= self.deadlines[index] - EPSILON, f"{index} times out too early")
@@ -169,6 +183,12 @@ class Ledger:
         self._enter(call)
         return call
 
+    def check_in_time(self, index: int) -> None:
+        """A pending element whose time is over has been asked for its fallback, unless it waits for its key."""
+        if self.scenario.mode != "key_ordered" and not self.scenario.stateful:
+            is_over = asyncio.get_running_loop().time() > self.deadlines[index] + EPSILON
+            self.check(not is_over or index in self.timed_out, f"{index} does not time out")
+
     def call_ends(self, call: Call, outcome: Any) -> None:
         """Note what a call returned, or raised."""
         if not call.counts:
@@ -178,7 +198,7 @@ class Ledger:
             return
         self.outcomes[call.index] = outcome
         delay = getattr(outcome, "seconds", self.scenario.retry_delay)
-        self.not_before[call.index] = asyncio.get_running_loop().time() + (delay or 0.0)
+        self.not_before[call.index] = self.now() + (delay or 0.0)
 
     def _enter(self, call: Call) -> None:
         key = self.items[call.index].key
@@ -202,7 +222,7 @@ class Ledger:
         self.check(ctx.idempotency_key == known, f"{index} has changed its id")
         self.check(not self.scenario.named or known == f"row-{index}", f"{index} has lost its id")
         if self.scenario.timeout is not None:
-            left = self.deadlines[index] - asyncio.get_running_loop().time()
+            left = self.deadlines[index] - self.now()
             self.check(abs((ctx.remaining or 0.0) - max(0.0, left)) < EPSILON, f"{index} has {ctx.remaining} s left")
 
     # -- snapshots
@@ -246,5 +266,5 @@ def stored(cuts: Sequence[Any], state: str) -> dict[Any, Any]:
         for table in cut.states:
             if table.descriptor.name == state:
                 for group in table.groups.values():
-                    content |= group if isinstance(group, dict) else group.load()
+                    content |= group.load()
     return content

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import random
 from collections.abc import Callable, Iterator
@@ -40,14 +39,22 @@ def resilience_of(seed: int) -> Resilience | None:
 class SubtaskLimits:
     """The models of one subtask's limits.
 
-    A call of a callback function goes on when the operator has given it up; then its end is not seen, so `sees_ends`
-    is false.
+    A call on another thread, or of a callback function, goes on when the operator has given it up; then its end is not
+    seen, so `sees_ends` is false.
     """
 
     def __init__(
-        self, settings: Resilience, rate: RateLimit | None, capacity: int, check: Check, *, sees_ends: bool
+        self,
+        settings: Resilience,
+        rate: RateLimit | None,
+        capacity: int,
+        check: Check,
+        now: Callable[[], float],
+        *,
+        sees_ends: bool,
     ) -> None:
         self._check = check
+        self._now = now
         self._rate = rate
         self._begun: list[float] = []
         self._running = 0
@@ -56,7 +63,7 @@ class SubtaskLimits:
             self._running_max = settings.concurrency.maximum or max(capacity, settings.concurrency.minimum)
         self._breaker = None
         if settings.circuit_breaker is not None and sees_ends:
-            self._breaker = BreakerModel(settings.circuit_breaker, check)
+            self._breaker = BreakerModel(settings.circuit_breaker, check, now)
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -74,7 +81,7 @@ class SubtaskLimits:
                 self._breaker.ends(state, failed=failed)
 
     def _begins(self) -> None:
-        now = asyncio.get_running_loop().time()
+        now = self._now()
         self._begun.append(now)
         self._check(self._running < self._running_max, f"{self._running + 1} calls are under way")
         if self._rate is None:
@@ -88,9 +95,10 @@ class SubtaskLimits:
 class BreakerModel:
     """A circuit breaker that only watches."""
 
-    def __init__(self, settings: CircuitBreaker, check: Check) -> None:
+    def __init__(self, settings: CircuitBreaker, check: Check, now: Callable[[], float]) -> None:
         self._settings = settings
         self._check = check
+        self._now = now
         self._state = 0
         self._outcomes: list[bool] = []
         self._half_open_at: float | None = None
@@ -98,7 +106,7 @@ class BreakerModel:
 
     def begins(self) -> int:
         """Object if no call may begin now; returns the state in which it does."""
-        now = asyncio.get_running_loop().time()
+        now = self._now()
         if self._half_open_at is not None:
             self._check(now >= self._half_open_at - EPSILON, "a call is made though the circuit is open")
             self._probes += 1
@@ -114,9 +122,9 @@ class BreakerModel:
         if self._half_open_at is None:
             window = self._outcomes[-settings.window :]
             if len(window) == settings.window and sum(window) / settings.window >= settings.failure_rate:
-                self._enter(asyncio.get_running_loop().time() + settings.open_seconds)
+                self._enter(self._now() + settings.open_seconds)
         elif failed:
-            self._enter(asyncio.get_running_loop().time() + settings.open_seconds)
+            self._enter(self._now() + settings.open_seconds)
         elif len(self._outcomes) == settings.probes:
             self._enter(None)
 

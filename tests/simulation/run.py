@@ -7,7 +7,7 @@ import random
 import sys
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import groupby
 
 from fsspec.implementations.memory import MemoryFileSystem
@@ -19,6 +19,7 @@ from tests.simulation.ledger import Committed, Ledger
 from tests.simulation.scenario import Item, Scenario
 from tests.simulation.subtask import SimulatedSubtask
 from tests.simulation.virtual_loop import Stalled, VirtualLoop
+from tests.simulation.virtual_threads import Threads
 
 _RESTARTS_MAX = 200
 _LONGEST_CALL_SECONDS = 10.0
@@ -26,14 +27,15 @@ _LONGEST_CALL_SECONDS = 10.0
 
 def simulate(scenario: Scenario) -> Ledger:
     """Run a scenario to its end; raises what goes wrong."""
-    loop = VirtualLoop()
+    loop = VirtualLoop(Threads(scenario.random("threads"), lambda: loop.time()) if scenario.is_threaded else None)
     errors: list[dict[str, object]] = []
     loop.set_exception_handler(lambda _, context: errors.append(context))
     if sys.version_info >= (3, 12) and scenario.seed % 2:
         loop.set_task_factory(asyncio.eager_task_factory)
-    run = Run(scenario)
+    run = Run(scenario, loop)
     try:
-        loop.run_until_complete(run.go())
+        with nullcontext() if loop.threads is None else loop.threads.installed():
+            loop.run_until_complete(run.go())
         run.ledger.check(not errors, f"the loop heard of {errors}")
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - raised again, as what explains it
         # A broken promise explains what followed from it.
@@ -62,9 +64,9 @@ def _abandon(loop: VirtualLoop) -> None:
 class Run:
     """All restarts of one scenario."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, loop: VirtualLoop) -> None:
         self.scenario = scenario
-        self.ledger = Ledger(scenario)
+        self.ledger = Ledger(scenario, loop)
         self.store = SnapshotStore(f"memory://{uuid.uuid4().hex}", "operator")
 
     async def go(self) -> None:
@@ -178,6 +180,7 @@ class Run:
         self, subtasks: list[SimulatedSubtask], feeders: list[asyncio.Task[None]], draw: random.Random
     ) -> None:
         """Give everything up, as a process does when it dies; nothing may stay behind."""
+        self.ledger.stopping = True
         for feeder in feeders:
             feeder.cancel()
         await asyncio.gather(*feeders, return_exceptions=True)

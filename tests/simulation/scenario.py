@@ -12,6 +12,9 @@ from tests.simulation.limits import resilience_of
 
 FOREVER = 1e6
 
+THREADED = ("blocking", "threaded callback")
+"""The kinds of functions whose calls run on threads."""
+
 
 class Item(NamedTuple):
     """A record of the input. `value` is what the operator gets."""
@@ -74,6 +77,11 @@ class Scenario:
     items: tuple[Item | Watermark, ...]
     resilience: Resilience | None
 
+    @property
+    def is_threaded(self) -> bool:
+        """Whether calls run on threads."""
+        return self.kind in THREADED
+
     def random(self, *names: object) -> random.Random:
         """Return the random numbers of one purpose, so that none moves another's."""
         return random.Random("/".join(map(str, (self.seed, *names))))
@@ -98,7 +106,7 @@ def scenario_of(seed: int) -> Scenario:
     keyed = mode == "key_ordered" or draw.random() < 0.7
     groups = draw.choice((1, 2, 3, 5, 16))
     retry, retry_delay = _retry(draw)
-    kind = draw.choice(("coroutine", "coroutine", "callback", "batch"))
+    kind = draw.choice(("coroutine", "coroutine", "callback", "batch", *THREADED))
     timeout = draw.choice((None, None, 2.0, 5.0))
     return Scenario(
         seed=seed,

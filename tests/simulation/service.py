@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,11 +12,13 @@ from async_op import (
     AsyncBatchFunction,
     AsyncFunction,
     AsyncTimeoutError,
+    BlockingFunction,
     CallbackFunction,
     InvocationContext,
     ResultFuture,
     RetryAfter,
 )
+from async_op.calls.handover import HandedOverContext
 from keygroups import AggregatingState, ListState, MapState, ReducingState, ValueState
 from tests.simulation.ledger import Call, Ledger
 from tests.simulation.scenario import FOREVER, Plan
@@ -54,6 +56,9 @@ class Service:
         try:
             outputs = await self._call(call, ctx)
         except BaseException as error:
+            is_planned = isinstance(error, ServiceError | RetryAfter | asyncio.CancelledError)
+            is_over = self.ledger.stopping or is_given_up(ctx)
+            self.ledger.check(is_planned or is_over, f"{call.index} has failed: {error!r}")
             self.ledger.call_ends(call, error)
             raise
         self.ledger.call_ends(call, outputs)
@@ -127,6 +132,9 @@ class Service:
     async def _wait(self, plan: Plan) -> None:
         if plan.delay < 0:
             return
+        if self.ledger.threads is not None:
+            self.ledger.threads.sleep(plan.delay)
+            return
         if not plan.stubborn or plan.delay >= FOREVER:
             await asyncio.sleep(plan.delay)
             return
@@ -168,6 +176,50 @@ class CallbackService(Service, CallbackFunction):
         return await self.fall_back(value, ctx)
 
 
+class BlockingService(Service, BlockingFunction):
+    """Sleeps on threads, of which there may be too few."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        # A call that waits for a thread begins later than the limits of rate think.
+        self.max_threads = 1000 if self.scenario.resilience else self.scenario.random("threads").choice((1, 2, 1000))
+
+    def invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        return [] if is_given_up(ctx) else returned(self.call(value, ctx))
+
+    async def timeout(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        return await self.fall_back(value, ctx)
+
+
+class ThreadedCallbackService(CallbackService):
+    """Completes its futures from threads."""
+
+    def async_invoke(self, value: Any, result_future: ResultFuture) -> None:
+        threads = self.ledger.threads
+        assert threads is not None, "the scenario is threaded"
+        threads.start(lambda: returned(self._complete(value, result_future)))
+
+    async def _complete(self, value: Any, result_future: ResultFuture) -> None:
+        if not is_given_up(result_future.ctx):
+            await super()._complete(value, result_future)
+
+
+def is_given_up(ctx: InvocationContext) -> bool:
+    """Tell whether a call is of no interest any more; on a thread it may be so before it begins."""
+    if isinstance(ctx, HandedOverContext):
+        return ctx._has_ended or ctx.entry.invocation is not ctx._invocation
+    return ctx.entry.invocation is not ctx
+
+
+def returned(call: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine that awaits nothing, as it waits on a thread."""
+    try:
+        call.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("it awaits something")
+
+
 class BatchService(Service, AsyncBatchFunction):
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger)
@@ -189,4 +241,10 @@ class BatchService(Service, AsyncBatchFunction):
         return await self.fall_back(value, ctx)
 
 
-KINDS: dict[str, Any] = {"coroutine": CoroutineService, "callback": CallbackService, "batch": BatchService}
+KINDS: dict[str, Any] = {
+    "coroutine": CoroutineService,
+    "callback": CallbackService,
+    "batch": BatchService,
+    "blocking": BlockingService,
+    "threaded callback": ThreadedCallbackService,
+}

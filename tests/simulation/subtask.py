@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from async_op import AsyncWaitOperator, DeadLetter, Record, Watermark
-from async_op.settings import StateBackend
+from async_op.options import StateBackend
 from snapshots import InFlightElement, SubtaskRestore, SubtaskSnapshot
 from tests.backends import ON_DISK
 from tests.simulation.ledger import Committed, Ledger
@@ -74,7 +73,7 @@ class SimulatedSubtask:
         await self.operator.open(self.restore)
 
     def _expect(self, elements: tuple[InFlightElement, ...]) -> None:
-        now = asyncio.get_running_loop().time()
+        now = self.ledger.now()
         committed = self.ledger.committed
         for place, element in enumerate(elements):
             if element.is_watermark:
@@ -133,7 +132,7 @@ class SimulatedSubtask:
     def _offer(self, item: Item) -> str | None:
         ledger, index = self.ledger, item.index
         ledger.owners[index] = self.index
-        ledger.offered.add(index)
+        ledger.offered[index] = ledger.now()
         self._segments[index] = sum(isinstance(before, Watermark) for before in self.fed)
         self._rank[index] = (-1, len(self.fed))
         return f"row-{index}" if self.scenario.named else None
@@ -209,9 +208,9 @@ class SimulatedSubtask:
         ledger.check(index not in ledger.dead, f"{index} dies twice in one run")
         ledger.check(letter.error is ledger.outcomes[index], f"{index} dies of {letter.error!r}")
         ran = ledger.attempts.get(index, 0)
-        # An element that waits for its batch or a limit, or was restored in the middle of a call, is at an attempt
-        # that the service has not seen in this run.
-        waited = self.scenario.kind == "batch" or self.scenario.resilience is not None
+        # An element that waits for its batch, a thread or a limit, or was restored in the middle of a call, is at an
+        # attempt that the service has not seen in this run.
+        waited = self.scenario.kind in ("batch", "blocking") or self.scenario.resilience is not None
         begun = waited or index in self.restored
         as_many = letter.attempts == ran or (begun and letter.attempts == ran + 1)
         ledger.check(as_many, f"{index} dies after {letter.attempts} attempts, not {ran}")
@@ -280,8 +279,9 @@ class SimulatedSubtask:
         ran = ledger.attempts.get(index, 0)
         ledger.check(element.attempt in (ran, ran + 1), f"{index} is kept at attempt {element.attempt}, after {ran}")
         if self.scenario.timeout is not None:
-            left = max(0.0, ledger.deadlines[index] - asyncio.get_running_loop().time())
+            left = max(0.0, ledger.deadlines[index] - self.ledger.now())
             ledger.check(abs((element.remaining or 0.0) - left) < 1e-6, f"{index} is kept with {element.remaining} s")
+            ledger.check_in_time(index)
 
     def _check_places(self, cut: SubtaskSnapshot) -> None:
         """The queue is in the order in which the elements came, watermarks between them."""

@@ -113,13 +113,16 @@ class Run:
         """Forget what a crash takes along."""
         rate = self.settings.rate_limit
         share = None if rate is None else rate.share(0, 1)
-        self.limits = SubtaskLimits(self.settings, share, self.capacity, self.check, sees_ends=True)
+        self.limits = SubtaskLimits(self.settings, share, self.capacity, self.check, self.now, sees_ends=True)
         self.running = Counter[int]()
         self.kept: set[int] = set()
         self.needless: set[int] = set()
 
     def check(self, promise: object, broken: str) -> None:
         assert promise, broken
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
 
     def operator(self, outputs: list[Any]) -> AsyncWaitOperator:
         return AsyncWaitOperator(

@@ -1,4 +1,4 @@
-"""An event loop on which waiting takes no time."""
+"""An event loop on which waiting takes no time, alone or with threads that take turns with it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import asyncio
 import selectors
 from collections.abc import Callable
 from typing import Any
+
+from tests.simulation.virtual_threads import Threads
+
+_WAITS_MAX = 200_000
+"""Far above the longest run, so that only one that never ends meets it."""
 
 
 class Stalled(Exception):
@@ -18,10 +23,20 @@ class _NoWait(selectors.SelectSelector):
     loop: VirtualLoop
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        if timeout is None:
+        loop = self.loop
+        due = None if timeout is None else loop.now + timeout
+        if loop.threads is not None:
+            loop.threads.work_until(lambda: bool(loop._ready))  # type: ignore[attr-defined]
+            if loop._ready:  # type: ignore[attr-defined]
+                return []
+            wakes = [time for time in (due, loop.threads.next_wake) if time is not None]
+            due = min(wakes, default=None)
+        if due is None:
             raise Stalled("no callback is ready and no timer is set")
-        if timeout > 0:
-            self.loop.now += timeout
+        loop.waits += 1
+        if loop.waits > _WAITS_MAX:
+            raise Stalled(f"timers alone go on, {loop.now:,.0f} s after the start")
+        loop.now = max(loop.now, due)
         return []
 
 
@@ -37,10 +52,12 @@ class VirtualClock:
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Asyncio's own loop, with the clock and the selector replaced; no sockets and no other threads."""
+    """Asyncio's own loop, with the clock and the selector replaced; no sockets, and no threads but those given."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: Threads | None = None) -> None:
         self.now = 0.0
+        self.waits = 0
+        self.threads = threads
         selector = _NoWait()
         selector.loop = self
         super().__init__(selector)

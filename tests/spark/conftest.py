@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from keygroups.java import JavaNotFound, use_java
+from snapshots.java import JavaNotFound, use_java
 
 
 @pytest.fixture(scope="session")

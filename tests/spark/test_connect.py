@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from keygroups.java import use_java
+from snapshots.java import use_java
 
 pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
 

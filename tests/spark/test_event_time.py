@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from async_op import AsyncFunction, ElementFailed
 from async_op.spark import AsyncPipeline
-from async_op.spark.epoch_times import EpochTimes, SubtaskTimes
+from async_op.spark.epoch.times import EpochTimes, SubtaskTimes
 from keygroups import ConfigError, ValueState
 from tests.spark.runs import PipelineRun
 
@@ -39,12 +39,12 @@ Click = tuple[str, int | None]
 class Sessions(AsyncFunction):
     """Counts the clicks of a user until the watermark is `GAP` past the last one.
 
-    A row whose id is `slow` takes until `released` exists, one whose id is `wrong` fails.
+    A timer of the user `slow` takes until `released` exists, a row whose id is `wrong` fails.
     """
 
     states = (COUNT,)
 
-    def __init__(self, released: Path, slow: int | None = None, wrong: int | None = None) -> None:
+    def __init__(self, released: Path, slow: str | None = None, wrong: int | None = None) -> None:
         self.released = released
         self.slow = slow
         self.wrong = wrong
@@ -52,10 +52,6 @@ class Sessions(AsyncFunction):
     async def async_invoke(self, value: dict[str, Any], ctx: Any) -> list[Any]:
         if value["id"] == self.wrong:
             raise ValueError("the service said no")
-        for _ in range(500 if value["id"] == self.slow else 0):
-            if self.released.exists():
-                break
-            await asyncio.sleep(0.01)
         if ctx.timestamp is None:
             return [(value["user"], None, None)]
         assert ctx.timestamp == int(value["at"].timestamp() * 1000)
@@ -66,6 +62,8 @@ class Sessions(AsyncFunction):
         return []
 
     async def on_timer(self, timestamp: int, ctx: Any) -> list[Any]:
+        while ctx.key == self.slow and not self.released.exists():
+            await asyncio.sleep(0.01)
         count = ctx.state(COUNT).value()
         ctx.state(COUNT).clear()
         return [(ctx.key, timestamp, count)]
@@ -162,6 +160,19 @@ def test_sessions_end_in_the_epoch_whose_watermark_passes_them(run: Run) -> None
     assert sorted(kept) == sorted(timer for _, timer in model.sessions.values())
 
 
+def test_a_late_row_is_called_and_its_timer_fires_with_the_next_watermark(run: Run) -> None:
+    files = 6
+    run.write_input(files)
+    run.run()
+    model = Model()
+    expected = [model.epoch(clicks_of(file)) for file in range(files)] + [model.epoch([])]
+    assert run.epochs() == expected
+    newest_before = max(at for file in range(4) for _, at in clicks_of(file) if at is not None)
+    assert all(at < newest_before - DELAY for _, at in clicks_of(4) if at is not None), "all are late"
+    ended = sum(count for rows in run.epochs() for _, _, count in rows if count)
+    assert ended + sum(count for count, _ in model.sessions.values()) == 20 * files, "none is dropped"
+
+
 def test_a_replay_a_restart_and_a_rescale_see_the_same_watermarks(run: Run) -> None:
     run.write_input(3)
     run.function.wrong = 205  # in the third batch, which is run again
@@ -183,9 +194,9 @@ def test_a_replay_a_restart_and_a_rescale_see_the_same_watermarks(run: Run) -> N
     run.assert_no_watermark_goes_back()
 
 
-def test_a_call_that_is_carried_over_holds_the_watermark_behind_it_back_over_a_rescale(run: Run) -> None:
+def test_a_timer_that_is_carried_over_holds_the_watermark_behind_it_back_over_a_rescale(run: Run) -> None:
     run.write_input(3)
-    run.function.slow = 1
+    run.function.slow = "u0"
     run.fail_sink_at = 2
     options: dict[str, Any] = {"barrier_timeout": 0.2, "mode": "key_ordered"}
     with pytest.raises(Exception, match="the sink is down"):

@@ -20,7 +20,7 @@ from keygroups import KeyGroupRange, ListState, ValueState, key_group_of
 from keygroups.spark import key_group_column
 from keygroups.state import MISSING, MemoryBackend
 from snapshots import Snapshot, SnapshotStore, SubtaskSnapshot
-from snapshots.manifest import FileKind
+from snapshots.format.manifest_schema import FileKind
 
 pytestmark = pytest.mark.spark
 

@@ -19,8 +19,8 @@ from async_op.spark import AsyncPipeline
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-IDLE_TIMEOUT_SECONDS = 2
-LONG_SECONDS = 4 * IDLE_TIMEOUT_SECONDS
+IDLE_TIMEOUT_SECONDS = 5
+LONG_SECONDS = 2 * IDLE_TIMEOUT_SECONDS
 
 
 class Long(AsyncFunction):
@@ -31,8 +31,15 @@ class Long(AsyncFunction):
         return [(value["id"],)]
 
 
+def import_everything(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Take the time that a new worker needs, in which it is silent for other reasons."""
+
+    yield from batches
+
+
 @pytest.fixture
 def impatient(spark: SparkSession) -> Iterator[SparkSession]:
+    spark.range(4).mapInArrow(import_everything, "id bigint").collect()
     settings = {"idleTimeoutSeconds": IDLE_TIMEOUT_SECONDS, "killOnIdleTimeout": True}
     for name, value in settings.items():
         spark.conf.set(f"spark.sql.execution.pyspark.udf.{name}", str(value).lower())

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from async_op.spark import epoch
+from async_op.spark.epoch import delivery
+from async_op.spark.epoch import runner as runners
 from snapshots import Snapshot
 from tests.spark.exactly_once import World
 
@@ -32,29 +33,33 @@ WORKER_POINTS = ["in a call", "in a call made again", "before a subtask writes"]
 
 @dataclass(frozen=True)
 class Case:
-    """Where the pipeline is stopped, in which epoch, and at which parallelism it starts again."""
+    """Where the pipeline is stopped, in which epoch, at which parallelism it starts again, and where operators live."""
 
     point: str
     kind: str
     restart_parallelism: int
     rescales: bool
+    resident: bool
 
     def __str__(self) -> str:
-        return f"{self.point}-{self.kind}-{self.restart_parallelism}{'-rescale' if self.rescales else ''}"
+        rescales, resident = "-rescale" * self.rescales, "-resident" * self.resident
+        return f"{self.point}-{self.kind}-{self.restart_parallelism}{rescales}{resident}"
 
 
 def all_cases() -> list[Case]:
-    kinds = [(point, kind) for point in DRIVER_POINTS for kind in ("first", "batch", "drain")]
-    kinds += [(point, "batch") for point in WORKER_POINTS]
+    kinds = [(point, kind, False) for point in DRIVER_POINTS for kind in ("first", "batch", "drain")]
+    kinds += [(point, kind, True) for point, kind, _ in kinds]
+    # Where a task's process is killed, Spark runs the task again; that of a resident operator has tests of its own.
+    kinds += [(point, "batch", False) for point in WORKER_POINTS]
     return [
-        Case(point, kind, parallelism, rescales)
-        for point, kind in kinds
+        Case(point, kind, parallelism, rescales, resident)
+        for point, kind, resident in kinds
         for parallelism in (2, 3)
         for rescales in (False, True)
     ]
 
 
-SAMPLE = 4
+SAMPLE = 6
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -70,8 +75,15 @@ class Crash(RuntimeError):
 
 
 @pytest.fixture
-def world(spark: SparkSession, tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
+def resident(request: pytest.FixtureRequest) -> bool:
+    """Whether operators are resident: as the case says, if there is one."""
+    case: Case | None = request.node.callspec.params.get("case") if hasattr(request.node, "callspec") else None
+    return case is not None and case.resident
+
+
+@pytest.fixture
+def world(spark: SparkSession, tmp_path: Path, resident: bool) -> Iterator[World]:
+    world = World(tmp_path, resident=resident)
     world.prepare()
     yield world
     for query in spark.streams.active:
@@ -85,11 +97,12 @@ class DriverFault:
         self.case = case
         self.happened = False
         self.kind = ""
-        run, run_subtasks, commit = epoch.EpochRunner._run, epoch._run_subtasks, epoch.EpochRunner._commit
-        deliver = epoch.EpochRunner._deliver
+        run, run_subtasks = runners.EpochRunner._run, runners.EpochRunner._run_subtasks
+        commit = runners.EpochRunner._commit
+        outputs_frame = delivery.outputs_frame
 
-        def traced_run(runner: epoch.EpochRunner, *arguments: Any) -> None:
-            kind = arguments[-1]
+        def traced_run(runner: runners.EpochRunner, *arguments: Any) -> None:
+            kind = arguments[2].position.kind
             self.kind = "first" if runner.epoch == 0 else kind
             self.at("before the subtasks")
             run(runner, *arguments)
@@ -104,14 +117,14 @@ class DriverFault:
             self.at("after the manifest, reply lost")
             return snapshot
 
-        def traced_deliver(*arguments: Any) -> None:
+        def traced_outputs_frame(*arguments: Any) -> DataFrame:
             self.at("before the sink")
-            deliver(*arguments)
+            return outputs_frame(*arguments)
 
-        monkeypatch.setattr(epoch.EpochRunner, "_run", traced_run)
-        monkeypatch.setattr(epoch, "_run_subtasks", traced_subtasks)
-        monkeypatch.setattr(epoch.EpochRunner, "_commit", traced_commit)
-        monkeypatch.setattr(epoch.EpochRunner, "_deliver", traced_deliver)
+        monkeypatch.setattr(runners.EpochRunner, "_run", traced_run)
+        monkeypatch.setattr(runners.EpochRunner, "_run_subtasks", traced_subtasks)
+        monkeypatch.setattr(runners.EpochRunner, "_commit", traced_commit)
+        monkeypatch.setattr(delivery, "outputs_frame", traced_outputs_frame)
 
     def at(self, point: str) -> None:
         if not self.happened and (point, self.kind) == (self.case.point, self.case.kind):
@@ -137,17 +150,18 @@ def test_a_pipeline_that_is_stopped_anywhere_goes_on_exactly_once(
     world.assert_calls(committed, calls)
 
 
+@pytest.mark.parametrize("resident", [True, False])
 def test_of_two_attempts_at_a_subtask_one_counts(
     spark: SparkSession, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw = random.Random(1)
-    run_subtasks = epoch._run_subtasks
+    run_in_partitions = runners.run_in_partitions
 
     def run_twice(*arguments: Any) -> Any:
-        attempts = zip(run_subtasks(*arguments), run_subtasks(*arguments), strict=True)
-        return [draw.choice(pair) for pair in attempts]
+        first, second = (sorted(run_in_partitions(*arguments)) for _ in range(2))
+        return [draw.choice(pair) for pair in zip(first, second, strict=True)]
 
-    monkeypatch.setattr(epoch, "_run_subtasks", run_twice)
+    monkeypatch.setattr(runners, "run_in_partitions", run_twice)
     world.run(spark, 2, rescales=True)
     world.assert_exact()
     world.assert_calls(set(), 0)
@@ -188,7 +202,9 @@ def test_a_batch_that_a_drain_has_followed_is_not_delivered_again(spark: SparkSe
     position = world.store.latest().source_position  # type: ignore[union-attr]
     assert position is not None
     assert position["kind"] == "drain"
-    assert position["epoch"] > position["batch_epoch"]
+    delivered = sorted((world.folder / "table").iterdir())
+    for table in delivered:
+        table.unlink()
     (commit,) = (world.folder / "checkpoint" / "commits").glob(f"{position['batch_id']}")
     commit.unlink()
     commit.with_name(f".{commit.name}.crc").unlink()
@@ -196,4 +212,4 @@ def test_a_batch_that_a_drain_has_followed_is_not_delivered_again(spark: SparkSe
     calls = len(world.calls())
     world.run(spark, 3)
     assert len(world.calls()) == calls
-    world.assert_exact()
+    assert not list((world.folder / "table").iterdir())

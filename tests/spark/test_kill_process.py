@@ -28,25 +28,26 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-@pytest.mark.timeout(180)
-def test_a_driver_is_killed_between_the_commit_and_the_sink(java: None, tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("resident", [True, False])
+def test_a_driver_is_killed_between_the_commit_and_the_sink(java: None, tmp_path: Path, resident: bool) -> None:
     world = World(tmp_path)
     world.prepare()
-    with start(tmp_path) as killed:
+    with start(tmp_path, resident=resident) as killed:
         assert killed.stdout is not None
         told = [line for line, _ in zip(killed.stdout, range(3), strict=False)]
         assert told[-1] == "sink 0\n", "in the sink of the second epoch"
         kill(killed)
     committed, calls = world.committed_rows(), len(world.calls())
     assert committed
-    with start(tmp_path, parallelism=3) as restarted:
+    with start(tmp_path, parallelism=3, resident=resident) as restarted:
         restarted.communicate()
     assert restarted.returncode == 0
     world.assert_exact()
     world.assert_calls(committed, calls)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(900)
 def test_spark_runs_a_task_again_whose_worker_was_killed(java: None, tmp_path: Path) -> None:
     world = World(tmp_path)
     world.prepare()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from async_op import AsyncFunction, AsyncWaitOperator, ElementFailed, FixedDelayRetry
-from async_op.spark.loop import OUTPUTS_AT_ONCE, OperatorThread
+from async_op import AsyncFunction, AsyncWaitOperator, ElementFailed, FixedDelayRetry, OperatorInterrupted
+from async_op.spark.task.operator_thread import OUTPUTS_AT_ONCE, OperatorThread
 
 
 class Calls(AsyncFunction):
@@ -46,7 +47,7 @@ def no_thread_is_left() -> Iterator[None]:
     assert set(threading.enumerate()) == before
 
 
-def _thread(function: Calls, **options: Any) -> OperatorThread:
+def _thread(function: AsyncFunction, **options: Any) -> OperatorThread:
     return OperatorThread(lambda output: AsyncWaitOperator(function, output, **({"capacity": 10} | options)))
 
 
@@ -124,24 +125,53 @@ def test_a_function_that_cannot_be_opened_fails_the_run() -> None:
         list(thread.run(_source([1])))
 
 
+@pytest.mark.parametrize("raised", [GeneratorExit, KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+@pytest.mark.parametrize("where", ["open", "call", "close"])
+def test_what_is_no_exception_ends_the_run_and_says_so(where: str, raised: type[BaseException]) -> None:
+    class Interrupted(AsyncFunction):
+        def raise_in(self, place: str) -> None:
+            if where == place:
+                raise raised
+
+        async def open(self, runtime: Any) -> None:
+            self.raise_in("open")
+
+        async def async_invoke(self, value: Any, ctx: Any) -> list[Any]:
+            self.raise_in("call")
+            return [value]
+
+        async def close(self) -> None:
+            self.raise_in("close")
+
+    with (
+        pytest.raises((ElementFailed, OperatorInterrupted), match=raised.__name__),
+        _thread(Interrupted()) as thread,
+    ):
+        list(thread.run(_source([1])))
+
+
+# What asyncio lets out of its loop.
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("when", ["at once", "when it is cancelled"])
+def test_a_task_that_was_left_behind_does_not_end_the_loop(when: str, raised: type[BaseException]) -> None:
+    class Strays(Calls):
+        async def open(self, runtime: Any) -> None:
+            self.stray = asyncio.create_task(self.wander())
+
+        async def wander(self) -> None:
+            try:
+                await asyncio.sleep(0 if when == "at once" else 3600)
+            finally:
+                raise raised
+
+    is_heard = when == "at once"
+    heard = pytest.raises(OperatorInterrupted, match=raised.__name__) if is_heard else nullcontext()
+    with heard, _thread(Strays()) as thread:
+        list(thread.run(_source([-1 if is_heard else 1])))
+
+
 def test_the_end_of_the_input_takes_no_attempt_away() -> None:
     function = Calls()
     with pytest.raises(ElementFailed, match="attempt 4"), _thread(function, retry=FixedDelayRetry(4, 0.001)) as thread:
         list(thread.run(_source(["bad"])))
     assert function.attempts == [1, 2, 3, 4]
-
-
-def test_what_leaves_after_the_barrier_is_in_the_cut() -> None:
-    function = Calls()
-    with _thread(function) as thread:
-        parts = list(thread.run(_source([1, "late", -1]), barrier_timeout=0.01))
-        function.released.set()
-        before = threading.Event()
-        thread._loop.call_soon_threadsafe(before.set)
-        before.wait()
-        snapshot, last, *_ = thread.cut()
-    emitted = [value for part in [*parts, last] for value in part]
-    assert len(emitted) == snapshot.emitted
-    assert len(emitted) + len(snapshot.in_flight) == 3
-    completed = [element for element in snapshot.in_flight if element.completed]
-    assert completed == []

@@ -38,7 +38,10 @@ KEYS = 23
 
 
 class Count(AsyncFunction):
-    """Numbers the rows of each key; every 40th call outlasts the barrier. Calls are logged to a file."""
+    """Numbers the rows of each key. Calls are logged to a file.
+
+    Every 40th call outlasts the barrier, also that of an epoch which waits first for what it took over.
+    """
 
     states = (COUNT,)
 
@@ -55,7 +58,7 @@ class Count(AsyncFunction):
         if value["id"] == self.wrong_at:
             return [{"id": "not a number"}]
         count = ctx.state(COUNT)
-        await asyncio.sleep(0 if value["id"] % 40 else 0.8)
+        await asyncio.sleep(0 if value["id"] % 40 else 0.8 * (1 + value["id"] // ROWS_PER_FILE))
         count.update(count.value() + 1)
         return [{"id": value["id"], "user": value["user"], "count": count.value()}]
 
@@ -92,9 +95,11 @@ class Run(PipelineRun):
         assert rows == [(n, f"u{n % KEYS}", n // KEYS + 1) for n in range(FILES * ROWS_PER_FILE)]
 
 
-@pytest.fixture
-def run(spark: SparkSession, tmp_path: Path) -> Iterator[Run]:
+@pytest.fixture(params=[True, False], ids=["resident", "in tasks"])
+def run(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
+    """What a run promises does not depend on where its operators live."""
     run = Run(spark, tmp_path)
+    run.settings["resident"] = request.param
     yield run
     run.stop()
 
@@ -102,13 +107,17 @@ def run(spark: SparkSession, tmp_path: Path) -> Iterator[Run]:
 def test_calls_are_carried_over_and_drained(run: Run) -> None:
     run.write_input()
     pipeline = run.run()
+    resident = run.settings["resident"]
     run.assert_exact()
     epochs = pipeline.progress()
     assert [epoch.kind for epoch in epochs] == ["batch"] * FILES + ["drain"]
     assert any(epoch.in_flight for epoch in epochs[:-1])
     assert epochs[-1].in_flight == 0
-    assert sum(epoch.reinvoked for epoch in epochs) == sum(epoch.in_flight for epoch in epochs)
+    repeated = 0 if resident else sum(epoch.in_flight for epoch in epochs)
+    assert sum(epoch.reinvoked for epoch in epochs) == repeated
     assert sum(epoch.calls for epoch in epochs) == len(run.calls())
+    assert not resident or len(run.calls()) == FILES * ROWS_PER_FILE
+    assert {epoch.resident for epoch in epochs} == {2 if resident else 0}
     assert run.store.verify().ok
     latest = run.store.latest()
     assert latest is not None
@@ -214,7 +223,9 @@ def test_the_parallelism_changes_between_epochs_and_over_a_restart(run: Run) -> 
     sink, run.sink = run.sink, lambda batch, epoch: (sink(batch, epoch), pipeline.rescale(next_of.get(epoch, 3)))  # type: ignore[method-assign]
     run.start(pipeline).awaitTermination()
     run.assert_exact()
-    assert [epoch.parallelism for epoch in pipeline.progress()] == [2, 4, 3, 3]
+    epochs = pipeline.progress()
+    assert [epoch.parallelism for epoch in epochs if epoch.kind == "batch"] == [2, 4, 3]
+    assert epochs[-1].parallelism == 3
     assert run.store.repartition(3).parallelism == 3
 
 

@@ -10,8 +10,9 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from snapshots import Snapshot, SnapshotStore
-from snapshots.manifest import DataFile
-from tests.unit.varied_operator import check_layout, content, elements, operator, watermark
+from snapshots.format.manifest import DataFile
+from tests.snapshot_kit import content_of, parts
+from tests.snapshots.upkeep.varied_operator import check_layout, content, elements, operator, watermark
 
 pytestmark = pytest.mark.spark
 
@@ -52,6 +53,16 @@ def test_both_engines_write_the_same_rows(spark: SparkSession, store: SnapshotSt
     assert after.source_position == {"batch": 7}
     # One range of key groups a task, and no row of another.
     assert {file.subtask for file in after.manifest.files_of("keyed")} == set(range(4))
+
+
+def test_states_that_are_empty_are_rewritten_too(spark: SparkSession, tmp_path: Path) -> None:
+    store = SnapshotStore(tmp_path, "enrich")
+    store.write(parts({}))
+    after = store.repartition(3, max_parallelism=64, rewrite=True, engine="spark", spark=spark)
+
+    assert (after.parallelism, after.max_parallelism, after.state_names) == (3, 64, ("count", "profile"))
+    assert content_of(after) == {"count": {}, "profile": {}}
+    assert store.verify().ok
 
 
 def test_a_damaged_file_commits_nothing(spark: SparkSession, store: SnapshotStore) -> None:

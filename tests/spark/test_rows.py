@@ -21,9 +21,10 @@ from async_op import (
     DeadLetter,
     ElementFailed,
 )
+from async_op.arrow_stream import ROWS_AT_ONCE, rows_of, slices_of
 from async_op.spark import OutputMismatch
-from async_op.spark.row_check import with_checked_rows
-from async_op.spark.rows import DEAD_LETTER, ROWS_AT_ONCE, OutputWriter, rows_of, slices_of
+from async_op.spark.rows.arrow_outputs import DEAD_LETTER, OutputWriter
+from async_op.spark.rows.checked_rows import with_checked_rows
 from tests.examples import scaled
 
 COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("text", pa.string()), pa.field("tags", pa.list_(pa.int32()))])

@@ -5,7 +5,8 @@ Each wrong use carries the code of its error. If it is no error any more, the ig
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
+from datetime import timedelta
 from typing import Any, assert_type
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from async_op import (
     Resilience,
     ResilienceStatistics,
     SingleFlight,
+    function,
 )
 from keygroups import KeyGroupRange, MapState, ValueState, range_of
 from keygroups.state import MapHandle, ValueHandle
@@ -49,6 +51,25 @@ class Enrich(AsyncFunction):
 class NotAwaited(AsyncFunction):
     def async_invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:  # type: ignore[override]
         return [value]
+
+
+class Length(AsyncFunction[str, int]):
+    async def async_invoke(self, value: str, ctx: InvocationContext) -> list[int]:
+        return [len(value)]
+
+
+async def length(value: str) -> int:
+    return len(value)
+
+
+@function(states=(COUNT,))
+async def counted(value: str, ctx: InvocationContext) -> tuple[str, int]:
+    return value, ctx.state(COUNT).value()
+
+
+@function(max_threads=4)
+def halves(value: str) -> Iterator[str]:
+    yield value
 
 
 async def operate(operator: AsyncWaitOperator, store: SnapshotStore) -> None:
@@ -95,6 +116,16 @@ def stream() -> None:
     assert_type(outputs, AsyncIterator[Any])
     AsyncDataStream.ordered_wait(range(3), Enrich(), capacities=5)  # type: ignore[call-overload]
     AsyncDataStream.ordered_wait(3, Enrich())  # type: ignore[call-overload]
+    assert_type(AsyncDataStream.ordered_wait(["a"], Length()), AsyncIterator[int])
+    assert_type(AsyncDataStream.unordered_wait(["a"], length, timeout=timedelta(minutes=1)), AsyncIterator[int])
+    assert_type(AsyncDataStream.key_ordered_wait(["a"], counted, key_by=str), AsyncIterator[tuple[str, int]])
+    assert_type(AsyncDataStream.ordered_wait(["a"], halves), AsyncIterator[str])
+    assert_type(AsyncDataStream.ordered_wait([1], lambda value: value, key_by="user"), AsyncIterator[Any])
+    AsyncDataStream.ordered_wait([1], Length())  # type: ignore[arg-type]
+    assert_type(AsyncDataStream.ordered_wait(pa.table({}), lambda row, ctx: ctx.key), AsyncIterator[Any])
+    AsyncDataStream.ordered_wait([1], 5)  # type: ignore[call-overload]
+    function(on="process")  # type: ignore[arg-type]
+    function(length)  # type: ignore[arg-type]
     for output in outputs:  # type: ignore[attr-defined]
         print(output)  # noqa: T201
 

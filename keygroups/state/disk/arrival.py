@@ -1,4 +1,4 @@
-"""A restored key group on its way into the store."""
+"""Loads a restored key group into the store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Hashable, Mapping
 from typing import Any, Protocol
 
-from keygroups.state.backend import LazyGroup
+from keygroups.state.group import KeyGroupContent
 
 _Group = dict[Hashable, object]
 
@@ -15,26 +15,26 @@ class Destination(Protocol):
     """The table into which key groups are loaded."""
 
     def write_loaded(self, key_group: int, group: Mapping[Hashable, Any]) -> None:
-        """Write what was restored. Any thread may call it."""
+        """Write the restored content of a key group. Any thread may call it."""
         ...
 
 
 class Arrival:
-    """One key group. Any thread may load it; what comes second finds it done.
+    """One key group that has to be loaded. Any thread may load it; it is loaded only once.
 
     Parameters
     ----------
     table : Destination
-        Where it goes.
+        The table to load it into.
     key_group : int
         Its number.
-    group : LazyGroup or dict
-        What was restored.
+    group : KeyGroupContent
+        The restored content.
     """
 
     __slots__ = ("_is_loaded", "_key_group", "_lock", "_table", "group")
 
-    def __init__(self, table: Destination, key_group: int, group: LazyGroup | _Group) -> None:
+    def __init__(self, table: Destination, key_group: int, group: KeyGroupContent) -> None:
         self.group = group
         self._table = table
         self._key_group = key_group
@@ -42,16 +42,17 @@ class Arrival:
         self._is_loaded = False
 
     def load(self) -> _Group:
-        """Read it and write it into the store; nothing of it stays in memory."""
+        """Read the key group and write it into the store; nothing of it stays in memory."""
         self.write(None)
         return {}
 
     def write(self, loaded: _Group | None) -> None:
-        """Write it into the store, as it was loaded elsewhere or as it is read now."""
+        """Write the key group into the store: the loaded content, or, without it, what is read now."""
         with self._lock:
             if self._is_loaded:
                 return
             if loaded is None:
-                loaded = self.group if isinstance(self.group, dict) else self.group.load()
+                held = self.group.in_memory()
+                loaded = self.group.load() if held is None else held
             self._table.write_loaded(self._key_group, loaded)
             self._is_loaded = True

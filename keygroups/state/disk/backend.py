@@ -1,21 +1,23 @@
-"""The keyed state of a subtask on the local disk."""
+"""The state backend that keeps keyed state on the local disk."""
 
 from __future__ import annotations
 
 import tempfile
 import uuid
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from keygroups.arguments import check_integer
 from keygroups.descriptors import StateDescriptor
 from keygroups.errors import ConfigError
 from keygroups.ranges import KeyGroupRange
-from keygroups.state.backend import LazyGroup, StateCut
+from keygroups.state.backend import StateCut
+from keygroups.state.disk.encoding import CHANGED
 from keygroups.state.disk.entries import EntriesTable
-from keygroups.state.disk.rows import CHANGED, ENTRY_KINDS
 from keygroups.state.disk.store import Store
 from keygroups.state.disk.table import DiskTable
+from keygroups.state.group import ENTRY_KINDS, KeyGroupContent
 from keygroups.ttl import wall_time
 
 CACHE_BYTES = 64 * 2**20
@@ -24,24 +26,24 @@ _CACHE_BYTES_MIN = 2**20
 
 @dataclass(frozen=True, slots=True)
 class DiskStateBackend:
-    """Keeps the keyed state of each subtask on the local disk, in RocksDB: for state that is larger than memory.
+    """Keeps the keyed state of each subtask in RocksDB on the local disk, for state larger than memory.
 
-    The disk is a place to work, never the durable copy: every subtask makes a directory of its own, fills it from the
-    snapshot that is restored, and removes it when it is closed. A value is read and written as msgpack, so a read
-    returns a new object each time, and costs about ten times as much as in memory. Snapshots are the same as of state
-    in memory: an operator may be restored with either.
+    The disk is only a workspace, never the durable copy: every subtask creates its own directory, fills it from the
+    restored snapshot, and removes it when it is closed. Values are read and written as msgpack, so each read returns a
+    new object and costs about ten times as much as in memory. Snapshots do not depend on the backend: an operator can
+    be restored with either one.
 
-    Memory does not grow with the state. A subtask takes `cache_bytes`, up to 48 MiB for what is being written, 1 MiB
-    for writes that are not handed over yet, and while a key group is restored, that key group. A cut that is not
-    written yet may hold another 48 MiB.
+    Memory does not grow with the state. A subtask needs `cache_bytes`, up to 48 MiB for write buffers, 1 MiB for writes
+    that have not reached the store yet, and during a restore one key group at a time. A cut that has not been written
+    yet may hold another 48 MiB.
 
     Parameters
     ----------
     directory : str or Path, optional
-        Where subtasks make their directories; the one for temporary files unless given. It may be shared by subtasks
-        and processes; what dead processes have left in it is removed.
+        The parent of the subtasks' directories; by default the directory for temporary files. Subtasks and processes
+        may share it. Directories of dead processes are removed.
     cache_bytes : int
-        What is kept in memory of the files.
+        The size of the cache of file blocks in memory.
 
     Raises
     ------
@@ -66,23 +68,22 @@ class DiskStateBackend:
     cache_bytes: int = CACHE_BYTES
 
     def __post_init__(self) -> None:
-        if self.cache_bytes < _CACHE_BYTES_MIN:
-            raise ConfigError("cache_bytes", self.cache_bytes, f"use at least {_CACHE_BYTES_MIN}")
+        check_integer("cache_bytes", self.cache_bytes, _CACHE_BYTES_MIN, reason=f"use at least {_CACHE_BYTES_MIN}")
 
     def open(
         self,
         descriptors: Iterable[StateDescriptor],
         owned: KeyGroupRange,
-        restored: Mapping[str, Mapping[int, LazyGroup | dict[Hashable, object]]] | None = None,
+        restored: Mapping[str, Mapping[int, KeyGroupContent]] | None = None,
         since: str | None = None,
         wall_time: Callable[[], int] = wall_time,
     ) -> DiskBackend:
-        """Return the state of a subtask; parameters as of `MemoryBackend`.
+        """Open the state of a subtask; the parameters are those of `MemoryBackend`.
 
         Raises
         ------
         StoreNotInstalled
-            `pip install 'keygroups[disk]'` has not been run.
+            RocksDB is missing: run `pip install 'keygroups[disk]'`.
         StateDiskFull, StateStoreFailed
             The directory cannot be used.
         """
@@ -96,9 +97,9 @@ class DiskBackend:
     Parameters
     ----------
     store : Store
-        An empty one.
+        An empty store.
     descriptors, owned, restored, since, wall_time
-        As of `MemoryBackend`.
+        The parameters of `MemoryBackend`.
     """
 
     __slots__ = ("_since", "_store", "tables", "wall_time")
@@ -108,7 +109,7 @@ class DiskBackend:
         store: Store,
         descriptors: Iterable[StateDescriptor],
         owned: KeyGroupRange,
-        restored: Mapping[str, Mapping[int, LazyGroup | dict[Hashable, object]]] | None = None,
+        restored: Mapping[str, Mapping[int, KeyGroupContent]] | None = None,
         since: str | None = None,
         wall_time: Callable[[], int] = wall_time,
     ) -> None:
@@ -119,23 +120,23 @@ class DiskBackend:
         self.tables: dict[str, DiskTable] = {}
         for number, descriptor in enumerate(descriptors):
             if descriptor.name in self.tables:
-                raise ConfigError("states", descriptor.name, "two states have this name; each needs one of its own")
+                raise ConfigError("states", descriptor.name, "two states have this name; each needs its own")
             content = contents.get(descriptor.name)
             make = EntriesTable if descriptor.kind in ENTRY_KINDS else DiskTable
             self.tables[descriptor.name] = make(store, number, descriptor, owned, content, tracks=since is not None)
 
     def cut(self) -> tuple[StateCut, ...]:
-        """Freeze the content of all states as it is now, without copying it: one view of the store."""
+        """Freeze the current content of all states in one view of the store, without copying it."""
         cut_id = uuid.uuid4().hex
         for table in self.tables.values():
             table.write_notes()
         view = self._store.view()
         cuts = tuple(table.cut(view, cut_id, self._since) for table in self.tables.values())
-        # The view has the notes; the next ones are relative to this cut.
+        # The view contains the notes so far; later notes are relative to this cut.
         self._store.remove_range(CHANGED, bytes([CHANGED[0] + 1]))
         self._since = cut_id
         return cuts
 
     def close(self) -> None:
-        """Give up the state; its directory is removed once the last cut is freed, too."""
+        """Release the state; its directory is removed once the last cut is freed as well."""
         self._store.close()

@@ -1,21 +1,19 @@
-"""What a key holds in a state of many entries on disk: read entry by entry, with an invocation's writes on top."""
+"""Lists and maps on disk: read entry by entry, with the writes of one invocation on top."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 from immutables import Map
 
 from keygroups.state.backend import MISSING
+from keygroups.state.disk.key_rows import KeyRows
 from keygroups.state.ttl import HOLE
-
-if TYPE_CHECKING:
-    from keygroups.state.disk.entries import KeyRows
 
 
 class StoredList(Sequence[Any]):
-    """The elements that are stored, and more behind them. Only the thread that owns the operator may call it."""
+    """The stored elements of a list, followed by new ones. Only the thread that owns the operator may call it."""
 
     __slots__ = ("_added", "_rows", "_stored")
 
@@ -30,7 +28,7 @@ class StoredList(Sequence[Any]):
     def __iter__(self) -> Iterator[Any]:
         position = 0
         for at, value in self._rows.entries():
-            assert isinstance(at, int), "an element is known by its position"
+            assert isinstance(at, int), "the entries of a list are positions"
             for _ in range(position, at):
                 yield HOLE
             yield value
@@ -55,14 +53,14 @@ class StoredList(Sequence[Any]):
         return HOLE if value is MISSING else value
 
     def extended(self, more: Iterable[Any]) -> StoredList:
-        """Return a list with more elements at its end."""
+        """Return a list with more elements at the end; this list stays unchanged."""
         return StoredList(self._rows, self._stored, [*self._added, *more])
 
 
 class StoredMap(Mapping[Hashable, Any]):
-    """The entries that are stored, and what is set or deleted on top. Only the owner's thread may call it.
+    """The stored entries of a map, with new and deleted ones on top. Only the owner's thread may call it.
 
-    `set` and `delete` return another one, as those of `immutables.Map` do.
+    `set` and `delete` return a new map, as those of `immutables.Map` do.
     """
 
     __slots__ = ("_rows", "_written")
@@ -78,7 +76,7 @@ class StoredMap(Mapping[Hashable, Any]):
         return value
 
     def get(self, key: Hashable, default: Any = None) -> Any:
-        """Return the value of a map key, or a default where it has none."""
+        """Return the value of a map key, or a default if it has none."""
         value = self._find(key)
         return default if value is MISSING else value
 
@@ -99,11 +97,11 @@ class StoredMap(Mapping[Hashable, Any]):
         return any(True for _ in self)
 
     def set(self, key: Hashable, value: Any) -> StoredMap:
-        """Return a map in which a map key has another value."""
+        """Return a map in which the map key has this value."""
         return StoredMap(self._rows, self._written.set(key, value))
 
     def delete(self, key: Hashable) -> StoredMap:
-        """Return a map without a map key."""
+        """Return a map without this map key."""
         return StoredMap(self._rows, self._written.set(key, MISSING))
 
     def _find(self, key: Any) -> Any:

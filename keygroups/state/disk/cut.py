@@ -1,4 +1,4 @@
-"""What a cut of a state on disk holds: a view of the store, read a bounded piece at a time."""
+"""The cut of a state on disk: a view of the store, which is read in bounded pieces."""
 
 from __future__ import annotations
 
@@ -9,41 +9,42 @@ from typing import Any
 from immutables import Map
 
 from keygroups.ranges import KeyGroupRange
-from keygroups.state.backend import MISSING, LazyGroup, StateRows
+from keygroups.state.backend import MISSING
 from keygroups.state.collections import SharedList
+from keygroups.state.disk.encoding import CHANGED, CONTENT, WHOLE, RowEncoding
 from keygroups.state.disk.notes import parts_of
-from keygroups.state.disk.rows import CHANGED, CONTENT, WHOLE, RowFormat
 from keygroups.state.disk.store import CHUNK_ROWS, Row, View
+from keygroups.state.group import KeyGroupContent, StateRows, TakeRows
 from keygroups.state.identity import original_of
 from keygroups.state.ttl import HOLE
 
 Kinds = Mapping[str, frozenset[type]]
-"""The types of keys, and of map keys, that a table has seen; more of them than it has, if keys were removed."""
+"""The types of keys and map keys that a table has seen, including those of keys that were removed."""
 
 
-class StoredGroups(Mapping[int, "LazyGroup | dict[Hashable, object]"]):
-    """The non-empty key groups of a state at a cut; found when they are asked for. Any thread may call it.
+class StoredGroups(Mapping[int, KeyGroupContent]):
+    """The non-empty key groups of a state at a cut, found on first use. Any thread may call it.
 
     Parameters
     ----------
     view : View
         The store at the cut.
-    format_ : RowFormat
-        Of the state.
+    format_ : RowEncoding
+        The encoding of the state.
     owned : KeyGroupRange
         The key groups of the subtask.
-    unloaded : mapping of int to (LazyGroup or dict)
-        The key groups that are not in the store yet.
+    unloaded : mapping of int to KeyGroupContent
+        The restored key groups that are not in the store yet.
     kinds : mapping of str to frozenset of type
-        What the keys may be.
+        The types that the keys may have.
     """
 
     def __init__(
         self,
         view: View,
-        format_: RowFormat,
+        format_: RowEncoding,
         owned: KeyGroupRange,
-        unloaded: Mapping[int, LazyGroup | dict[Hashable, object]],
+        unloaded: Mapping[int, KeyGroupContent],
         kinds: Kinds,
     ) -> None:
         self._view = view
@@ -53,15 +54,15 @@ class StoredGroups(Mapping[int, "LazyGroup | dict[Hashable, object]"]):
         self._kinds = kinds
 
     @cached_property
-    def _found(self) -> dict[int, LazyGroup | dict[Hashable, object]]:
+    def _found(self) -> dict[int, KeyGroupContent]:
         stored = _key_groups(self._view, self._format, CONTENT, self._owned)
-        groups: dict[int, LazyGroup | dict[Hashable, object]] = {
+        groups: dict[int, KeyGroupContent] = {
             key_group: StoredGroup(self._view, self._format, key_group, self._kinds) for key_group in stored
         }
-        # Of a key group that was being loaded some rows may be there.
-        return groups | {key_group: group for key_group, group in self._unloaded.items() if group != {}}
+        # If a key group was being loaded, some of its rows may already be there.
+        return groups | {key_group: group for key_group, group in self._unloaded.items() if group.in_memory() != {}}
 
-    def __getitem__(self, key_group: int) -> LazyGroup | dict[Hashable, object]:
+    def __getitem__(self, key_group: int) -> KeyGroupContent:
         return self._found[key_group]
 
     def __iter__(self) -> Iterator[int]:
@@ -76,18 +77,18 @@ class StoredGroup:
 
     __slots__ = ("_format", "_key_group", "_kinds", "_view")
 
-    def __init__(self, view: View, format_: RowFormat, key_group: int, kinds: Kinds) -> None:
+    def __init__(self, view: View, format_: RowEncoding, key_group: int, kinds: Kinds) -> None:
         self._view = view
         self._format = format_
         self._key_group = key_group
         self._kinds = kinds
 
     def load(self) -> dict[Hashable, object]:
-        """Read all values by the identity of their key, however many there are."""
+        """Read all values into memory, by the identity of their key."""
         if not self._format.has_entries:
-            return {key: value for rows in self.pieces() for key, value in zip(rows.keys, rows.values, strict=True)}
+            return {key: value for rows in self._pieces() for key, value in zip(rows.keys, rows.values, strict=True)}
         held: dict[Hashable, dict[Any, object]] = {}
-        for rows in self.pieces():
+        for rows in self._pieces():
             assert rows.entries is not None, "the state has many entries per key"
             for key, entry, value in zip(rows.keys, rows.entries, rows.values, strict=True):
                 held.setdefault(key, {})[entry] = value
@@ -98,8 +99,11 @@ class StoredGroup:
             }
         return {key: Map(entries) for key, entries in held.items()}
 
-    def kinds(self, column: str) -> frozenset[type]:
-        """Return the types of the keys, or of the map keys."""
+    def in_memory(self) -> None:
+        """Return None: the values are on disk."""
+
+    def kinds(self, column: str, keys_max: int | None = None) -> frozenset[type]:
+        """Return the types that the keys or map keys may have."""
         kinds = self._kinds[column]
         if len(kinds) <= 1:
             return kinds
@@ -108,13 +112,30 @@ class StoredGroup:
             return frozenset(type(original_of(self._format.identity(key))) for key, _ in parts)
         return frozenset(type(original_of(self._format.entry_of(entry))) for _, entry in parts)
 
-    def pieces(self, changed: Collection[Any] | None = None) -> Iterator[StateRows]:
-        """Return the rows, or those of changed keys or entries, a bounded number at a time."""
+    def rows(self, changed: Collection[Any] | None = None) -> TakeRows:
+        """Return a function that returns the next rows: all of them, or those of changed keys or entries."""
+        pieces = self._pieces(changed)
+        left: list[tuple[Any, Any, Any]] = []
+
+        def take(count: int) -> StateRows:
+            while len(left) < count and (piece := next(pieces, None)) is not None:
+                left.extend(zip(piece.keys, piece.entries or piece.keys, piece.values, strict=True))
+            taken = left[:count]
+            del left[:count]
+            entries = [row[1] for row in taken] if self._format.has_entries else None
+            return StateRows([row[0] for row in taken], entries, [row[2] for row in taken])
+
+        return take
+
+    def stored(self) -> None:
+        """Return None: the rows have to be encoded."""
+
+    def _pieces(self, changed: Collection[Any] | None = None) -> Iterator[StateRows]:
         if changed is None:
             for chunk in self._chunks():
                 yield self._decoded(chunk)
             return
-        assert isinstance(changed, ChangedRows), "changes come from the cut that the group is of"
+        assert isinstance(changed, ChangedRows), "changes come from the cut of this group"
         prefix = self._format.prefix(CONTENT, self._key_group)
         for parts in changed.parts():
             yield self._decoded_or_missing([(part, self._view.get(prefix + part)) for part in parts])
@@ -158,9 +179,9 @@ class StoredGroup:
 
 
 class ChangedGroups(Mapping[int, "ChangedRows | None"]):
-    """The changed keys of a state at a cut, by key group; None for one that is `whole`. Any thread may call it."""
+    """The changed keys of a state at a cut by key group; None for a group in `whole`. Any thread may call it."""
 
-    def __init__(self, view: View, format_: RowFormat, owned: KeyGroupRange, whole: frozenset[int]) -> None:
+    def __init__(self, view: View, format_: RowEncoding, owned: KeyGroupRange, whole: frozenset[int]) -> None:
         self._whole = whole
         self._view = view
         self._format = format_
@@ -185,7 +206,7 @@ class ChangedGroups(Mapping[int, "ChangedRows | None"]):
 class ChangedRows(Collection[Any]):
     """The keys of a key group, or pairs of key and entry, that were written or removed. Any thread may call it."""
 
-    def __init__(self, view: View, format_: RowFormat, key_group: int) -> None:
+    def __init__(self, view: View, format_: RowEncoding, key_group: int) -> None:
         self._view = view
         self._format = format_
         self._prefix = format_.prefix(CHANGED, key_group)
@@ -208,18 +229,18 @@ class ChangedRows(Collection[Any]):
         return any(one == changed for one in self)
 
     def parts(self) -> Iterator[list[bytes]]:
-        """Return what follows the prefix of each row, once and in their order, a bounded number at a time."""
+        """Yield the rest of each row after the prefix, without duplicates and in order, in bounded lists."""
         parts = sorted(self._all())
         for start in range(0, len(parts), CHUNK_ROWS):
             yield parts[start : start + CHUNK_ROWS]
 
     def _all(self) -> set[bytes]:
-        """Read all notes of the key group; there are at most `NOTES_MAX`."""
+        """Read all notes of the key group, at most `NOTES_MAX`."""
         return {part for chunk in self._view.chunks(self._prefix) for _, data in chunk for part in parts_of(data)}
 
 
-def _key_groups(view: View, format_: RowFormat, kind: bytes, owned: KeyGroupRange) -> Iterator[int]:
-    """Return the key groups that have rows, by looking for the next one that has."""
+def _key_groups(view: View, format_: RowEncoding, kind: bytes, owned: KeyGroupRange) -> Iterator[int]:
+    """Return the key groups that have rows, by seeking from one to the next."""
     key_group = owned.start
     while key_group <= owned.end:
         row = view.first(format_.prefix(kind, key_group))

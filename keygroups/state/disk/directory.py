@@ -1,4 +1,4 @@
-"""The directory that a store has for itself: made when it is opened, removed when it is closed."""
+"""The private directory of a store: created when the store is opened, removed when it is closed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _ATTEMPTS_MAX = 100
 
 
 class StoreDirectory:
-    """An empty directory beside those of other subtasks and processes. Any thread may call it.
+    """Creates an empty directory beside those of other subtasks and processes. Any thread may call it.
 
-    A lock, which ends with its process, tells who is alive: whatever dead processes have left is removed.
+    A lock, which ends with its process, shows which directories are in use. Directories of dead processes are removed.
 
     Parameters
     ----------
     parent : Path
-        Where it is made.
+        The directory in which it is created.
     """
 
     __slots__ = ("_lock", "path")
@@ -33,7 +33,7 @@ class StoreDirectory:
         for _ in range(_ATTEMPTS_MAX):
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
             lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
-            # Another process may have taken it for one that was left.
+            # Another process may have taken it for a left-over directory.
             if _is_locked_by_us(lock) and (self.path / _LOCK).exists():
                 self._lock = lock
                 return
@@ -41,14 +41,14 @@ class StoreDirectory:
         raise FileExistsError(f"{parent} gives no directory of our own")
 
     def remove(self) -> None:
-        """Remove it with all that is in it; at most once."""
+        """Remove the directory with its content; call it at most once."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 
 
 def _remove_left_over(parent: Path) -> None:
     for path in parent.glob(f"{_PREFIX}*"):
-        # Of another user, or removed by another process just now.
+        # It belongs to another user, or another process has just removed it.
         with suppress(OSError):
             lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
             try:

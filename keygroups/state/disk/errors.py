@@ -1,4 +1,4 @@
-"""Errors of state on the local disk, named after the situation."""
+"""Errors of state on the local disk; each says what to do next."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from keygroups.errors import KeyGroupsError
 
 
 class StoreNotInstalled(KeyGroupsError, ImportError):
-    """State is to be kept on disk, but the store is not installed.
+    """The disk backend needs a store that is not installed.
 
     Attributes
     ----------
     package : str
-        What is missing.
+        The missing package.
     """
 
     def __init__(self, package: str) -> None:
@@ -20,14 +20,14 @@ class StoreNotInstalled(KeyGroupsError, ImportError):
 
 
 class StateStoreFailed(KeyGroupsError, OSError):
-    """The local store could not read or write. What is committed is in the snapshots, so nothing of that is lost.
+    """The local store could not read or write. Committed state is safe, because it is in the snapshots.
 
     Attributes
     ----------
     directory : str
-        Where it works.
+        The directory of the state.
     reason : str
-        What it said.
+        The store's own message.
     """
 
     def __init__(self, directory: str, reason: str) -> None:
@@ -39,12 +39,12 @@ class StateStoreFailed(KeyGroupsError, OSError):
 
 
 class StateDiskFull(KeyGroupsError, OSError):
-    """There is no room for the state on the local disk. What is committed is in the snapshots.
+    """The local disk has no room for the state. Committed state is safe, because it is in the snapshots.
 
     Attributes
     ----------
     directory : str
-        Where it works.
+        The directory of the state.
     """
 
     def __init__(self, directory: str) -> None:

@@ -1,4 +1,4 @@
-"""What has changed since the last cut, noted in rows beside the content, so that nothing in memory grows with it."""
+"""Notes of what has changed since the last cut, stored as rows beside the content, so that memory does not grow."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import struct
 
 import msgpack
 
-from keygroups.state.disk.rows import CHANGED, RowFormat
+from keygroups.state.disk.encoding import CHANGED, RowEncoding
 from keygroups.state.disk.store import Store
 
 NOTES_MAX = 2**20
-"""A key group counts as wholly changed once more has been noted of it, what is written again and again included."""
+"""A key group with more notes than this counts as wholly changed; repeated writes of the same row count too."""
 
 PENDING_MAX = 4096
-"""So much is kept in memory, and then written as one row for each key group."""
+"""How many notes are kept in memory before they are written as one row per key group."""
 
 _NUMBER = struct.Struct(">Q")
 
 
 class Notes:
-    """The changed rows of one state. Only the thread that owns the operator may call it.
+    """Records the changed rows of one state. Only the thread that owns the operator may call it.
 
     Parameters
     ----------
     store : Store
-        Where the notes go.
-    format_ : RowFormat
-        Of the state.
+        The store that holds the notes.
+    format_ : RowEncoding
+        The encoding of the state.
     """
 
     __slots__ = ("_count", "_counts", "_format", "_pending", "_store", "_written")
 
-    def __init__(self, store: Store, format_: RowFormat) -> None:
+    def __init__(self, store: Store, format_: RowEncoding) -> None:
         self._store = store
         self._format = format_
         self._pending: dict[int, set[bytes]] = {}
@@ -40,7 +40,7 @@ class Notes:
         self._written = 0
 
     def add(self, key_group: int, part: bytes) -> None:
-        """Note a row by what follows its prefix."""
+        """Record that a row has changed; `part` is its key without the prefix."""
         pending = self._pending.get(key_group)
         if pending is None:
             self._pending[key_group] = {part}
@@ -51,7 +51,7 @@ class Notes:
             self.write()
 
     def write(self) -> None:
-        """Write what is kept in memory."""
+        """Write the notes that are still in memory."""
         for key_group, parts in self._pending.items():
             count = self._counts[key_group] = self._counts.get(key_group, 0) + len(parts)
             if count <= NOTES_MAX:
@@ -62,13 +62,13 @@ class Notes:
         self._count = 0
 
     def forget(self) -> frozenset[int]:
-        """Begin anew; returns the key groups that have wholly changed."""
+        """Drop all notes and start over; returns the key groups that have wholly changed."""
         whole = frozenset(key_group for key_group, count in self._counts.items() if count > NOTES_MAX)
         self._counts = {}
         return whole
 
 
 def parts_of(data: bytes) -> list[bytes]:
-    """Return what a row of notes holds."""
+    """Decode a row of notes."""
     parts: list[bytes] = msgpack.unpackb(data)
     return parts

@@ -1,4 +1,4 @@
-"""An ordered store of bytes on the local disk: RocksDB, without a log, because the durable copy is elsewhere."""
+"""An ordered key-value store on the local disk: RocksDB, without a log because snapshots are the durable copy."""
 
 from __future__ import annotations
 
@@ -12,46 +12,47 @@ from typing import TYPE_CHECKING, Any
 from keygroups.errors import KeyGroupsError
 from keygroups.state.disk.directory import StoreDirectory
 from keygroups.state.disk.errors import StateDiskFull, StateStoreFailed, StoreNotInstalled
+from keygroups.state.owner import NOBODY, Owned
 
 if TYPE_CHECKING:
     from rocksdict import Rdict, RdictIter
 
 DIRTY_ROWS_MAX = 4096
 DIRTY_BYTES_MAX = 2**20
-"""What is written is kept in memory up to these, and then handed to the store at once."""
+"""How many bytes of writes are kept in memory before they are passed to RocksDB in one batch."""
 
 WRITE_BUFFER_BYTES = 16 * 2**20
 WRITE_BUFFERS_MAX = 3
-"""Of so many buffers of this size the store makes sorted files."""
+"""The number of write buffers from which RocksDB makes sorted files."""
 
 CHUNK_ROWS = 1024
 CHUNK_BYTES = 2**20
-"""So much is read from a view at once, unless a row alone has more."""
+"""How many bytes are read from a view at once, unless a single row has more."""
 
 _BLOOM_BITS = 10
 _FILTER_PART_BYTES = 4096
 _OPEN_FILES_MAX = 512
 
 _FULL = ("No space left", "Disk quota exceeded", "File too large")
-"""What the operating system says when there is no room."""
+"""The operating system's messages for a full disk."""
 
 _UNKNOWN = object()
 
 Row = tuple[bytes, bytes]
 
 
-class Store:
-    """Rows in the order of their keys, in a directory of its own.
+class Store(Owned):
+    """Rows in key order, in their own directory.
 
-    Only the thread that owns the operator may call it, except `write`, which any may. The directory is removed once
-    the store is closed and all of its views are freed; and at the end of the program.
+    Only the first thread that uses the store may call it; any thread may call `write` and `close`. The directory is
+    removed once the store is closed and all its views are freed, or at the end of the program.
 
     Parameters
     ----------
     parent : Path
-        Where its directory is made.
+        The parent of its directory.
     cache_bytes : int
-        What is kept in memory of the files.
+        The size of the cache of file blocks in memory.
     """
 
     __slots__ = (
@@ -73,6 +74,7 @@ class Store:
             import rocksdict
         except ImportError as error:
             raise StoreNotInstalled("rocksdict") from error
+        self._owner = NOBODY
         directory = StoreDirectory(parent)
         self.path = str(directory.path)
         try:
@@ -82,18 +84,19 @@ class Store:
             raise self._named(error) from error
         self._batch = rocksdict.WriteBatch
         self._options = rocksdict.WriteOptions()
-        # A property, whatever its types say.
+        # It is a property, although the type stubs say otherwise.
         self._options.disable_wal = True  # type: ignore[method-assign,assignment]
         self._dirty: dict[bytes, bytes | None] = {}
         self._dirty_bytes = 0
         self._views = 0
         self._is_closed = False
-        # Of one thread, which frees a view while it has it, too.
+        # Reentrant, because a thread that holds it may free a view.
         self._lock = threading.RLock()
         self._end = weakref.finalize(self, _close, self._database, directory)
 
     def get(self, row: bytes) -> bytes | None:
-        """Return what a row holds, None if there is none."""
+        """Return the data of a row, or None if there is no such row."""
+        self._check_owner()
         data: Any = self._dirty.get(row, _UNKNOWN)
         if data is not _UNKNOWN:
             return data  # type: ignore[no-any-return]
@@ -103,21 +106,23 @@ class Store:
             raise self._named(error) from error
 
     def put(self, row: bytes, data: bytes | None) -> None:
-        """Set what a row holds; None removes it."""
+        """Set the data of a row; None removes the row."""
+        self._check_owner()
         self._dirty[row] = data
         self._dirty_bytes += len(row) + (0 if data is None else len(data))
         if len(self._dirty) >= DIRTY_ROWS_MAX or self._dirty_bytes >= DIRTY_BYTES_MAX:
             self.flush()
 
     def flush(self) -> None:
-        """Hand what is kept in memory to the store."""
+        """Pass the writes that are still in memory to RocksDB."""
+        self._check_owner()
         if self._dirty:
             self.write(self._dirty.items())
             self._dirty = {}
             self._dirty_bytes = 0
 
     def write(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Set rows at once, past those that are kept in memory."""
+        """Write rows in one batch, directly to RocksDB."""
         batch = self._batch(raw_mode=True)
         put, delete = batch.put, batch.delete
         for row, data in rows:
@@ -131,32 +136,33 @@ class Store:
             raise self._named(error) from error
 
     def remove_range(self, start: bytes, end: bytes) -> None:
-        """Remove all rows from one key up to, and without, another."""
+        """Remove all rows from `start` up to, but not including, `end`."""
+        self._check_owner()
         try:
             self._database.delete_range(start, end, self._options)
         except Exception as error:
             raise self._named(error) from error
 
     def scan(self, prefix: bytes) -> Iterator[Row]:
-        """Return the rows that begin with a prefix, as they are now."""
+        """Return the current rows with a prefix."""
         for chunk in self.view().chunks(prefix):
             yield from chunk
 
     def view(self) -> View:
-        """Return all rows as they are now; nothing is copied."""
+        """Return a view of all current rows; nothing is copied."""
         self.flush()
         with self._lock:
             self._views += 1
         return View(self, self._database.iter())
 
     def close(self) -> None:
-        """End it; views stay as they are. What is not handed over yet is not needed any more."""
+        """Close the store; existing views stay readable. Writes that are still in memory are dropped."""
         with self._lock:
             self._is_closed = True
             self._end_unless_viewed()
 
     def release(self) -> None:
-        """Tell that a view is gone. Any thread may call it."""
+        """Count a view that has been freed. Any thread may call it."""
         with self._lock:
             self._views -= 1
             self._end_unless_viewed()
@@ -172,10 +178,10 @@ class Store:
 
 
 class View:
-    """The rows of a store at one moment. Any thread may call it; whoever frees the last reference releases it.
+    """The rows of a store at one moment. Any thread may call it; freeing the last reference releases it.
 
-    It is an iterator, because that is what holds one moment of RocksDB with all its reads. (Iterators of
-    rocksdict's `Snapshot` read what was written after it.)
+    It uses an iterator, because only an iterator of RocksDB keeps all its reads at one moment. (Iterators of
+    rocksdict's `Snapshot` also return rows that were written after it.)
     """
 
     __slots__ = ("_iterator", "_lock", "_store")
@@ -190,20 +196,20 @@ class View:
         self._store.release()
 
     def first(self, start: bytes) -> bytes | None:
-        """Return the first row that does not come before a key."""
+        """Return the key of the first row at or after `start`, or None."""
         with self._lock:
             self._seek(start)
             return self._iterator.key() if self._iterator.valid() else None
 
     def get(self, row: bytes) -> bytes | None:
-        """Return what a row held, None if there was none."""
+        """Return the data of a row, or None if there was no such row."""
         with self._lock:
             self._seek(row)
             iterator = self._iterator
             return iterator.value() if iterator.valid() and iterator.key() == row else None
 
     def chunks(self, prefix: bytes) -> Iterator[list[Row]]:
-        """Return the rows that begin with a prefix, a bounded number at a time."""
+        """Yield the rows with a prefix, in bounded lists."""
         start: bytes | None = prefix
         while start is not None:
             chunk, start = self._chunk(start, prefix)
@@ -211,7 +217,7 @@ class View:
                 yield chunk
 
     def _chunk(self, start: bytes, prefix: bytes) -> tuple[list[Row], bytes | None]:
-        """Read from a key on; return also from where to go on."""
+        """Read rows from `start` on; returns them and where to continue, None at the end."""
         rows: list[Row] = []
         left = CHUNK_BYTES
         with self._lock:
@@ -237,7 +243,7 @@ class View:
             self._check()
 
     def _check(self) -> None:
-        """Tell the end of the rows from a failure."""
+        """Raise if the iterator has stopped because of a failure and not at the end of the rows."""
         try:
             self._iterator.status()
         except Exception as error:
@@ -249,8 +255,8 @@ def _options(cache_bytes: int) -> Any:
 
     table = rocksdict.BlockBasedOptions()
     table.set_block_cache(rocksdict.Cache(cache_bytes))
-    # The cache is the limit of all that is read, indexes and filters too. In parts, because the cache has many shards,
-    # and a filter that is larger than one is read again by each `get`.
+    # The cache bounds everything that is read, including indexes and filters. These are partitioned, because the cache
+    # has many shards, and every `get` would read a filter again that is larger than a shard.
     table.set_cache_index_and_filter_blocks(True)
     table.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
     table.set_partition_filters(True)
@@ -272,7 +278,7 @@ def _options(cache_bytes: int) -> Any:
 
 
 def _close(database: Rdict, directory: StoreDirectory) -> None:
-    """End a store; what it still has to write is not needed any more."""
+    """Close RocksDB and remove the directory; pending writes are not needed any more."""
     with suppress(Exception):
         database.cancel_all_background(wait=True)
     with suppress(Exception):

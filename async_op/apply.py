@@ -1,0 +1,74 @@
+"""Applies a function to the input of an entry point: in this process, or in Spark's workers for a DataFrame."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from async_op.clock import Clock
+from async_op.dead_letters import OnError
+from async_op.durations import check_timeout
+from async_op.key_columns import key_getter
+from async_op.local_stream import LocalStream
+from async_op.options import Mode, OperatorOptions, StateBackend
+from async_op.plain import AnyFunction, as_function
+from async_op.resilience import Resilience
+from async_op.retry import RetryPolicy
+from keygroups.arguments import Duration
+from keygroups.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+def apply(
+    stream: Any,
+    function: AnyFunction,
+    *,
+    mode: Mode,
+    output_schema: StructType | str | None,
+    timeout: Duration | None,
+    capacity: int,
+    retry: RetryPolicy | None,
+    key_by: Any,
+    on_error: OnError,
+    dead_letters: Any,
+    resilience: Resilience | None,
+    state_backend: StateBackend,
+    clock: Clock | None,
+) -> Any:
+    """Return the outputs for a stream; the parameters are those of `AsyncDataStream.ordered_wait`."""
+    if type(stream).__module__.startswith("pyspark."):
+        if state_backend != "memory":
+            raise ConfigError("state_backend", state_backend, "keyed state needs snapshots: use AsyncPipeline")
+        if clock is not None:
+            raise ConfigError("clock", clock, "each worker uses its own clock: leave it out")
+        from async_op.spark.transform import transform
+
+        return transform(
+            stream,
+            function,
+            mode=mode,
+            output_schema=output_schema,
+            timeout=timeout,
+            capacity=capacity,
+            retry=retry,
+            key_by=key_by,
+            on_error=on_error,
+            dead_letters=dead_letters,
+            resilience=resilience,
+        )
+    if output_schema is not None:
+        raise ConfigError("output_schema", output_schema, "only a Spark DataFrame needs it: leave it out")
+    options = OperatorOptions(
+        function=as_function(function),
+        mode=mode,
+        capacity=capacity,
+        timeout=check_timeout("timeout", timeout),
+        retry=retry,
+        key_by=key_getter(key_by),
+        on_error=on_error,
+        dead_letters=dead_letters,
+        resilience=resilience,
+        state_backend=state_backend,
+    )
+    return LocalStream(options, clock).outputs(stream)

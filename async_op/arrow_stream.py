@@ -1,0 +1,64 @@
+"""Streams of Arrow data, such as data frames, as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from keygroups.errors import ConfigError
+
+ROWS_AT_ONCE = 1024
+"""How many rows become Python objects at a time; their outputs are consumed before more rows are converted."""
+
+
+class ArrowStream(Protocol):
+    """Any object that exports Arrow data: a pandas or polars data frame, a pyarrow table, a DuckDB relation."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the data, as the Arrow PyCapsule interface defines it."""
+        ...
+
+
+def has_arrow_stream(stream: object) -> bool:
+    """Return whether an object exports Arrow data."""
+    return hasattr(stream, "__arrow_c_stream__")
+
+
+def rows_of_stream(stream: Any) -> Iterator[dict[str, Any]]:
+    """Return the rows as dicts by column name, in the order of the stream; batches are pulled one by one.
+
+    Raises
+    ------
+    ConfigError
+        The stream has no columns, or two columns have the same name.
+    """
+    try:
+        reader = pa.RecordBatchReader.from_stream(stream)
+    except pa.ArrowException as error:
+        raise ConfigError("stream", type(stream).__name__, f"pass a table with columns, or a list: {error}") from error
+    names = reader.schema.names
+    if len(set(names)) < len(names):
+        raise ConfigError("stream", names, "give each column its own name")
+    return _rows(reader)
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Return the rows as dicts, converted column by column."""
+    names = batch.schema.names
+    columns = [column.to_pylist() for column in batch.columns]
+    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def slices_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Cut batches into pieces of at most `ROWS_AT_ONCE` rows."""
+    for batch in batches:
+        for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+            yield batch.slice(start, ROWS_AT_ONCE)
+
+
+def _rows(reader: pa.RecordBatchReader) -> Iterator[dict[str, Any]]:
+    with reader:
+        for piece in slices_of(reader):
+            yield from rows_of(piece)

@@ -1,0 +1,157 @@
+"""Adapts every kind of function to one coroutine per element, the only form that workers know."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from async_op.calls.handover import HandedOverContext
+from async_op.context import InvocationContext, Invoke
+from async_op.errors import MailboxClosed
+from async_op.functions import (
+    AsyncFunction,
+    BlockingFunction,
+    CallbackFunction,
+    Function,
+    ResultFuture,
+)
+from async_op.outputs import checked
+from async_op.threads.mailbox import Mail, Mailbox
+from keygroups.state.timers import Timer
+
+
+class Calls(Protocol):
+    """The way to call one kind of function. Only the thread of the event loop may use it."""
+
+    @property
+    def invoke(self) -> Invoke:
+        """The coroutine function for one element."""
+        ...
+
+    async def close(self) -> None:
+        """Ignore results from now on, and wait until no call is under way."""
+        ...
+
+
+def calls_of(function: Function) -> Calls:
+    """Return the adapter for a function of any kind."""
+    if isinstance(function, AsyncFunction):
+        return CoroutineCalls(function)
+    if isinstance(function, BlockingFunction):
+        return BlockingCalls(function)
+    assert isinstance(function, CallbackFunction), "as_function admits no other kind"
+    return CallbackCalls(function)
+
+
+class CoroutineCalls:
+    """Calls of an `AsyncFunction`, whose coroutines need no adapter; for batch functions see `BatchCalls`."""
+
+    def __init__(self, function: AsyncFunction) -> None:
+        self.invoke = function.async_invoke
+
+    async def close(self) -> None:
+        """Do nothing: no results arrive from other threads."""
+
+
+class _ForeignCalls:
+    """Calls whose results arrive from other threads as mail; one wake-up of the loop handles all mail at hand."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._mailbox = Mailbox(lambda: self._loop.call_soon_threadsafe(self._read_mail))
+
+    async def close(self) -> None:
+        """Ignore results from now on."""
+        self._mailbox.close()
+
+    def _handed_over(self, ctx: InvocationContext) -> HandedOverContext:
+        return HandedOverContext(ctx, self._mailbox)
+
+    def _deliver(self, future: asyncio.Future[Iterable[Any]], result: Any) -> None:
+        try:
+            self._mailbox.put(Mail(lambda: self._settle(future, result), description="result"))
+        except MailboxClosed:
+            return  # the operator was closed during the call
+
+    def _settle(self, future: asyncio.Future[Iterable[Any]], result: Any) -> None:
+        if future.done():
+            return
+        if isinstance(result, StopIteration):  # a future rejects it, and so does a coroutine
+            ended = RuntimeError("the function raised StopIteration")
+            ended.__cause__ = result
+            future.set_exception(ended)
+        elif isinstance(result, BaseException):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+    def _read_mail(self) -> None:
+        if self._mailbox.has_mail() and self._mailbox.create_batch():
+            while (mail := self._mailbox.try_take_from_batch()) is not None:
+                mail.run()
+
+
+class BlockingCalls(_ForeignCalls):
+    """Calls of a `BlockingFunction`, on a bounded thread pool."""
+
+    def __init__(self, function: BlockingFunction) -> None:
+        super().__init__()
+        self._function = function
+        self._pool = ThreadPoolExecutor(function.max_threads, thread_name_prefix="keygroups call")
+        self._running = set[asyncio.Future[Iterable[Any]]]()
+
+    async def invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
+        """Call the function on a thread of the pool and wait for the result."""
+        result: asyncio.Future[Iterable[Any]] = self._loop.create_future()
+        handed_over = self._handed_over(ctx)
+        call = self._pool.submit(self._call, value, handed_over, result)
+        self._running.add(result)
+        try:
+            return await result
+        finally:
+            handed_over.end()
+            if call.cancel():  # the call had not begun
+                self._running.discard(result)
+
+    async def close(self) -> None:
+        """Ignore results from now on; a running call continues until it returns, because a thread cannot be stopped."""
+        await super().close()
+        self._pool.shutdown(wait=not self._running, cancel_futures=True)
+
+    def _settle(self, future: asyncio.Future[Iterable[Any]], result: Any) -> None:
+        self._running.discard(future)
+        super()._settle(future, result)
+
+    def _call(self, value: Any, ctx: InvocationContext, future: asyncio.Future[Iterable[Any]]) -> None:
+        result: Any
+        try:
+            result = checked(self._function.invoke(value, ctx))  # a generator blocks here, on the pool's thread
+        except BaseException as error:  # noqa: BLE001 - the loop gets every error of the thread
+            result = error
+        self._deliver(future, result)
+
+
+class CallbackCalls(_ForeignCalls):
+    """Calls of a `CallbackFunction`, each with a `ResultFuture`."""
+
+    def __init__(self, function: CallbackFunction) -> None:
+        super().__init__()
+        self._function = function
+
+    async def invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
+        """Start the call and wait until its `ResultFuture` is completed."""
+        result: asyncio.Future[Iterable[Any]] = self._loop.create_future()
+        deliver = lambda outputs, error: self._deliver(result, outputs if error is None else error)  # noqa: E731
+        handed_over = self._handed_over(ctx)
+        try:
+            self._function.async_invoke(value, ResultFuture(handed_over, deliver))
+            return await result
+        finally:
+            handed_over.end()
+
+
+def with_timers(on_timer: Invoke, invoke: Invoke) -> Invoke:
+    """Return a coroutine function that calls `on_timer` for timers and `invoke` for all other elements."""
+    return lambda value, ctx: on_timer(value.timestamp, ctx) if type(value) is Timer else invoke(value, ctx)

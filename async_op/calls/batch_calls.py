@@ -1,0 +1,247 @@
+"""Makes the calls of a batch function, and gives each element of a batch its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, Protocol, overload
+
+from async_op.calls.batch_call import BatchCall, count_elements
+from async_op.calls.cancellation import cancel_all
+from async_op.calls.workers import Outcomes
+from async_op.context import InvocationContext, Scope
+from async_op.errors import IncompleteBatch
+from async_op.functions import AsyncBatchFunction
+from async_op.in_flight.entries import Block, Entry
+from async_op.in_flight.queues import ElementQueue
+from async_op.outputs import are_plain, checked, one_for_each
+from async_op.resilience import Limits
+from async_op.statistics import LatencyHistogram
+
+
+class BatchOutcomes(Outcomes, Protocol):
+    """Receives the outcomes of calls for batches."""
+
+    def complete_block(self, block: Block, outputs: Sequence[Sequence[Any]]) -> bool:
+        """Take the outputs of a whole block; returns False if each element has to be handled separately."""
+        ...
+
+
+class BatchCalls:
+    """Full batches and the calls for them. Only the thread of the event loop may use it.
+
+    Parameters
+    ----------
+    function : AsyncBatchFunction
+        The function to call.
+    scope : Scope
+        The settings and services that all invocations share.
+    capacity : int
+        The most elements in running calls; it also bounds the size of a batch.
+    queue : ElementQueue
+        The queue in which blocks are split.
+    latency : LatencyHistogram
+        Receives the duration of each call.
+    outcomes : BatchOutcomes
+        Receives the outcome of each element.
+    limits : Limits or None
+        The limits that a batch may have to wait for.
+
+    Attributes
+    ----------
+    calls : int
+        How many elements have been passed to the function.
+    """
+
+    __slots__ = (
+        "_called_for",
+        "_capacity",
+        "_full",
+        "_function",
+        "_invoke",
+        "_latency",
+        "_outcomes",
+        "_queue",
+        "_running",
+        "_scope",
+        "_stopped",
+        "calls",
+    )
+
+    def __init__(
+        self,
+        function: AsyncBatchFunction,
+        scope: Scope,
+        capacity: int,
+        queue: ElementQueue,
+        latency: LatencyHistogram,
+        outcomes: BatchOutcomes,
+        limits: Limits | None,
+    ) -> None:
+        self._function = function
+        self._invoke = self._call_function if limits is None else limits.protect_batch(self._call_function)
+        self._scope = scope
+        self._capacity = capacity
+        self._queue = queue
+        self._latency = latency
+        self._outcomes = outcomes
+        self._full = deque[list[Entry | Block]]()
+        self._called_for = 0
+        self._running = set[asyncio.Task[None]]()
+        self._stopped = False
+        self.calls = 0
+
+    def add(self, members: list[Entry | Block]) -> None:
+        """Make the call for a batch, as soon as it fits into `capacity` with the elements of running calls."""
+        if members:
+            self._full.append(members)
+        self._launch()
+
+    def remove(self, entry: Entry) -> bool:
+        """Remove an entry whose call has not begun; returns whether there was one."""
+        return any(remove_member(members, entry) for members in self._full)
+
+    def split(self, block: Block) -> None:
+        """Split a pending block, so that each element can have its own outcome."""
+        if isinstance(block.call, BatchCall):
+            block.call.take_apart(block, self._queue.split(block), self._scope)
+        else:
+            members = next(members for members in self._full if block in members)
+            replace_member(members, block, self._queue.split(block))
+
+    def stop(self) -> None:
+        """Begin no more calls."""
+        self._stopped = True
+        self._full.clear()
+
+    async def close(self) -> None:
+        """Cancel all calls and wait until they have ended."""
+        await cancel_all(self._running)
+
+    def contexts_of(self, batch: BatchCall, block: Block) -> list[InvocationContext]:
+        """Return the contexts of a block during its call; this splits the block."""
+        if block not in batch.contexts:
+            self.split(block)
+        return batch.contexts[block]
+
+    def _launch(self) -> None:
+        while self._full and not self._stopped:
+            count = sum(map(count_elements, self._full[0]))
+            if self._called_for + count > self._capacity:
+                return
+            members = self._full.popleft()
+            if not members:
+                continue
+            self.calls += count
+            self._called_for += count
+            batch = BatchCall(members, self._scope, self._call, self._unwanted)
+            self._running.add(batch.task)
+            batch.task.add_done_callback(self._running.discard)
+
+    def _unwanted(self, count: int) -> None:
+        """Free the room of elements whose results are no longer wanted."""
+        self._called_for -= count
+        if self._full:
+            self._launch()
+
+    async def _call(self, batch: BatchCall) -> None:
+        clock = self._scope.clock
+        started = clock.time()
+        try:
+            results = await self._invoke(batch)
+        except asyncio.CancelledError as error:
+            if batch.task.cancelling():
+                if batch.wanted:  # otherwise `interrupt` cancelled it, or the operator has ended
+                    self._outcomes.crash(error)
+                raise
+            results = [error] * len(batch)
+        except BaseException as error:  # noqa: BLE001 - the error is the outcome of each element
+            results = [error] * len(batch)
+        self._latency.add(clock.time() - started)
+        try:
+            self._distribute(batch, results)
+        except BaseException as error:  # noqa: BLE001 - raised by a callback of the operator
+            self._outcomes.crash(error)
+        finally:
+            batch.end()
+
+    async def _call_function(self, batch: BatchCall) -> Sequence[Any]:
+        batch.drop_unwanted()
+        contexts = Contexts(batch, self.contexts_of)
+        results = one_for_each(await self._function.async_invoke_batch(batch.values(), contexts))
+        if len(results) != len(batch):
+            raise IncompleteBatch(len(batch), len(results))
+        return results
+
+    def _distribute(self, batch: BatchCall, results: Sequence[Any]) -> None:
+        start = 0
+        for member in batch.members:
+            share = results[start : start + count_elements(member)] if len(batch.members) > 1 else results
+            start += len(share)
+            if isinstance(member, InvocationContext):
+                self._settle(member, share[0])
+            elif not self._complete_whole(batch, member, share):
+                for context, result in zip(self.contexts_of(batch, member), share, strict=True):
+                    self._settle(context, result)
+
+    def _complete_whole(self, batch: BatchCall, block: Block, results: Sequence[Any]) -> bool:
+        if block in batch.contexts or not are_plain(results):
+            return False
+        return self._outcomes.complete_block(block, results)
+
+    def _settle(self, invocation: InvocationContext, result: Any) -> None:
+        if not isinstance(result, BaseException):
+            try:
+                result = checked(result)
+            except BaseException as error:  # noqa: BLE001 - the error of its outputs is the element's outcome
+                result = error
+        if isinstance(result, BaseException):
+            self._outcomes.end(invocation.entry, invocation, result)
+        else:
+            self._outcomes.complete(invocation.entry, invocation, result)
+
+
+class Contexts(Sequence[InvocationContext]):
+    """The contexts of a batch, created when the function first uses one."""
+
+    def __init__(self, batch: BatchCall, contexts_of: Callable[[BatchCall, Block], list[InvocationContext]]) -> None:
+        self._batch = batch
+        self._contexts_of = contexts_of
+
+    @cached_property
+    def _contexts(self) -> list[InvocationContext]:
+        found: list[InvocationContext] = []
+        for member in self._batch.members:
+            found += self._contexts_of(self._batch, member) if isinstance(member, Block) else [member]
+        return found
+
+    def __len__(self) -> int:
+        return len(self._batch)
+
+    def __iter__(self) -> Iterator[InvocationContext]:
+        return iter(self._contexts)
+
+    @overload
+    def __getitem__(self, index: int) -> InvocationContext: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[InvocationContext]: ...
+
+    def __getitem__(self, index: int | slice) -> InvocationContext | Sequence[InvocationContext]:
+        return self._contexts[index]
+
+
+def remove_member(members: list[Entry | Block], entry: Entry) -> bool:
+    """Remove an entry from a batch; returns whether it was in the batch."""
+    if entry not in members:
+        return False
+    members.remove(entry)
+    return True
+
+
+def replace_member(members: list[Entry | Block], block: Block, entries: Iterable[Entry]) -> None:
+    """Replace a block in a batch by its entries."""
+    place = members.index(block)
+    members[place : place + 1] = entries

@@ -1,0 +1,131 @@
+"""State and timers for calls on other threads: the operator's thread performs each access for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from async_op.context import InvocationContext
+from async_op.errors import MailboxClosed
+from async_op.threads.mailbox import Mail, Mailbox
+from async_op.timers.key_timers import KeyTimers
+from keygroups.descriptors import StateDescriptor
+from keygroups.state import ListHandle, MapHandle, StateAccessOutsideInvocation
+
+_TAKE_MANY: dict[type, frozenset[str]] = {
+    ListHandle: frozenset({"add_all", "update"}),
+    MapHandle: frozenset({"put_all"}),
+}
+"""Methods whose argument may be an iterator. It may block, so it is consumed on the caller's thread."""
+
+
+class HandedOverContext(InvocationContext):
+    """A context that any thread may use until the invocation ends; state and timers run on the operator's thread.
+
+    For each read and write, the calling thread waits until the event loop has performed it. So results and errors are
+    exactly those that a coroutine gets. On the operator's own thread there is no wait.
+
+    Parameters
+    ----------
+    invocation : InvocationContext
+        The operator's own context of the invocation.
+    mailbox : Mailbox
+        The operator's thread reads it; the same thread creates this object.
+    """
+
+    __slots__ = ("_asked", "_has_ended", "_invocation", "_mailbox", "_owner")
+
+    def __init__(self, invocation: InvocationContext, mailbox: Mailbox) -> None:
+        self.entry, self.scope, self.transaction = invocation.entry, invocation.scope, None
+        self._invocation = invocation
+        self._mailbox = mailbox
+        self._owner = threading.get_ident()
+        self._asked: set[Future[Any]] = set()
+        self._has_ended = False
+
+    @property
+    def timers(self) -> KeyTimers:
+        """The timers of the element's key.
+
+        Raises
+        ------
+        TimersUnavailable
+            The function does not define `on_timer`.
+        """
+        lent: Any = _Lent(self._invocation.timers, self.run)
+        return lent  # type: ignore[no-any-return]
+
+    def state(self, descriptor: StateDescriptor) -> Any:
+        """Return the handle of a declared state for the element's key; raises as `InvocationContext.state` does."""
+        return _Lent(self.run(self._invocation.state, descriptor), self.run)
+
+    def run(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Run `work` on the operator's thread, and return its result or raise its error.
+
+        Raises
+        ------
+        StateAccessOutsideInvocation
+            The invocation has ended, perhaps while this thread waited.
+        """
+        if threading.get_ident() == self._owner:
+            self._check_open()
+            return work(*arguments)
+        answer: Future[Any] = Future()
+        # Before the check for the end: either this thread sees the end, or `end` sees the answer that it must refuse.
+        self._asked.add(answer)
+        try:
+            self._check_open()
+            self._mailbox.put(Mail(partial(_answer, answer, work, arguments), description="state"))
+        except MailboxClosed:
+            raise StateAccessOutsideInvocation(self.key) from None
+        else:
+            return answer.result()
+        finally:
+            self._asked.discard(answer)
+
+    def end(self) -> None:
+        """Refuse all further and all waiting accesses. Only the operator's thread may call it."""
+        self._has_ended = True
+        for answer in tuple(self._asked):
+            if not answer.done():
+                answer.set_exception(StateAccessOutsideInvocation(self.key))
+
+    def _check_open(self) -> None:
+        if self._has_ended:
+            raise StateAccessOutsideInvocation(self.key)
+
+
+class _Lent:
+    """A proxy of a state handle or of a key's timers; methods and properties run on the operator's thread."""
+
+    __slots__ = ("_handle", "_run")
+
+    def __init__(self, handle: Any, run: Callable[..., Any]) -> None:
+        self._handle = handle
+        self._run = run
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(type(self._handle), name)
+        if not callable(method):
+            return self._run(getattr, self._handle, name)
+        if any(isinstance(self._handle, kind) and name in names for kind, names in _TAKE_MANY.items()):
+            return lambda many: self._run(method, self._handle, _in_hand(many))
+        return lambda *arguments, **options: self._run(partial(method, self._handle, *arguments, **options))
+
+
+def _in_hand(many: Iterable[Any]) -> Iterable[Any]:
+    return many if isinstance(many, dict) else list(many)
+
+
+def _answer(answer: Future[Any], work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    if answer.done():
+        return  # the invocation has ended in the meantime
+    try:
+        answer.set_result(work(*arguments))
+    except BaseException as error:
+        answer.set_exception(error)
+        if not isinstance(error, Exception):
+            raise

@@ -1,0 +1,300 @@
+"""A pool of persistent tasks that call the function for one entry after the other.
+
+Starting a task per element would cost more than the rest of the operator. `Worker._work` is the hot path; it is
+deliberately one flat function.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from async_op.calls.cancellation import cancel_all
+from async_op.context import InvocationContext, Invoke, Scope
+from async_op.in_flight.entries import Entry
+from async_op.outputs import checked
+from async_op.statistics import LatencyHistogram
+
+_WAKE_AT_ONCE = 2
+"""How many sleeping workers a woken one wakes: enough to start n calls in log n turns of the loop, but few enough
+for the first worker to make all calls that return at once."""
+
+_MEASURED_EVERY = 16
+"""Only the latency of every 16th call is measured: reading the clock twice costs as much as queueing."""
+
+_MEASURED_MAX = 64
+"""After this many measured calls, a worker lets other tasks run, in case all of its calls returned at once."""
+
+
+class Outcomes(Protocol):
+    """Receives the outcomes of calls."""
+
+    def complete(self, entry: Entry, invocation: InvocationContext, outputs: Sequence[Any]) -> None:
+        """Take the outputs of a call."""
+        ...
+
+    def end(self, entry: Entry, invocation: InvocationContext, error: BaseException) -> None:
+        """Take the error of a call."""
+        ...
+
+    def crash(self, error: BaseException) -> None:
+        """Take an error of a callback; it ends the operator."""
+        ...
+
+
+class Feed(Protocol):
+    """The source from which an idle worker takes the next element."""
+
+    def take(self) -> Entry | None:
+        """Accept elements in place of those that have left; returns a single element if its call may begin at once."""
+        ...
+
+    def stop(self) -> None:
+        """Give workers no more elements."""
+        ...
+
+
+class Workers:
+    """Calls the function for entries, on a pool of tasks. Only the thread of the event loop may use it.
+
+    Parameters
+    ----------
+    invoke : coroutine function
+        Called with the value and the context of an entry.
+    fallback : coroutine function
+        Called in its place once the entry's time budget has run out.
+    scope : Scope
+        What all invocations share.
+    concurrency : int
+        The most calls that run at once.
+    latency : LatencyHistogram
+        Receives the durations of a sample of the calls.
+    outcomes : Outcomes
+        Receives the outcomes of the calls.
+    completed : callable or None
+        A shortcut for entries whose outputs are set and need no further check; None if `outcomes` has to see every
+        call.
+
+    Attributes
+    ----------
+    calls : int
+        How many calls have been made.
+    """
+
+    __slots__ = (
+        "_feed",
+        "_idle",
+        "_measured",
+        "_measured_by",
+        "_running",
+        "_waking",
+        "calls",
+        "completed",
+        "fallback",
+        "invoke",
+        "latency",
+        "limit",
+        "outcomes",
+        "scope",
+        "stopped",
+        "todo",
+    )
+
+    def __init__(
+        self,
+        invoke: Invoke,
+        fallback: Invoke,
+        scope: Scope,
+        concurrency: int,
+        latency: LatencyHistogram,
+        outcomes: Outcomes,
+        completed: Callable[[Entry], None] | None,
+    ) -> None:
+        self.invoke = invoke
+        self.fallback = fallback
+        self.scope = scope
+        self.limit = concurrency
+        self.outcomes = outcomes
+        self.completed = completed
+        self.todo = deque[Entry]()
+        self._feed: Feed | None = None
+        self.stopped = False
+        self.calls = 0
+        self.latency = latency
+        self._measured_by: Worker | None = None
+        self._measured = 0
+        self._idle: list[asyncio.Future[None]] = []
+        self._running: set[asyncio.Task[None]] = set()
+        self._waking = 0
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Queue calls for entries; workers make them as they become free."""
+        if self.stopped:
+            return
+        self.todo.extend(entries)
+        if self.todo and not self._waking:
+            self._wake_one()
+
+    def add_first(self, entry: Entry) -> None:
+        """Queue the call for an entry before all others."""
+        self.todo.appendleft(entry)
+        if not self._waking:
+            self._wake_one()
+
+    def stop(self) -> None:
+        """Begin no more calls."""
+        self.stopped = True
+        self.todo.clear()
+        if self._feed is not None:
+            self._feed.stop()
+
+    async def close(self) -> None:
+        """Cancel all calls and wait until they have ended."""
+        self._idle.clear()
+        await cancel_all(self._running)
+
+    @contextmanager
+    def fed_by(self, feed: Feed | None) -> Iterator[None]:
+        """Let workers take elements from `feed` inside this context."""
+        self._feed = feed
+        try:
+            yield
+        finally:
+            self._feed = None
+
+    def wake(self, count: int) -> None:
+        """Wake workers for `count` entries: two at first, which wake others in turn."""
+        for _ in range(min(_WAKE_AT_ONCE, count - self._waking)):
+            self._wake_one()
+
+    def _wake_one(self) -> None:
+        if self._idle:
+            self._waking += 1
+            self._idle.pop().set_result(None)
+        elif len(self._running) < self.limit:
+            self._waking += 1
+            worker = Worker(self)
+            self._running.add(worker.task)
+            worker.task.add_done_callback(self._running.discard)
+
+    def woken(self) -> None:
+        """Record that a woken worker is running."""
+        self._waking -= 1
+        self.wake(len(self.todo) - 1)
+
+    async def rest(self, worker: Worker) -> bool:
+        """Wait for work; returns False if there are too many workers and this one has to end."""
+        if self.retire(worker):
+            return False
+        sleep = asyncio.get_running_loop().create_future()
+        self._idle.append(sleep)
+        await sleep
+        self.woken()
+        return True
+
+    def retire(self, worker: Worker) -> bool:
+        """Retire a worker if there are too many; returns whether it was retired."""
+        if not self.stopped and len(self._running) <= self.limit:
+            return False
+        # Now, not when the task is done: until then it would count as a worker that is available.
+        self._running.discard(worker.task)
+        return True
+
+    def take(self) -> Entry | None:
+        """Return the entry to call for next, if necessary a newly accepted element; None if there is none."""
+        if not self.todo and self._feed is not None:
+            self._waking += 1  # the calling worker is already awake for the first element
+            entry = self._feed.take()
+            self._waking -= 1
+            if entry is not None:
+                return entry
+            self.wake(len(self.todo) - 1)
+        return self.todo.popleft() if self.todo else None
+
+    async def measure(self, worker: Worker, entry: Entry, invocation: InvocationContext) -> Iterable[Any]:
+        """Make the call for an entry and measure its duration."""
+        if self._measured_by is not worker:
+            self._measured_by, self._measured = worker, 0
+        self._measured += 1
+        if self._measured == _MEASURED_MAX:
+            self._measured = 0
+            await asyncio.sleep(0)
+        self.calls += 1
+        started = self.scope.clock.time()
+        outputs = await self.invoke(entry.value, invocation)
+        self.latency.add(self.scope.clock.time() - started)
+        return outputs
+
+
+class Worker:
+    """One task of the pool, which makes calls one after the other."""
+
+    __slots__ = ("_pool", "task")
+
+    def __init__(self, pool: Workers) -> None:
+        self._pool = pool
+        # Not through the loop's task factory: an eager factory would run the task before the pool knows about it.
+        self.task = asyncio.Task(self._work(pool), loop=asyncio.get_running_loop(), name="keygroups worker")
+
+    def interrupt(self) -> None:
+        """Cancel the call. It may ignore the cancellation, so another worker may stand in for this one."""
+        self._pool.limit += 1
+        self.task.cancel()
+
+    def _stand_down(self) -> bool:
+        """Clear the interruption, for which another worker stood in; returns whether there are too many workers now."""
+        self.task.uncancel()
+        self._pool.limit -= 1
+        return self._pool.retire(self)
+
+    async def _work(self, pool: Workers) -> None:
+        """Make calls until there are too many workers. Only the result of an entry's current invocation counts."""
+        todo, scope, invoke, completed = pool.todo, pool.scope, pool.invoke, pool.completed
+        outputs: Iterable[Any]
+        invocation: InvocationContext | None
+        pool.woken()
+        try:
+            while True:
+                entry = todo.popleft() if todo else pool.take()
+                if entry is None:
+                    outputs, invocation = (), None  # keep nothing of the last call in memory
+                    if await pool.rest(self):
+                        continue
+                    return
+                entry.call = self
+                entry.invocation = invocation = InvocationContext()
+                invocation.entry, invocation.scope, invocation.transaction = entry, scope, None
+                try:
+                    if entry.expired:
+                        outputs = await pool.fallback(entry.value, invocation)
+                    elif entry.sequence % _MEASURED_EVERY:
+                        pool.calls += 1
+                        outputs = await invoke(entry.value, invocation)
+                    else:
+                        outputs = await pool.measure(self, entry, invocation)
+                    outputs = checked(outputs)
+                except asyncio.CancelledError as error:
+                    # Cancelled by the operator, or by something that the function awaited: that is a failure.
+                    if entry.call is self and self.task.cancelling():
+                        raise
+                    pool.outcomes.end(entry, invocation, error)
+                except BaseException as error:  # noqa: BLE001 - every error of the function is an outcome
+                    pool.outcomes.end(entry, invocation, error)
+                else:
+                    if completed is None or entry.invocation is not invocation or invocation.transaction is not None:
+                        pool.outcomes.complete(entry, invocation, outputs)
+                    elif not pool.stopped:
+                        entry.invocation = None
+                        entry.outputs = outputs
+                        completed(entry)
+                if entry.call is not self and self._stand_down():
+                    return
+        except asyncio.CancelledError as error:
+            # Unless the operator has ended, the function or somebody else cancelled the task.
+            pool.outcomes.crash(error)
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised by what was called back
+            pool.outcomes.crash(error)

@@ -1,0 +1,107 @@
+"""Checks a user's function before anything runs, so that mistakes fail early."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, get_args
+
+from async_op.durations import check_delay
+from async_op.functions import AsyncBatchFunction, AsyncFunction, BlockingFunction, CallbackFunction, Function
+from keygroups.arguments import check_integer, is_asynchronous
+from keygroups.descriptors import StateDescriptor
+from keygroups.errors import ConfigError
+from keygroups.state.timers import TIMER_STATES
+
+
+def check_function(function: Function) -> None:
+    """Check the methods, states and sizes of a function.
+
+    Raises
+    ------
+    ConfigError
+        One of them is invalid.
+    """
+    if not isinstance(function, AsyncFunction | BlockingFunction | CallbackFunction):
+        raise ConfigError("function", function, "subclass AsyncFunction, BlockingFunction or CallbackFunction")
+    _check_methods(function)
+    check_states(function.states, TIMER_STATES if function.has_timers else ())
+    if isinstance(function, AsyncBatchFunction):
+        reason = "max_batch_size is at least 1, max_batch_delay at least 0"
+        check_integer("max_batch_size", function.max_batch_size, 1, reason=reason)
+        check_delay("max_batch_delay", function.max_batch_delay, reason=reason)
+    if isinstance(function, BlockingFunction):
+        check_integer("max_threads", function.max_threads, 1, reason="at least one thread must do the work")
+
+
+def check_states(states: object, taken: object = ()) -> None:
+    """Check that `states` is a tuple or list of descriptors with distinct names.
+
+    Raises
+    ------
+    ConfigError
+        It is something else, or a name is among `taken`, the names already in use.
+    """
+    if isinstance(states, get_args(StateDescriptor)):
+        raise ConfigError("states", states, "write `states = (descriptor,)`, with a comma, for a single one")
+    if not isinstance(states, tuple | list):
+        raise ConfigError("states", states, "pass a tuple of descriptors, such as (ValueState('count'),)")
+    names = set(taken)  # type: ignore[call-overload]
+    for state in states:
+        if not isinstance(state, get_args(StateDescriptor)):
+            raise ConfigError("states", state, "pass descriptors, such as ValueState('count')")
+        if state.name in names:
+            raise ConfigError("states", state.name, "two states have this name; each needs its own")
+        names.add(state.name)
+
+
+def check_takes(call: Callable[..., Any], name: str, *arguments: str) -> None:
+    """Check that a callable accepts the given arguments.
+
+    Raises
+    ------
+    ConfigError
+        Its signature does not.
+    """
+    try:
+        signature = inspect.signature(call)
+    except ValueError:
+        return  # some builtins have no signature
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        raise ConfigError("function", name, f"define it with ({', '.join(arguments)}); it has {signature}") from None
+
+
+def _check_methods(function: Function) -> None:
+    _check_coroutine(function, "open", "runtime")
+    _check_coroutine(function, "timeout", "value", "ctx")
+    _check_coroutine(function, "on_timer", "timestamp", "ctx")
+    _check_coroutine(function, "close")
+    if isinstance(function, AsyncBatchFunction):
+        _check_coroutine(function, "async_invoke_batch", "values", "ctxs")
+    elif isinstance(function, AsyncFunction):
+        _check_coroutine(function, "async_invoke", "value", "ctx")
+    elif isinstance(function, BlockingFunction):
+        _check_synchronous(function, "invoke", "value", "ctx")
+    else:
+        _check_synchronous(function, "async_invoke", "value", "result_future")
+
+
+def _check_coroutine(function: Function, method: str, *arguments: str) -> None:
+    name, bound = f"{type(function).__name__}.{method}", getattr(function, method)
+    call = inspect.unwrap(bound)  # a decorator may hide what it decorates
+    if inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
+        raise ConfigError("function", name, "collect the outputs in a list and return it, in place of `yield`")
+    # Other callables may return an awaitable; only calling them shows whether they do.
+    if inspect.isroutine(call) and not inspect.iscoroutinefunction(call):
+        instead = ", or subclass BlockingFunction if it blocks" if method == "async_invoke" else ""
+        raise ConfigError("function", name, f"define it with `async def`{instead}")
+    check_takes(bound, name, *arguments)
+
+
+def _check_synchronous(function: Function, method: str, *arguments: str) -> None:
+    name, bound = f"{type(function).__name__}.{method}", getattr(function, method)
+    if is_asynchronous(bound):
+        raise ConfigError("function", name, "define it with `def`, or subclass AsyncFunction for `async def`")
+    check_takes(bound, name, *arguments)

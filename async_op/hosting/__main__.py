@@ -1,0 +1,37 @@
+"""`python -m async_op.hosting`: the process of a host. `launch` starts it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from typing import BinaryIO
+
+
+def main() -> None:
+    """Let go of who has started this, then do as standard input says; standard output gets where, or why not."""
+    if os.fork():
+        # The worker that has started this may end at any time; what lives on is nobody's child, in the same group.
+        os._exit(0)
+    with open(0, "rb") as told:
+        search_path, instructions = pickle.load(told)  # noqa: S301 - from the process that has started this one
+    answer = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a function prints goes to the log
+    sys.path[:] = search_path
+    try:
+        from async_op.hosting.resident import live
+
+        live(pickle.loads(instructions), lambda address: _say(answer, address))  # noqa: S301 - as above
+    except Exception as error:
+        if not answer.closed:
+            _say(answer, error)
+        raise
+
+
+def _say(answer: BinaryIO, what: object) -> None:
+    with answer:
+        answer.write(pickle.dumps(what))
+
+
+if __name__ == "__main__":
+    main()

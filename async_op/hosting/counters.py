@@ -1,0 +1,48 @@
+"""What an operator has counted since its last cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from async_op.statistics import OperatorStatistics
+
+COUNTED = (
+    "accepted",
+    "calls",
+    "retries",
+    "timeouts",
+    "late_results",
+    "reinvoked",
+    "reemitted",
+    "skipped",
+    "dead_letters",
+    "timers_fired",
+    "idle_seconds",
+    "back_pressured_seconds",
+    "busy_seconds",
+)
+"""The statistics that only grow."""
+
+LIMITS = ("cache_hits", "cache_misses", "shared", "rate_limited", "circuit_opened", "circuit_refused", "wait_seconds")
+"""Those of the limits that do."""
+
+Counted = dict[str, Any]
+
+
+def counted(statistics: OperatorStatistics) -> Counted:
+    """Return what only grows."""
+    values = {name: getattr(statistics, name) for name in COUNTED}
+    if statistics.resilience is not None:
+        values |= {name: getattr(statistics.resilience, name) for name in LIMITS}
+    return values
+
+
+def since(before: Counted, now: Counted) -> Counted:
+    """Return by how much each value has grown.
+
+    Examples
+    --------
+    >>> since({"calls": 3}, {"calls": 5, "retries": 1})
+    {'calls': 2, 'retries': 1}
+    """
+    return {name: value - before.get(name, 0) for name, value in now.items()}

@@ -1,0 +1,139 @@
+"""The feeder's side of an epoch: for a thread that must keep showing that it is alive.
+
+What waits is a generator, which yields every now and then (None), so that whoever runs it can do so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import Any, Protocol, TypeVar
+
+from async_op.hosting import messages as say
+from async_op.hosting.errors import FeederFenced
+
+WINDOW = 4
+"""Batches that are under way to a host at once."""
+
+_T = TypeVar("_T")
+
+Waiting = Generator[None, None, _T]
+"""Yields while it waits, and returns what it waited for."""
+
+
+class Channel(Protocol):
+    """A connection to a host, of one thread. Replies come in the order of the messages."""
+
+    def send(self, message: say.Message) -> None:
+        """Send a message; never waits for the reply.
+
+        Raises
+        ------
+        HostLost
+            The host has ended.
+        """
+        ...
+
+    def receive(self) -> say.Reply | None:
+        """Return the next reply, or None after a short wait.
+
+        Raises
+        ------
+        HostLost
+            The host has ended, or has shown no sign of life for too long.
+        """
+        ...
+
+    def close(self) -> None:
+        """Hang up."""
+        ...
+
+
+class Feeder:
+    """Feeds one epoch to one host. One thread may call it.
+
+    Parameters
+    ----------
+    channel : Channel
+        To the host.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._open = 0
+        self._fence = say.Fence(-1, -1)
+
+    def hello(self, hello: say.Hello) -> Waiting[say.Reason | None]:
+        """Claim the host; returns why it refuses, or None if it goes on.
+
+        Raises
+        ------
+        KeyGroupsError
+            The operator has failed (H8).
+        FeederFenced
+            A newer attempt was there (H3).
+        """
+        self._fence = hello.fence
+        reply = yield from self._ask(hello)
+        if not isinstance(reply, say.Refused):
+            return None
+        if reply.reason == "stale":
+            raise FeederFenced(*self._fence)
+        return reply.reason
+
+    def feed(self, batches: Iterable[Any]) -> Waiting[None]:
+        """Feed rows, a few batches under way at once."""
+        for rows in batches:
+            yield from self._wait_until_open_at_most(WINDOW - 1)
+            self._send(say.Feed(rows))
+            yield
+        yield from self._wait_until_open_at_most(0)
+
+    def watermark(self, timestamp: int) -> Waiting[None]:
+        """Feed a watermark (milliseconds since the epoch)."""
+        yield from self._ask(say.FeedWatermark(timestamp))
+
+    def settle(self) -> Waiting[bool]:
+        """Wait until nothing is in flight, or the barrier timeout is over; tells whether nothing is."""
+        reply = yield from self._ask(say.Settle())
+        assert isinstance(reply, say.Settled), "what else is answered is raised"
+        return reply.nothing_left
+
+    def take(self) -> Waiting[list[Any]]:
+        """Take the outputs so far, packed."""
+        reply = yield from self._ask(say.Take())
+        assert isinstance(reply, say.Outputs), "what else is answered is raised"
+        return reply.runs
+
+    def cut(self, cut: say.Cut) -> Waiting[say.Part]:
+        """Have the host write its part."""
+        reply = yield from self._ask(cut)
+        assert isinstance(reply, say.Part), "what else is answered is raised"
+        return reply
+
+    def close(self) -> None:
+        """Hang up."""
+        self._channel.close()
+
+    def _ask(self, message: say.Message) -> Waiting[say.Reply]:
+        yield from self._wait_until_open_at_most(0)
+        self._send(message)
+        return (yield from self._next_reply(message))
+
+    def _send(self, message: say.Message) -> None:
+        self._channel.send(message)
+        self._open += 1
+
+    def _wait_until_open_at_most(self, count: int) -> Waiting[None]:
+        while self._open > count:
+            yield from self._next_reply(None)
+
+    def _next_reply(self, message: say.Message | None) -> Waiting[say.Reply]:
+        while (reply := self._channel.receive()) is None:
+            yield
+        self._open -= 1
+        if isinstance(reply, say.Failed):
+            raise reply.error
+        if isinstance(reply, say.Refused) and not isinstance(message, say.Hello):
+            # The session is somebody else's by now.
+            raise FeederFenced(*self._fence)
+        return reply

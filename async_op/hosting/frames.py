@@ -1,0 +1,100 @@
+"""Messages as bytes: a length, a kind, and what belongs to it. Nothing here reads or writes.
+
+Nothing is unpickled before both sides have proved that they know the secret of the run.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from dataclasses import replace
+from typing import Any
+
+from async_op.hosting.errors import HostFailed, MessageTooLarge
+from async_op.hosting.messages import Failed, Feed, Message, Reply, Status
+
+MAGIC = b"keygroups-host-1"
+"""What a host says first."""
+
+ALIVE = 0
+MESSAGE = 1
+ROWS = 2
+"""The kinds: a sign of life, a pickled message, a feed of rows in Arrow's stream format."""
+
+FRAME_BYTES_MAX = 512 * 2**20
+
+BEAT_SECONDS = 1.0
+"""From one sign of life to the next."""
+
+_HEADER = struct.Struct("!IB")
+HEADER_BYTES = _HEADER.size
+
+
+def alive() -> bytes:
+    """Return a sign of life."""
+    return _HEADER.pack(0, ALIVE)
+
+
+def encode(message: Message | Reply) -> bytes:
+    """Return a message as a frame.
+
+    Raises
+    ------
+    MessageTooLarge
+        The other side would not take it.
+    """
+    import pyarrow as pa  # a host that is fed nothing yet need not have loaded it
+
+    if isinstance(message, Feed) and isinstance(message.rows, pa.RecordBatch):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, message.rows.schema) as stream:
+            stream.write_batch(message.rows)
+        return _frame(ROWS, sink.getvalue().to_pybytes())
+    return _frame(MESSAGE, pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
+
+def encode_reply(reply: Reply) -> bytes:
+    """Return a reply as a frame; an error that cannot be pickled as one that says the same."""
+    if isinstance(reply, Failed):
+        reply = Failed(_sendable(reply.error))
+    elif isinstance(reply, Status) and reply.failure is not None:
+        reply = replace(reply, failure=_sendable(reply.failure))
+    return encode(reply)
+
+
+def _sendable(error: BaseException) -> BaseException:
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - made in this process
+    except Exception:  # noqa: BLE001 - a user's exception may fail in any way
+        return HostFailed(f"{type(error).__name__}: {error}")
+    return error
+
+
+def size_and_kind(header: bytes) -> tuple[int, int]:
+    """Read a header.
+
+    Raises
+    ------
+    MessageTooLarge
+        What follows is not to be read.
+    """
+    size, kind = _HEADER.unpack(header)
+    if size > FRAME_BYTES_MAX:
+        raise MessageTooLarge(size, FRAME_BYTES_MAX)
+    return size, kind
+
+
+def decode(kind: int, payload: bytes | memoryview) -> Any:
+    """Return the message of a frame."""
+    if kind != ROWS:
+        return pickle.loads(payload)  # noqa: S301 - from somebody who knows the run's secret
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(payload) as stream:
+        return Feed(stream.read_next_batch())
+
+
+def _frame(kind: int, payload: bytes) -> bytes:
+    if len(payload) > FRAME_BYTES_MAX:
+        raise MessageTooLarge(len(payload), FRAME_BYTES_MAX)
+    return _HEADER.pack(len(payload), kind) + payload

@@ -1,0 +1,377 @@
+"""One subtask's operator over many epochs, behind a few messages.
+
+H1: the newest manifest is the only truth. A host is a guess about the future, so nothing of it is ever asked for but
+parts, and it may vanish at any moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from async_op.clock import Clock, LoopClock
+from async_op.elements import Element, Watermark
+from async_op.errors import OperatorClosed, as_exception
+from async_op.hosting import messages as say
+from async_op.hosting.blueprint import Blueprint, CutPart
+from async_op.hosting.counters import counted, since
+from async_op.hosting.gate import Gate
+from async_op.hosting.lease import Lease
+from async_op.hosting.line import Line
+from async_op.hosting.outbox import Outbox
+from snapshots import SubtaskRestore
+
+LEASE_SECONDS = 120.0
+"""From the driver's last sign of life to the end of a host."""
+
+PATIENCE_SECONDS = 60.0
+"""A feeder, or a host, that is silent for so long is taken for dead; a function may block its loop for less, only."""
+
+OUTPUTS_MAX = 100_000
+"""Outputs that are kept between two epochs before nothing new begins."""
+
+CLOSE_SECONDS = 10.0
+"""A function that takes longer to close is not waited for."""
+
+_LINE_MAX = 1024
+"""Elements without room before the feeder waits."""
+
+_SETTLE_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class _Session:
+    """An epoch that is being fed."""
+
+    feeder: Hashable
+    job: str
+    decode: Callable[[Any], Iterable[Element]]
+    barrier_timeout: float | None
+    until: float | None
+    heard_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residence:
+    """Whose host it is.
+
+    Attributes
+    ----------
+    generation : str
+        The run, the operator, its parallelism and options.
+    subtask_index : int
+        The subtask.
+    restore : SubtaskRestore or None
+        What it starts with.
+    manifest_id : str or None
+        The id of the manifest that this is a share of.
+    lease_seconds, patience_seconds : float
+        See `LEASE_SECONDS`, `PATIENCE_SECONDS`.
+    outputs_max : int
+        See `OUTPUTS_MAX`.
+    is_resident : bool
+        False for a host that ends with its epoch. It loads only the state that is asked for. Its feeder waits however
+        long it takes for room, and for the calls of the epoch before: they would be cut off again and again and never
+        return.
+    """
+
+    generation: str
+    subtask_index: int
+    restore: SubtaskRestore | None = None
+    manifest_id: str | None = None
+    lease_seconds: float = LEASE_SECONDS
+    patience_seconds: float = PATIENCE_SECONDS
+    outputs_max: int = OUTPUTS_MAX
+    is_resident: bool = True
+
+
+class Host:
+    """Keeps one operator. Only the thread of the event loop may call it; a feeder's messages come one after the other.
+
+    Parameters
+    ----------
+    blueprint : Blueprint
+        Makes the operator.
+    residence : Residence
+        Whose it is.
+    clock : Clock, optional
+        The event loop's unless given; the operator's is the blueprint's matter.
+
+    Attributes
+    ----------
+    ended : asyncio.Event
+        Set when the host is to be closed: told so, replaced, or nobody has renewed its lease.
+    is_between_epochs : bool
+        Nobody feeds it, or its cut is being written.
+    """
+
+    def __init__(self, blueprint: Blueprint, residence: Residence, clock: Clock | None = None) -> None:
+        self._blueprint = blueprint
+        self._residence = residence
+        self._clock: Clock = clock or LoopClock(asyncio.get_running_loop())
+        self._gate = Gate(residence.generation, residence.manifest_id)
+        self._outbox = Outbox(blueprint.pack)
+        self._operator = blueprint.operator(residence.subtask_index, self._leave)
+        self._line: Line | None = None
+        self._session: _Session | None = None
+        self.is_between_epochs = True
+        self._is_over = False
+        self._final_version: int | None = None
+        self._failure: BaseException | None = None
+        self._counted: dict[str, Any] = {}
+        self._processor_seconds = time.process_time()
+        self._overtime_seconds = 0.0
+        self.ended = asyncio.Event()
+        self._opened = asyncio.Event()
+        self._lease = Lease(residence.lease_seconds, self._clock, self.ended.set)
+
+    async def open(self) -> None:
+        """Open the operator; what goes wrong is kept, and told to who comes (H8)."""
+        try:
+            await self._operator.open(self._residence.restore, preload=self._residence.is_resident)
+            self._line = Line(self._operator, self._clock, self._fail)
+        except BaseException as error:  # noqa: BLE001 - told to the next feeder
+            self._failure = as_exception(error)
+        finally:
+            self._opened.set()
+
+    async def close(self) -> None:
+        """Give everything up, whatever is under way; the function is closed."""
+        self._lease.end()
+        self.ended.set()
+        self._stop()
+        await self._operator.close()
+
+    def fail(self, error: BaseException) -> None:
+        """Keep what has gone wrong outside of the operator, and tell it to whoever feeds the host (H8)."""
+        self._fail(error)
+        if self._line is not None:
+            self._line.end(error)
+
+    async def answer(self, feeder: Hashable, message: say.Message) -> say.Reply:
+        """Do what a message says, and return what is to be answered.
+
+        Parameters
+        ----------
+        feeder : hashable
+            The connection that it came by.
+        message : Message
+            The driver's messages may come by any connection, those of an epoch only by that of its hello.
+        """
+        self.heard(feeder)
+        try:
+            return await self._answer(feeder, message)
+        except Exception as error:  # noqa: BLE001 - it is the feeder's, which raises it in its task
+            return say.Failed(self._found_failure() or error)
+
+    def heard(self, feeder: Hashable) -> None:
+        """Note a sign of life of a feeder."""
+        if self._session is not None and self._session.feeder == feeder:
+            self._session.heard_at = self._clock.time()
+
+    def gone(self, feeder: Hashable) -> None:
+        """Note that a feeder is not connected any more. What it has fed stays nobody's: the host is dirty."""
+        if self._session is not None and self._session.feeder == feeder:
+            self._leave_session()
+
+    async def _answer(self, feeder: Hashable, message: say.Message) -> say.Reply:
+        match message:
+            case say.Hello():
+                await self._opened.wait()
+                return self._hello(feeder, message)
+            case say.Poll():
+                return self._status()
+            case say.Statistics():
+                await self._opened.wait()
+                return say.Counters(self._operator.statistics())
+            case say.Renew() | say.Committed() | say.Stop():
+                return self._obey(message)
+        session = self._session
+        if session is None or session.feeder != feeder:
+            return say.Refused("stale")
+        line = self._usable_line()
+        match message:
+            case say.Feed():
+                return await self._feed(session, line, message.rows)
+            case say.FeedWatermark():
+                await self._feed_watermark(session, line, Watermark(message.timestamp))
+                return say.Done()
+            case say.Settle():
+                return say.Settled(await self._settle(session, line))
+            case say.Take():
+                return say.Outputs(self._outbox.take())
+            case say.Cut():
+                return await self._cut(session, line, message)
+
+    # Who comes.
+
+    def _hello(self, feeder: Hashable, hello: say.Hello) -> say.Reply:
+        refused = self._gate.judge(hello, is_being_fed=self._is_being_fed(feeder))
+        if refused == "replace":
+            self.ended.set()
+        if refused is not None:
+            return say.Refused(refused)
+        # H8: a failure between epochs is kept and told; no restart hides it.
+        self._usable_line()
+        self._gate.soil()
+        # The task was sent by its driver just now, which may have no other way to this machine.
+        self._lease.renew()
+        now = self._clock.time()
+        timeout = hello.barrier_timeout
+        until = None if timeout is None or not self._residence.is_resident else now + timeout
+        self._session = _Session(feeder, hello.job, self._blueprint.decoder(hello.epoch), timeout, until, now)
+        self.is_between_epochs = False
+        self._hold()
+        return say.Done()
+
+    def _is_being_fed(self, feeder: Hashable) -> bool:
+        session = self._session
+        if session is None or session.feeder == feeder:
+            return False
+        return self._clock.time() - session.heard_at < self._residence.patience_seconds
+
+    def _obey(self, message: say.Renew | say.Committed | say.Stop) -> say.Reply:
+        if message.generation != self._gate.generation:
+            return say.Refused("foreign")
+        match message:
+            case say.Renew():
+                self._lease.renew()
+            case say.Committed():
+                if message.version == self._final_version:
+                    self.ended.set()
+            case say.Stop():
+                if not self._gate.may_stop(message.fence):
+                    return say.Refused("stale")
+                self.ended.set()
+        return say.Done()
+
+    # An epoch.
+
+    async def _feed(self, session: _Session, line: Line, rows: Any) -> say.Reply:
+        line.put(session.decode(rows))
+        await line.wait_until_at_most(_LINE_MAX, session.until)
+        return say.Done()
+
+    async def _feed_watermark(self, session: _Session, line: Line, watermark: Watermark) -> None:
+        is_first = not line and self._operator.statistics().in_flight == 0
+        line.put_watermark(watermark)
+        if is_first:
+            # Then only its timers hold it, and no element is to come before the timer of its key.
+            await self._wait_for_calls(line, session.until)
+
+    async def _settle(self, session: _Session, line: Line) -> bool:
+        if not self._residence.is_resident:
+            await line.wait_until_at_most(0, None)
+            started = self._clock.time()
+            await self._operator.settle_restored()
+            now = self._clock.time()
+            self._overtime_seconds += now - started
+            session.until = None if session.barrier_timeout is None else now + session.barrier_timeout
+        return await self._wait_for_calls(line, session.until)
+
+    async def _wait_for_calls(self, line: Line, until: float | None) -> bool:
+        while True:
+            await line.wait_until_at_most(0, until)
+            left = _SETTLE_SECONDS if until is None else max(0.0, until - self._clock.time())
+            if await self._operator.settle(left) and not line:
+                return True
+            if until is not None and self._clock.time() >= until:
+                return False
+
+    async def _cut(self, session: _Session, line: Line, cut: say.Cut) -> say.Reply:
+        """Take all in one step of the loop, so that the calls go on at once and what they bring is the next part's."""
+        snapshot = await self._operator.snapshot(line)
+        left = self._outbox.outputs + self._outbox.watermarks
+        assert left == snapshot.emitted, "an output is in the queue's or in the part, never in both"
+        line.ages.of(self._operator.oldest, self._clock.time())  # forgets those that have left, also if nobody polls
+        timers = self._operator.next_timer(), self._operator.next_timer(event_time=True)
+        part = CutPart(cut.version, snapshot.cut_id, snapshot, self._outbox.take(), *timers)
+        metrics = self._metrics(snapshot.in_flight, line)
+        self.is_between_epochs = True
+        if cut.final:
+            self._final_version = cut.version
+            self._stop()
+        try:
+            # The feeder stays meanwhile: until it knows its part, nobody else is let in.
+            handle = await self._blueprint.write(part, cut.target)
+            if not cut.final:
+                self._gate.clean(part.cut_id)
+        finally:
+            self._leave_session()
+        return say.Part(session.job, self._residence.subtask_index, cut.version, handle, metrics)
+
+    def _metrics(self, in_flight: tuple[object, ...], line: Line) -> dict[str, Any]:
+        now = counted(self._operator.statistics()) | {
+            "outputs": self._outbox.outputs,
+            "processor_seconds": time.process_time() - self._processor_seconds,
+            "overtime_seconds": self._overtime_seconds,
+            "queued_seconds": line.queued_seconds(),
+        }
+        metrics, self._counted = since(self._counted, now), now
+        return metrics | {"in_flight": len(in_flight), "waiting": len(line), "is_loaded": self._operator.is_loaded}
+
+    # Between epochs.
+
+    def _leave_session(self) -> None:
+        self._session = None
+        self.is_between_epochs = True
+        self._hold()
+
+    def _leave(self, element: Any) -> None:
+        self._outbox.put(element)
+        if self.is_between_epochs:
+            self._hold()
+
+    def _hold(self) -> None:
+        """Begin nothing new between epochs while there are many outputs; else go on.
+
+        Timers may register timers, so this is the only end to what a host keeps.
+        """
+        if self._line is None or self._is_over:
+            return
+        is_held = self.is_between_epochs and len(self._outbox) >= self._residence.outputs_max
+        self._line.hold(is_held)
+        if is_held:
+            self._operator.hold()
+        else:
+            self._operator.release()
+
+    def _status(self) -> say.Status:
+        operator, line = self._operator, self._line
+        if line is None:
+            return say.Status(failure=self._found_failure())
+        return say.Status(
+            ready=len(self._outbox),
+            in_flight=operator.statistics().in_flight,
+            waiting=len(line),
+            oldest_call_seconds=line.ages.of(operator.oldest, self._clock.time()),
+            next_timer=operator.next_timer(),
+            next_event_timer=operator.next_timer(event_time=True),
+            is_loaded=operator.is_loaded,
+            failure=self._found_failure(),
+        )
+
+    # Failures, and the end.
+
+    def _usable_line(self) -> Line:
+        failure = self._found_failure()
+        if failure is not None:
+            raise failure
+        assert self._line is not None, "what was opened has one"
+        return self._line
+
+    def _found_failure(self) -> BaseException | None:
+        return self._failure or (None if self._is_over else self._operator.failure)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+
+    def _stop(self) -> None:
+        """Begin nothing any more; the function is closed at the host's end."""
+        self._is_over = True
+        if self._line is not None:
+            self._line.end(OperatorClosed("closed"))
+            self._operator.stop()

@@ -1,0 +1,61 @@
+"""What has left an operator and has not been cut yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from async_op.elements import Record, Watermark
+
+RUN = 1024
+"""Outputs that are packed together, so that neither each of them costs something nor all of them are packed at once."""
+
+
+class Outbox:
+    """Gathers outputs as packed runs. Only the thread of the event loop may call it.
+
+    Parameters
+    ----------
+    pack : callable
+        Makes one object of a list of outputs.
+
+    Attributes
+    ----------
+    watermarks : int
+        How many have left since the operator was opened; they are not among the outputs.
+    outputs : int
+        How many outputs have left since the operator was opened.
+    """
+
+    def __init__(self, pack: Callable[[list[Any]], Any]) -> None:
+        self.watermarks = self.outputs = 0
+        self._pack = pack
+        self._runs: list[Any] = []
+        self._run: list[Any] = []
+        self._taken = 0
+
+    def __len__(self) -> int:
+        """Return the number of outputs that nobody has taken."""
+        return self.outputs - self._taken
+
+    def put(self, element: Record | Watermark) -> None:
+        """Take what leaves the operator."""
+        if not isinstance(element, Record):
+            self.watermarks += 1
+            return
+        self.outputs += 1
+        self._run.append(element.value)
+        if len(self._run) >= RUN:
+            self._end_run()
+
+    def take(self) -> list[Any]:
+        """Hand out all runs, and begin anew."""
+        if self._run:
+            self._end_run()
+        runs, self._runs = self._runs, []
+        self._taken = self.outputs
+        return runs
+
+    def _end_run(self) -> None:
+        run, self._run = self._run, []
+        self._runs.append(self._pack(run))

@@ -1,0 +1,142 @@
+"""A host as a process of its own: what it is told, its life, and its end, which is always bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from async_op.hosting.errors import HostUnreachable
+from async_op.hosting.frames import BEAT_SECONDS
+from async_op.hosting.host import CLOSE_SECONDS, Host, Residence
+from async_op.hosting.loop_thread import new_event_loop
+from async_op.hosting.placement import Address
+from async_op.hosting.places import Place, leave, sweep
+from async_op.hosting.server import Server
+
+_LOCK_SECONDS = 2 * CLOSE_SECONDS + 5.0
+"""For so long a new host waits for the one that it replaces."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instructions:
+    """What a process is told at its start.
+
+    Attributes
+    ----------
+    place : Place
+        Its files.
+    secret : bytes
+        Of the run.
+    blueprint : bytes
+        The driver's pickle.
+    residence : Residence
+        Whose host it is.
+    interface : str or None
+        The address of this machine on which it listens on TCP, too.
+    watched : int or None
+        A descriptor that becomes readable when the process is to end, such as the daemon's or the JVM's pidfd.
+    """
+
+    place: Place
+    secret: bytes = field(repr=False)
+    blueprint: bytes = field(repr=False)
+    residence: Residence
+    interface: str | None = None
+    watched: int | None = None
+
+
+def live(instructions: Instructions, ready: Callable[[Address], None]) -> None:
+    """Be a host until its end; says where it listens once it does.
+
+    Raises
+    ------
+    HostUnreachable
+        There is another host in this place, or no socket.
+    """
+    place = instructions.place
+    held = _lock(place)
+    # What a function forks must not hold the place when this process has ended.
+    os.register_at_fork(after_in_child=lambda: os.close(held))
+    try:
+        sweep(place.folder)
+        place.socket.unlink(missing_ok=True)
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(_live(instructions, ready))
+    finally:
+        place.clear()
+        os.close(held)
+        leave(place.folder)
+
+
+def _lock(place: Place) -> int:
+    until, pause = time.monotonic() + _LOCK_SECONDS, threading.Event()
+    while (held := place.try_lock()) is None:
+        if time.monotonic() > until:
+            raise HostUnreachable(f"another host has {place.lock}")
+        pause.wait(0.02)
+    return held
+
+
+async def _live(instructions: Instructions, ready: Callable[[Address], None]) -> None:
+    host = Host(pickle.loads(instructions.blueprint), instructions.residence)  # noqa: S301 - the driver's own
+    server = Server(host, instructions.secret)
+    address = await _listen(server, instructions)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, host.ended.set)
+    if instructions.watched is not None:
+        loop.add_reader(instructions.watched, host.ended.set)
+    beating = loop.create_task(_beat(instructions.residence))
+    opening = loop.create_task(host.open())
+    ready(address)
+    await host.ended.wait()
+    server.close()
+    opening.cancel()
+    beating.cancel()
+    signal.setitimer(signal.ITIMER_REAL, 2 * CLOSE_SECONDS)
+    with suppress(TimeoutError):
+        await asyncio.wait_for(host.close(), CLOSE_SECONDS)
+    _exit(instructions.place)
+
+
+async def _listen(server: Server, instructions: Instructions) -> Address:
+    path, interface = str(instructions.place.socket), instructions.interface
+    await server.listen_unix(path)
+    port = 0
+    if interface is not None:
+        with suppress(OSError):  # then it can be reached from its own machine only
+            port = await server.listen_tcp(interface)
+    process = f"{socket.gethostname()}:{os.getpid()}"
+    return Address(path, interface or "", port, str(instructions.place.log), process)
+
+
+async def _beat(residence: Residence) -> None:
+    """Wind up what ends the process if its loop does not come by again, whatever holds it.
+
+    The kernel's alarm ends it also where a function never gives up the interpreter lock. Before that the log gets the
+    stacks of all threads, for whoever wonders what it was.
+    """
+    while True:
+        signal.setitimer(signal.ITIMER_REAL, residence.lease_seconds)
+        faulthandler.dump_traceback_later(0.75 * residence.patience_seconds, file=sys.stderr)
+        await asyncio.sleep(BEAT_SECONDS)
+
+
+def _exit(place: Place) -> None:
+    """End now: a thread that a function has left behind must not keep the process."""
+    faulthandler.cancel_dump_traceback_later()
+    place.clear()
+    leave(place.folder)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

@@ -1,0 +1,51 @@
+"""What an operator takes over of a snapshot that has more elements in flight than fit, and what waits."""
+
+from __future__ import annotations
+
+from async_op.elements import Element, Watermark
+from async_op.options import OperatorOptions
+from keygroups.state.timers import Timer
+from snapshots import InFlightElement
+from snapshots.format.in_flight_elements import RestoredQueue
+from snapshots.format.subtask import NO_KEY_GROUP
+
+Waiting = Element | Watermark
+"""What was handed over and has no room yet."""
+
+
+def fitting_part(queue: RestoredQueue, options: OperatorOptions) -> tuple[RestoredQueue, list[Waiting]]:
+    """Return what of a queue goes back into the operator, and the others in their order."""
+    keyless = [element for element in queue.elements if _is_keyless(element, options)]
+    elements = tuple(element for element in queue.elements if not _is_keyless(element, options))
+    size = _begun(elements, options.capacity, has_budgets=options.timeout is not None)
+    left_over = [_waiting_of(element) for element in (*keyless, *elements[size:])]
+    return RestoredQueue(elements[:size], queue.watermark), left_over
+
+
+def _is_keyless(element: InFlightElement, options: OperatorOptions) -> bool:
+    """Tell whether an element has waited with a key that is wrong; whoever takes it in finds out again."""
+    return options.key_by is not None and not element.is_watermark and element.key_group == NO_KEY_GROUP
+
+
+def _begun(elements: tuple[InFlightElement, ...], capacity: int, *, has_budgets: bool) -> int:
+    """Return how many elements go back into the operator: what fits, and all up to the last whose calls had begun.
+
+    Two queues that became one may hold more of them than fit; their calls are bounded by the workers.
+    """
+    behind = elements[capacity:]
+    last = max((place for place, element in enumerate(behind) if _has_begun(element, has_budgets)), default=-1)
+    return min(capacity, len(elements)) + last + 1
+
+
+def _has_begun(element: InFlightElement, has_budgets: bool) -> bool:
+    if element.is_watermark:
+        return False
+    used = element.completed or element.attempt > 1 or element.delay is not None
+    return used or isinstance(element.value, Timer) or (has_budgets and element.remaining is not None)
+
+
+def _waiting_of(element: InFlightElement) -> Waiting:
+    if element.is_watermark:
+        assert element.timestamp is not None, "a watermark has a timestamp"
+        return Watermark(element.timestamp)
+    return element.value, element.timestamp, element.element_id

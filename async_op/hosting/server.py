@@ -1,0 +1,97 @@
+"""A host behind sockets: Unix for its own machine, TCP for others."""
+
+from __future__ import annotations
+
+import asyncio
+
+from async_op.hosting import frames
+from async_op.hosting.conversation import Conversation
+from async_op.hosting.errors import MessageTooLarge, NotOurs
+from async_op.hosting.host import Host
+from async_op.hosting.secret import NONCE_BYTES, PROOF_BYTES, is_proof, new_nonce, proof_of
+
+_HANDSHAKE_SECONDS = 60.0
+
+_BUFFER_BYTES = 1 << 20
+
+_GONE = (OSError, EOFError, MessageTooLarge, NotOurs, TimeoutError)
+
+
+class Server:
+    """Lets feeders of the run talk to a host. Only the thread of the event loop may call it.
+
+    Parameters
+    ----------
+    host : Host
+        What answers them.
+    secret : bytes
+        Of the run.
+    """
+
+    def __init__(self, host: Host, secret: bytes) -> None:
+        self._host = host
+        self._secret = secret
+        self._listening: list[asyncio.AbstractServer] = []
+
+    async def listen_unix(self, path: str) -> None:
+        """Listen on a Unix socket."""
+        self._listening.append(await asyncio.start_unix_server(self._serve, path, limit=_BUFFER_BYTES))
+
+    async def listen_tcp(self, interface: str) -> int:
+        """Listen on any free port of an interface, and return it."""
+        server = await asyncio.start_server(self._serve, interface, 0, limit=_BUFFER_BYTES)
+        self._listening.append(server)
+        port: int = server.sockets[0].getsockname()[1]
+        return port
+
+    def close(self) -> None:
+        """Listen no more."""
+        for server in self._listening:
+            server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await asyncio.wait_for(self._check(reader, writer), _HANDSHAKE_SECONDS)
+            await self._converse(reader, writer)
+        except _GONE:
+            pass  # its feeder sees the same
+        finally:
+            writer.close()
+
+    async def _check(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Prove to each other who we are; until then exactly so many bytes are read, and none is believed."""
+        host_nonce = new_nonce()
+        writer.write(frames.MAGIC + host_nonce)
+        answer = await reader.readexactly(NONCE_BYTES + PROOF_BYTES)
+        feeder_nonce, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
+        if not is_proof(proof, self._secret, "feeder", host_nonce, feeder_nonce):
+            raise NotOurs("the feeder's proof is wrong")
+        writer.write(proof_of(self._secret, "host", host_nonce, feeder_nonce))
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        conversation = Conversation(self._host, lambda reply: writer.write(frames.encode_reply(reply)))
+        beating = asyncio.get_running_loop().create_task(_beat(writer))
+        try:
+            while True:
+                size, kind = frames.size_and_kind(await reader.readexactly(frames.HEADER_BYTES))
+                if kind == frames.ALIVE:
+                    conversation.heard()
+                else:
+                    await conversation.hear(_message(kind, await reader.readexactly(size)))
+        finally:
+            beating.cancel()
+            conversation.end()
+
+
+async def _beat(writer: asyncio.StreamWriter) -> None:
+    """Show signs of life from the loop that the function runs on: where it hangs, they end."""
+    while True:
+        writer.write(frames.alive())
+        await asyncio.sleep(frames.BEAT_SECONDS)
+
+
+def _message(kind: int, payload: bytes) -> object:
+    try:
+        return frames.decode(kind, payload)
+    except Exception as error:  # noqa: BLE001 - what a user's class raises when it is unpickled
+        return error

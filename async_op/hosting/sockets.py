@@ -1,0 +1,188 @@
+"""A feeder's channel over a socket: one thread that must not be held up, and a second one that beats."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from collections import deque
+
+from async_op.hosting import frames
+from async_op.hosting.errors import HostLost, HostUnreachable, NotOurs
+from async_op.hosting.host import PATIENCE_SECONDS
+from async_op.hosting.messages import Message, Reply
+from async_op.hosting.placement import Address
+from async_op.hosting.secret import NONCE_BYTES, PROOF_BYTES, is_proof, new_nonce, proof_of
+
+TICK_SECONDS = 0.1
+"""How long a feeder waits before it may show that it is alive."""
+
+CONNECT_SECONDS = 5.0
+
+_READ_BYTES = 1 << 18
+
+
+class SocketChannel:
+    """Talks to a host in another process. One thread may call it; a second one of its own shows signs of life.
+
+    Parameters
+    ----------
+    connected : socket.socket
+        To a host that has proved who it is.
+    log : str
+        The host's log file.
+    patience_seconds : float
+        A host that is silent for so long is taken for dead.
+    """
+
+    def __init__(self, connected: socket.socket, log: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        connected.setblocking(False)
+        self._socket = connected
+        self._log = log
+        self._patience_seconds = patience_seconds
+        self._replies = deque[Reply]()
+        self._received = bytearray()
+        self._unsent = bytearray()
+        self._lock = threading.Lock()  # of what is unsent, and of the sending end
+        self._heard_at = time.monotonic()
+        self._poll = select.poll()
+        self._closed = threading.Event()
+        self._beating = threading.Thread(target=self._beat, name="keygroups beat", daemon=True)
+        self._beating.start()
+
+    def send(self, message: Message) -> None:
+        """Send a message; what the socket does not take now goes out with the next `receive`."""
+        try:
+            self._send(frames.encode(message))
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def receive(self) -> Reply | None:
+        """Return the next reply, or None after `TICK_SECONDS`."""
+        if not self._replies:
+            try:
+                self._wait()
+            except OSError as error:
+                raise self._lost(error) from error
+        return self._replies.popleft() if self._replies else None
+
+    def close(self) -> None:
+        """Hang up."""
+        self._closed.set()
+        self._beating.join()
+        self._socket.close()
+
+    def _wait(self) -> None:
+        with self._lock:
+            events = select.POLLIN | (select.POLLOUT if self._unsent else 0)
+        self._poll.register(self._socket, events)
+        ready = self._poll.poll(1000 * TICK_SECONDS)
+        if any(event & select.POLLOUT for _, event in ready):
+            self._send(b"")
+        if any(event & ~select.POLLOUT for _, event in ready):
+            self._read()
+        elif (silent := time.monotonic() - self._heard_at) > self._patience_seconds:
+            raise HostLost(f"has shown no sign of life for {silent:.0f} s", self._log)
+
+    def _read(self) -> None:
+        data = self._socket.recv(_READ_BYTES)
+        if not data:
+            raise HostLost("has ended", self._log)
+        self._heard_at = time.monotonic()
+        self._received += data
+        while len(self._received) >= frames.HEADER_BYTES:
+            size, kind = frames.size_and_kind(bytes(self._received[: frames.HEADER_BYTES]))
+            end = frames.HEADER_BYTES + size
+            if len(self._received) < end:
+                return
+            if kind != frames.ALIVE:
+                self._replies.append(frames.decode(kind, bytes(self._received[frames.HEADER_BYTES : end])))
+            del self._received[:end]
+
+    def _send(self, data: bytes) -> None:
+        with self._lock:
+            self._unsent += data
+            while self._unsent:
+                try:
+                    sent = self._socket.send(self._unsent)
+                except BlockingIOError:
+                    return
+                del self._unsent[:sent]
+
+    def _beat(self) -> None:
+        """Show that this process lives, also while its thread waits for rows."""
+        while not self._closed.wait(frames.BEAT_SECONDS):
+            try:
+                self._send(frames.alive())
+            except OSError:
+                return  # the other thread finds out, and raises it where it can be handled
+
+    def _lost(self, error: OSError) -> HostLost:
+        return error if isinstance(error, HostLost) else HostLost(f"has ended ({error})", self._log)
+
+
+def connect(address: Address, secret: bytes, patience_seconds: float = PATIENCE_SECONDS) -> SocketChannel:
+    """Connect to a host by whichever of its sockets can be reached, and have it prove who it is.
+
+    Raises
+    ------
+    HostUnreachable
+        Nobody is there, or somebody else.
+    """
+    reasons = []
+    for open_socket in (_open_unix, _open_tcp):
+        try:
+            connected = open_socket(address)
+        except OSError as error:
+            reasons.append(str(error))
+            continue
+        try:
+            # It may be busy for as long as one that is being fed.
+            connected.settimeout(patience_seconds)
+            _prove(connected, secret)
+        except (OSError, NotOurs) as error:
+            connected.close()
+            reasons.append(str(error))
+        else:
+            return SocketChannel(connected, address.log, patience_seconds)
+    raise HostUnreachable("; ".join(reasons))
+
+
+def _open_unix(address: Address) -> socket.socket:
+    connected = socket.socket(socket.AF_UNIX)
+    try:
+        connected.settimeout(CONNECT_SECONDS)
+        connected.connect(address.path)
+    except OSError:
+        connected.close()
+        raise
+    return connected
+
+
+def _open_tcp(address: Address) -> socket.socket:
+    if not address.port:
+        raise ConnectionRefusedError("it does not listen on TCP")
+    connected = socket.create_connection((address.host, address.port), CONNECT_SECONDS)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connected
+
+
+def _prove(connected: socket.socket, secret: bytes) -> None:
+    greeting = _read_exactly(connected, len(frames.MAGIC) + NONCE_BYTES)
+    if not greeting.startswith(frames.MAGIC):
+        raise NotOurs("it is no host")
+    host_nonce, feeder_nonce = greeting[len(frames.MAGIC) :], new_nonce()
+    connected.sendall(feeder_nonce + proof_of(secret, "feeder", host_nonce, feeder_nonce))
+    if not is_proof(_read_exactly(connected, PROOF_BYTES), secret, "host", host_nonce, feeder_nonce):
+        raise NotOurs("the host's proof is wrong")
+
+
+def _read_exactly(connected: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = connected.recv(size - len(data))
+        if not part:
+            raise NotOurs("it hung up")
+        data += part
+    return data

@@ -1,0 +1,113 @@
+"""A host on the event loop of a thread beside the one that feeds it."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import time
+
+from async_op.hosting.blueprint import Blueprint
+from async_op.hosting.conversation import Conversation
+from async_op.hosting.errors import HostLost
+from async_op.hosting.frames import BEAT_SECONDS
+from async_op.hosting.host import CLOSE_SECONDS, Host, Residence
+from async_op.hosting.loop_thread import LoopThread
+from async_op.hosting.messages import Message, Reply
+from async_op.hosting.sockets import TICK_SECONDS
+
+_NO_LOG = "this task's own"
+
+
+class HostThread:
+    """Runs a host on a loop of its own, as long as it is entered. One other thread, the feeding one, calls the methods.
+
+    Parameters
+    ----------
+    blueprint : Blueprint
+        Makes the operator.
+    residence : Residence
+        Whose it is; its lease is not renewed, so it has to be as long as the epoch may take.
+    """
+
+    def __init__(self, blueprint: Blueprint, residence: Residence) -> None:
+        self._blueprint = blueprint
+        self._residence = residence
+        self._thread = LoopThread(self._stray)
+
+    def __enter__(self) -> HostThread:
+        self._thread.start()
+        self._thread.call(self._make())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # In a task, a function may take its time to close.
+        seconds = CLOSE_SECONDS if self._residence.is_resident else None
+        try:
+            self._thread.call(self._host.close(), seconds)
+            self._thread.stop(seconds)
+        except TimeoutError:
+            return  # a function blocks the loop: its thread cannot be ended, and ends with the process
+
+    def channel(self) -> ThreadChannel:
+        """Return a channel of the feeding thread."""
+        return ThreadChannel(self._thread.loop, self._host, self._residence.patience_seconds)
+
+    async def _make(self) -> None:
+        self._host = Host(self._blueprint, self._residence)
+        self._opening = asyncio.get_running_loop().create_task(self._host.open())
+
+    def _stray(self, error: Exception) -> None:
+        # Not at once: outside of the loop there is no running one.
+        self._thread.loop.call_soon(self._host.fail, error)
+
+
+class ThreadChannel:
+    """Talks to a host on another thread's loop. One thread may call it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, host: Host, patience_seconds: float) -> None:
+        self._loop = loop
+        self._host = host
+        self._patience_seconds = patience_seconds
+        self._replies = queue.SimpleQueue[Reply]()
+        self._heard_at = time.monotonic()
+        self._conversation: Conversation | None = None
+        loop.call_soon_threadsafe(self._begin)
+
+    def send(self, message: Message) -> None:
+        """Send a message; never waits for the reply."""
+        asyncio.run_coroutine_threadsafe(self._hear(message), self._loop)
+
+    def receive(self) -> Reply | None:
+        """Return the next reply, or None after `TICK_SECONDS`."""
+        try:
+            return self._replies.get(timeout=TICK_SECONDS)
+        except queue.Empty:
+            silent = time.monotonic() - self._heard_at
+            if silent > self._patience_seconds:
+                raise HostLost(f"has shown no sign of life for {silent:.0f} s", _NO_LOG) from None
+            return None
+
+    def close(self) -> None:
+        """Hang up."""
+        self._loop.call_soon_threadsafe(self._end)
+
+    # The loop's.
+
+    def _begin(self) -> None:
+        self._conversation = Conversation(self._host, self._replies.put)
+        self._beat()
+
+    async def _hear(self, message: Message) -> None:
+        assert self._conversation is not None, "it began before"
+        await self._conversation.hear(message)
+
+    def _beat(self) -> None:
+        self._heard_at = time.monotonic()
+        if self._conversation is not None:
+            self._conversation.heard()
+            self._loop.call_later(BEAT_SECONDS, self._beat)
+
+    def _end(self) -> None:
+        if self._conversation is not None:
+            self._conversation.end()
+            self._conversation = None

@@ -1,0 +1,1 @@
+"""Internal: the elements in flight, and the rules by which they may leave."""

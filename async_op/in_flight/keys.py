@@ -1,0 +1,111 @@
+"""Assigns keys, key groups and ids to entries."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from async_op.in_flight.entries import Entry, is_timer
+from keygroups.codec import pack
+from keygroups.errors import KeyGroupOutOfRange, NullKey, UnsupportedKey
+from keygroups.hashing import key_hasher
+from keygroups.ranges import KeyGroupRange
+from keygroups.state.timers import Timer
+from snapshots.format.subtask import NO_KEY_GROUP
+
+_KNOWN_KEYS_MAX = 65_536
+
+
+class KeyAssignment:
+    """Assigns each entry its key, key group and id. Only the thread of the event loop may call it.
+
+    Parameters
+    ----------
+    hash_name : str
+        The hash that maps a key to its key group.
+    subtask_index : int
+        The index of the subtask, which is the channel of its elements in a snapshot.
+    max_parallelism : int
+        The number of key groups.
+    owned : KeyGroupRange
+        The key groups of this subtask.
+    key_by : callable or None
+        Returns the key of a value.
+    """
+
+    __slots__ = ("_hash", "_hash_name", "_key_by", "_known", "_max_parallelism", "_owned", "_run_id", "subtask_index")
+
+    def __init__(
+        self,
+        hash_name: str,
+        subtask_index: int,
+        max_parallelism: int,
+        owned: KeyGroupRange,
+        key_by: Callable[[Any], Any] | None,
+    ) -> None:
+        self._key_by = key_by
+        self._hash = key_hasher(hash_name)
+        self._hash_name = hash_name
+        self.subtask_index = subtask_index
+        self._max_parallelism = max_parallelism
+        self._owned = owned
+        self._known: dict[Hashable, int] = {}
+        self._run_id = uuid.uuid4().hex
+
+    def set_key(self, entry: Entry) -> None:
+        """Set the key and the key group of an entry from its value.
+
+        Raises
+        ------
+        NullKey, UnsupportedKey
+            The key is null, or it has no stable hash.
+        KeyGroupOutOfRange
+            Another subtask owns the key group.
+        """
+        assert self._key_by is not None, "called only if there is a key_by"
+        key = self._key_by(entry.value)
+        # A str or int equals no key of another type in this cache, and a lookup is faster than a hash.
+        is_plain = type(key) is str or type(key) is int
+        key_group = self._known.get(key) if is_plain else None
+        if key_group is None:
+            key_group = self._owned_key_group(entry.value, key)
+            if is_plain:
+                if len(self._known) >= _KNOWN_KEYS_MAX:
+                    self._known.clear()
+                self._known[key] = key_group
+        entry.key = key
+        entry.key_group = key_group
+
+    def _owned_key_group(self, value: Any, key: Any) -> int:
+        if key is None:
+            raise NullKey(f"element {value!r}")
+        if type(key) is list:
+            raise UnsupportedKey("list", self._hash_name, "a tuple for several key columns")
+        try:
+            key_group = self._hash(key) % self._max_parallelism
+        except NullKey:  # one of several key columns is null
+            raise NullKey(f"element {value!r}") from None
+        owned = self._owned
+        if not owned.start <= key_group <= owned.end:
+            raise KeyGroupOutOfRange(key_group, owned.start, owned.end)
+        return key_group
+
+    def key_group_of(self, entry: Entry) -> int:
+        """Return the key group of an entry, `NO_KEY_GROUP` without a key."""
+        return NO_KEY_GROUP if entry.key_group is None else entry.key_group
+
+    def element_id_of(self, entry: Entry) -> str:
+        """Return the idempotency key of an entry; if its source gave none, one is created on first use."""
+        if entry.element_id is None and is_timer(entry):
+            entry.element_id = _timer_id(entry.value, entry.key)
+        elif entry.element_id is None:
+            entry.element_id = f"{self._run_id}-{self.subtask_index}-{entry.sequence}"
+        return entry.element_id
+
+
+def _timer_id(timer: Timer, key: Hashable) -> str:
+    """Return an id that is the same whenever this timer fires, and that no other timer has."""
+    digest = hashlib.blake2b(pack(key, "the key of a timer"), digest_size=16).hexdigest()
+    return f"{'event' if timer.event_time else 'processing'}-timer-{timer.timestamp}-{digest}"

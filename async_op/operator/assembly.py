@@ -1,0 +1,312 @@
+"""The one place that creates the parts of an operator and connects them.
+
+Nobody sets attributes of a part from outside after its construction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from async_op.calls.adapters import calls_of, with_timers
+from async_op.calls.batch_calls import BatchCalls
+from async_op.calls.batching import Batching
+from async_op.calls.completion import Completion
+from async_op.calls.dispatch import Dispatch
+from async_op.calls.error_policy import ErrorPolicy
+from async_op.calls.loading import Loading
+from async_op.calls.workers import Workers
+from async_op.clock import Clock, LoopClock
+from async_op.context import Scope
+from async_op.elements import Element, Record, Watermark
+from async_op.functions import AsyncBatchFunction, Function
+from async_op.in_flight.entries import Entry, WatermarkEntry
+from async_op.in_flight.in_flight import InFlight
+from async_op.in_flight.key_order import KeyGate
+from async_op.in_flight.keys import KeyAssignment
+from async_op.in_flight.waiters import Waiters
+from async_op.operator.admission import Feed, Intake
+from async_op.operator.back_pressure import BackPressure
+from async_op.operator.lifecycle import Lifecycle
+from async_op.operator.owned_state import OwnedState
+from async_op.operator.place import Place
+from async_op.operator.recovery import Recovery
+from async_op.options import OperatorOptions
+from async_op.plain import name_of
+from async_op.resilience import Limits
+from async_op.runtime import Runtime
+from async_op.statistics import LatencyHistogram, ObservedLatency, Times
+from async_op.timers.backoff import Backoff
+from async_op.timers.deadlines import Deadlines
+from async_op.timers.service import RestoredTimers, TimerService
+from async_op.timers.turns import TimerGate
+from keygroups.state import KeyedStateBackend
+from keygroups.state.timers import TIMER_STATES
+from snapshots import SubtaskRestore
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Surroundings:
+    """What the parts of an operator need from outside.
+
+    Attributes
+    ----------
+    runtime : Runtime
+        The subtask of the operator.
+    backend : KeyedStateBackend
+        The keyed state.
+    restored_timers : mapping of str to mapping
+        The content of the timers' states in the snapshot.
+    preload : bool
+        Load all restored state into memory, not only the key groups that elements need.
+    clock : Clock
+        The source of time.
+    output : callable
+        Called with every record and watermark that leaves.
+    lifecycle : Lifecycle
+        Knows whether elements may be admitted.
+    waiters : Waiters
+        Woken when an element has left.
+    crash : callable
+        Called with the error that ends the operator.
+    """
+
+    runtime: Runtime
+    backend: KeyedStateBackend
+    restored_timers: Mapping[str, RestoredTimers]
+    preload: bool
+    clock: Clock
+    output: Callable[[Record | Watermark], object]
+    lifecycle: Lifecycle
+    waiters: Waiters
+    crash: Callable[[BaseException], None]
+
+
+class Parts:
+    """The parts of one operator, created in the order of their dependencies.
+
+    If two parts need each other, the first one gets a closure over the second, which exists before anything calls it.
+
+    Parameters
+    ----------
+    options : OperatorOptions
+        The options of the operator.
+    around : Surroundings
+        What the parts need from outside.
+    """
+
+    def __init__(self, options: OperatorOptions, around: Surroundings) -> None:
+        clock, crash, runtime, function = around.clock, around.crash, around.runtime, options.function
+        self._capacity = options.capacity
+        self.runtime = runtime
+        self.times = Times(clock)
+        self.keys = KeyAssignment(
+            options.hash, runtime.subtask_index, runtime.max_parallelism, runtime.key_groups, options.key_by
+        )
+        fire_before = self._fire_before if function.has_timers else None
+        self.in_flight = InFlight(options.mode, around.output, self.times.idle, around.waiters, fire_before, crash)
+        self.deadlines = Deadlines(clock, self.in_flight.queue.pending, lambda entry: self.dispatch.expire(entry))
+        self.backoff = Backoff(clock, lambda entry: self.dispatch.ready(entry))
+        self.timers = self._make_timers(options, around) if function.has_timers else None
+        self.gate = self._make_gate(options)
+        element_id_of = self.keys.element_id_of
+        self.scope = Scope(around.backend, self.keys.key_group_of, element_id_of, clock, options.timeout, self.timers)
+        self.errors = ErrorPolicy(options.on_error, options.dead_letters, element_id_of, crash)
+        self.latency = ObservedLatency(function=name_of(function), subtask_index=runtime.subtask_index)
+        self.limits = _limits_of(options, runtime, clock, self.latency)
+        self.cache = None if self.limits is None else self.limits.cache
+        self.completion = Completion(
+            self.in_flight.queue,
+            self.gate,
+            options.retry,
+            self.cache,
+            give_up=self.errors.apply,
+            try_again=self.backoff.add,
+            call=lambda entry: self.dispatch.call(entry),
+            crash=crash,
+        )
+        self.calls = calls_of(function)
+        self.workers = self._make_workers(options)
+        self.batches = self._make_batches(function, options.capacity)
+        self.loading = self._make_loading(around)
+        self.dispatch = Dispatch(
+            self.gate, self.loading, self.backoff, self.deadlines, self.batches, self.workers, self.completion
+        )
+        self.intake = self._make_intake(options)
+        self.back_pressure = self._make_back_pressure(options, around)
+        self.recovery = Recovery(self.in_flight, self.dispatch, self.timers, clock, options.timeout)
+
+    def finish(self, hurry: bool) -> None:
+        """Handle the end of the input; with `hurry`, make the last attempts now and treat all outcomes as final."""
+        self.dispatch.finish(hurry)
+        if self.timers is not None:
+            self.timers.finish()
+
+    def stop(self) -> None:
+        """Begin no more calls and emit nothing; running calls continue, but their outcomes are ignored."""
+        self.in_flight.stop()
+        if self.timers is not None:
+            self.timers.stop()
+        self.completion.stop()
+        self.dispatch.stop()
+        if self.limits is not None:
+            self.limits.stop()
+
+    async def close(self) -> None:
+        """Cancel all calls and wait until they have ended."""
+        self.stop()
+        if self.loading is not None:
+            await self.loading.close()
+        await self.calls.close()
+        if self.batches is not None:
+            await self.batches.close()
+        await self.workers.close()
+
+    @property
+    def _looks_at_all(self) -> bool:
+        """Whether every single element needs a check, before or after its call."""
+        return self.gate is not None or self.cache is not None
+
+    @property
+    def _calls_at_once(self) -> bool:
+        """Whether any worker may make the call for an admitted element at once."""
+        return not self._looks_at_all and self.batches is None
+
+    def _fire_before(self, watermark: WatermarkEntry) -> bool:
+        return self.timers is not None and self.timers.fire_before(watermark)
+
+    def _make_timers(self, options: OperatorOptions, around: Surroundings) -> TimerService:
+        return TimerService(
+            around.backend,
+            around.restored_timers,
+            around.clock,
+            self.in_flight,
+            options.capacity,
+            options.timeout,
+            self.deadlines,
+            is_busy=lambda identity: self.gate is not None and self.gate.is_busy(identity),
+            start=lambda entries: self.dispatch.start(entries),
+        )
+
+    def _make_gate(self, options: OperatorOptions) -> KeyGate | None:
+        if self.timers is not None:
+            return TimerGate(self.timers)
+        return KeyGate() if options.states or options.mode == "key_ordered" else None
+
+    def _make_workers(self, options: OperatorOptions) -> Workers:
+        function, limits = options.function, self.limits
+        invoke = with_timers(function.on_timer, self.calls.invoke) if function.has_timers else self.calls.invoke
+        if limits is not None:
+            invoke = limits.protect(invoke)
+        looks_at_outcomes = self._looks_at_all or options.retry is not None
+        return Workers(
+            invoke,
+            function.timeout,
+            self.scope,
+            options.capacity,
+            self._call_latency,
+            self.completion,
+            None if looks_at_outcomes else self.in_flight.queue.complete,
+        )
+
+    @property
+    def _call_latency(self) -> LatencyHistogram:
+        """The histogram for callers of the function; with limits, the limits measure the calls without their waits."""
+        return self.latency if self.limits is None else LatencyHistogram()
+
+    def _make_batches(self, function: Function, capacity: int) -> Batching | None:
+        if not isinstance(function, AsyncBatchFunction):
+            return None
+        queue = self.in_flight.queue
+        calls = BatchCalls(function, self.scope, capacity, queue, self._call_latency, self.completion, self.limits)
+        return Batching(function, self.scope, capacity, self.in_flight, self.deadlines, calls)
+
+    def _make_loading(self, around: Surroundings) -> Loading | None:
+        # Timers are loaded before everything else.
+        tables = [table for table in around.backend.tables.values() if table.descriptor.name not in TIMER_STATES]
+        if not any(table.unloaded() for table in tables):
+            return None
+        return Loading(tables, lambda entry: self.dispatch.ready(entry), around.crash, everything=around.preload)
+
+    def _make_intake(self, options: OperatorOptions) -> Intake | Batching:
+        if self.batches is not None and options.key_by is None and not self._looks_at_all:
+            return self.batches
+        return Intake(
+            self.in_flight,
+            self._start,
+            self.completion.refuse,
+            self.deadlines,
+            None if options.key_by is None else self.keys,
+            self.scope,
+            drops=options.on_error != "fail",
+        )
+
+    @property
+    def _start(self) -> Callable[[Iterable[Entry]], None]:
+        return self.workers.add if self._calls_at_once else self.dispatch.start
+
+    def _make_back_pressure(self, options: OperatorOptions, around: Surroundings) -> BackPressure:
+        is_key_ordered = options.mode == "key_ordered"
+        return BackPressure(
+            options,
+            around.lifecycle,
+            self.in_flight,
+            self.intake,
+            self.workers,
+            # Only in these cases does the return of a worker's call make room.
+            None if is_key_ordered or self.batches is not None else self._feed_from,
+            self.gate if is_key_ordered else None,
+            around.waiters,
+            self.times.back_pressured,
+        )
+
+    def _feed_from(self, source: Iterator[Element]) -> Feed:
+        assert isinstance(self.intake, Intake), "only Batching is the other kind"
+        wake = self.workers.wake if self._calls_at_once else None
+        return Feed(source, self.in_flight, self._capacity, self.intake, self._start, wake)
+
+
+async def assemble(
+    options: OperatorOptions,
+    place: Place,
+    restore: SubtaskRestore | None,
+    *,
+    preload: bool,
+    state: OwnedState,
+    clock: Clock | None,
+    output: Callable[[Record | Watermark], object],
+    lifecycle: Lifecycle,
+    waiters: Waiters,
+    crash: Callable[[BaseException], None],
+) -> Parts:
+    """Open the state of an operator, restored from a snapshot if there is one, and create the parts around it.
+
+    Raises
+    ------
+    IncompatibleSnapshot
+        The snapshot does not fit the operator.
+    """
+    clock = clock or LoopClock(asyncio.get_running_loop())
+    runtime = place.runtime(options.hash, restore)
+    restored = None if restore is None else restore.states(options.states, clock.wall_time())
+    since = None if restore is None else restore.snapshot_id
+    around = Surroundings(
+        runtime=runtime,
+        backend=await state.open(options.states, runtime.key_groups, restored, since, clock.wall_time),
+        restored_timers=restored or {},
+        preload=preload,
+        clock=clock,
+        output=output,
+        lifecycle=lifecycle,
+        waiters=waiters,
+        crash=crash,
+    )
+    return Parts(options, around)
+
+
+def _limits_of(options: OperatorOptions, runtime: Runtime, clock: Clock, latency: LatencyHistogram) -> Limits | None:
+    if options.resilience is None:
+        return None
+    share = runtime.subtask_index, runtime.parallelism
+    return Limits(options.resilience, share, options.capacity, clock, latency)

@@ -1,0 +1,138 @@
+"""Back-pressure: computes how much room there is, and makes the input wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+
+from async_op.calls.batching import Batching
+from async_op.calls.workers import Workers
+from async_op.elements import Element
+from async_op.in_flight.in_flight import InFlight
+from async_op.in_flight.key_order import KeyGate
+from async_op.in_flight.waiters import Waiters
+from async_op.operator.admission import TURN, Feed, Intake
+from async_op.operator.lifecycle import Lifecycle
+from async_op.options import OperatorOptions
+from async_op.statistics import Stopwatch
+
+
+class BackPressure:
+    """Admits elements while there is room for them. Only the thread of the event loop may call it.
+
+    Parameters
+    ----------
+    options : OperatorOptions
+        Has the capacity.
+    lifecycle : Lifecycle
+        Knows whether elements may be admitted.
+    in_flight : InFlight
+        Knows how many elements are in flight.
+    intake : Intake or Batching
+        Admits elements.
+    workers : Workers
+        Take elements themselves if there is a feed.
+    feed : callable or None
+        Makes a feed for workers from an iterator; None if the return of a call does not make room.
+    gate : KeyGate or None
+        In mode "key_ordered", knows how many elements wait for their key and do not count.
+    waiters : Waiters
+        Wakes waiting coroutines as elements leave.
+    back_pressured : Stopwatch
+        Runs while an element waits for room.
+    """
+
+    __slots__ = (
+        "_back_pressured",
+        "_capacity",
+        "_feed",
+        "_gate",
+        "_in_flight",
+        "_intake",
+        "_lifecycle",
+        "_waiters",
+        "_waiting_max",
+        "_workers",
+    )
+
+    def __init__(
+        self,
+        options: OperatorOptions,
+        lifecycle: Lifecycle,
+        in_flight: InFlight,
+        intake: Intake | Batching,
+        workers: Workers,
+        feed: Callable[[Iterator[Element]], Feed] | None,
+        gate: KeyGate | None,
+        waiters: Waiters,
+        back_pressured: Stopwatch,
+    ) -> None:
+        self._capacity = options.capacity
+        self._waiting_max = options.waiting_max
+        self._lifecycle = lifecycle
+        self._in_flight = in_flight
+        self._intake = intake
+        self._workers = workers
+        self._feed = feed
+        self._gate = gate
+        self._waiters = waiters
+        self._back_pressured = back_pressured
+
+    async def wait_for_room(self) -> None:
+        """Wait until there is room for an element."""
+        self._lifecycle.check()
+        if not self._has_room():
+            with self._back_pressured:
+                await self._waiters.wait_until(self._has_room)
+
+    async def take_all(self, elements: Iterable[Element]) -> None:
+        """Admit all elements, and wait for room whenever there is none."""
+        source = iter(elements)
+        feed = None if self._feed is None else self._feed(source)
+        with self._workers.fed_by(feed):
+            while True:
+                room = min(self._room(), TURN)
+                if room <= 0:
+                    if (following := next(source, None)) is None:
+                        return
+                    await self._wait_with(following, feed)
+                elif self._intake.take(source, room):
+                    await (asyncio.sleep(0) if feed is None else feed.give_way())
+                else:
+                    return
+
+    def take_some(self, source: Iterator[Element]) -> None:
+        """Admit as many elements as there is room for, without waiting."""
+        self._lifecycle.check()
+        room = min(self._room(), TURN)
+        if room > 0:
+            self._intake.take(source, room)
+
+    async def _wait_with(self, element: Element, feed: Feed | None) -> None:
+        """Wait for room and admit the element, even if cancelled: its iterator cannot return it again."""
+        self._lifecycle.check()
+        following: Element | None = element
+        try:
+            with self._back_pressured:
+                if feed is None:
+                    await self._waiters.wait_until(self._has_room)
+                else:
+                    await feed.wait(element)
+        finally:
+            if feed is not None:
+                following = feed.take_back()
+            if following is not None and self._lifecycle.is_open:
+                self._intake.accept(*following)
+        self._lifecycle.check()
+
+    def _has_room(self) -> bool:
+        return self._room() > 0
+
+    def _room(self) -> int:
+        """Return how many elements may be admitted now."""
+        if not self._lifecycle.is_open:
+            return 0
+        room = self._capacity - len(self._in_flight)
+        if self._gate is not None:
+            room = min(room + self._gate.waiting_count, self._waiting_max - self._gate.waiting_count)
+        return room

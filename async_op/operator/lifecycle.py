@@ -1,0 +1,139 @@
+"""The life cycle of an operator from `open` to `close`: when it may be used, and on which event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum, auto
+
+from async_op.errors import OperatorClosed, WrongEventLoop
+
+
+class State(Enum):
+    """The states of an operator's life cycle."""
+
+    NEW = auto()
+    OPENING = auto()
+    OPEN = auto()
+    FAILED = auto()
+    CLOSED = auto()
+
+
+class Lifecycle:
+    """Knows whether an operator may be used, and if not, why. Only the thread of its event loop may change it.
+
+    Attributes
+    ----------
+    state : State
+        The current state.
+    loop : asyncio.AbstractEventLoop or None
+        The loop on which the operator was opened.
+    open_on : asyncio.AbstractEventLoop or None
+        The same loop while the state is OPEN, else None, so that one comparison shows whether the caller may use it.
+    failure : Exception or None
+        The error that failed the operator.
+    """
+
+    __slots__ = ("_is_interrupted", "_opened", "_opener", "failure", "loop", "open_on", "state")
+
+    def __init__(self) -> None:
+        self.state = State.NEW
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.open_on: asyncio.AbstractEventLoop | None = None
+        self.failure: Exception | None = None
+        self._opener: asyncio.Task[object] | None = None
+        self._opened: asyncio.Future[None] | None = None
+        self._is_interrupted = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the operator is open and elements may be admitted."""
+        return self.open_on is not None
+
+    @property
+    def obstacle(self) -> Exception | None:
+        """The error to raise when somebody uses the operator; None while it is open."""
+        if self.state is State.OPEN:
+            return None
+        if self.state is State.FAILED:
+            return self.failure
+        return OperatorClosed("closed" if self.state is State.CLOSED else "new")
+
+    def check(self) -> None:
+        """Raise unless the operator is open and called on its event loop."""
+        self.check_loop()
+        obstacle = self.obstacle
+        if obstacle is not None:
+            raise obstacle
+
+    def check_loop(self) -> None:
+        """Raise if the operator was opened on an event loop other than the one that runs in this thread."""
+        if self.loop is not None and _running_loop() is not self.loop:
+            raise WrongEventLoop(threading.current_thread().name)
+
+    def check_readable(self) -> None:
+        """Raise unless the counters can be read: on the event loop, or anywhere once they no longer change."""
+        if self.loop is None:
+            self.check()
+        if self.state is not State.CLOSED:
+            self.check_loop()
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Surround the code that opens the operator; if `interrupt_opening` cancels it, this raises `OperatorClosed`.
+
+        The cancellation works like that of `asyncio.timeout`, in the caller's own task. So whatever the function opens
+        belongs to the caller's task and context.
+        """
+        if self.state is not State.NEW:
+            raise OperatorClosed("closed" if self.state is State.CLOSED else "open")
+        task = asyncio.current_task()
+        assert task is not None, "coroutines run in tasks"
+        self.state = State.OPENING
+        self.loop = asyncio.get_running_loop()
+        self._opener, self._opened, cancellations = task, self.loop.create_future(), task.cancelling()
+        try:
+            yield
+        except asyncio.CancelledError as error:
+            if self._is_interrupted and task.cancelling() - 1 <= cancellations:
+                raise OperatorClosed("closed") from error
+            raise
+        finally:
+            if self._is_interrupted:
+                task.uncancel()
+            self._opener = None
+            self._opened.set_result(None)
+
+    async def interrupt_opening(self) -> None:
+        """Cancel an `open` that is under way, and wait until it has ended."""
+        if self._opener is not None and not self._is_interrupted:
+            self._is_interrupted = True
+            self._opener.cancel()
+        if self._opened is not None:
+            await asyncio.wait([self._opened])
+
+    def opened(self) -> None:
+        """Mark the operator as open; raises if it has failed or been closed in the meantime."""
+        if self.state is not State.OPENING:
+            self.check()
+        self.state, self.open_on = State.OPEN, self.loop
+
+    def fail(self, failure: Exception) -> bool:
+        """Mark the operator as failed; returns False if it had already failed or been closed."""
+        if self.state in {State.FAILED, State.CLOSED}:
+            return False
+        self.state, self.open_on, self.failure = State.FAILED, None, failure
+        return True
+
+    def close(self) -> None:
+        """Mark the operator as closed, whatever its state."""
+        self.state, self.open_on = State.CLOSED, None
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,400 @@
+"""`AsyncWaitOperator`: one subtask's queue, calls, timeouts and keyed state, owned by the event loop's thread."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import get_running_loop
+from collections.abc import Callable, Iterable
+from typing import Any, Self
+
+from async_op.clock import Clock
+from async_op.dead_letters import DeadLetter, OnError
+from async_op.durations import check_timeout
+from async_op.elements import Element, Record, Watermark
+from async_op.errors import as_exception
+from async_op.in_flight.waiters import Waiters
+from async_op.key_columns import KeyBy, key_getter
+from async_op.operator.admission import TURN
+from async_op.operator.assembly import Parts, assemble
+from async_op.operator.counters import statistics_of
+from async_op.operator.lifecycle import Lifecycle
+from async_op.operator.owned_state import OwnedState
+from async_op.operator.place import Place
+from async_op.options import Mode, OperatorOptions, StateBackend
+from async_op.plain import AnyFunction, as_function
+from async_op.resilience import Resilience
+from async_op.retry import RetryPolicy
+from async_op.statistics import OperatorStatistics
+from keygroups.arguments import Duration, check_callable, seconds_of
+from snapshots import SubtaskRestore, SubtaskSnapshot
+from snapshots.format.in_flight_elements import RestoredQueue
+
+
+class AsyncWaitOperator:
+    """Invokes a function for each element and emits the outputs, with many calls under way at once.
+
+    Call every method on the event loop on which `open` was awaited; otherwise it raises `WrongEventLoop`. The
+    function's methods and `output` run there too. One task must await `process` and `process_watermark`, one after the
+    other. Every coroutine may be cancelled at any time: an element is then either accepted as a whole or not at all.
+
+    If the function raises an `Exception`, its element fails. If it raises something else, such as `SystemExit`, the
+    operator ends with `ElementFailed`, whatever `retry` and `on_error` say. An `Exception` that `output` raises ends
+    the operator too and is raised unchanged; anything else from `output` is raised as `OperatorInterrupted`.
+
+    Parameters
+    ----------
+    function : AsyncFunction, AsyncBatchFunction, BlockingFunction, CallbackFunction or a plain function
+        What to invoke; for plain functions see `function`.
+    output : callable
+        Called with each `Record` and `Watermark` that leaves. It must not block.
+    mode : {"unordered", "ordered", "key_ordered"}
+        "ordered": outputs leave in input order. "unordered": outputs leave as calls return, but never pass a watermark.
+        "key_ordered": outputs of the same key leave in input order, with one call per key at a time.
+    capacity : int
+        The most elements in flight, watermarks included; beyond it `process` waits. In mode "key_ordered", elements
+        that wait for their key are not counted, so a busy key does not hold up the others; they have their own limit.
+    timeout : float or timedelta, optional
+        The time budget of an element in seconds, from its acceptance and over all attempts. When it has run out,
+        `function.timeout` is asked for a fallback.
+    retry : RetryPolicy, optional
+        Which outcomes are retried, and when.
+    key_by : callable, column name or list of them, optional
+        How to get the key of a value; column names work for values that are dicts. A function with states needs it;
+        then at most one call per key runs at a time.
+    parallelism, subtask_index : int
+        The number of subtasks, and which one this operator is.
+    max_parallelism : int, optional
+        The number of key groups. By default that of the restored snapshot, or one derived from the parallelism.
+    on_error : {"fail", "skip", "dead_letter"}
+        What happens to an element that fails for good: it fails the operator, is dropped, or is passed as a
+        `DeadLetter` to the callable `dead_letters`.
+    hash : {"xxhash64", "flink"}
+        The hash that maps a key to its key group.
+    resilience : Resilience, optional
+        Protects the service: a cache, and limits of rate and concurrency.
+    state_backend : {"memory"} or DiskStateBackend
+        Where keyed state lives while the operator runs; use a `DiskStateBackend()` for state larger than memory.
+    clock : Clock, optional
+        For tests; the event loop's clock by default.
+
+    Raises
+    ------
+    ConfigError
+        An argument is invalid.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> class Double(AsyncFunction):
+    ...     async def async_invoke(self, value, ctx):
+    ...         return [2 * value]
+    >>> async def main():
+    ...     outputs = []
+    ...     operator = AsyncWaitOperator(Double(), outputs.append, mode="ordered")
+    ...     await operator.open()
+    ...     for value in (1, 2, 3):
+    ...         await operator.process(value)
+    ...     await operator.finish()
+    ...     await operator.close()
+    ...     return [record.value for record in outputs]
+    >>> asyncio.run(main())
+    [2, 4, 6]
+    """
+
+    __slots__ = (
+        "_clock",
+        "_closing",
+        "_is_function_open",
+        "_lifecycle",
+        "_options",
+        "_output",
+        "_parts",
+        "_place",
+        "_state",
+        "_waiters",
+    )
+
+    def __init__(
+        self,
+        function: AnyFunction,
+        output: Callable[[Record | Watermark], object],
+        *,
+        mode: Mode = "unordered",
+        capacity: int = 100,
+        timeout: Duration | None = None,
+        retry: RetryPolicy | None = None,
+        key_by: KeyBy | None = None,
+        parallelism: int = 1,
+        subtask_index: int = 0,
+        max_parallelism: int | None = None,
+        clock: Clock | None = None,
+        on_error: OnError = "fail",
+        dead_letters: Callable[[DeadLetter], object] | None = None,
+        hash: str = "xxhash64",
+        resilience: Resilience | None = None,
+        state_backend: StateBackend = "memory",
+    ) -> None:
+        options = OperatorOptions(
+            function=as_function(function),
+            mode=mode,
+            capacity=capacity,
+            timeout=check_timeout("timeout", timeout),
+            retry=retry,
+            key_by=key_getter(key_by),
+            on_error=on_error,
+            dead_letters=dead_letters,
+            hash=hash,
+            resilience=resilience,
+            state_backend=state_backend,
+        )
+        place = Place(parallelism=parallelism, subtask_index=subtask_index, max_parallelism=max_parallelism)
+        self._set_up(options, output, place, clock)
+
+    @classmethod
+    def of(
+        cls,
+        options: OperatorOptions,
+        output: Callable[[Record | Watermark], object],
+        *,
+        place: Place | None = None,
+        clock: Clock | None = None,
+    ) -> Self:
+        """Create an operator from the options of an entry point; without `place`, it is the only subtask."""
+        operator = cls.__new__(cls)
+        operator._set_up(options, output, place or Place(), clock)
+        return operator
+
+    def _set_up(
+        self,
+        options: OperatorOptions,
+        output: Callable[[Record | Watermark], object],
+        place: Place,
+        clock: Clock | None,
+    ) -> None:
+        check_callable("output", output, reason="it gets each Record and Watermark that leaves")
+        self._options = options
+        self._output = output
+        self._place = place
+        self._clock = clock
+        self._lifecycle = Lifecycle()
+        self._waiters = Waiters(self._lifecycle.check)
+        self._state = OwnedState(options.state_backend)
+        self._parts: Parts | None = None
+        self._is_function_open = False
+        self._closing = asyncio.Lock()
+
+    async def open(self, restore: SubtaskRestore | None = None, *, preload: bool = True) -> None:
+        """Open the function and restore this subtask's share of a snapshot.
+
+        Completed elements of the snapshot are emitted; pending elements are invoked again.
+
+        Parameters
+        ----------
+        restore : SubtaskRestore, optional
+            The result of `Snapshot.restore`; without it, the operator starts empty.
+        preload : bool
+            If true, load all restored state into memory in the background. If false, load only the key groups that
+            elements need.
+
+        Raises
+        ------
+        IncompatibleSnapshot
+            The snapshot does not fit this operator or its function.
+        SnapshotCorrupted
+            A file is damaged.
+        OperatorClosed
+            `close` was called, before or during this call, or the operator is already open.
+        """
+        with self._lifecycle.opening():
+            try:
+                parts = self._parts = await assemble(
+                    self._options,
+                    self._place,
+                    restore,
+                    preload=preload,
+                    state=self._state,
+                    clock=self._clock,
+                    output=self._output,
+                    lifecycle=self._lifecycle,
+                    waiters=self._waiters,
+                    crash=self._fail,
+                )
+                self._is_function_open = True
+                await self._options.function.open(parts.runtime)
+                if restore is not None:
+                    await parts.recovery.take_over(self._fitting(await asyncio.to_thread(restore.queue)))
+                self._lifecycle.opened()
+            except BaseException:
+                self._lifecycle.close()
+                self._stop()
+                await self._give_up()
+                raise
+
+    async def process(self, value: Any, timestamp: int | None = None, element_id: str | None = None) -> None:
+        """Accept a record; waits while the operator is full.
+
+        Parameters
+        ----------
+        value : object
+            The record.
+        timestamp : int, optional
+            Milliseconds since the epoch; the record's outputs get the same timestamp.
+        element_id : str, optional
+            The source's id of the record, which becomes the idempotency key. Without it the operator generates an id,
+            which is stable only once a snapshot contains it.
+
+        Raises
+        ------
+        ElementFailed, AsyncTimeoutError
+            An earlier element failed the operator.
+        NullKey, UnsupportedKey
+            The key is null or has no stable hash, and `on_error` is "fail"; the record was not accepted.
+        KeyGroupOutOfRange
+            Another subtask owns the record's key group; the record was not accepted.
+        """
+        parts = self._parts
+        if parts is None or get_running_loop() is not self._lifecycle.open_on:
+            parts = self._check()
+        in_flight = parts.in_flight
+        if in_flight.accepted - in_flight.departed >= self._options.capacity:
+            await parts.back_pressure.wait_for_room()
+        elif in_flight.accepted % TURN == TURN - 1:
+            await asyncio.sleep(0)
+        parts.intake.accept(value, timestamp, element_id)
+
+    async def process_all(self, elements: Iterable[Element]) -> None:
+        """Accept many records as `process` does, at a lower cost per record.
+
+        After a cancellation, the caller can continue with the same iterator: every element taken from it has been
+        accepted, even if that is one more than there is room for. Only a refused element has not; its error is raised.
+        For a batch function, each step takes as many elements as fit into the next batch.
+
+        Parameters
+        ----------
+        elements : iterable of (value, timestamp, element id)
+            The arguments of `process`. The iterable is read on the event loop, so it must not block.
+        """
+        await self._check().back_pressure.take_all(elements)
+
+    async def process_watermark(self, timestamp: int) -> None:
+        """Accept a watermark (milliseconds since the epoch); it leaves after every record before it."""
+        parts = self._check()
+        await parts.back_pressure.wait_for_room()
+        parts.intake.end_block()
+        parts.in_flight.put_watermark(timestamp)
+        self._lifecycle.check()
+
+    async def snapshot(self) -> SubtaskSnapshot:
+        """Return the current state and in-flight elements; never waits for a call.
+
+        The result's `emitted` is the number of times that `output` was called before the cut.
+
+        Raises
+        ------
+        SnapshotInsideOutput
+            `output` called it, while the outputs of an element were leaving.
+        """
+        parts = self._check()
+        runtime, in_flight, clock = parts.runtime, parts.in_flight, parts.scope.clock
+        return SubtaskSnapshot(
+            subtask_index=runtime.subtask_index,
+            parallelism=runtime.parallelism,
+            max_parallelism=runtime.max_parallelism,
+            hash=self._options.hash,
+            states=parts.scope.backend.cut(),
+            in_flight=in_flight.capture(parts.keys, clock.time()),
+            watermark=in_flight.watermark,
+            emitted=in_flight.emitted,
+            wall_time=clock.wall_time(),
+        )
+
+    async def settle(self, timeout: Duration) -> bool:
+        """Wait until nothing is in flight, but no longer than `timeout`; returns whether nothing is in flight.
+
+        Calls for partial batches are made at once. Unlike `finish`, this is not the end of the input: it fires no
+        timers.
+        """
+        parts = self._check()
+        parts.dispatch.flush()
+        await self._waiters.wait_at_most(seconds_of(timeout), parts.scope.clock, lambda: not parts.in_flight)
+        return not parts.in_flight
+
+    async def settle_restored(self) -> None:
+        """Wait until the calls of all restored elements have ended, retries included."""
+        parts = self._check()
+        parts.dispatch.flush()
+        await self._waiters.wait_until(parts.recovery.is_over)
+
+    async def finish(self, *, hurry: bool = False) -> None:
+        """End the input: wait until everything accepted has been emitted, with retries as usual.
+
+        Parameters
+        ----------
+        hurry : bool
+            If true, make the last attempts now: elements in a backoff are tried at once, and all outcomes are final.
+
+        Raises
+        ------
+        ElementFailed, AsyncTimeoutError
+            An element failed the operator.
+        """
+        parts = self._check()
+        parts.finish(hurry)
+        await self._waiters.wait_until(lambda: not parts.in_flight)
+
+    async def close(self) -> None:
+        """Cancel all calls and close the function; may be called at any time, and more than once.
+
+        An `open` that is under way is cancelled and raises `OperatorClosed`. If `close` itself is cancelled, the next
+        `close` continues where it stopped, but does not call the function's `close` a second time.
+        """
+        self._lifecycle.check_loop()
+        self._lifecycle.close()
+        self._stop()
+        await self._lifecycle.interrupt_opening()
+        await self._give_up()
+
+    def statistics(self) -> OperatorStatistics:
+        """Return the current counters; after `close`, any thread may call it."""
+        return statistics_of(self._readable())
+
+    def next_timer(self, event_time: bool = False) -> int | None:
+        """Return when the next timer of one kind fires, in milliseconds since the epoch; None without timers."""
+        timers = self._readable().timers
+        return None if timers is None else timers.index_of(event_time).next
+
+    def _fitting(self, queue: RestoredQueue) -> RestoredQueue:
+        return queue  # an operator of a host overrides this to take only what fits
+
+    def _check(self) -> Parts:
+        """Return the parts; raises unless the operator is open and called on its event loop."""
+        self._lifecycle.check()
+        assert self._parts is not None, "an open operator has its parts"
+        return self._parts
+
+    def _readable(self) -> Parts:
+        """Return the parts for reading counters; raises unless this thread may read them."""
+        self._lifecycle.check_readable()
+        return self._parts or self._check()
+
+    def _fail(self, error: BaseException) -> None:
+        if self._lifecycle.fail(as_exception(error)):
+            self._stop()
+
+    def _stop(self) -> None:
+        """Admit and emit nothing from now on, and begin no more calls."""
+        if self._parts is not None:
+            self._parts.stop()
+        self._waiters.wake()
+
+    async def _give_up(self) -> None:
+        """Release everything; continues where an earlier, cancelled attempt stopped."""
+        async with self._closing:
+            if self._parts is not None:
+                await self._parts.close()
+            try:
+                if self._is_function_open:
+                    self._is_function_open = False
+                    await self._options.function.close()
+            finally:
+                await self._state.close()

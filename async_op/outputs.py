@@ -1,0 +1,73 @@
+"""Checks what a function returned before the operator takes it as outputs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Iterable, Mapping, Sequence
+from itertools import chain
+from types import AsyncGeneratorType, CoroutineType
+from typing import Any
+
+from async_op.errors import InvalidFunctionResult
+
+# Compared by exact type: the hot path can afford only one check per output.
+_UNAWAITED = frozenset({CoroutineType, AsyncGeneratorType, asyncio.Future, asyncio.Task})
+_PLAIN = frozenset({list, tuple})
+
+
+def checked(outputs: Any) -> Sequence[Any]:
+    """Return the outputs of one call as a sequence; passing that sequence again returns it unchanged.
+
+    Raises
+    ------
+    InvalidFunctionResult
+        The function returned a single record instead of a list (a mistake even if Python can iterate over it), or
+        something that it did not await.
+    """
+    kind = type(outputs)
+    if kind is not list and (kind is not tuple or len(outputs) > 1):
+        outputs = _as_list(outputs)
+    for output in outputs:
+        if type(output) in _UNAWAITED:
+            raise _not_awaited(output)
+    return outputs  # type: ignore[no-any-return]
+
+
+def are_plain(results: Sequence[Any]) -> bool:
+    """Return whether `checked` would certainly return each result of a batch unchanged."""
+    kinds = set(map(type, results))
+    if not kinds <= _PLAIN or (tuple in kinds and max(map(len, results)) > 1):
+        return False
+    return _UNAWAITED.isdisjoint(map(type, chain.from_iterable(results)))
+
+
+def one_for_each(results: Any) -> Sequence[Any]:
+    """Return the results of a batch function as a sequence.
+
+    Raises
+    ------
+    InvalidFunctionResult
+        It returned something that cannot hold one result for each value.
+    """
+    if isinstance(results, list | tuple):
+        return results
+    if isinstance(results, str | bytes | Mapping) or not isinstance(results, Iterable):
+        raise InvalidFunctionResult(results, "a list with one list of outputs for each value")
+    return list(results)
+
+
+def _as_list(outputs: Any) -> list[Any]:
+    if isinstance(outputs, Awaitable | AsyncGenerator):
+        raise _not_awaited(outputs)
+    if isinstance(outputs, tuple):
+        raise InvalidFunctionResult(outputs, "a list: a tuple may be one record or many, so [record] for one")
+    is_record = isinstance(outputs, str | bytes | bytearray | memoryview | Mapping)
+    if is_record or hasattr(outputs, "__arrow_c_stream__") or not isinstance(outputs, Iterable):
+        raise InvalidFunctionResult(outputs)
+    return list(outputs)
+
+
+def _not_awaited(outputs: Any) -> InvalidFunctionResult:
+    if isinstance(outputs, Coroutine):
+        outputs.close()  # otherwise Python would warn elsewhere that it was never awaited
+    return InvalidFunctionResult(outputs, "its result: `await` a call, or collect what an `async for` yields in a list")

@@ -1,0 +1,230 @@
+"""Adapts plain functions: a returned value is the one output, yielded values are the outputs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from types import GeneratorType
+from typing import Any, Concatenate, Generic, Literal, TypeAlias, TypeVar, get_args, overload
+
+from async_op.context import InvocationContext
+from async_op.function_check import check_function, check_states, check_takes
+from async_op.functions import AsyncFunction, BlockingFunction, Function
+from keygroups.arguments import check_choice, is_asynchronous, run_by
+from keygroups.descriptors import StateDescriptor
+from keygroups.errors import ConfigError
+
+On = Literal["auto", "loop", "thread"]
+
+PlainFunction: TypeAlias = Callable[[Any], Any] | Callable[[Any, InvocationContext], Any]
+"""A function of an element and, if its second parameter is named `ctx`, of the `InvocationContext`."""
+
+AnyFunction: TypeAlias = Function[Any, Any] | PlainFunction
+"""What every entry point accepts: a function object or a plain function."""
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+class Plain(Generic[_In, _Out]):
+    """A plain function with its settings; calling it calls the plain function."""
+
+    def __init__(self, call: PlainFunction, states: tuple[StateDescriptor, ...] = ()) -> None:
+        functools.update_wrapper(self, call, updated=())
+        self.__name__: str = _name_of(call)
+        self.states = states
+        self._call: Callable[..., Any] = call
+        self._takes_ctx = _takes_ctx(call)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself."""
+        return self._call(*args, **kwargs)
+
+    def _begin(self, value: _In, ctx: InvocationContext) -> Any:
+        return self._call(value, ctx) if self._takes_ctx else self._call(value)
+
+
+class CoroutineOutput(Plain[_In, _Out], AsyncFunction[_In, _Out]):
+    """Adapts a coroutine function."""
+
+    async def async_invoke(self, value: _In, ctx: InvocationContext) -> list[_Out]:
+        """Return the one output in a list."""
+        return [await self._begin(value, ctx)]
+
+
+class AsyncGeneratorOutputs(Plain[_In, _Out], AsyncFunction[_In, _Out]):
+    """Adapts an async generator."""
+
+    async def async_invoke(self, value: _In, ctx: InvocationContext) -> list[_Out]:
+        """Return all yielded values once the generator has finished."""
+        return [output async for output in self._begin(value, ctx)]
+
+
+class LoopOutputs(Plain[_In, _Out], AsyncFunction[_In, _Out]):
+    """Adapts a function that does not block; runs it on the event loop."""
+
+    async def async_invoke(self, value: _In, ctx: InvocationContext) -> list[_Out]:
+        """Return the one output, or all yielded values."""
+        return _outputs_of(self._begin(value, ctx))
+
+
+class ThreadOutputs(Plain[_In, _Out], BlockingFunction[_In, _Out]):
+    """Adapts a function that may block; runs it on a thread pool."""
+
+    def invoke(self, value: _In, ctx: InvocationContext) -> list[_Out]:
+        """Return the one output, or all yielded values."""
+        return _outputs_of(self._begin(value, ctx))
+
+
+_PlainKind: TypeAlias = (
+    CoroutineOutput[Any, Any] | AsyncGeneratorOutputs[Any, Any] | LoopOutputs[Any, Any] | ThreadOutputs[Any, Any]
+)
+
+
+class _Decorator:
+    """Adapts plain functions with the settings that were passed to `function`."""
+
+    def __init__(self, states: tuple[StateDescriptor, ...], max_threads: int | None, on: On) -> None:
+        self._states = states
+        self._max_threads = max_threads
+        self._on = on
+
+    @overload
+    def __call__(self, call: Callable[Concatenate[_In, ...], AsyncIterator[_Out]]) -> AsyncFunction[_In, _Out]: ...
+    @overload
+    def __call__(
+        self, call: Callable[Concatenate[_In, ...], Coroutine[Any, Any, _Out]]
+    ) -> AsyncFunction[_In, _Out]: ...
+    @overload
+    def __call__(self, call: Callable[Concatenate[_In, ...], Iterator[_Out]]) -> Function[_In, _Out]: ...
+    @overload
+    def __call__(self, call: Callable[Concatenate[_In, ...], _Out]) -> Function[_In, _Out]: ...
+    def __call__(self, call: PlainFunction) -> Function[Any, Any]:
+        return _plain(call, self._states, self._max_threads, self._on)
+
+
+def function(
+    misplaced: None = None,
+    /,
+    *,
+    states: tuple[StateDescriptor, ...] = (),
+    max_threads: int | None = None,
+    on: On = "auto",
+) -> _Decorator:
+    """Give a plain function keyed state, or choose where it runs. If you need neither, pass the function undecorated.
+
+    The return value is the one output, even if it is a list, a tuple or None. Yielded values are the outputs; they
+    leave together when the generator ends. A second parameter named `ctx` gets the `InvocationContext`.
+
+    Parameters
+    ----------
+    states : tuple of descriptors
+        The keyed states that the function uses, through `ctx.state`.
+    max_threads : int, optional
+        The most calls that run at once, for a function that runs on threads; 32 by default.
+    on : {"auto", "loop", "thread"}
+        Where the function runs. "auto": coroutine functions and async generators on the event loop, all others on
+        threads. "loop": on the event loop, so it must not block. "thread": on threads.
+
+    Returns
+    -------
+    decorator
+        It returns a function for the entry points that can still be called directly.
+
+    Raises
+    ------
+    ConfigError
+        An argument is invalid or does not fit the function.
+
+    Examples
+    --------
+    >>> from keygroups import ValueState
+    >>> COUNT = ValueState("count", default=0)
+    >>> @function(states=(COUNT,))
+    ... async def numbered(value, ctx):
+    ...     count = ctx.state(COUNT)
+    ...     count.update(count.value() + 1)
+    ...     return count.value(), value
+    >>> numbered.states
+    (ValueState(name='count', type=None, default=0, ttl=None),)
+    """
+    if misplaced is not None:
+        raise ConfigError("function", misplaced, "write `@function()`, with parentheses, or pass the function as it is")
+    check_states(states)
+    check_choice("on", on, get_args(On))
+    return _Decorator(states, max_threads, on)
+
+
+def as_function(given: AnyFunction) -> Function[Any, Any]:
+    """Return the `Function` for what an entry point was given: the object itself, or an adapter of a plain function.
+
+    Raises
+    ------
+    ConfigError
+        It is not a function, or it is invalid.
+    """
+    if not isinstance(given, Function):
+        given = _plain(given, (), None, "auto")
+    check_function(given)
+    return given
+
+
+def name_of(function: Function[Any, Any]) -> str:
+    """Return the name of a function in metrics and messages."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _plain(
+    call: PlainFunction, states: tuple[StateDescriptor, ...], max_threads: int | None, on: On
+) -> Function[Any, Any]:
+    _check_call(call)
+    kind = _kind_of(call, on)
+    if max_threads is not None and kind is not ThreadOutputs:
+        raise ConfigError("max_threads", max_threads, "the event loop has one thread: leave it out")
+    made = kind(call, states)
+    if isinstance(made, ThreadOutputs) and max_threads is not None:
+        made.max_threads = max_threads
+    check_function(made)
+    return made
+
+
+def _kind_of(call: PlainFunction, on: On) -> type[_PlainKind]:
+    if on == "thread" and is_asynchronous(call):
+        raise ConfigError("on", on, "a coroutine function runs on the event loop: leave it out")
+    run = run_by(call)
+    if inspect.isasyncgenfunction(run):
+        return AsyncGeneratorOutputs
+    if inspect.iscoroutinefunction(run):
+        return CoroutineOutput
+    return LoopOutputs if on == "loop" else ThreadOutputs
+
+
+def _check_call(call: object) -> None:
+    if isinstance(call, type):
+        raise ConfigError("function", call, f"pass an instance, {call.__name__}(), not the class")
+    if inspect.iscoroutine(call) or inspect.isasyncgen(call):
+        name = call.__name__
+        if inspect.iscoroutine(call):
+            call.close()
+        raise ConfigError("function", call, f"pass the function, {name}, not a call of it")
+    if not callable(call):
+        raise ConfigError("function", call, "pass a function, or an instance of a subclass of AsyncFunction")
+    check_takes(call, _name_of(call), *(("value", "ctx") if _takes_ctx(call) else ("value",)))
+
+
+def _name_of(call: Any) -> str:
+    named = call.func if isinstance(call, functools.partial) else call
+    return str(getattr(named, "__name__", type(named).__name__))
+
+
+def _takes_ctx(call: PlainFunction) -> bool:
+    try:
+        parameters = list(inspect.signature(call).parameters)
+    except ValueError:
+        return False  # some builtins have no signature
+    return parameters[1:2] == ["ctx"]
+
+
+def _outputs_of(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, GeneratorType) else [result]

@@ -1,0 +1,76 @@
+"""What Spark's checkpoint says: whose it is, and how far it has come."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+_NONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint as it is before its query starts.
+
+    Attributes
+    ----------
+    location : str
+        Where it is.
+    query_id : str or None
+        Of the query that it belongs to; None before its first start.
+    committed : int
+        The newest batch that Spark counts as done; -1 before the first.
+    begun : int
+        The newest batch whose input is settled, at most one more; -1 before the first.
+    """
+
+    location: str
+    query_id: str | None
+    committed: int
+    begun: int
+
+    @classmethod
+    def read(cls, spark: SparkSession, location: str) -> Checkpoint:
+        """Read it as Spark does, wherever a checkpoint may be."""
+        folder = _Folder(spark, location)
+        query_id = folder.query_id()
+        if query_id is None:
+            return cls(location, None, _NONE, _NONE)
+        committed, begun = folder.newest("commits"), folder.newest("offsets")
+        return cls(location, query_id, committed, max(committed, begun))
+
+
+class _Folder:
+    """A checkpoint's files, by Hadoop's filesystems: readers of DataFrames warn of what is missing, and start jobs."""
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        self._root = jvm.org.apache.hadoop.fs.Path(location)
+        self._files = self._root.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+
+    def query_id(self) -> str | None:
+        """Return what the file with the metadata says, if it is there."""
+        path = self._path("metadata")
+        if not self._files.exists(path):
+            return None
+        stream = self._files.open(path)
+        try:
+            text = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+        finally:
+            stream.close()
+        query_id: str = json.loads(text)["id"]
+        return query_id
+
+    def newest(self, log: str) -> int:
+        """Return the newest batch of a log."""
+        path = self._path(log)
+        files = self._files.listStatus(path) if self._files.exists(path) else ()
+        names = (str(file.getPath().getName()) for file in files)
+        return max((int(name) for name in names if name.isdigit()), default=_NONE)
+
+    def _path(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._root, name)

@@ -1,0 +1,82 @@
+"""What gives epochs to the sink: one after the other, each before the next begins, none that it has taken already."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakValueDictionary
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from async_op.spark.epoch.job_names import named_jobs
+from async_op.spark.epoch.position import SourcePosition
+from snapshots import Snapshot
+from snapshots.commit.delivered import Delivered, last_delivered, mark_delivered
+from snapshots.spark import outputs_frame
+
+_log = logging.getLogger(__name__)
+
+Sink = Callable[[DataFrame, int], None]
+
+
+class Delivery:
+    """The newest epoch's way to the sink. Any thread may call it; an operator has one sink at a time in a process.
+
+    An epoch is named by the newest manifest, whatever committed that since: a claim, a rescale, a compaction.
+
+    Parameters
+    ----------
+    sink : callable
+        Called with the outputs and the epoch; must be idempotent by epoch.
+    output_schema : pyarrow.Schema
+        Of outputs that were stored without theirs.
+    """
+
+    def __init__(self, sink: Sink, output_schema: pa.Schema) -> None:
+        self._sink = sink
+        self._output_schema = output_schema
+        self._last: Delivered | None = None
+
+    def deliver(self, spark: SparkSession, snapshot: Snapshot) -> None:
+        """Give the newest epoch to the sink, unless that has returned from it in this run or an earlier one.
+
+        A crash between the sink and the mark lets it come again: that is all that cannot be prevented here.
+        """
+        newest = _epoch_of(snapshot)
+        if newest is None or newest == self._last:
+            return
+        with _turn_of(snapshot.folder.uri):
+            if self._last is None and last_delivered(snapshot.folder) == newest:
+                _log.info("epoch %d of %s was delivered before", newest.epoch, snapshot.manifest.operator_id)
+            else:
+                with named_jobs(spark, snapshot.manifest.operator_id, newest.epoch, "sink"):
+                    self._sink(outputs_frame(spark, snapshot, self._output_schema), newest.epoch)
+                _remember(snapshot, newest)
+            self._last = newest
+
+
+def _epoch_of(snapshot: Snapshot) -> Delivered | None:
+    """Return the newest epoch; None where there is none, as in a bootstrapped snapshot."""
+    position = SourcePosition.of(snapshot)
+    # Without an attempt it was committed by a release that left no marks.
+    return None if position.epoch is None else Delivered(position.epoch, position.attempt or "")
+
+
+def _remember(snapshot: Snapshot, delivered: Delivered) -> None:
+    try:
+        mark_delivered(snapshot.folder, delivered)
+    except OSError as error:
+        _log.warning("epoch %d was delivered, and a restart will deliver it again: %s", delivered.epoch, error)
+
+
+_turns: WeakValueDictionary[str, Any] = WeakValueDictionary()
+_turns_lock = threading.Lock()
+
+
+def _turn_of(uri: str) -> Any:
+    """Return the lock of an operator's sinks: a query that was stopped may still be in one."""
+    with _turns_lock:
+        return _turns.setdefault(uri, threading.RLock())

@@ -1,0 +1,94 @@
+"""What epochs did, told to whoever asks or listens, and to the autoscaler."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import deque
+from dataclasses import asdict, replace
+
+from async_op.spark.autoscale import AutoscalePolicy, EpochMeasurement
+from async_op.spark.progress import EpochProgress, measurement_of
+from keygroups.events import Event, publish
+
+_log = logging.getLogger(__package__)
+
+_PROGRESS_MAX = 1000
+"""How many epochs are remembered."""
+
+_MEASURED_MAX = 16
+"""How many micro-batches the autoscaler looks at."""
+
+_NO_NUMBERS = frozenset({"scaling", "hosts"})
+"""What events of epochs leave out."""
+
+
+class EpochLog:
+    """Remembers epochs, and tells of each. One thread at a time may add, any may read.
+
+    Parameters
+    ----------
+    operator_id : str
+        Whose epochs they are.
+    autoscale : AutoscalePolicy, optional
+        Decides on the parallelism after each micro-batch.
+
+    Attributes
+    ----------
+    progress : deque of EpochProgress
+        The newest ones, oldest first.
+    """
+
+    def __init__(self, operator_id: str, autoscale: AutoscalePolicy | None) -> None:
+        self.progress: deque[EpochProgress] = deque(maxlen=_PROGRESS_MAX)
+        self._operator_id = operator_id
+        self._autoscale = autoscale
+        self._measured: deque[EpochMeasurement] = deque(maxlen=_MEASURED_MAX)
+
+    def add(self, progress: EpochProgress, carried_over: int, parallelism: int) -> int | None:
+        """Remember an epoch; returns the parallelism of the next one if the autoscaler has decided on it.
+
+        Parameters
+        ----------
+        progress : EpochProgress
+            What it did.
+        carried_over : int
+            Elements in flight before it.
+        parallelism : int
+            Of the next epoch, as it stands.
+        """
+        decided = None
+        if self._autoscale is not None and progress.kind == "batch":
+            progress, decided = self._scale(self._autoscale, progress, carried_over, parallelism)
+        self.progress.append(progress)
+        self._warn_of_waiting(progress)
+        fields = asdict(progress)
+        numbers = {name: value for name, value in fields.items() if name not in _NO_NUMBERS}
+        found = {"operator_id": self._operator_id, **numbers}
+        publish(Event("epoch", progress.seconds, found))
+        _log.info("epoch of %s: %s", self._operator_id, json.dumps(fields), extra={"event": "epoch", **found})
+        return decided
+
+    def _warn_of_waiting(self, progress: EpochProgress) -> None:
+        if not progress.waited_for_calls or sum(one.waited_for_calls for one in self.progress) > 1:
+            return
+        waited = progress.overtime_milliseconds / 1000
+        advice = "where calls take longer than a micro-batch, make that or barrier_timeout longer"
+        _log.warning("epoch %d waited %.1f s for calls that it took over: %s", progress.epoch, waited, advice)
+
+    def _scale(
+        self, policy: AutoscalePolicy, progress: EpochProgress, carried_over: int, parallelism: int
+    ) -> tuple[EpochProgress, int | None]:
+        """Decide on the next epoch's parallelism, and have that reported with this one."""
+        self._measured.append(measurement_of(progress, carried_over))
+        decision = policy.decide(tuple(self._measured), parallelism)
+        _log.log(
+            logging.DEBUG if decision.parallelism == parallelism else logging.INFO,
+            "parallelism of %s: %d to %d%s, because %s",
+            self._operator_id,
+            parallelism,
+            decision.parallelism,
+            " (dry run)" if policy.dry_run else "",
+            decision.reason,
+        )
+        return replace(progress, scaling=decision), None if policy.dry_run else decision.parallelism

@@ -1,0 +1,376 @@
+"""The driver's side of an epoch: run the subtasks, commit the manifest, deliver the outputs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import asdict, replace
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from async_op.hosting.errors import FeederFenced, HostLost, IncompleteEpoch
+from async_op.hosting.parts import one_of_each
+from async_op.spark.autoscale import AutoscalePolicy
+from async_op.spark.epoch.delivery import Delivery, Sink
+from async_op.spark.epoch.fleet import Fleet
+from async_op.spark.epoch.job_names import named_jobs
+from async_op.spark.epoch.log import EpochLog
+from async_op.spark.epoch.order import EpochOrder
+from async_op.spark.epoch.position import SourcePosition, stored_keys
+from async_op.spark.epoch.settings import EpochSettings
+from async_op.spark.epoch.times import EpochTimes
+from async_op.spark.progress import EpochMetrics, EpochProgress
+from async_op.spark.retention import Collector, Retention
+from async_op.spark.rows.keys import KeyColumn
+from async_op.spark.task.blueprint import EpochBlueprint
+from async_op.spark.task.epoch_task import EpochTask
+from async_op.spark.task.report import REPORT_SCHEMA, SubtaskReport, reports_in
+from keygroups.spark import subtask_column
+from keygroups.spark.partitions import no_rows, run_in_partitions
+from keygroups.ttl import wall_time
+from snapshots import Claim, IncompatibleSnapshot, PendingSnapshot, Snapshot, SnapshotStore
+
+_log = logging.getLogger(__package__)
+
+_SUBTASK = "__keygroups_subtask"
+
+_PAUSE_SECONDS_MAX = 60.0
+"""Between epochs for hosts that cannot be asked, as long as nothing comes."""
+
+_ATTEMPTS_MAX = 4
+"""At an epoch whose hosts are lost, before the query fails; as many as Spark makes at a task."""
+
+
+class EpochRunner:
+    """Runs one epoch after the other. Any thread may call it; a lock keeps epochs apart.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        The query's.
+    store : SnapshotStore
+        Where the snapshots are.
+    settings : EpochSettings
+        Of the operator.
+    keys : tuple of KeyColumn
+        The columns of the key.
+    parallelism : int
+        Of the next epoch; may be set at any time.
+    max_parallelism : int
+        The number of key groups.
+    order_by : list of str
+        The columns by which a subtask's rows are sorted.
+    output_schema : pyarrow.Schema
+        Of the outputs.
+    sink : callable
+        Called with the outputs and the epoch; must be idempotent by epoch.
+    watermark_delay_milliseconds : int
+        How far the watermark stays behind the greatest event time.
+    autoscale : AutoscalePolicy, optional
+        Decides on the parallelism after each micro-batch.
+    retention : Retention, optional
+        Of older versions; without it, all stay.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        store: SnapshotStore,
+        settings: EpochSettings,
+        *,
+        keys: tuple[KeyColumn, ...],
+        parallelism: int,
+        max_parallelism: int,
+        order_by: list[str],
+        output_schema: pa.Schema,
+        sink: Sink,
+        watermark_delay_milliseconds: int = 0,
+        autoscale: AutoscalePolicy | None = None,
+        retention: Retention | None = None,
+    ) -> None:
+        self.parallelism = parallelism
+        self._log = EpochLog(store.operator_id, autoscale)
+        self._store = store
+        self._settings = settings
+        self._keys = keys
+        self._max_parallelism = max_parallelism
+        self._order_by = order_by
+        self._output_schema = output_schema
+        self._delivery = Delivery(sink, output_schema)
+        self.collector = None if retention is None else Collector(retention)
+        self._watermark_delay_milliseconds = watermark_delay_milliseconds
+        self._lock = threading.RLock()
+        self._is_closed = False
+        self._is_clean = True
+        self._pause_seconds, self._not_before = 1.0, 0.0
+        self._fleet = Fleet(self._blueprint_for, spark, is_resident=settings.is_resident)
+        self._latest = store.latest()
+        self._check_fits()
+        # Without a snapshot there is nothing to take over: whoever commits the first version owns it.
+        self._claim: Claim | None = None
+        if self._latest is not None:
+            self._claim = store.claim()
+            self._latest = self._claim.snapshot
+            if autoscale is not None and not autoscale.dry_run:
+                # What earlier runs have found out is worth more than where the first one began.
+                self.parallelism = self._latest.parallelism
+
+    @property
+    def progress(self) -> tuple[EpochProgress, ...]:
+        """What the newest thousand epochs did, oldest first."""
+        return tuple(self._log.progress)
+
+    @property
+    def in_flight(self) -> int:
+        """Elements in flight in the newest snapshot."""
+        return 0 if self._latest is None else self._latest.in_flight_count
+
+    @property
+    def has_pending_work(self) -> bool:
+        """Whether there is something to do without input: elements in flight, or timers that are due."""
+        return self.in_flight > 0 or self._times.is_any_due(wall_time())
+
+    @property
+    def _times(self) -> EpochTimes:
+        return self._position.times or EpochTimes()
+
+    @property
+    def _position(self) -> SourcePosition:
+        return SourcePosition.of(self._latest)
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch; 0 before the first."""
+        return 0 if self._latest is None else self._latest.version
+
+    def deliver_latest(self, spark: SparkSession) -> None:
+        """Deliver the newest epoch, if no sink has returned from it: no other epoch begins before that."""
+        with self._lock:
+            if self._latest is not None:
+                self._delivery.deliver(spark, self._latest)
+
+    def run_batch(self, frame: DataFrame, query_id: str, batch_id: int) -> None:
+        """Run a micro-batch, unless its snapshot exists: then it was committed, and is delivered by now."""
+        with self._lock:
+            spark = frame.sparkSession
+            self._begin(spark)
+            if self._position.has_passed(query_id, batch_id):
+                return
+            parallelism = self.parallelism  # once: another thread may set it meanwhile
+            self._make_way_for(spark, parallelism)
+            self._wait_for_room(spark)
+            position = SourcePosition(query_id=query_id, batch_id=batch_id, kind="batch")
+            order = EpochOrder(position, parallelism, self._settings.barrier_timeout)
+            self._run(spark, self._route(frame, parallelism), order)
+
+    def drain(self, spark: SparkSession) -> None:
+        """Run an epoch without input, if there is something to do: fire what is due, until nothing is in flight."""
+        with self._lock:
+            self._begin(spark)
+            if self._latest is not None and self.has_pending_work:
+                self._make_way_for(spark, self.parallelism)
+                self._run_without_input(spark, None)
+
+    def deliver_ready(self, spark: SparkSession) -> None:
+        """Run an epoch without input for what has come since the last one, and wait for no call.
+
+        Where operators live in their tasks, nothing comes in between: then it is a drain.
+        """
+        if not self._settings.is_resident:
+            self.drain(spark)
+        elif self._has_news():
+            with self._lock:
+                if self._is_closed:
+                    return
+                self._begin(spark)
+                self._make_way_for(spark, self.parallelism)
+                self._run_without_input(spark, 0.0)
+                self._back_off()
+
+    def close(self, spark: SparkSession, *, failed: bool = False) -> None:
+        """End all operators; what calls have brought since the newest epoch becomes one more, unless the query failed.
+
+        Epochs that are run afterwards have their operators in their tasks.
+        """
+        with self._lock:
+            try:
+                if not failed:
+                    self._end_generation(spark)
+            finally:
+                self._is_closed = True
+                self._fleet.end(self.epoch)
+                self._fleet.is_resident = False
+
+    def _begin(self, spark: SparkSession) -> None:
+        """Make sure that this is the owner, and that the newest epoch has been delivered."""
+        if self._claim is not None:
+            self._claim.check()
+        self.deliver_latest(spark)
+
+    def _has_news(self) -> bool:
+        """Tell whether an epoch without input has something to deliver, to store, or to begin."""
+        if self._latest is None or self._is_closed:
+            return False
+        statuses = self._fleet.poll()
+        if len(statuses) < (self._fleet.parallelism or 1):
+            # For a host that is not there, or cannot be asked.
+            return self.has_pending_work and time.monotonic() >= self._not_before
+        in_flight = sum(status.in_flight + status.waiting for status in statuses)
+        is_any_different = any(status.ready or status.failure for status in statuses) or in_flight < self.in_flight
+        return is_any_different or self._times.is_watermark_due()
+
+    def _back_off(self) -> None:
+        """Ask less and less often for the sake of hosts that cannot be asked, as long as nothing comes."""
+        is_idle = self.progress[-1].outputs == 0
+        self._pause_seconds = min(_PAUSE_SECONDS_MAX, 2 * self._pause_seconds) if is_idle else 1.0
+        self._not_before = time.monotonic() + self._pause_seconds
+
+    def _wait_for_room(self, spark: SparkSession) -> None:
+        """Run epochs without input until the rows of earlier ones fit: what waits must not grow from batch to batch."""
+        while self._fleet.waiting:
+            self._run_without_input(spark, max(1.0, self._settings.barrier_timeout or 0.0))
+
+    def _make_way_for(self, spark: SparkSession, parallelism: int) -> None:
+        """End the operators of another parallelism."""
+        if self._fleet.parallelism not in {None, parallelism}:
+            self._end_generation(spark)
+            self._fleet.end(self.epoch)
+
+    def _end_generation(self, spark: SparkSession) -> None:
+        """Keep what calls have brought since the newest epoch; those under way are made again by who comes next."""
+        is_anybody_there = self._fleet.is_resident and self._fleet.parallelism is not None
+        # After an epoch that failed, its operators have nothing that counts.
+        if is_anybody_there and self._is_clean and self._has_news():
+            self._begin(spark)
+            self._run_without_input(spark, 0.0, is_final=True)
+
+    def _run_without_input(self, spark: SparkSession, barrier_timeout: float | None, *, is_final: bool = False) -> None:
+        parallelism = self._fleet.parallelism or self.parallelism
+        order = EpochOrder(replace(self._position, kind="drain"), parallelism, barrier_timeout, is_final=is_final)
+        self._run(spark, no_rows(spark, parallelism), order)
+
+    def _run(self, spark: SparkSession, frame: DataFrame, order: EpochOrder) -> None:
+        started = time.monotonic()
+        pending = self._store.begin() if self._claim is None else self._claim.begin()
+        if self.collector is not None:
+            self.collector.epoch_begins(pending.attempts_prefix)
+        carried_over = self.in_flight
+        with named_jobs(spark, self._store.operator_id, pending.version, order.description):
+            self._is_clean = False
+            reports = self._run_subtasks(frame, pending, order)
+        ran = time.monotonic()
+        metrics = EpochMetrics.total(report.metrics for report in reports)
+        self._latest = snapshot = self._commit(pending, reports, order.position, metrics)
+        self._claim = self._claim or Claim(snapshot)
+        self._is_clean = True
+        if order.is_final:
+            self._fleet.committed(snapshot.version)
+        committed = time.monotonic()
+        self._delivery.deliver(spark, snapshot)
+        seconds = ran - started, committed - ran, time.monotonic() - committed
+        decided = self._log.add(self._progress(snapshot, metrics, seconds), carried_over, self.parallelism)
+        if decided is not None:
+            self.parallelism = decided
+        if self.collector is not None and self._fleet.is_loaded:
+            self.collector.epoch_ended(snapshot.folder)
+
+    def _run_subtasks(self, frame: DataFrame, pending: PendingSnapshot, order: EpochOrder) -> list[SubtaskReport]:
+        """Run all subtasks; anew, where a host was lost: nothing of such an attempt counts."""
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            task = self._task(pending, order)
+            try:
+                # An epoch without rows is one, too: it takes the watermark, ends what is in flight, and commits.
+                reports = reports_in(run_in_partitions(frame, task.parallelism, task, REPORT_SCHEMA))
+                one_of_each([report.part for report in reports], task.job, task.parallelism)
+            except (FeederFenced, HostLost, IncompleteEpoch) as error:
+                if attempt == _ATTEMPTS_MAX:
+                    raise
+                _log.warning("epoch %d is run again, as attempt %d of it failed: %s", pending.version, attempt, error)
+            else:
+                if not order.is_final:  # else the hosts are still to be told that their last part counts
+                    self._fleet.report(reports)
+                return reports
+        raise AssertionError("the last attempt returns or raises")
+
+    def _task(self, pending: PendingSnapshot, order: EpochOrder) -> EpochTask:
+        position = order.position
+        return EpochTask(
+            access=self._fleet.access(order.parallelism),
+            pending=pending,
+            snapshot=self._latest,
+            parallelism=order.parallelism,
+            job=self._fleet.new_job(),
+            epoch_id=f"{self._store.operator_id}/{position.query_id}/{position.batch_id}",
+            event_time=self._settings.event_time,
+            barrier_timeout=order.barrier_timeout,
+            watermark=self._times.new_watermark,
+            is_final=order.is_final,
+        )
+
+    def _blueprint_for(self, parallelism: int) -> EpochBlueprint:
+        return EpochBlueprint(
+            options=self._settings.options,
+            event_time=self._settings.event_time,
+            parallelism=parallelism,
+            max_parallelism=self._max_parallelism,
+            output_schema=self._output_schema,
+        )
+
+    def _progress(
+        self, snapshot: Snapshot, metrics: EpochMetrics, seconds: tuple[float, float, float]
+    ) -> EpochProgress:
+        """Return the progress of an epoch; `seconds` were spent on its run, its commit and its sink."""
+        is_batch = self._position.kind == "batch"
+        run_seconds, commit_seconds, sink_seconds = seconds
+        return EpochProgress(
+            **asdict(metrics),
+            epoch=snapshot.version,
+            kind="batch" if is_batch else "drain",
+            batch_id=self._position.batch_id if is_batch else None,
+            parallelism=snapshot.parallelism,
+            run_seconds=run_seconds,
+            commit_seconds=commit_seconds,
+            sink_seconds=sink_seconds,
+            watermark=self._times.watermark,
+            failed_collections=0 if self.collector is None else self.collector.failures,
+            hosts=self._fleet.hosts,
+        )
+
+    def _commit(
+        self,
+        pending: PendingSnapshot,
+        reports: list[SubtaskReport],
+        position: SourcePosition,
+        metrics: EpochMetrics,
+    ) -> Snapshot:
+        position = replace(
+            position,
+            epoch=pending.version,
+            attempt=pending.attempts_prefix,
+            keys=stored_keys(self._keys),
+            times=self._times.after([report.times for report in reports], self._watermark_delay_milliseconds),
+        )
+        handles = [report.handle for report in reports]
+        return pending.commit(handles, source_position=position.to_json(), metrics=asdict(metrics))
+
+    def _route(self, frame: DataFrame, parallelism: int) -> DataFrame:
+        """Send every row to its subtask, whose index is then Spark's partition id."""
+        columns = [key.column for key in self._keys]
+        no_key = F.greatest(*[column.isNull() for column in columns], F.lit(False))
+        # A row without a key goes to subtask 0, where the error policy decides, and an error names the row.
+        subtask = F.when(no_key, 0).otherwise(subtask_column(columns, parallelism, self._max_parallelism))
+        routed = frame.withColumn(_SUBTASK, subtask).repartitionById(parallelism, _SUBTASK).drop(_SUBTASK)
+        return routed.sortWithinPartitions(*self._order_by) if self._order_by else routed
+
+    def _check_fits(self) -> None:
+        if self._latest is not None and self._latest.max_parallelism != self._max_parallelism:
+            raise IncompatibleSnapshot(
+                "max parallelism",
+                self._max_parallelism,
+                self._latest.max_parallelism,
+                f"pass the snapshot's, or rewrite it first: keygroups repartition {self._store.uri} --rewrite "
+                f"--parallelism {self.parallelism} --max-parallelism {self._max_parallelism}",
+            )

@@ -1,0 +1,106 @@
+"""A look at each row that a function returns, while it is still known which element it belongs to."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from async_op.context import InvocationContext
+from async_op.errors import InvalidFunctionResult
+from async_op.functions import (
+    AsyncBatchFunction,
+    AsyncFunction,
+    BlockingFunction,
+    CallbackFunction,
+    Function,
+    ResultFuture,
+)
+from async_op.outputs import checked as checked_outputs
+from async_op.spark.errors import OutputMismatch
+from async_op.spark.rows.arrow_outputs import OutputWriter
+
+Check = Callable[[Any], Any]
+
+_F = TypeVar("_F", bound=Function)
+
+
+def with_checked_rows(function: _F, writer: OutputWriter) -> _F:
+    """Return a copy of a function whose calls fail if what they return does not fit the output schema.
+
+    The failure is the element's, like every other one of its call: the error names it, and the error policy decides.
+
+    Parameters
+    ----------
+    function : Function
+        Of any kind; not of record batches.
+    writer : OutputWriter
+        For the rows that leave.
+    """
+    checked = copy.copy(function)
+
+    def check(outputs: Any) -> Any:
+        rows = checked_outputs(outputs)
+        for row in rows:
+            writer.check(row)
+        return rows
+
+    replaced: dict[str, Any] = {
+        "timeout": _checked_coroutine(checked.timeout, check),
+        "on_timer": _checked_coroutine(checked.on_timer, check),
+    }
+    if isinstance(checked, AsyncBatchFunction):
+        replaced["async_invoke_batch"] = _checked_batch(checked.async_invoke_batch, check)
+    elif isinstance(checked, AsyncFunction):
+        replaced["async_invoke"] = _checked_coroutine(checked.async_invoke, check)
+    elif isinstance(checked, BlockingFunction):
+        replaced["invoke"] = _checked_call(checked.invoke, check)
+    elif isinstance(checked, CallbackFunction):
+        replaced["async_invoke"] = _checked_callback(checked.async_invoke, check)
+    for name, method in replaced.items():
+        # A frozen dataclass would not let it be set.
+        object.__setattr__(checked, name, method)
+    return checked
+
+
+def _checked_coroutine(call: Callable[[Any, InvocationContext], Awaitable[Any]], check: Check) -> Any:
+    async def invoke(value: Any, ctx: InvocationContext) -> Any:
+        return check(await call(value, ctx))
+
+    return invoke
+
+
+def _checked_batch(call: Callable[[Any, Any], Awaitable[Any]], check: Check) -> Any:
+    def check_one(result: Any) -> Any:
+        try:
+            return result if isinstance(result, BaseException) else check(result)
+        except (InvalidFunctionResult, OutputMismatch) as error:
+            return error  # of this element, not of the others in its batch
+
+    async def invoke(values: Sequence[Any], ctxs: Sequence[InvocationContext]) -> Any:
+        results = await call(values, ctxs)
+        return [check_one(result) for result in results] if isinstance(results, Sequence) else results
+
+    return invoke
+
+
+def _checked_call(call: Callable[[Any, InvocationContext], Any], check: Check) -> Any:
+    return lambda value, ctx: check(call(value, ctx))
+
+
+def _checked_callback(call: Callable[[Any, ResultFuture], None], check: Check) -> Any:
+    def invoke(value: Any, result_future: ResultFuture) -> None:
+        def deliver(outputs: Iterable[Any] | None, error: BaseException | None) -> None:
+            if error is not None:
+                result_future.complete_exceptionally(error)
+                return
+            try:
+                rows = check(outputs)
+            except Exception as failure:  # noqa: BLE001 - it is the failure of the element
+                result_future.complete_exceptionally(failure)
+            else:
+                result_future.complete(rows)
+
+        call(value, ResultFuture(result_future.ctx, deliver))
+
+    return invoke

@@ -1,0 +1,113 @@
+"""Rows that failed for good, as a column beside the outputs."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from async_op.dead_letters import DeadLetter, InPlace, OnError
+from async_op.spark.rows.arrow_outputs import DEAD_LETTER, OutputWriter
+from keygroups.errors import ConfigError
+
+DeadLetters = Literal["column"]
+
+_LETTER = (
+    StructType()
+    .add("value", StringType())
+    .add("timestamp", LongType())
+    .add("key", StringType())
+    .add("idempotency_key", StringType())
+    .add("attempts", IntegerType())
+    .add("error_type", StringType())
+    .add("error_message", StringType())
+)
+
+
+def split_dead_letters(frame: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Return the outputs, without the column `dead_letter`, and the dead letters, with its fields as columns.
+
+    Both are filters of the same DataFrame, and Spark computes each of them from the start: with all calls made twice,
+    unless `frame` is cached or has been written before. In a streaming query, split the batches of `foreachBatch`.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        What was made with `dead_letters="column"`.
+
+    Examples
+    --------
+    >>> enriched = AsyncDataStream.unordered_wait(  # doctest: +SKIP
+    ...     rows, Enrich(), output_schema="id bigint, price double", on_error="dead_letter", dead_letters="column")
+    >>> outputs, letters = split_dead_letters(enriched.persist())  # doctest: +SKIP
+    """
+    letter = F.col(DEAD_LETTER)
+    return frame.where(letter.isNull()).drop(DEAD_LETTER), frame.where(letter.isNotNull()).select(f"{DEAD_LETTER}.*")
+
+
+def schema_with_letters(schema: StructType, on_error: OnError, dead_letters: DeadLetters | None) -> StructType:
+    """Return the schema of what leaves: of the outputs, and of the dead letters if they are asked for.
+
+    Raises
+    ------
+    ConfigError
+        The arguments contradict each other, or the column is the function's own.
+    """
+    if on_error not in ("fail", "skip", "dead_letter"):
+        raise ConfigError("on_error", on_error, "use one of fail, skip, dead_letter")
+    if (on_error == "dead_letter") != (dead_letters is not None) or dead_letters not in (None, "column"):
+        raise ConfigError("dead_letters", dead_letters, "pass 'column' with on_error='dead_letter', and only then")
+    if DEAD_LETTER in schema.names:
+        raise ConfigError(
+            "output_schema", schema.simpleString(), f"{DEAD_LETTER!r} is the name of the column of dead letters"
+        )
+    if dead_letters is None:
+        return schema
+    # A row has either outputs or a dead letter, so each of them may be null.
+    outputs = [StructField(field.name, field.dataType, True, field.metadata) for field in schema]
+    return StructType([*outputs, StructField(DEAD_LETTER, _LETTER)])
+
+
+def rows_in_place() -> InPlace:
+    """Return the receiver for elements that are rows: it gives a row of nothing but the dead letter."""
+    return InPlace(lambda letter: [{DEAD_LETTER: _fields(letter, letter.value)}])
+
+
+def batches_in_place(writer: OutputWriter) -> InPlace:
+    """Return the receiver for elements that are record batches: it gives one with a dead letter for each row."""
+
+    def convert(letter: DeadLetter) -> list[pa.RecordBatch]:
+        return [writer.batch_of([{DEAD_LETTER: _fields(letter, row)} for row in letter.value.to_pylist()])]
+
+    return InPlace(convert)
+
+
+def _fields(letter: DeadLetter, value: Any) -> dict[str, Any]:
+    return {
+        "value": _json(value),
+        "timestamp": letter.timestamp,
+        "key": None if letter.key is None else _json(letter.key),
+        "idempotency_key": letter.idempotency_key,
+        "attempts": letter.attempts,
+        "error_type": type(letter.error).__name__,
+        "error_message": str(letter.error),
+    }
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON has for a value: text for bytes (base64), dates, decimals and whatever else it does not know."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Mapping):
+        return dict(value)
+    return str(value)

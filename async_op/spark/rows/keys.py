@@ -1,0 +1,99 @@
+"""The key columns of a DataFrame: which they are, whether they have a hash, and the key of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from keygroups.errors import ConfigError
+from keygroups.spark import hashed_type
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """A column of the key, or one of the fields if that is a struct.
+
+    Attributes
+    ----------
+    path : tuple of str
+        The name of the column, then those of the fields that lead to it.
+    type : str
+        What it is hashed as: integers of any width are ``bigint``.
+    """
+
+    path: tuple[str, ...]
+    type: str
+
+    @property
+    def name(self) -> str:
+        """The path as one says it."""
+        return ".".join(self.path)
+
+    @property
+    def column(self) -> Column:
+        """The column of a DataFrame, whatever its name is made of."""
+        return F.col(".".join(f"`{part.replace('`', '``')}`" for part in self.path))
+
+    def value_in(self, row: dict[str, Any]) -> Any:
+        """Return the value in a row; None also where a struct around it is null."""
+        value: Any = row
+        for part in self.path:
+            if value is None:
+                return None
+            value = value[part]
+        return value
+
+
+def names_of(key_by: str | Sequence[str] | None) -> list[str]:
+    """Return the names of the key columns; raises `ConfigError` unless there are some."""
+    names = [key_by] if isinstance(key_by, str) else key_by
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
+        raise ConfigError(
+            "key_by",
+            key_by,
+            "name the key column, or a list of them; rows without a key go through AsyncDataStream.unordered_wait",
+        )
+    return list(names)
+
+
+def key_columns(schema: StructType, names: Sequence[str]) -> tuple[KeyColumn, ...]:
+    """Return the key columns, with the fields of a struct in its place.
+
+    Raises
+    ------
+    ConfigError
+        There is no such column.
+    UnsupportedKey
+        A column, or a field of it, is of a type that has no hash.
+    """
+    found: list[KeyColumn] = []
+    for name in names:
+        if name not in schema.names:
+            raise ConfigError("key_by", name, f"the columns are {schema.names}")
+        found += _leaves(schema[name], (name,))
+    return tuple(found)
+
+
+def key_getter(keys: Sequence[KeyColumn]) -> Callable[[dict[str, Any]], Hashable] | None:
+    """Return the function from a row to its key: a value, or a tuple for several columns; None without columns."""
+    if not keys:
+        return None
+    if all(len(key.path) == 1 for key in keys):
+        return itemgetter(*(key.path[0] for key in keys))
+    if len(keys) == 1:
+        return keys[0].value_in
+    return lambda row: tuple(key.value_in(row) for key in keys)
+
+
+def _leaves(field: StructField, path: tuple[str, ...]) -> Iterator[KeyColumn]:
+    if isinstance(field.dataType, StructType) and field.dataType.fields:
+        for inner in field.dataType:
+            yield from _leaves(inner, (*path, inner.name))
+    else:
+        yield KeyColumn(path, hashed_type(field.dataType, ".".join(path)))

@@ -1,0 +1,30 @@
+"""The schema of outputs, as it is given and as Arrow has it, and the columns of an input."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from keygroups.errors import ConfigError
+from snapshots.spark.types import arrow_schema_of
+
+
+def parse_schema(schema: StructType | str | None) -> StructType:
+    """Return a schema given as such or as a DDL string."""
+    parsed = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(parsed, StructType):
+        raise ConfigError("output_schema", schema, "name the columns that come out, as in 'id bigint, city string'")
+    return parsed
+
+
+def arrow_schema(spark: SparkSession, schema: StructType) -> pa.Schema:
+    """Return the Arrow schema in which Spark takes rows; timestamps are in the session's time zone."""
+    return arrow_schema_of(schema, str(spark.conf.get("spark.sql.session.timeZone")))
+
+
+def check_columns(frame: DataFrame, argument: str, columns: str | list[str] | None) -> None:
+    """Raise `ConfigError` unless the frame has the columns."""
+    for column in [columns] if isinstance(columns, str) else columns or []:
+        if column not in frame.columns:
+            raise ConfigError(argument, column, f"the columns are {frame.columns}")

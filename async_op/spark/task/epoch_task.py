@@ -1,0 +1,159 @@
+"""The task's side of an epoch: feed the rows to the host of the subtask, and report the part that it wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from async_op.hosting.epoch import Epoch, run
+from async_op.hosting.host import Residence
+from async_op.hosting.messages import Cut, Fence, Hello, Manifest, Part
+from async_op.hosting.placement import Address
+from async_op.spark.progress import EpochMetrics
+from async_op.spark.task.blueprint import WrittenPart
+from async_op.spark.task.epoch_rows import EpochRows
+from async_op.spark.task.flush import flusher
+from async_op.spark.task.report import NO_REPORT, SubtaskReport, SubtaskTimes, batch_of
+from async_op.spark.task.ways import HostAccess, TaskWays
+from keygroups.errors import KeyGroupsError
+from keygroups.ranges import range_of
+from snapshots import PendingSnapshot, Snapshot
+
+_COUNTED = ("calls", "retries", "timeouts", "reinvoked", "reemitted", "skipped", "dead_letters", "in_flight")
+_LIMITS = ("cache_hits", "cache_misses", "shared", "rate_limited", "circuit_opened", "circuit_refused")
+"""What a host counts by the names of `EpochMetrics`; the limits' only where there are some."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochTask:
+    """One epoch of one subtask, run by `mapInArrow` in a Python worker; its partition id is the subtask.
+
+    Attributes
+    ----------
+    access : HostAccess
+        Where the operators are.
+    pending : PendingSnapshot
+        What the epoch adds to.
+    snapshot : Snapshot or None
+        What the epoch continues; None for the first.
+    parallelism : int
+        Of this epoch.
+    job : str
+        Names this attempt at the epoch.
+    epoch_id : str
+        The same for every run of the epoch's input; part of every idempotency key.
+    event_time : str or None
+        The column that has the timestamps of rows.
+    barrier_timeout : float or None
+        Seconds to wait for calls; None until nothing is in flight.
+    watermark : int or None
+        Stands before the input, in milliseconds; None if operators have the newest already.
+    is_final : bool
+        Operators of this parallelism end with this epoch.
+    """
+
+    access: HostAccess
+    pending: PendingSnapshot
+    snapshot: Snapshot | None
+    parallelism: int
+    job: str
+    epoch_id: str
+    event_time: str | None
+    barrier_timeout: float | None
+    watermark: int | None
+    is_final: bool
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the epoch; yields one row, the subtask's report, and before it empty batches as signs of life."""
+        context = TaskContext.get()
+        assert context is not None, "runs inside of a Spark task"
+        flush = flusher()
+        subtask_index = context.partitionId()
+        try:
+            for report in self._run(subtask_index, context.taskAttemptId(), batches):
+                yield NO_REPORT if report is None else batch_of(subtask_index, report)
+                flush()
+        except KeyGroupsError as error:
+            # Reported, not raised: Spark would only run the task again, and pay for its calls again.
+            yield batch_of(subtask_index, error)
+
+    def _run(
+        self, subtask_index: int, attempt: int, batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[SubtaskReport | None]:
+        """Run the subtask; yields None as a sign of life, and the report at the end."""
+        rows = EpochRows(batches, self.event_time)
+        epoch = Epoch(
+            hello=self._hello(subtask_index, attempt),
+            cut=Cut(self.pending.version, self.is_final, self.pending),
+            batches=rows,
+            watermark=self.watermark,
+        )
+        with TaskWays(self.access, self._residence(subtask_index)) as ways:
+            steps = run(ways, epoch)
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    part, address = end.value
+                    break
+                yield None
+        yield _report(part, address, rows)
+
+    def _hello(self, subtask_index: int, attempt: int) -> Hello:
+        return Hello(
+            self.access.generation,
+            Fence(self.pending.version - 1, attempt),
+            Manifest(self._snapshot_id, self._cut_id(subtask_index)),
+            self.job,
+            self.epoch_id,
+            self.barrier_timeout,
+        )
+
+    def _residence(self, subtask_index: int) -> Residence:
+        return Residence(
+            generation=self.access.generation,
+            subtask_index=subtask_index,
+            restore=None if self.snapshot is None else self.snapshot.restore(subtask_index, self.parallelism),
+            manifest_id=self._snapshot_id,
+        )
+
+    @property
+    def _snapshot_id(self) -> str | None:
+        return None if self.snapshot is None else self.snapshot.manifest.snapshot_id
+
+    def _cut_id(self, subtask_index: int) -> str | None:
+        """Return the cut that the newest manifest names for exactly this subtask's key groups."""
+        if self.snapshot is None or self.snapshot.parallelism != self.parallelism:
+            return None
+        own = range_of(subtask_index, self.parallelism, self.snapshot.max_parallelism)
+        channels = self.snapshot.manifest.channels
+        return next((one.cut_id for one in channels if (one.subtask, one.key_groups) == (subtask_index, own)), None)
+
+
+def _report(part: Part, address: Address | None, rows: EpochRows) -> SubtaskReport:
+    written: WrittenPart = part.handle
+    state = [file for file in written.handle.files if file.kind in {"keyed", "delta"}]
+    counted = part.metrics
+    work_seconds = max(counted["queued_seconds"], counted["processor_seconds"])
+    metrics = EpochMetrics(
+        rows=rows.rows,
+        outputs=written.outputs,
+        **{name: int(counted[name]) for name in _COUNTED},
+        **{name: int(counted.get(name, 0)) for name in _LIMITS},
+        state_rows=sum(file.rows for file in state),
+        state_bytes=sum(file.bytes for file in state),
+        back_pressured_milliseconds=_milliseconds(counted["back_pressured_seconds"]),
+        work_milliseconds=_milliseconds(work_seconds),
+        overtime_milliseconds=_milliseconds(counted["overtime_seconds"]),
+        write_milliseconds=_milliseconds(written.write_seconds),
+        resident=0 if address is None else 1,
+    )
+    times = SubtaskTimes(rows.event_time, written.next_timer, written.next_event_timer)
+    return SubtaskReport(part, address, metrics, times)
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(1000 * seconds)

@@ -1,0 +1,13 @@
+"""The column of event time."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+
+def event_times(batch: pa.RecordBatch, column: str | None) -> list[int | None]:
+    """Return the timestamps of rows in milliseconds since the epoch; None for each row where there is no column."""
+    if column is None:
+        return [None] * batch.num_rows
+    microseconds = batch.column(column).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    return [None if value is None else value // 1000 for value in microseconds.to_pylist()]

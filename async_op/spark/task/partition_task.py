@@ -1,0 +1,51 @@
+"""The task of the stateless transform: an operator for the rows of one partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from async_op.elements import Record, Watermark
+from async_op.errors import ElementFailed
+from async_op.operator.operator import AsyncWaitOperator
+from async_op.options import OperatorOptions
+from async_op.spark.task.flush import flusher
+from async_op.spark.task.operator_thread import OperatorThread
+from async_op.spark.task.partition_elements import PartitionElements
+
+
+@dataclass(frozen=True)
+class PartitionTask:
+    """An operator for one partition, run by `mapInArrow` in a Python worker.
+
+    Attributes
+    ----------
+    elements : PartitionElements
+        What the function takes.
+    options : OperatorOptions
+        The operator's, with the user's function.
+    """
+
+    elements: PartitionElements
+    options: OperatorOptions
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the operator; yields its outputs, and empty batches as signs of life."""
+        flush = flusher()
+        empty = self.elements.writer.batch_of(())
+        try:
+            with OperatorThread(self.make_operator, outputs_at_once=self.elements.outputs_at_once) as thread:
+                for outputs in thread.run(self.elements.elements_in(batches)):
+                    yield from self.elements.batches_of(outputs) if outputs else [empty]
+                    flush()
+        except ElementFailed as failure:
+            # The driver gets one traceback only: let it be that of the user's function.
+            cause = failure.__cause__
+            raise failure.with_traceback(None if cause is None else cause.__traceback__)  # noqa: B904 - it is the same
+
+    def make_operator(self, output: Callable[[Record | Watermark], object]) -> AsyncWaitOperator:
+        """Return the operator for one partition."""
+        options = replace(self.options, function=self.elements.function(), capacity=self.elements.capacity)
+        return AsyncWaitOperator.of(options, output)

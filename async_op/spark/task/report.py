@@ -1,0 +1,97 @@
+"""What a task tells the driver about its subtask of an epoch."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import Row
+
+from async_op.hosting.messages import Part
+from async_op.hosting.placement import Address
+from async_op.spark.progress import EpochMetrics
+from async_op.spark.task.blueprint import WrittenPart
+from keygroups.errors import KeyGroupsError
+from snapshots import SubtaskHandle
+
+REPORT_SCHEMA = "subtask int, report binary"
+
+_ARROW_SCHEMA = pa.schema([("subtask", pa.int32()), ("report", pa.binary())])
+
+NO_REPORT = pa.RecordBatch.from_pylist([], _ARROW_SCHEMA)
+"""A sign of life."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskTimes:
+    """What a subtask reports of an epoch.
+
+    Attributes
+    ----------
+    event_time : int or None
+        The greatest timestamp of its rows.
+    next_timer, next_event_timer : int or None
+        When the first of the timers that it keeps is to fire, by the clock and by the watermark.
+    """
+
+    event_time: int | None = None
+    next_timer: int | None = None
+    next_event_timer: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskReport:
+    """What a subtask did.
+
+    Attributes
+    ----------
+    part : Part
+        What its host wrote.
+    address : Address or None
+        Where the host goes on; None if the operator ran in the task.
+    metrics : EpochMetrics
+        Its part of the epoch's.
+    times : SubtaskTimes
+        What the next epoch has to know.
+    """
+
+    part: Part
+    address: Address | None
+    metrics: EpochMetrics
+    times: SubtaskTimes
+
+    @property
+    def handle(self) -> SubtaskHandle:
+        """By which the driver commits the part."""
+        written: WrittenPart = self.part.handle
+        return written.handle
+
+
+Report: TypeAlias = SubtaskReport | KeyGroupsError
+"""What a subtask did, or why it could not."""
+
+
+def batch_of(subtask_index: int, report: Report) -> pa.RecordBatch:
+    """Return a report as the one row that its task yields."""
+    columns = [pa.array([subtask_index], pa.int32()), pa.array([pickle.dumps(report)], pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, schema=_ARROW_SCHEMA)
+
+
+def reports_in(rows: Iterable[Row]) -> list[SubtaskReport]:
+    """Return the reports of an epoch's tasks.
+
+    Raises
+    ------
+    KeyGroupsError
+        What the first task that could not do its part reports.
+    """
+    reports: list[SubtaskReport] = []
+    for row in rows:
+        report: Report = pickle.loads(row["report"])  # noqa: S301 - from our own task
+        if isinstance(report, KeyGroupsError):
+            raise report
+        reports.append(report)
+    return reports

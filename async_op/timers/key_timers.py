@@ -1,0 +1,133 @@
+"""`ctx.timers`: registers and deletes the timers of a key."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, Protocol
+
+from immutables import Map
+
+from async_op.errors import TimersUnavailable
+from async_op.timers.service import TimerService
+from keygroups.errors import ConfigError
+from keygroups.state import MISSING, EntriesStateTable, Transaction
+from keygroups.state.handles import MapOverlay
+from keygroups.state.timers import TimerIndex
+
+
+class TransactionOwner(Protocol):
+    """What the timers of a key need of an invocation."""
+
+    @property
+    def key(self) -> Hashable:
+        """The key of the element."""
+        ...
+
+    def begun_transaction(self) -> Transaction:
+        """Return the invocation's transaction; raises `StateAccessOutsideInvocation` once the invocation has ended."""
+        ...
+
+
+class _TimerOverlay(MapOverlay):
+    """The timers of a key, with the uncommitted changes of one invocation."""
+
+    __slots__ = ("_before", "_index", "_service")
+
+    def __init__(self, content: Map[Hashable, Any], service: TimerService, index: TimerIndex) -> None:
+        super().__init__(content)
+        self._before = content
+        self._service = service
+        self._index = index
+
+    def apply(self, table: EntriesStateTable, key_group: int, identity: Hashable) -> None:
+        """Write the changes to the state and to its index."""
+        super().apply(table, key_group, identity)
+        for timestamp in self.changed:
+            is_there, was_there = timestamp in self.content, timestamp in self._before
+            if is_there and not was_there:
+                assert isinstance(timestamp, int), "`register` has checked it"
+                self._index.add(timestamp, key_group, identity)
+            elif was_there and not is_there:
+                self._index.deleted()
+        self._service.changed(self._index)
+
+
+class KeyTimers:
+    """The timers of an element's key, as one invocation sees them. Its changes take effect when it completes.
+
+    There is one timer per kind and timestamp, however often it is registered. Only the thread of the event loop may use
+    it, and only until the invocation ends.
+    """
+
+    __slots__ = ("_invocation", "_service")
+
+    def __init__(self, invocation: TransactionOwner, service: TimerService | None) -> None:
+        if service is None:
+            raise TimersUnavailable(invocation.key)
+        self._invocation = invocation
+        self._service = service
+
+    @property
+    def processing_time(self) -> int:
+        """The current processing time in milliseconds since the epoch; processing-time timers fire by it."""
+        return self._service.processing_time
+
+    @property
+    def watermark(self) -> int | None:
+        """The newest watermark that has left the operator; None before the first."""
+        return self._service.watermark
+
+    def register(self, timestamp: int, event_time: bool = False) -> None:
+        """Have `on_timer` invoked for the key at a timestamp; if that is in the past, as soon as possible.
+
+        Parameters
+        ----------
+        timestamp : int
+            Milliseconds since the epoch.
+        event_time : bool
+            If true, the timer fires when the watermark reaches the timestamp; if false, when the clock does. An
+            event-time timer that is not later than the newest watermark fires with the next watermark.
+
+        Raises
+        ------
+        ConfigError
+            The timestamp is not a 64-bit integer.
+        StateAccessOutsideInvocation
+            The invocation has ended.
+        """
+        if type(timestamp) is not int or not -(2**63) <= timestamp < 2**63:
+            raise ConfigError("timestamp", timestamp, "a timer fires at an int of milliseconds since the epoch")
+        overlay = self._overlay(event_time)
+        overlay.content = overlay.content.set(timestamp, None)
+        overlay.changed.add(timestamp)
+
+    def delete(self, timestamp: int, event_time: bool = False) -> None:
+        """Delete a timer if there is one.
+
+        Parameters
+        ----------
+        timestamp, event_time : int, bool
+            The arguments with which it was registered.
+        """
+        overlay = self._overlay(event_time)
+        if timestamp in overlay.content:
+            overlay.content = overlay.content.delete(timestamp)
+            overlay.changed.add(timestamp)
+
+    def timestamps(self, event_time: bool = False) -> list[int]:
+        """Return the timestamps of the key's timers of one kind, ascending."""
+        content: Any = self._overlay(event_time).content
+        return sorted(content)
+
+    def _overlay(self, event_time: bool) -> _TimerOverlay:
+        transaction = self._invocation.begun_transaction()
+        if transaction.overlays is None:
+            transaction.overlays = {}
+        index = self._service.index_of(event_time)
+        overlay = transaction.overlays.get(index.table)
+        if overlay is None:
+            held: Any = index.table.get(transaction.key_group, transaction.identity)
+            overlay = _TimerOverlay(Map() if held is MISSING else held, self._service, index)
+            transaction.overlays[index.table] = overlay
+        assert isinstance(overlay, _TimerOverlay), "only timers use these states"
+        return overlay

@@ -1,0 +1,240 @@
+"""Operators that outlive micro-batches against those that live in tasks: calls, openings, gaps, the cost of an epoch.
+
+Calls are counted by what the function writes down, so the first three cases hold on a busy machine, too. The last ones
+are ratios within one run.
+
+    python -m benchmarks.hosting --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from async_op import AsyncFunction
+from async_op.spark import AsyncPipeline
+from benchmarks._session import session
+from keygroups import ValueState
+
+COUNT = ValueState("count", pa.int64(), default=0)
+SCHEMA = "id bigint, user string"
+PARALLELISM = 2
+LONG_CALL_SECONDS, MICRO_BATCH_SECONDS, LONG_BATCHES, LONG_ROWS = 3.0, 1, 60, 20
+OPEN_EPOCHS = 100
+GAP_CALL_SECONDS, GAP_CAPACITY, GAP_BATCHES, GAP_ROWS = 0.3, 100, 12, 1000
+EPOCHS, WARM_UP_EPOCHS, EPOCH_ROWS = 24, 8, 1000
+USERS = 10_000
+
+
+class Service(AsyncFunction):
+    """Counts rows of users, and writes down each call: its row, its begin and its end."""
+
+    states = (COUNT,)
+
+    def __init__(self, book: Path, seconds: float) -> None:
+        self.book = book
+        self.seconds = seconds
+
+    async def open(self, runtime: Any) -> None:
+        self.line = os.open(self.book, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(self.line, b'["open"]\n')
+
+    async def async_invoke(self, value: dict[str, Any], ctx: Any) -> list[Any]:
+        began = time.monotonic()
+        if self.seconds:
+            os.write(self.line, f'["call", {value["id"]}]\n'.encode())
+            await asyncio.sleep(self.seconds)
+            os.write(self.line, f'["span", {began}, {time.monotonic()}]\n'.encode())
+        count = ctx.state(COUNT)
+        count.update(count.value() + 1)
+        return [(value["id"], count.value())]
+
+    async def close(self) -> None:
+        os.close(self.line)
+
+
+def write_input(folder: Path, files: int, rows: int) -> None:
+    """Write files of rows, each of which is a micro-batch."""
+    folder.mkdir()
+    for file in range(files):
+        ids = range(file * rows, (file + 1) * rows)
+        users = pa.array([f"u{number * 7919 % USERS}" for number in ids])
+        pq.write_table(pa.table({"id": pa.array(ids, pa.int64()), "user": users}), folder / f"{file:04}.parquet")
+        os.utime(folder / f"{file:04}.parquet", (file, file))
+
+
+class Run:
+    """One query over files, and what the service wrote down."""
+
+    def __init__(self, spark: SparkSession, folder: Path, files: int, rows: int, call_seconds: float) -> None:
+        self.book = folder / "book"
+        write_input(folder / "in", files, rows)
+        self.rows = files * rows
+        self.spark, self.folder, self.call_seconds = spark, folder, call_seconds
+
+    def stream(self) -> DataFrame:
+        """Return the stream of the files, one a micro-batch."""
+        reader = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        return reader.parquet(str(self.folder / "in"))
+
+    def go(self, trigger: dict[str, Any] | None = None, **options: Any) -> AsyncPipeline:
+        """Run the pipeline until all rows have left."""
+        done = 0
+
+        def sink(batch: DataFrame, epoch: int) -> None:
+            nonlocal done
+            done += batch.count()
+
+        pipeline = AsyncPipeline(
+            Service(self.book, self.call_seconds),
+            key_by="user",
+            output_schema="id bigint, count bigint",
+            snapshots=self.folder / "snapshots",
+            operator_id="bench",
+            parallelism=PARALLELISM,
+            **options,
+        )
+        query = pipeline.start(
+            self.stream(),
+            sink,
+            checkpoint_location=self.folder / "checkpoint",
+            trigger=trigger or {"availableNow": True},
+        )
+        while query.isActive and done < self.rows:
+            query.awaitTermination(1)
+        query.stop()
+        self.milliseconds = [one["durationMs"]["addBatch"] for one in query.recentProgress if one["numInputRows"]]
+        return pipeline
+
+    def noted(self, what: str) -> list[Any]:
+        """Return what the service wrote down of one kind."""
+        lines = (json.loads(line) for line in self.book.read_text().splitlines())
+        return [line[1:] for line in lines if line[0] == what]
+
+
+def calls_per_row(spark: SparkSession, folder: Path, *, resident: bool) -> float:
+    """Return calls ÷ rows, where calls take longer than micro-batches."""
+    run = Run(spark, folder, LONG_BATCHES, LONG_ROWS, LONG_CALL_SECONDS)
+    trigger = {"processingTime": f"{MICRO_BATCH_SECONDS} seconds"}
+    run.go(trigger, barrier_timeout=0.2, capacity=1000, resident=resident)
+    return Counter(row for (row,) in run.noted("call")).total() / run.rows
+
+
+def openings(spark: SparkSession, folder: Path, *, resident: bool) -> int:
+    """Return how often the function was opened over many epochs."""
+    run = Run(spark, folder, OPEN_EPOCHS, 20, 0.0)
+    run.go(resident=resident)
+    return len(run.noted("open"))
+
+
+def share_of_gaps(spark: SparkSession, folder: Path, *, resident: bool) -> float:
+    """Return the share of time in which the service has fewer than half of its usual calls."""
+    run = Run(spark, folder, GAP_BATCHES, GAP_ROWS, GAP_CALL_SECONDS)
+    run.go(barrier_timeout=0.1, capacity=GAP_CAPACITY, resident=resident)
+    spans = run.noted("span")
+    changes = sorted([(began, 1) for began, _ in spans] + [(ended, -1) for _, ended in spans])
+    # The first and the last micro-batch begin and end with a service that has nothing to do.
+    begin, end = (changes[int(len(changes) * share)][0] for share in (0.1, 0.9))
+    level, levels, before = 0, [], begin
+    for moment, change in changes:
+        if begin < moment <= end:
+            levels.append((level, moment - before))
+            before = moment
+        level += change
+    usual = statistics.median(level for level, _ in levels)
+    return sum(seconds for level, seconds in levels if level < usual / 2) / (end - begin)
+
+
+def epoch_milliseconds(spark: SparkSession, folder: Path, *, resident: bool) -> float:
+    """Return the usual milliseconds of an epoch whose calls return at once."""
+    run = Run(spark, folder, EPOCHS, EPOCH_ROWS, 0.0)
+    run.go(resident=resident)
+    return statistics.median(run.milliseconds[WARM_UP_EPOCHS:])
+
+
+def plain_milliseconds(spark: SparkSession, folder: Path) -> float:
+    """Return the usual milliseconds of a `foreachBatch` with the same shuffle, an identity, and the same sink."""
+    run = Run(spark, folder, EPOCHS, EPOCH_ROWS, 0.0)
+
+    def batch(frame: DataFrame, epoch: int) -> None:
+        routed = frame.withColumn("to", F.pmod(F.xxhash64("user"), F.lit(PARALLELISM)).cast("int"))
+        identity = routed.repartitionById(PARALLELISM, "to").drop("to").mapInArrow(lambda rows: rows, SCHEMA)
+        rows = identity.toArrow()
+        path = folder / f"{epoch}.parquet"
+        pq.write_table(rows, path)
+        spark.read.parquet(str(path)).count()
+
+    writer = run.stream().writeStream.foreachBatch(batch).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(folder / "plain")).start()
+    query.awaitTermination()
+    return statistics.median([one["durationMs"]["addBatch"] for one in query.recentProgress][WARM_UP_EPOCHS:])
+
+
+CASES = {"calls ÷ rows": calls_per_row, "openings": openings, "share of gaps": share_of_gaps}
+
+
+def measure(spark: SparkSession, names: list[str]) -> dict[str, Any]:
+    """Run the cases; of each that compares, both ways."""
+    figures: dict[str, Any] = {}
+    for name in names:
+        if name in CASES:
+            for resident in (True, False):
+                with tempfile.TemporaryDirectory() as folder:
+                    figures[f"{name}, {'resident' if resident else 'in tasks'}"] = round(
+                        CASES[name](spark, Path(folder), resident=resident), 3
+                    )
+        else:
+            figures |= epochs(spark)
+    return figures
+
+
+def epochs(spark: SparkSession) -> dict[str, Any]:
+    """Return what an epoch costs above what Spark needs for the same."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for part in ("plain", "resident", "in tasks"):
+            (folder / part).mkdir()
+        plain = plain_milliseconds(spark, folder / "plain")
+        resident = epoch_milliseconds(spark, folder / "resident", resident=True)
+        in_tasks = epoch_milliseconds(spark, folder / "in tasks", resident=False)
+    return {
+        "plain foreachBatch, ms": plain,
+        "epoch ÷ plain, resident": round(resident / plain, 3),
+        "epoch ÷ plain, in tasks": round(in_tasks / plain, 3),
+    }
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.hosting", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--cases", nargs="*", default=[*CASES, "epochs"], help="which of them")
+    parser.add_argument("--repeats", type=int, default=1, help="take the median of so many runs")
+    arguments = parser.parse_args()
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    runs = [measure(session(PARALLELISM), arguments.cases) for _ in range(arguments.repeats)]
+    figures = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+    if arguments.json:
+        print(json.dumps(figures, indent=2, ensure_ascii=False))
+    else:
+        for name, figure in figures.items():
+            print(f"{name:40} {figure}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Checks arguments where they are passed: numbers, durations, choices and callables."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import numbers
+import operator
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+from keygroups.errors import ConfigError
+
+Duration: TypeAlias = float | timedelta
+"""A length of time: seconds as a number, or a `datetime.timedelta`."""
+
+
+def check_integer(name: str, value: object, minimum: int, maximum: int | None = None, *, reason: str) -> int:
+    """Return the value as an integer within its bounds.
+
+    Raises
+    ------
+    ConfigError
+        The value is not an integer (a bool does not count), or it is out of bounds.
+    """
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ConfigError(name, value, f"must be an integer, not {_kind(value)}; {reason}") from None
+    if isinstance(value, bool):
+        raise ConfigError(name, value, f"must be an integer, not a bool; {reason}")
+    if number < minimum or (maximum is not None and number > maximum):
+        raise ConfigError(name, value, reason)
+    return number
+
+
+def check_number(name: str, value: object, *, reason: str) -> float:
+    """Return the value as a finite float.
+
+    Raises
+    ------
+    ConfigError
+        The value is not a number (a bool does not count), or it is not finite.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ConfigError(name, value, f"pass a number, not {_kind(value)}; {reason}")
+    if not math.isfinite(value):
+        raise ConfigError(name, value, f"pass a finite number; {reason}")
+    return float(value)
+
+
+def check_duration(name: str, value: object, *, reason: str) -> float:
+    """Return a duration, zero or more, in seconds.
+
+    Raises
+    ------
+    ConfigError
+        The value is neither a number of seconds nor a timedelta, or it is negative or infinite.
+    """
+    if not isinstance(value, timedelta) and (isinstance(value, bool) or not isinstance(value, numbers.Real)):
+        raise ConfigError(name, value, f"pass seconds as a number, or a timedelta, not {_kind(value)}; {reason}")
+    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    if not 0 <= seconds < math.inf:
+        raise ConfigError(name, value, reason)
+    return seconds
+
+
+def check_positive_duration(name: str, value: object, *, reason: str) -> float:
+    """Return a duration, more than zero, in seconds; raises `ConfigError` as `check_duration` does."""
+    seconds = check_duration(name, value, reason=reason)
+    if not seconds:
+        raise ConfigError(name, value, reason)
+    return seconds
+
+
+def seconds_of(duration: Duration) -> float:
+    """Convert a duration that has already been checked to seconds.
+
+    Examples
+    --------
+    >>> seconds_of(1.5), seconds_of(timedelta(minutes=2))
+    (1.5, 120.0)
+    """
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raise `ConfigError` unless a value is one of the choices."""
+    if value not in choices:
+        raise ConfigError(name, value, f"use one of {', '.join(choices)}")
+
+
+def check_callable(name: str, value: object, *, reason: str) -> None:
+    """Check that a value is callable and not asynchronous, for callbacks that nobody awaits.
+
+    Raises
+    ------
+    ConfigError
+        The value is not callable, or it is a coroutine function.
+    """
+    if not callable(value):
+        raise ConfigError(name, value, f"pass a callable, not {_kind(value)}; {reason}")
+    if is_asynchronous(value):
+        raise ConfigError(name, value, f"it is called without `await`, so use `def` in place of `async def`; {reason}")
+
+
+def is_asynchronous(call: Any) -> bool:
+    """Return whether a call returns a coroutine or an async generator; looks through `partial` and `__call__`."""
+    run = run_by(call)
+    return inspect.iscoroutinefunction(run) or inspect.isasyncgenfunction(run)
+
+
+def run_by(call: Any) -> Any:
+    """Return the function that a call would run: inside partials, or the `__call__` of an instance."""
+    while isinstance(call, functools.partial):
+        call = call.func
+    return call if inspect.isroutine(call) else getattr(call, "__call__", call)  # noqa: B004 - the method is inspected
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"a value of type {type(value).__name__}"

@@ -1,0 +1,7 @@
+"""Key groups and subtasks as Spark columns, computed in the JVM."""
+
+from __future__ import annotations
+
+from keygroups.spark.columns import KeyColumns, hashed_type, key_group_column, subtask_column
+
+__all__ = ["KeyColumns", "hashed_type", "key_group_column", "subtask_column"]

@@ -1,0 +1,192 @@
+"""Ownership: a claim is a commit itself, so the previous owner loses the next version."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from keygroups.errors import ConfigError
+from keygroups.ranges import default_max_parallelism
+from snapshots.commit.creation import first_manifest, next_manifest, put_manifest
+from snapshots.commit.pending import PendingSnapshot, check_fixed
+from snapshots.commit.writer import SubtaskHandle
+from snapshots.errors import CommitConflict, ManifestMissing, WriterFenced
+from snapshots.filesystem import Folder, attempts
+from snapshots.format.manifest import Manifest
+from snapshots.format.subtask import SubtaskSnapshot
+from snapshots.restore.snapshot import Snapshot, newest_snapshot
+from snapshots.surroundings import explain_empty
+from snapshots.versions import load_manifest, mark_expired, newest_version
+
+
+class Claim:
+    """The right to write an operator's snapshots until somebody else claims it.
+
+    Any thread of the coordinator may call any method; commits are serialized. A claim stays in its process: workers get
+    the `PendingSnapshot` that `begin` returns. After `CommitOutcomeUnknown`, make a new claim.
+
+    Make one with `SnapshotStore.claim`, or from the snapshot that its owner has just committed. The storage decides
+    about ownership, not a clock: a claim takes a version. A writer that was paused and resumes later finds that the
+    version it expected to write is taken (a fencing token, after M. Kleppmann, "How to do distributed locking").
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The owner's last commit.
+
+    Attributes
+    ----------
+    snapshot : Snapshot
+        The last commit of this claim; at first the claim itself, with the content that it found.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._folder = snapshot.folder
+        self._lock = threading.Lock()
+        self._fenced: WriterFenced | None = None
+        self.snapshot: Snapshot = snapshot
+
+    def check(self) -> None:
+        """Ask the storage whether the claim still holds; call it before work that could otherwise not be committed.
+
+        Raises
+        ------
+        WriterFenced
+            Somebody else has committed since then.
+        """
+        with self._lock:
+            version = self.snapshot.version
+            newest = newest_version(self._folder) or 0
+            if newest > version:
+                self._fenced = WriterFenced(self._folder.uri, version + 1, newest)
+                raise self._fenced
+
+    def begin(self) -> PendingSnapshot:
+        """Begin a snapshot on top of the claim's last commit, even if others have committed since then.
+
+        Raises
+        ------
+        WriterFenced
+            The claim has already lost a version to somebody else.
+        """
+        with self._lock:
+            if self._fenced is not None:
+                raise WriterFenced(self._fenced.uri, self._fenced.version, self._fenced.newest)
+            manifest = self.snapshot.manifest
+        return ClaimedSnapshot(self._folder, manifest.operator_id, manifest, self)
+
+    def write(
+        self, subtask_snapshots: Iterable[SubtaskSnapshot], *, source_position: dict[str, Any] | None = None
+    ) -> Snapshot:
+        """Write and commit the parts of all subtasks.
+
+        Raises
+        ------
+        WriterFenced
+            Somebody else has committed since then; nothing was committed.
+        IncompleteSnapshot, CommitOutcomeUnknown, UnstorableValue
+            As `SnapshotStore.write` does.
+        """
+        pending = self.begin()
+        handles = [pending.write_subtask(snapshot) for snapshot in subtask_snapshots]
+        return pending.commit(handles, source_position=source_position)
+
+    def _commit(
+        self,
+        pending: PendingSnapshot,
+        handles: Iterable[SubtaskHandle],
+        source_position: dict[str, Any] | None,
+        metrics: dict[str, int] | None,
+    ) -> Snapshot:
+        with self._lock:
+            try:
+                snapshot = PendingSnapshot.commit(pending, handles, source_position=source_position, metrics=metrics)
+            except CommitConflict as conflict:
+                newest = max(newest_version(self._folder) or 0, conflict.version)
+                self._fenced = WriterFenced(conflict.uri, conflict.version, newest)
+                raise self._fenced from conflict
+            self.snapshot = snapshot
+            return snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedSnapshot(PendingSnapshot):
+    """A pending snapshot that its claim commits; workers get a copy without the claim.
+
+    Attributes
+    ----------
+    claim : Claim
+        The claim that commits.
+    """
+
+    claim: Claim
+
+    def commit(
+        self,
+        handles: Iterable[SubtaskHandle],
+        *,
+        source_position: dict[str, Any] | None = None,
+        metrics: dict[str, int] | None = None,
+    ) -> Snapshot:
+        """Commit the snapshot if the claim still holds.
+
+        Raises
+        ------
+        WriterFenced
+            Somebody else has committed since then; nothing was committed.
+        """
+        return self.claim._commit(self, handles, source_position, metrics)
+
+
+def take_over(
+    folder: Folder,
+    parallelism: int | None,
+    max_parallelism: int | None,
+    hash_: str | None,
+    *,
+    accept_loss: bool,
+) -> Claim:
+    """Claim an operator, even if others commit at the same time; see `SnapshotStore.claim`."""
+    for _ in attempts():
+        newest, given_up = _what_is_there(folder, accept_loss=accept_loss)
+        if newest is not None:
+            check_fixed(newest, max_parallelism, hash_)
+            claimed = next_manifest(newest, "claim")
+        elif parallelism is None:
+            raise ConfigError("parallelism", None, "there is no snapshot yet to take it from: pass one")
+        else:
+            key_groups = default_max_parallelism(parallelism) if max_parallelism is None else max_parallelism
+            claimed = first_manifest(folder.operator_id, parallelism, key_groups, hash_ or "xxhash64", "claim")
+        try:
+            return _committed(folder, _after(folder, claimed, given_up))
+        except CommitConflict as conflict:
+            lost = conflict
+    raise lost
+
+
+def _what_is_there(folder: Folder, *, accept_loss: bool) -> tuple[Manifest | None, int]:
+    """Return the newest manifest, and the highest version of the missing manifests that are given up, or 0."""
+    try:
+        newest = newest_snapshot(folder)
+    except ManifestMissing as missing:
+        if not accept_loss:
+            raise
+        return None if missing.newest is None else load_manifest(folder, missing.newest), missing.version
+    if newest is None:
+        explain_empty(folder)
+    return None if newest is None else newest.manifest, 0
+
+
+def _after(folder: Folder, claimed: Manifest, given_up: int) -> Manifest:
+    """Continue the versions after those that were given up, so that no holder of one of them can continue from it."""
+    if not given_up:
+        return claimed
+    mark_expired(folder, given_up)
+    return replace(claimed, version=given_up + 1)
+
+
+def _committed(folder: Folder, manifest: Manifest) -> Claim:
+    put_manifest(folder, manifest)
+    return Claim(Snapshot(folder, manifest))

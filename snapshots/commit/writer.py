@@ -1,0 +1,303 @@
+"""The worker's side of a snapshot: writes the files of one subtask."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+
+import pyarrow as pa
+
+from keygroups.codec import codecs_used
+from keygroups.errors import UnstorableValue
+from keygroups.ranges import KeyGroupRange
+from keygroups.state import MemoryGroup, StateCut
+from snapshots.filesystem import Folder
+from snapshots.format import compute as pc
+from snapshots.format.columns import (
+    RowEncoder,
+    changed_keys,
+    column_types_of,
+    common_key_type,
+    fitting_key_type,
+    index_columns,
+    key_types_of,
+    keyed_schema,
+)
+from snapshots.format.expiry import unexpired
+from snapshots.format.files import FileLabel, FileWriter, KeyedWriter
+from snapshots.format.in_flight_elements import IN_FLIGHT_SCHEMA, in_flight_table, key_groups_of_elements
+from snapshots.format.layers import share_of
+from snapshots.format.manifest import Channel, DataFile, Manifest, OperatorStateInfo, StateInfo, manifest_name
+from snapshots.format.manifest_schema import FileKind
+from snapshots.format.operator_state import OPERATOR_STATE_SCHEMA, operator_state_table
+from snapshots.format.parquet import KEY_GROUP, ParquetEncoder
+from snapshots.format.schema_text import encode_schema
+from snapshots.format.schemas import state_info
+from snapshots.format.subtask import NO_KEY_GROUP, SubtaskSnapshot
+from snapshots.restore.reader import KeyedReader, StateReader, in_schema, merge, stored_key_type
+
+DELTAS_MAX = 8
+"""A key group has at most this many deltas on its base; the next delta folds them into itself."""
+
+DELTA_SHARE_MAX = 0.5
+"""A state is written as a whole once its deltas have more than this share of the base's rows."""
+
+KEYS_LOOKED_AT = 1000
+"""The type of the key column is guessed from this many keys of each key group. If a later key has another type, the
+file is started again."""
+
+_IN_FLIGHT_ROW_GROUP_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskHandle:
+    """What a worker reports to the coordinator: everything that the commit needs. Small and picklable."""
+
+    subtask_index: int
+    parallelism: int
+    max_parallelism: int
+    hash: str
+    key_groups: KeyGroupRange
+    parent_id: str | None
+    states: tuple[StateInfo, ...]
+    codecs: dict[str, frozenset[str]]
+    operator_states: tuple[OperatorStateInfo, ...]
+    files: tuple[DataFile, ...]
+    channel: Channel
+    in_flight_count: int
+    output_schema: str | None = None
+
+
+def write_subtask(
+    folder: Folder,
+    attempt_id: str,
+    snapshot: SubtaskSnapshot,
+    parent: Manifest | None,
+    outputs: pa.Table | None = None,
+) -> SubtaskHandle:
+    """Write one subtask's files under names that no other attempt uses."""
+    states = tuple(
+        state_info(cut.descriptor, None if parent is None else parent.state(cut.descriptor.name))
+        for cut in snapshot.states
+    )
+    with FileWriter(folder, attempt_id) as files:
+        writer = _SubtaskWriter(folder, files, snapshot, parent)
+        codecs = writer.write_keyed(states)
+        writer.write_others(outputs)
+        stored = files.stored()
+    return SubtaskHandle(
+        subtask_index=snapshot.subtask_index,
+        parallelism=snapshot.parallelism,
+        max_parallelism=snapshot.max_parallelism,
+        hash=snapshot.hash,
+        key_groups=snapshot.key_groups,
+        parent_id=None if parent is None else parent.snapshot_id,
+        states=states,
+        codecs=codecs,
+        operator_states=tuple(OperatorStateInfo(state.name, state.mode) for state in snapshot.operator_states),
+        files=stored,
+        channel=_channel(snapshot),
+        in_flight_count=len(snapshot.in_flight),
+        output_schema=None if outputs is None else encode_schema(outputs.schema),
+    )
+
+
+class _Plan(Enum):
+    WHOLE = auto()
+    DELTA = auto()
+    FOLDED_DELTA = auto()
+    NOTHING = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class _SubtaskWriter:
+    folder: Folder
+    files: FileWriter
+    snapshot: SubtaskSnapshot
+    parent: Manifest | None
+
+    def write_keyed(self, states: Iterable[StateInfo]) -> dict[str, frozenset[str]]:
+        """Write the files of each state, and return by state the codecs that its range may contain from now on."""
+        codecs: dict[str, frozenset[str]] = {}
+        for cut, info in zip(self.snapshot.states, states, strict=True):
+            plan = self._plan(cut, info)
+            with codecs_used() as used:
+                is_encoded = self._write(plan, cut, info)
+            # Content that is not encoded here keeps its stored codecs.
+            codecs[info.name] = frozenset(used if is_encoded else used.union(info.codecs))
+        return codecs
+
+    def _write(self, plan: _Plan, cut: StateCut, info: StateInfo) -> bool:
+        """Write a state as planned; returns whether its whole content was encoded."""
+        match plan:
+            case _Plan.WHOLE:
+                return self._write_whole(cut, info)
+            case _Plan.DELTA:
+                self._write_delta(cut, info, {})
+            case _Plan.FOLDED_DELTA:
+                self._write_delta(cut, info, self._deltas_by_key_group(info.name))
+        return False
+
+    def write_others(self, outputs: pa.Table | None) -> None:
+        """Write the in-flight elements, the operator state and the outputs, if there are any."""
+        snapshot, owned = self.snapshot, self.snapshot.key_groups
+        if snapshot.in_flight:
+            encoder = encoded_in_flight(in_flight_table(snapshot.in_flight))
+            name = f"in_flight-{owned.start}-{owned.end}"
+            key_groups = key_groups_of_elements(snapshot.in_flight, owned)
+            self.files.write(self._label("in_flight"), name, key_groups, encoder)
+        for state in snapshot.operator_states:
+            if state.items:
+                encoder = ParquetEncoder(OPERATOR_STATE_SCHEMA)
+                encoder.write(operator_state_table(state))
+                name = f"operator-{state.name}-{snapshot.subtask_index}"
+                self.files.write(self._label("operator", state.name), name, owned, encoder)
+        if outputs is not None and outputs.num_rows:
+            encoder = ParquetEncoder(outputs.schema)
+            encoder.write(outputs)
+            self.files.write(self._label("output"), f"output-{snapshot.subtask_index}", owned, encoder)
+
+    def _plan(self, cut: StateCut, info: StateInfo) -> _Plan:
+        """Decide how to write a state: as little as is certain to be correct, in a form that is quick to read."""
+        parent, changed = self.parent, cut.changed
+        if parent is None or changed is None or not self._is_known(cut) or parent.state(info.name) != info:
+            return _Plan.WHOLE
+        if any(keys is None for keys in changed.values()):
+            return _Plan.WHOLE
+        owned = self.snapshot.key_groups
+        rows = sum(len(keys) for keys in changed.values() if keys is not None)
+        deltas = self._overlapping("delta", info.name)
+        base_rows = sum(file.rows * share_of(file, owned) for file in self._overlapping("keyed", info.name))
+        delta_rows = sum(file.rows * share_of(file, owned) for file in deltas)
+        if rows == 0:
+            return _Plan.NOTHING
+        if rows + delta_rows > DELTA_SHARE_MAX * base_rows:
+            return _Plan.WHOLE
+        depth = max(Counter(key_group for file in deltas for key_group in file.key_groups).values(), default=0)
+        return _Plan.FOLDED_DELTA if depth >= DELTAS_MAX else _Plan.DELTA
+
+    def _is_known(self, cut: StateCut) -> bool:
+        """Return whether the parent holds, for this subtask's range, exactly the content to which the changes apply."""
+        assert self.parent is not None
+        known = {channel.cut_id for channel in self.parent.channels if channel.key_groups == self.snapshot.key_groups}
+        return cut.since == self.parent.snapshot_id or cut.since in known
+
+    def _write_whole(self, cut: StateCut, info: StateInfo) -> bool:
+        columns, now = index_columns(info.kind), self.snapshot.wall_time
+        types = [common_key_type(_likely_key_types(cut, column)) for column in columns]
+        encoder = RowEncoder(cut, keyed_schema(info, *types), now)
+        writer = KeyedWriter(self.files, self._label("keyed", info.name), encoder.schema, self.snapshot.key_groups)
+        key_groups = sorted(cut.groups)
+        is_encoded = True
+        position = 0
+        while position < len(key_groups):
+            key_group = key_groups[position]
+            group = cut.groups[key_group]
+            stored = group.stored()
+            position += 1
+            if stored is not None:
+                writer.add(key_group, [in_schema(unexpired(stored, now), encoder.schema)])
+                is_encoded = False
+                continue
+            try:
+                writer.add(key_group, encoder.rows(key_group, group))
+            except UnstorableValue:
+                fitting = [fitting_key_type(*one, group) for one in zip(columns, types, strict=True)]
+                if fitting == types:
+                    raise
+                types = fitting
+                encoder = RowEncoder(cut, keyed_schema(info, *types), now)
+                position = bisect_left(key_groups, writer.begin_again(encoder.schema))
+        writer.finish()
+        return is_encoded
+
+    def _write_delta(self, cut: StateCut, info: StateInfo, older: dict[int, list[KeyedReader]]) -> None:
+        """Write the changes as a delta; it replaces the given older deltas by including them."""
+        assert cut.changed is not None
+        changed = {key_group: keys for key_group, keys in cut.changed.items() if keys}
+        folded = {layer for readers in older.values() for layer in readers}
+        types = []
+        for column in index_columns(info.kind):
+            found = {stored_key_type(layer, column) for layer in folded}
+            for keys in changed.values():
+                found |= key_types_of(changed_keys(keys, column, info.kind))
+            types.append(common_key_type(found))
+        schema = keyed_schema(info, *types, delta=True)
+        encoder = RowEncoder(cut, schema, self.snapshot.wall_time)
+        label = self._label("delta", info.name, folds=bool(older))
+        writer = KeyedWriter(self.files, label, schema, self.snapshot.key_groups)
+        nothing = MemoryGroup({}, info.kind)
+        for key_group in sorted(changed.keys() | older.keys()):
+            group = cut.groups.get(key_group, nothing) if key_group in changed else nothing
+            rows: Iterable[pa.Table] = encoder.rows(key_group, group, changed.get(key_group, ()))
+            if key_group in older:
+                new = pa.concat_tables([schema.empty_table(), *rows])
+                layers = [layer.take(key_group) for layer in older[key_group]]
+                rows = [in_schema(merge([*layers, new], keep_deleted=True), schema)]
+            writer.add(key_group, rows)
+        writer.finish()
+
+    def _deltas_by_key_group(self, state: str) -> dict[int, list[KeyedReader]]:
+        assert self.parent is not None
+        reader = StateReader(self.folder, self.parent.files_of("keyed", "delta", state=state), self._parent_path)
+        spans = reader.spans(self.snapshot.key_groups)
+        return {key_group: layers[1:] for span, layers in spans if len(layers) > 1 for key_group in span}
+
+    @property
+    def _parent_path(self) -> str:
+        assert self.parent is not None
+        return self.folder.path(manifest_name(self.parent.version))
+
+    def _overlapping(self, kind: FileKind, state: str) -> list[DataFile]:
+        assert self.parent is not None
+        owned = self.snapshot.key_groups
+        return [file for file in self.parent.files_of(kind, state=state) if file.key_groups.intersection(owned)]
+
+    def _label(self, kind: FileKind, state: str | None = None, *, folds: bool = False) -> FileLabel:
+        parent = self.parent
+        return FileLabel(
+            kind=kind,
+            state=state,
+            subtask=self.snapshot.subtask_index,
+            version=1 if parent is None else parent.version + 1,
+            parent_id=parent.snapshot_id if parent is not None and kind == "delta" else None,
+            folds=folds,
+        )
+
+
+def _likely_key_types(cut: StateCut, column: str) -> set[pa.DataType | None]:
+    """Return the types of the keys: of all keys in files or on disk, and of a few of each key group in memory."""
+    kinds = set[type]()
+    for group in cut.groups.values():
+        kinds |= set(group.kinds(column, max(KEYS_LOOKED_AT // len(cut.groups), 1)))
+    return column_types_of(kinds)
+
+
+def encoded_in_flight(table: pa.Table) -> ParquetEncoder:
+    """Encode the elements of a channel, ordered by key group."""
+    encoder = ParquetEncoder(IN_FLIGHT_SCHEMA)
+    for row_group in _in_flight_row_groups(table):
+        encoder.write(row_group)
+    return encoder
+
+
+def _in_flight_row_groups(table: pa.Table) -> Iterator[pa.Table]:
+    """Separate elements without a key group: after a rescale, other subtasks read them than the elements with one."""
+    keyless = pc.sum(pc.equal(table.column(KEY_GROUP), NO_KEY_GROUP)).as_py()
+    for part in (table.slice(0, keyless), table.slice(keyless)):
+        for offset in range(0, part.num_rows, _IN_FLIGHT_ROW_GROUP_ROWS):
+            yield part.slice(offset, _IN_FLIGHT_ROW_GROUP_ROWS)
+
+
+def _channel(snapshot: SubtaskSnapshot) -> Channel:
+    assert all(element.channel == snapshot.subtask_index for element in snapshot.in_flight), "a queue is one channel"
+    return Channel(
+        subtask=snapshot.subtask_index,
+        key_groups=snapshot.key_groups,
+        watermark=snapshot.watermark,
+        cut_id=snapshot.cut_id,
+        keyless=sum(element.key_group == NO_KEY_GROUP and not element.is_watermark for element in snapshot.in_flight),
+    )

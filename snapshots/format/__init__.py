@@ -1,0 +1,1 @@
+"""The storage format: manifests, and state and elements as Arrow data in Parquet files."""

@@ -1,0 +1,227 @@
+"""Encodes keyed state as Arrow columns, for writing files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from keygroups.codec import pack
+from keygroups.errors import UnstorableValue
+from keygroups.state import (
+    MISSING,
+    Expiring,
+    KeyGroupContent,
+    StateCut,
+    StateRows,
+    TypedKey,
+    original_of,
+)
+from keygroups.values import Misfit, array_of
+from snapshots.format.manifest import StateInfo
+from snapshots.format.parquet import KEY_GROUP
+from snapshots.format.schemas import ENTRY_COLUMNS, EXPIRES_AT, with_field_ids
+
+KEY_ENCODING = "columns-1"
+"""If all keys have the same type, they are a column of that type, otherwise msgpack. The manifest stores this name."""
+
+DELETED = "deleted"
+"""The column of a delta that distinguishes removed keys from written ones."""
+
+PIECE_ROWS_MAX = 8192
+PIECE_BYTES = 4 * 2**20
+"""How much is encoded at once: little, so that the interpreter lock is held briefly and memory stays bounded."""
+
+PACKED = {b"keygroups.encoding": b"msgpack"}
+"""The metadata of a binary column with msgpack values."""
+
+_KEY_TYPES: dict[type, pa.DataType] = {int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.binary()}
+_KINDS: dict[pa.DataType | None, type] = {type_: kind for kind, type_ in _KEY_TYPES.items()}
+
+
+def is_packed(field: pa.Field) -> bool:
+    """Return whether a column's binary values are msgpack."""
+    return (field.metadata or {}).get(b"keygroups.encoding") == b"msgpack"
+
+
+def index_columns(kind: str) -> tuple[str, ...]:
+    """Return the columns of a state whose type depends on the content of a file."""
+    return ("key", "map_key") if kind == "map" else ("key",)
+
+
+def keyed_schema(
+    info: StateInfo, key_type: pa.DataType | None, map_key_type: pa.DataType | None = None, *, delta: bool = False
+) -> pa.Schema:
+    """Return the schema of a state's file; keys and map keys without a type are msgpack."""
+    entry = {"list": pa.field("position", pa.int64()), "map": _field("map_key", map_key_type)}.get(info.kind)
+    fields = [
+        pa.field(KEY_GROUP, pa.int32(), False),
+        _field("key", key_type).with_nullable(False),
+        *([pa.field(DELETED, pa.bool_(), False)] if delta else []),
+        *([] if entry is None else [entry]),
+        _field("value", info.arrow_type),
+        *([pa.field(EXPIRES_AT, pa.int64())] if EXPIRES_AT in info.field_ids else []),
+    ]
+    return pa.schema([with_field_ids(field, info.field_ids, field.name) for field in fields])
+
+
+def _field(name: str, type_: pa.DataType | None) -> pa.Field:
+    return pa.field(name, type_) if type_ else pa.field(name, pa.binary(), metadata=PACKED)
+
+
+def changed_keys(changed: Collection[Any], column: str, kind: str) -> Iterable[Hashable]:
+    """Return the content of an index column of a delta."""
+    if kind not in ENTRY_COLUMNS:
+        return changed
+    if column == "key":
+        return (key for key, _ in changed)
+    return (entry for _, entry in changed if entry is not MISSING)
+
+
+def key_types_of(keys: Iterable[Hashable]) -> set[pa.DataType | None]:
+    """Return the types of the columns that can hold the keys; None stands for keys that only msgpack can hold."""
+    keys = keys if isinstance(keys, Collection) else list(keys)  # it is iterated twice
+    kinds = set(map(type, keys))
+    if TypedKey in kinds:
+        kinds = set(map(type, map(original_of, keys)))
+    return column_types_of(kinds)
+
+
+def column_types_of(kinds: Iterable[type]) -> set[pa.DataType | None]:
+    """Return the types of the columns for keys of Python types; None stands for types that only msgpack can hold."""
+    return {_KEY_TYPES.get(kind) for kind in kinds}
+
+
+def common_key_type(types: set[pa.DataType | None]) -> pa.DataType | None:
+    """Return the common type of all keys, or None if they have to be msgpack."""
+    return next(iter(types)) if len(types) == 1 else None
+
+
+def key_kind_of(type_: pa.DataType | None) -> type:
+    """Return the Python type of the keys in a column; `object` if they are msgpack."""
+    return _KINDS.get(type_, object)
+
+
+def fitting_key_type(column: str, type_: pa.DataType | None, group: KeyGroupContent) -> pa.DataType | None:
+    """Return the type of an index column that can also hold a key group: the same type, or None for msgpack."""
+    return None if type_ is None else common_key_type({type_} | column_types_of(group.kinds(column)))
+
+
+class RowEncoder:
+    """Encodes rows of one state in bounded pieces.
+
+    Parameters
+    ----------
+    cut : StateCut
+        The state at the cut.
+    schema : pyarrow.Schema
+        The result of `keyed_schema`.
+    now : int
+        The processing time of the cut: values that have expired by then are left out, or removed by a delta.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema
+        The schema of every piece.
+    """
+
+    def __init__(self, cut: StateCut, schema: pa.Schema, now: int) -> None:
+        self._now = now
+        self._expires = EXPIRES_AT in schema.names
+        self._where = f"state {cut.descriptor.name!r}"
+        self.schema = schema
+        self._is_delta = DELETED in schema.names
+        self._entry = ENTRY_COLUMNS.get(cut.descriptor.kind)
+        # Keys of all other types equal their identities.
+        self._has_typed_keys = is_packed(schema.field("key")) or schema.field("key").type == pa.float64()
+        self._piece_rows = 256
+
+    def rows(
+        self, key_group: int, group: KeyGroupContent, changed: Collection[Any] | None = None
+    ) -> Iterator[pa.Table]:
+        """Encode a key group; for a delta, only its changed keys or entries."""
+        take = group.rows(changed)
+        while (rows := take(self._piece_rows)).keys:
+            table = self._living(key_group, rows) if self._expires else self._table(key_group, rows, None)
+            if not table.num_rows:
+                continue
+            row_bytes = max(table.nbytes // table.num_rows, 1)
+            self._piece_rows = min(max(PIECE_BYTES // row_bytes, 1), PIECE_ROWS_MAX)
+            yield table
+
+    def _living(self, key_group: int, rows: StateRows) -> pa.Table:
+        """Encode the live rows; expired ones are left out, or removed by a delta."""
+        now = self._now
+        held = [value if isinstance(value, Expiring) and value.expires_at > now else None for value in rows.values]
+        at = [at for at, value in enumerate(held) if value is not None or self._is_delta]
+        living = [held[row] for row in at]
+        values = [MISSING if value is None else value.value for value in living]
+        entries = None if rows.entries is None else [rows.entries[row] for row in at]
+        expires_at = [None if value is None else value.expires_at for value in living]
+        return self._table(key_group, StateRows([rows.keys[row] for row in at], entries, values), expires_at)
+
+    def _table(self, key_group: int, rows: StateRows, expires_at: list[int | None] | None) -> pa.Table:
+        schema, keys, values = self.schema, rows.keys, rows.values
+        if self._has_typed_keys:
+            keys = list(map(original_of, keys))
+        arrays = {}
+        if self._is_delta:
+            arrays[DELETED] = pa.array([value is MISSING for value in values], pa.bool_())
+            values = _without_missing(values, schema.field("value"))
+        if expires_at is not None:
+            arrays[EXPIRES_AT] = pa.array(expires_at, pa.int64())
+        arrays[KEY_GROUP] = pa.repeat(pa.scalar(key_group, pa.int32()), len(keys))
+        arrays["key"] = _encode_keys(keys, schema.field("key"), f"a key of {self._where}")
+        arrays["value"] = encode_column(values, schema.field("value"), self._where, keys)
+        if self._entry is not None:
+            assert rows.entries is not None, "the state has many entries per key"
+            field = schema.field(self._entry)
+            entries = _without_missing(list(map(original_of, rows.entries)), field)
+            arrays[self._entry] = _encode_keys(entries, field, f"{self._entry} of {self._where}", keys)
+        return pa.Table.from_arrays([arrays[name] for name in schema.names], schema=schema)
+
+
+def _without_missing(values: list[Any], field: pa.Field) -> list[Any]:
+    """Replace the values that become null by None; in a msgpack column None itself is a value."""
+    return values if is_packed(field) else [None if value is MISSING else value for value in values]
+
+
+def _encode_keys(keys: list[Any], field: pa.Field, where: str, owners: list[Any] | None = None) -> pa.Array:
+    """Encode keys, or raise `UnstorableValue` for a key of another type, even if the column has an equal value."""
+    expected = None if is_packed(field) else _KINDS[field.type]
+    kinds = set() if expected is None else set(map(type, keys)) - {expected, type(None)}
+    for kind in kinds:
+        raise UnstorableValue(f"{kind.__qualname__} beside others that are {field.type}", where)
+    return encode_column(keys, field, where, owners)
+
+
+def encode_column(values: list[Any], field: pa.Field, where: str, keys: list[Any] | None = None) -> pa.Array:
+    """Encode values, or raise `UnstorableValue` for the first one that does not fit.
+
+    Parameters
+    ----------
+    values : list
+        The values; in a msgpack column `MISSING` becomes null, in other columns None does.
+    field : pyarrow.Field
+        The column.
+    where : str
+        What the values are, for the error message.
+    keys : list, optional
+        The keys of the values, for the error message.
+    """
+    try:
+        return _array(values, field, where)
+    except UnstorableValue:
+        for index, value in enumerate(values):
+            _array([value], field, where if keys is None else f"{where} of key {keys[index]!r}")
+        raise
+
+
+def _array(values: list[Any], field: pa.Field, where: str) -> pa.Array:
+    if is_packed(field):
+        return pa.array([None if value is MISSING else pack(value, where) for value in values], pa.binary())
+    try:
+        return array_of(values, field.type)
+    except Misfit as error:
+        raise UnstorableValue(f"{type(values[0]).__qualname__} that does not fit {error}", where) from error

@@ -1,0 +1,10 @@
+"""Arrow's compute functions, loaded on first use: their import takes as long as that of the whole package."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(importlib.import_module("pyarrow.compute"), name)

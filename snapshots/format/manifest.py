@@ -1,0 +1,387 @@
+"""The manifest: a snapshot exists if and only if its manifest exists."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import platform
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+import pyarrow as pa
+
+from keygroups.errors import ConfigError
+from keygroups.names import DATA_PATH
+from keygroups.ranges import KeyGroupRange, check_parallelism
+from snapshots.errors import IncompatibleSnapshot, SnapshotCorrupted
+from snapshots.format.compression import compressed
+from snapshots.format.manifest_schema import FileKind, OperatorStateMode, wrong_field
+from snapshots.format.schema_text import decode_schema
+from snapshots.format.sealing import canonical, fields_of, opened, sealed
+
+FORMAT_VERSION = 1
+VERSION_DIGITS = 20
+MANIFEST_BYTES_MAX = 256 * 2**20
+"""A larger manifest is refused before it is parsed."""
+
+FILE_BYTES_MAX = 2**40
+OPERATOR_ITEMS_MAX = 2**24
+FOOTER_BYTES_MAX = 256 * 2**20
+"""A file that claims more of anything is refused before memory is allocated for it."""
+
+FEATURES = frozenset({"codecs", "delta", "entries", "operator_state", "timers", "ttl"})
+"""The features that this release supports and that a manifest may require."""
+
+Operation = Literal["write", "claim", "repartition", "compact", "rewrite", "bootstrap", "edit", "copy"]
+
+
+def check_json(name: str, value: object) -> None:
+    """Check that an argument survives being stored in a manifest.
+
+    Raises
+    ------
+    ConfigError
+        It contains something other than dicts with str keys, lists, str, finite numbers, booleans and None.
+    """
+    try:
+        kept = json.loads(canonical(value)) == value
+    except (AttributeError, TypeError, ValueError):
+        kept = False
+    if not kept:
+        reason = "is stored as JSON, so use dicts with str keys, lists, str, finite numbers, booleans and None only"
+        raise ConfigError(name, value, reason)
+
+
+def version_name(version: int) -> str:
+    """Return a version as it appears in file names, which sort like versions.
+
+    Raises
+    ------
+    ConfigError
+        The version is invalid.
+    """
+    is_whole = hasattr(version, "__index__") and not isinstance(version, bool)
+    if not is_whole or not 0 < version < 10**VERSION_DIGITS:
+        raise ConfigError("version", version, "versions are whole numbers from 1")
+    return f"{version:0{VERSION_DIGITS}d}"
+
+
+def is_version_name(name: str) -> bool:
+    """Return whether a name is the name of a version."""
+    return len(name) == VERSION_DIGITS and name.isascii() and name.isdigit() and int(name) > 0
+
+
+def manifest_name(version: int) -> str:
+    """Return the path of a version's manifest in the operator's folder.
+
+    Raises
+    ------
+    ConfigError
+        The version is invalid.
+    """
+    return f"manifests/{version_name(version)}.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """An immutable Parquet file, or the part of a file that is still valid.
+
+    A manifest may name a file twice, for two ranges, after a newer file has replaced the range between them.
+
+    Attributes
+    ----------
+    kind : {"keyed", "delta", "in_flight", "operator", "output"}
+        What the rows of the file are.
+    state : str or None
+        The name of the state, for keyed and operator state.
+    subtask : int
+        The subtask that wrote it; for in-flight elements, the channel.
+    version : int
+        The snapshot that added it. A delta modifies the content of files of lower versions.
+    parent_id : str or None
+        For a delta, the id of the snapshot on which it is based.
+    folds : bool
+        For a delta, whether it holds all changes since the base, so that it replaces the earlier deltas.
+    key_groups : KeyGroupRange
+        The range for which it is valid; rows of other key groups are not read.
+    file_key_groups : KeyGroupRange
+        The range for which it was written.
+    path : str
+        The path relative to the operator's folder.
+    rows, bytes, footer_bytes : int
+        The size of the whole file, and the size of its Parquet footer with the trailing length and magic.
+    sha256, footer_sha256 : str
+        Digests of the whole file and of that footer.
+    """
+
+    kind: FileKind
+    state: str | None
+    subtask: int
+    version: int
+    parent_id: str | None = None
+    folds: bool = False
+    key_groups: KeyGroupRange
+    file_key_groups: KeyGroupRange
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+    footer_bytes: int
+    footer_sha256: str
+
+    def __post_init__(self) -> None:
+        DATA_PATH.check("path", self.path)
+        if self.key_groups.intersection(self.file_key_groups) != self.key_groups:
+            raise ValueError(f"{self.path} holds for {self.key_groups}, but was written for {self.file_key_groups}")
+        rows_max = OPERATOR_ITEMS_MAX if self.kind == "operator" else FILE_BYTES_MAX
+        for name, most in (("rows", rows_max), ("bytes", FILE_BYTES_MAX), ("footer_bytes", FOOTER_BYTES_MAX)):
+            if not 0 <= getattr(self, name) <= most:
+                raise ValueError(f"{self.path} has {getattr(self, name)} {name}")
+        if self.footer_bytes > self.bytes:
+            raise ValueError(f"{self.path} has a footer of {self.footer_bytes} bytes in {self.bytes}")
+
+
+@dataclass(frozen=True, slots=True)
+class StateInfo:
+    """How a keyed state is stored.
+
+    Attributes
+    ----------
+    name, kind : str
+        As declared.
+    type : str or None
+        The Arrow type as text, for people; None if values are msgpack.
+    schema : str or None
+        The Arrow type, as the Base64 text of an Arrow IPC schema message with the one field `value`.
+    codec : str
+        The encoding of values: "arrow-1" or "msgpack-1".
+    field_ids : dict of str to int
+        The Parquet field id of each column and nested field, by its path; a path keeps its id in later snapshots.
+    last_field_id : int
+        The highest id that was ever assigned; ids are never reused.
+    codecs : tuple of str
+        The codecs of users' types that its values or map keys may use.
+    """
+
+    name: str
+    kind: str
+    type: str | None
+    schema: str | None
+    codec: str
+    field_ids: dict[str, int]
+    last_field_id: int
+    codecs: tuple[str, ...] = ()
+
+    @property
+    def arrow_type(self) -> pa.DataType | None:
+        """The Arrow type of the values; None if they are msgpack."""
+        return None if self.schema is None else decode_schema(self.schema).field("value").type
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorStateInfo:
+    """How a rescale redistributes the items of an operator state."""
+
+    name: str
+    mode: OperatorStateMode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Channel:
+    """One subtask of the run that wrote the snapshot, as a source of in-flight elements.
+
+    Attributes
+    ----------
+    subtask : int
+        The number of the subtask.
+    key_groups : KeyGroupRange
+        The range that it owned.
+    watermark : int or None
+        The newest watermark that it had emitted.
+    cut_id : str or None
+        The id of its barrier, if the snapshot's content of that range is exactly the content at that barrier.
+    keyless : int
+        The number of its in-flight records without a key.
+    """
+
+    subtask: int
+    key_groups: KeyGroupRange
+    watermark: int | None
+    cut_id: str | None
+    keyless: int
+
+
+@functools.cache
+def library_versions() -> dict[str, str]:
+    """Return the versions of the libraries that write a manifest, for people."""
+    import importlib.metadata  # expensive: it also imports an e-mail parser
+
+    versions = {"python": platform.python_version(), "pyarrow": pa.__version__}
+    try:
+        return versions | {"keygroups": importlib.metadata.version("keygroups")}
+    except importlib.metadata.PackageNotFoundError:
+        return versions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A complete description of one snapshot.
+
+    Attributes
+    ----------
+    version : int
+        The version: 1, 2, 3 …
+    snapshot_id : str
+        A unique id; a commit reads it back to find out whether it won.
+    parent_version, parent_id : int or None, str or None
+        The snapshot on which this one is based.
+    created_at : str
+        ISO 8601, for people; never compared.
+    operator_id : str
+        The operator that the state belongs to.
+    max_parallelism, parallelism : int
+        The number of key groups, and the default parallelism for a restore.
+    hash, key_encoding : str
+        The hash that maps keys to key groups, and the encoding of keys.
+    states : tuple of StateInfo
+        The keyed states.
+    operator_states : tuple of OperatorStateInfo
+        The states that belong to a subtask rather than to a key.
+    files : tuple of DataFile
+        All files, including those of older versions that are still valid.
+    channels : tuple of Channel
+        The subtasks that wrote the in-flight elements.
+    in_flight_count : int
+        In-flight elements, watermarks included.
+    source_position : dict or None
+        What the writer needs to continue its source exactly from here.
+    output_schema : str or None
+        The schema of its outputs, even if there are none, as the Base64 text of an Arrow IPC schema message.
+    metrics : dict of str to int
+        Counters of the epoch that wrote it.
+    operation : {"write", "claim", "repartition", "compact", "rewrite", "bootstrap", "edit", "copy"}
+        Why it was committed.
+    required_features : tuple of str
+        The features that a reader must support beyond the base of the format version.
+    written_by : dict of str to str
+        The versions of the libraries, for people.
+    """
+
+    version: int
+    snapshot_id: str
+    parent_version: int | None
+    parent_id: str | None
+    created_at: str
+    operator_id: str
+    max_parallelism: int
+    parallelism: int
+    hash: str
+    key_encoding: str
+    states: tuple[StateInfo, ...]
+    operator_states: tuple[OperatorStateInfo, ...] = ()
+    files: tuple[DataFile, ...]
+    channels: tuple[Channel, ...]
+    in_flight_count: int
+    source_position: dict[str, Any] | None
+    output_schema: str | None = None
+    metrics: dict[str, int]
+    operation: Operation = "write"
+    required_features: tuple[str, ...] = ()
+    written_by: dict[str, str] = field(default_factory=library_versions)
+
+    @property
+    def watermarks(self) -> tuple[int | None, ...]:
+        """The newest watermark that each channel had emitted."""
+        return tuple(channel.watermark for channel in self.channels)
+
+    @property
+    def whole_files(self) -> tuple[DataFile, ...]:
+        """Each file once, however many of its ranges are still valid."""
+        return tuple({file.path: file for file in self.files}.values())
+
+    @property
+    def rows_total(self) -> int:
+        """The rows of all files."""
+        return sum(file.rows for file in self.whole_files)
+
+    @property
+    def bytes_total(self) -> int:
+        """The bytes of all files."""
+        return sum(file.bytes for file in self.whole_files)
+
+    def files_of(self, *kinds: FileKind, state: str | None = None) -> tuple[DataFile, ...]:
+        """Return the files of some kinds; with `state`, only those of this state."""
+        return tuple(file for file in self.files if file.kind in kinds and (state is None or file.state == state))
+
+    def state(self, name: str) -> StateInfo | None:
+        """Return a keyed state by name, or None if there is no such state."""
+        return next((info for info in self.states if info.name == name), None)
+
+    def to_bytes(self) -> bytes:
+        """Encode as JSON with a checksum of the body, compressed if it is large."""
+        return compressed(sealed(canonical(fields_of(self) | {"format_version": FORMAT_VERSION})))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, path: str) -> Manifest:
+        """Decode and check a manifest; `path` is for error messages.
+
+        Raises
+        ------
+        SnapshotCorrupted
+            The bytes are damaged.
+        IncompatibleSnapshot
+            The manifest was written in a newer version of the format.
+        """
+        body = opened(data, path, MANIFEST_BYTES_MAX)
+        newer = "read it with a newer release"
+        version, features = body.get("format_version"), body.get("required_features")
+        if type(version) is not int or version != FORMAT_VERSION:
+            raise IncompatibleSnapshot("format version", FORMAT_VERSION, version, newer)
+        for feature in features if isinstance(features, list) else ():
+            if isinstance(feature, str) and feature not in FEATURES:
+                raise IncompatibleSnapshot("a required feature", sorted(FEATURES), feature, newer)
+        wrong = wrong_field(body)
+        if wrong is not None:
+            raise SnapshotCorrupted(path, f"a field is missing or wrong: {wrong}")
+        try:
+            return _parse(body)
+        except (KeyError, ValueError, OSError, pa.ArrowException) as error:
+            raise SnapshotCorrupted(path, f"a field is wrong: {error}") from error
+
+
+def _parse(body: dict[str, Any]) -> Manifest:
+    # A field that this release does not know is optional; otherwise a required feature would name it.
+    fields = _known(Manifest, body)
+    fields["states"] = _items(StateInfo, fields["states"])
+    fields["operator_states"] = _items(OperatorStateInfo, fields.get("operator_states", []))
+    fields["files"] = _items(DataFile, fields["files"])
+    fields["channels"] = _items(Channel, fields["channels"])
+    fields["required_features"] = tuple(fields.get("required_features", ()))
+    fields.setdefault("written_by", {})
+    manifest = Manifest(**fields)
+    check_parallelism(manifest.parallelism, manifest.max_parallelism)
+    for state in manifest.states:
+        _ = state.arrow_type  # raises if it cannot be decoded
+    return manifest
+
+
+_Part = TypeVar("_Part", DataFile, Channel, StateInfo, OperatorStateInfo)
+
+
+def _items(kind: type[_Part], items: list[dict[str, Any]]) -> tuple[_Part, ...]:
+    return tuple(kind(**_with_ranges(_known(kind, item))) for item in items)
+
+
+def _known(kind: type[Any], fields: dict[str, Any]) -> dict[str, Any]:
+    return {field.name: fields[field.name] for field in dataclasses.fields(kind) if field.name in fields}
+
+
+def _with_ranges(fields: dict[str, Any]) -> dict[str, Any]:
+    names = {"codecs": tuple(fields["codecs"])} if "codecs" in fields else {}
+    ranges = {name: _range(fields[name]) for name in ("key_groups", "file_key_groups") if name in fields}
+    return fields | ranges | names
+
+
+def _range(ends: dict[str, int]) -> KeyGroupRange:
+    return KeyGroupRange(ends["start"], ends["end"])

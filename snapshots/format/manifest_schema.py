@@ -1,0 +1,196 @@
+"""The schema of a manifest: the type and the bounds of every field.
+
+A check takes a value as decoded from JSON and returns what is wrong with it, or None. Booleans are not integers, and
+2.0 is not 2: values that a reader would misinterpret are refused here, before they are used. Fields that a newer
+release adds are not checked. Fields that are only for people may have any value of the right type.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias, get_args
+
+from keygroups.names import OPERATOR_ID, OPERATOR_STATE_NAME, STATE_NAME, NameRule
+from keygroups.ranges import MAX_KEY_GROUPS
+
+FileKind = Literal["keyed", "delta", "in_flight", "operator", "output"]
+OperatorStateMode = Literal["split", "union", "broadcast"]
+
+FILES_MAX = 1_000_000
+STATES_MAX = 10_000
+"""A manifest that claims more of anything is refused before memory is allocated for it."""
+
+Check: TypeAlias = Callable[[Any], str | None]
+
+_INT64_MAX = 2**63 - 1
+_VERSION_MAX = 10**20 - 1
+
+
+def _is(value: object, wanted: str) -> str:
+    return f" is {reprlib.repr(value)}, not {wanted}"
+
+
+def _integer(least: int, most: int = _INT64_MAX) -> Check:
+    def check(value: Any) -> str | None:
+        fits = type(value) is int and least <= value <= most
+        return None if fits else _is(value, f"an integer from {least} to {most}")
+
+    return check
+
+
+def _typed(wanted: str, *kinds: type) -> Check:
+    return lambda value: None if type(value) in kinds else _is(value, wanted)
+
+
+def _one_of(*values: str) -> Check:
+    return lambda value: None if type(value) is str and value in values else _is(value, f"one of {', '.join(values)}")
+
+
+def _named(rule: NameRule) -> Check:
+    return lambda value: None if rule.fits(value) else _is(value, f"a name that may be: {rule.allowed}")
+
+
+def _or_null(check: Check) -> Check:
+    return lambda value: None if value is None else check(value)
+
+
+def _list(item: Check, most: int, least: int = 0) -> Check:
+    def check(values: Any) -> str | None:
+        if type(values) is not list:
+            return _is(values, "a list")
+        if not least <= len(values) <= most:
+            return f" has {len(values)} items, not {least} to {most}"
+        for index, value in enumerate(values):
+            wrong = item(value)
+            if wrong is not None:
+                return f"[{index}]{wrong}"
+        return None
+
+    return check
+
+
+def _mapping(item: Check) -> Check:
+    def check(values: Any) -> str | None:
+        if type(values) is not dict:
+            return _is(values, "an object")
+        wrong = ((name, item(value)) for name, value in values.items())
+        return next((f"[{reprlib.repr(name)}]{problem}" for name, problem in wrong if problem is not None), None)
+
+    return check
+
+
+def _fields(required: Mapping[str, Check], optional: Mapping[str, Check] | None = None) -> Check:
+    checks = [(name, check, True) for name, check in required.items()]
+    checks += [(name, check, False) for name, check in (optional or {}).items()]
+
+    def check(values: Any) -> str | None:
+        if type(values) is not dict:
+            return _is(values, "an object")
+        for name, field, is_required in checks:
+            if name not in values:
+                if is_required:
+                    return f".{name} is missing"
+                continue
+            wrong = field(values[name])
+            if wrong is not None:
+                return f".{name}{wrong}"
+        return None
+
+    return check
+
+
+def _anything(_: Any) -> None:
+    return None
+
+
+_TEXT = _typed("text", str)
+_NUMBER = _typed("a number", int, float)
+_SUBTASK = _integer(0, MAX_KEY_GROUPS - 1)
+_PARALLELISM = _integer(1, MAX_KEY_GROUPS)
+_VERSION = _integer(1, _VERSION_MAX)
+_COUNT = _integer(0)
+_KEY_GROUPS = _fields({"start": _SUBTASK, "end": _SUBTASK})
+
+_FILE = _fields(
+    {
+        "kind": _one_of(*get_args(FileKind)),
+        "state": _or_null(_named(OPERATOR_STATE_NAME)),
+        "subtask": _SUBTASK,
+        "version": _VERSION,
+        "key_groups": _KEY_GROUPS,
+        "file_key_groups": _KEY_GROUPS,
+        "path": _TEXT,
+        "rows": _COUNT,
+        "bytes": _COUNT,
+        "sha256": _TEXT,
+        "footer_bytes": _COUNT,
+        "footer_sha256": _TEXT,
+    },
+    {"parent_id": _or_null(_TEXT), "folds": _typed("true or false", bool)},
+)
+
+_STATE = _fields(
+    {
+        "name": _named(STATE_NAME),
+        "kind": _one_of("value", "list", "map", "reducing", "aggregating"),
+        "type": _or_null(_TEXT),
+        "schema": _or_null(_TEXT),
+        "codec": _one_of("arrow-1", "msgpack-1"),
+        "field_ids": _mapping(_COUNT),
+        "last_field_id": _COUNT,
+    },
+    {"codecs": _list(_TEXT, STATES_MAX)},
+)
+
+_OPERATOR_STATE = _fields({"name": _named(OPERATOR_STATE_NAME), "mode": _one_of(*get_args(OperatorStateMode))})
+
+_CHANNEL = _fields(
+    {
+        "subtask": _SUBTASK,
+        "key_groups": _KEY_GROUPS,
+        "watermark": _or_null(_integer(-_INT64_MAX - 1)),
+        "cut_id": _or_null(_TEXT),
+        "keyless": _COUNT,
+    }
+)
+
+_MANIFEST = _fields(
+    {
+        "version": _VERSION,
+        "snapshot_id": _TEXT,
+        "parent_version": _or_null(_VERSION),
+        "parent_id": _or_null(_TEXT),
+        "created_at": _TEXT,
+        "operator_id": _named(OPERATOR_ID),
+        "max_parallelism": _PARALLELISM,
+        "parallelism": _PARALLELISM,
+        "hash": _one_of("xxhash64", "flink"),
+        "key_encoding": _one_of("columns-1"),
+        "states": _list(_STATE, STATES_MAX),
+        "files": _list(_FILE, FILES_MAX),
+        "channels": _list(_CHANNEL, MAX_KEY_GROUPS, least=1),
+        "in_flight_count": _COUNT,
+        "source_position": _anything,
+        "metrics": _mapping(_NUMBER),
+    },
+    {
+        "operator_states": _list(_OPERATOR_STATE, STATES_MAX),
+        "operation": _TEXT,
+        "output_schema": _or_null(_TEXT),
+        "required_features": _list(_TEXT, STATES_MAX),
+        "written_by": _mapping(_TEXT),
+    },
+)
+
+
+def wrong_field(body: Mapping[str, Any]) -> str | None:
+    """Return the first missing or wrong field with an explanation, or None if the manifest follows the schema.
+
+    Examples
+    --------
+    >>> wrong_field({"version": 2.0})
+    'version is 2.0, not an integer from 1 to 99999999999999999999'
+    """
+    wrong = _MANIFEST(body)
+    return None if wrong is None else wrong.removeprefix(".")

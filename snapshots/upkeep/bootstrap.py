@@ -1,0 +1,111 @@
+"""Creates the first snapshot of an operator, from rows or as a copy of another operator's snapshot."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from keygroups.codec import codecs_used
+from keygroups.descriptors import StateDescriptor
+from keygroups.errors import ConfigError
+from keygroups.ranges import default_max_parallelism
+from snapshots.commit.creation import first_manifest, next_manifest, put_manifest
+from snapshots.commit.delivered import last_delivered, mark_delivered
+from snapshots.commit.pending import check_covered
+from snapshots.errors import ManifestMissing, SnapshotCorrupted, SnapshotExists
+from snapshots.filesystem import Folder
+from snapshots.format.features import features_of
+from snapshots.format.manifest import DataFile, StateInfo, check_json
+from snapshots.format.parquet import damage_named
+from snapshots.format.schemas import state_info
+from snapshots.restore.snapshot import Snapshot
+from snapshots.surroundings import explain_empty
+from snapshots.upkeep.state_files import write_state
+from snapshots.upkeep.user_rows import RowEncoding, Rows
+from snapshots.versions import HINT, expired_version, mark_expired, newest_version
+
+
+def bootstrap(
+    folder: Folder,
+    operator_id: str,
+    states: Mapping[StateDescriptor, Rows] | Iterable[tuple[StateDescriptor, Rows]],
+    parallelism: int,
+    max_parallelism: int | None,
+    hash_: str,
+    source_position: dict[str, Any] | None,
+) -> Snapshot:
+    """Write and commit a first snapshot; see `SnapshotStore.bootstrap`."""
+    check_json("source_position", source_position)
+    _check_empty(folder)
+    key_groups = default_max_parallelism(parallelism) if max_parallelism is None else max_parallelism
+    manifest = first_manifest(operator_id, parallelism, key_groups, hash_, "bootstrap")
+    infos: list[StateInfo] = []
+    files: list[DataFile] = []
+    for descriptor, rows in states.items() if isinstance(states, Mapping) else states:
+        info = state_info(descriptor, None)
+        if info.name in {one.name for one in infos}:
+            raise ConfigError("states", info.name, "two states have this name; each needs its own")
+        encoding = RowEncoding(info, key_groups, hash_)
+        with codecs_used() as codecs:
+            files += write_state(folder, manifest, info, encoding.tables(rows), is_first=True)
+        infos.append(replace(info, codecs=tuple(sorted(codecs))))
+    check_covered(files, [info.name for info in infos], key_groups)
+    manifest = replace(
+        manifest,
+        states=tuple(infos),
+        files=tuple(files),
+        source_position=source_position,
+        required_features=features_of(files, infos),
+    )
+    put_manifest(folder, manifest)
+    return Snapshot(folder, manifest)
+
+
+def copy_snapshot(source: Snapshot, folder: Folder) -> Snapshot:
+    """Copy a snapshot's files to the empty folder of another operator, and commit it there as the next version.
+
+    Versions continue, because they define the order of files. Earlier versions are marked as expired, so that no other
+    writer takes one of them. One file is in memory at a time.
+
+    Raises
+    ------
+    SnapshotExists
+        There is already a snapshot.
+    SnapshotCorrupted
+        A file is damaged.
+    """
+    _check_empty(folder, begun=source.version)
+    for file in source.manifest.whole_files:
+        path = source.folder.path(file.path)
+        with damage_named(path, file.key_groups):
+            data = source.folder.read(file.path, 0, file.bytes + 1)
+        if hashlib.sha256(data).hexdigest() != file.sha256:
+            raise SnapshotCorrupted(path, "its content is not what was written", file.key_groups)
+        folder.write(file.path, data)
+    if delivered := last_delivered(source.folder):
+        mark_delivered(folder, delivered)
+    mark_expired(folder, source.version)
+    manifest = next_manifest(
+        source.manifest,
+        "copy",
+        operator_id=folder.operator_id,
+        # No run of the other operator continues here.
+        channels=tuple(replace(channel, cut_id=None) for channel in source.manifest.channels),
+    )
+    put_manifest(folder, manifest)
+    return Snapshot(folder, manifest)
+
+
+def _check_empty(folder: Folder, begun: int | None = None) -> None:
+    try:
+        newest = newest_version(folder)
+    except ManifestMissing:
+        # A copy that was killed after setting its mark may be started again.
+        if expired_version(folder) != begun or folder.exists(HINT):
+            raise
+        return
+    if newest is not None:
+        raise SnapshotExists(folder.uri, newest)
+    explain_empty(folder)

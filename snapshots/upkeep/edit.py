@@ -1,0 +1,227 @@
+"""Edits a snapshot by hand: writes states from rows, and transforms, renames or drops states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import Any, Self, TypeAlias
+
+import pyarrow as pa
+
+from keygroups.codec import codecs_used
+from keygroups.descriptors import StateDescriptor, ValueState
+from keygroups.errors import ConfigError
+from keygroups.state import identity_of, original_of
+from snapshots.commit.creation import next_manifest, put_manifest
+from snapshots.commit.pending import check_covered
+from snapshots.filesystem import Folder
+from snapshots.format.features import features_of
+from snapshots.format.manifest import DataFile, Manifest, StateInfo
+from snapshots.format.schemas import ENTRY_COLUMNS, state_info
+from snapshots.restore.reader import decode_column
+from snapshots.restore.snapshot import Snapshot
+from snapshots.restore.streaming import StateStream, all_key_groups
+from snapshots.upkeep.state_files import write_state
+from snapshots.upkeep.user_rows import RowEncoding, Rows
+
+_Change: TypeAlias = Callable[[Iterator[pa.Table], RowEncoding], Iterator[pa.Table]]
+
+
+class Editor:
+    """Changes the keyed states of a snapshot, and commits the result as the next version. For use by one thread.
+
+    `SnapshotStore.edit` creates one. Each method does its work at once, in bounded memory, and writes new files where
+    rows change. Nothing refers to these files before `commit`; without a commit they are garbage. Stop the operator
+    first, because a running operator does not see the edit. If it holds a claim, its next commit is refused
+    (`WriterFenced`); otherwise it overwrites the edit with its own state.
+
+    Parameters
+    ----------
+    folder : Folder
+        The operator's folder.
+    parent : Manifest
+        The snapshot to change.
+
+    Examples
+    --------
+    >>> import pyarrow.compute as pc
+    >>> def doubled(rows):
+    ...     return rows.set_column(rows.schema.get_field_index("value"), "value", pc.multiply(rows["value"], 2))
+    >>> store.edit().transform("visits", doubled).rename("visits", "doubled").drop("old").commit()  # doctest: +SKIP
+    """
+
+    def __init__(self, folder: Folder, parent: Manifest) -> None:
+        self._folder = folder
+        self._parent = parent
+        self._draft = parent
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """The names of the states, with the changes so far."""
+        return tuple(info.name for info in self._draft.states)
+
+    def drop(self, name: str) -> Self:
+        """Drop a state with all its rows.
+
+        Raises
+        ------
+        ConfigError
+            There is no such state.
+        """
+        self._named(name)
+        return self._with(name, None, ())
+
+    def rename(self, old: str, new: str) -> Self:
+        """Rename a state; its files stay the same.
+
+        Raises
+        ------
+        ConfigError
+            There is no such state, the new name is taken, or it is not a valid name.
+        """
+        info = self._named(old)
+        if new in self.state_names:
+            raise ConfigError("new", new, "there is a state of this name: drop or rename it first")
+        files = [replace(file, state=new) for file in self._draft.files if file.state == old and _is_keyed(file)]
+        return self._with(old, replace(info, name=ValueState(new).name), files)
+
+    def put(self, descriptor: StateDescriptor, rows: Rows) -> Self:
+        """Add a state, or replace its whole content.
+
+        Parameters
+        ----------
+        descriptor : StateDescriptor
+            The declaration of the state.
+        rows : pyarrow.Table, RecordBatch or RecordBatchReader, or iterable of (key, value)
+            The new content, see `SnapshotStore.bootstrap`.
+
+        Raises
+        ------
+        ConfigError, NullKey, UnsupportedKey, UnstorableValue, DuplicateKey
+            A row does not fit the state.
+        """
+        info = state_info(descriptor, self._draft.state(descriptor.name))
+        return self._written(info, self._encoding(info).tables(rows))
+
+    def transform(self, state: str | StateDescriptor, function: Callable[[pa.Table], pa.Table]) -> Self:
+        """Transform the rows of a state with a function of Arrow tables.
+
+        Parameters
+        ----------
+        state : str or StateDescriptor
+            The name of the state; or its new declaration, if its type or kind changes.
+        function : callable
+            Gets all rows of a key group, with the columns of `Snapshot.to_arrow`, and returns rows with the same
+            columns: any number of them, also with other keys. It is called once for each key group that has rows.
+
+        Raises
+        ------
+        ConfigError, NullKey, UnsupportedKey, UnstorableValue, DuplicateKey
+            There is no such state, or a returned row does not fit.
+        """
+
+        def changed(tables: Iterator[pa.Table], encoding: RowEncoding) -> Iterator[pa.Table]:
+            for table in tables:
+                yield from encoding.tables(function(table))
+
+        return self._rewritten(state, changed)
+
+    def map_items(
+        self, state: str | StateDescriptor, function: Callable[[Any, Any], Iterable[tuple[Hashable, Any]]]
+    ) -> Self:
+        """Transform each key of a state with a function of Python values.
+
+        Parameters
+        ----------
+        state : str or StateDescriptor
+            The name of the state; or its new declaration, if its type or kind changes.
+        function : callable
+            Gets a key and its value (a list for a list state, a dict for a map state) and returns (key, value) pairs;
+            no pairs drop the key.
+
+        Raises
+        ------
+        ConfigError, NullKey, UnsupportedKey, UnstorableValue, DuplicateKey
+            There is no such state, or a pair does not fit.
+        """
+
+        def changed(tables: Iterator[pa.Table], encoding: RowEncoding) -> Iterator[pa.Table]:
+            items = (item for table in tables for item in _items_of(table))
+            return encoding.tables(chain.from_iterable(function(key, value) for key, value in items))
+
+        return self._rewritten(state, changed)
+
+    def commit(self) -> Snapshot:
+        """Commit the changes so far as the next version.
+
+        Raises
+        ------
+        CommitConflict
+            Another writer committed in the meantime; the edit has no effect.
+        CommitOutcomeUnknown
+            The storage failed and could not be read back.
+        """
+        draft = self._draft
+        check_covered(draft.files, self.state_names, draft.max_parallelism)
+        manifest = next_manifest(
+            self._parent,
+            "edit",
+            states=draft.states,
+            files=draft.files,
+            # Earlier cuts no longer match the content of the files, so no delta can be based on them.
+            channels=tuple(replace(channel, cut_id=None) for channel in draft.channels),
+            required_features=features_of(draft.files, draft.states),
+        )
+        put_manifest(self._folder, manifest)
+        return Snapshot(self._folder, manifest)
+
+    def _rewritten(self, state: str | StateDescriptor, change: _Change) -> Self:
+        before = self._named(state if isinstance(state, str) else state.name)
+        info = before if isinstance(state, str) else state_info(state, before)
+        stream = StateStream.of(self._folder, self._draft, before.name)
+        return self._written(info, change(stream.groups(all_key_groups(self._draft)), self._encoding(info)))
+
+    def _written(self, info: StateInfo, tables: Iterator[pa.Table]) -> Self:
+        with codecs_used() as codecs:
+            files = write_state(self._folder, self._draft, info, tables)
+        return self._with(info.name, replace(info, codecs=tuple(sorted(codecs))), files)
+
+    def _encoding(self, info: StateInfo) -> RowEncoding:
+        return RowEncoding(info, self._draft.max_parallelism, self._draft.hash)
+
+    def _named(self, name: str) -> StateInfo:
+        info = self._draft.state(name)
+        if info is None:
+            raise ConfigError("state", name, f"the snapshot has the states {list(self.state_names)}")
+        return info
+
+    def _with(self, name: str, info: StateInfo | None, files: Iterable[DataFile]) -> Self:
+        """Replace a state and its files by another one, or add it at the end."""
+        states = {one.name: one for one in self._draft.states}
+        if info is None:
+            del states[name]
+        else:
+            states[name] = info
+        others = (file for file in self._draft.files if file.state != name or not _is_keyed(file))
+        self._draft = replace(self._draft, states=tuple(states.values()), files=(*others, *files))
+        return self
+
+
+def _is_keyed(file: DataFile) -> bool:
+    return file.kind in {"keyed", "delta"}
+
+
+def _items_of(table: pa.Table) -> Iterator[tuple[Any, Any]]:
+    """Return the keys of a key group with their values, in the form that users see."""
+    keys, values = decode_column(table, "key"), decode_column(table, "value")
+    entry = next((name for name in ENTRY_COLUMNS.values() if name in table.schema.names), None)
+    if entry is None:
+        yield from zip(keys, values, strict=True)
+        return
+    held: dict[Hashable, dict[Any, Any]] = {}
+    for key, one, value in zip(keys, decode_column(table, entry), values, strict=True):
+        held.setdefault(identity_of(key), {})[one] = value
+    for identity, entries in held.items():
+        is_list = entry == "position"
+        yield original_of(identity), [entries[at] for at in sorted(entries)] if is_list else entries

@@ -1,0 +1,220 @@
+"""Retention: expires old versions, and removes files that no version needs.
+
+Manifests are removed first and files afterwards, so a crash in between leaves files without a manifest and never the
+reverse. A file is removed only if no remaining manifest names it *and* it is older than a grace period by the storage's
+clock, because the files of a commit under way look like garbage. Every file of a manifest is either named by its parent
+or written since. So a version that is committed meanwhile names no old file that the newest version does not name.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from keygroups.errors import ConfigError
+from snapshots.errors import SnapshotNotFound
+from snapshots.filesystem import FileInfo, Folder, attempts
+from snapshots.format.manifest import is_version_name, manifest_name, version_name
+from snapshots.surroundings import not_found
+from snapshots.versions import expired_version, load_manifest, mark_expired, newest_version, version_of
+
+KEEP_LAST = 10
+MIN_AGE_SECONDS = 24 * 3600.0
+
+_DELETED_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GarbageReport:
+    """What a garbage collection removed, or would remove.
+
+    Attributes
+    ----------
+    dry_run : bool
+        Whether this was only a report, so that nothing was removed.
+    newest : int
+        The newest version.
+    retained, pinned, expired : tuple of int
+        The versions that stay, the pinned ones among them, and those that are removed.
+    files : tuple of str
+        The removed files, relative to the operator's folder.
+    bytes : int
+        The total size of these files.
+    young : int
+        How many files no version names, but are too young to be removed.
+    undeleted : tuple of str
+        Files that the storage still lists after they were deleted.
+    """
+
+    dry_run: bool
+    newest: int
+    retained: tuple[int, ...]
+    pinned: tuple[int, ...]
+    expired: tuple[int, ...]
+    files: tuple[str, ...]
+    bytes: int
+    young: int
+    undeleted: tuple[str, ...] = ()
+
+
+class Pins:
+    """The pinned versions, which retention keeps: one empty object each, under ``pins/``."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+
+    def versions(self) -> list[int]:
+        """Return the pinned versions, ascending."""
+        return sorted(int(name) for name in self._folder.names("pins") if is_version_name(name))
+
+    def add(self, version: int) -> None:
+        """Pin a version.
+
+        Raises
+        ------
+        SnapshotNotFound
+            There is no such version, or it is expiring.
+        """
+        is_new = True
+        try:
+            self._folder.create(_pin_name(version), b"")
+        except FileExistsError:
+            is_new = False
+        # Checked after the pin exists: a collection reads the pins after it has set its mark.
+        is_expiring = is_new and version <= expired_version(self._folder)
+        if is_expiring or not self._folder.exists(manifest_name(version)):
+            self.remove(version)
+            raise SnapshotNotFound(self._folder.uri, version)
+
+    def remove(self, version: int) -> None:
+        """Unpin a version; has no effect if it is not pinned."""
+        self._folder.delete([_pin_name(version)])
+
+
+def collect_garbage(
+    folder: Folder, *, keep_last: int, min_age: float, dry_run: bool, under_way: Iterable[str] = ()
+) -> GarbageReport:
+    """Expire versions, then remove files that no version names; see `SnapshotStore.collect_garbage`.
+
+    `under_way` holds the `attempts_prefix` of pending snapshots, whose files stay, whatever their age. It is iterated
+    after the files are listed, so other threads may add snapshots that they begin meanwhile.
+    """
+    check_retention(keep_last, min_age)
+    plan, listed, named = _plan_and_names(folder, keep_last)
+    garbage = [file for file in listed if _is_collectable(file.name) and file.name not in named]
+    before = _storage_now(folder) - min_age
+    # Read after the listing: every listed file belongs to a snapshot that had begun before.
+    begun = tuple(f"data/{prefix}" for prefix in under_way)
+    old = [file for file in garbage if file.modified <= before and not file.name.startswith(begun)]
+    report = replace(
+        plan,
+        files=tuple(file.name for file in old),
+        bytes=sum(file.bytes for file in old),
+        young=len(garbage) - len(old),
+    )
+    return report if dry_run else _apply(folder, report)
+
+
+def check_retention(keep_last: int, min_age: float) -> None:
+    """Check the number of versions to keep and the minimum age.
+
+    Raises
+    ------
+    ConfigError
+        The number is less than one, or the age is negative.
+    """
+    if keep_last < 1:
+        raise ConfigError("keep_last", keep_last, "the newest version is never removed: keep at least 1")
+    if not min_age >= 0:
+        raise ConfigError("min_age", min_age, "is an age in seconds, not negative")
+
+
+def _plan_and_names(folder: Folder, keep_last: int) -> tuple[GarbageReport, list[FileInfo], set[str]]:
+    for _ in attempts():
+        listed = folder.files()
+        plan = _plan(folder, listed, keep_last)
+        try:
+            return plan, listed, _named_files(folder, plan.retained)
+        except SnapshotNotFound as error:
+            gone = error  # removed by another collection, so the plan is out of date
+    raise gone
+
+
+def _plan(folder: Folder, listed: Sequence[FileInfo], keep_last: int) -> GarbageReport:
+    # The mark is read first, so it is below the newest version that is read next, whatever others do meanwhile.
+    expired = expired_version(folder)
+    newest = newest_version(folder)
+    if newest is None:
+        raise not_found(folder)
+    versions = sorted({version for version in map(version_of, (file.name for file in listed)) if version} | {newest})
+    pinned = set(Pins(folder).versions()) & set(versions)
+    kept = [version for version in versions if version > expired][-keep_last:]
+    through = kept[0] - 1
+    assert expired <= through < newest, "the newest version stays"
+    return GarbageReport(
+        dry_run=True,
+        newest=newest,
+        retained=tuple(sorted({*kept, *pinned})),
+        pinned=tuple(sorted(pinned)),
+        expired=tuple(version for version in versions if version <= through and version not in pinned),
+        files=(),
+        bytes=0,
+        young=0,
+    )
+
+
+def _apply(folder: Folder, plan: GarbageReport) -> GarbageReport:
+    expired, files = plan.expired, plan.files
+    if expired:
+        mark_expired(folder, expired[-1])
+        # This list contains every version that was successfully pinned before the mark.
+        pinned_since = set(Pins(folder).versions()).intersection(expired)
+        named = _named_files(folder, pinned_since)
+        expired = tuple(version for version in expired if version not in pinned_since)
+        files = tuple(name for name in files if name not in named)
+        _delete(folder, [manifest_name(version) for version in expired])
+    _delete(folder, files)
+    # Not every client reports which files a store refused to delete.
+    left = {file.name for file in folder.files()}
+    gone = {*files, *(manifest_name(version) for version in expired)}
+    return replace(plan, dry_run=False, expired=expired, files=files, undeleted=tuple(sorted(gone & left)))
+
+
+def _named_files(folder: Folder, versions: Iterable[int]) -> set[str]:
+    """Return the files that some versions name; raises if a manifest cannot be read, because its files are unknown.
+
+    Raises
+    ------
+    SnapshotNotFound, SnapshotCorrupted, IncompatibleSnapshot, OSError
+        The first manifest that cannot be read.
+    """
+    named: set[str] = set()
+    for version in versions:
+        named.update(file.path for file in load_manifest(folder, version).files)
+    return named
+
+
+def _is_collectable(name: str) -> bool:
+    """Return whether retention may remove this kind of file: data, and left-overs of crashed writes or trials."""
+    return name.startswith(("data/", "probe/")) or name.endswith(".tmp")
+
+
+def _storage_now(folder: Folder) -> float:
+    """Return the time of the clock that stamps files, which may differ from this machine's."""
+    name = f"probe/{uuid.uuid4().hex}"
+    folder.write(name, b"")
+    try:
+        (modified,) = (file.modified for file in folder.files("probe") if file.name == name)
+    finally:
+        folder.delete([name])
+    return modified
+
+
+def _delete(folder: Folder, names: Sequence[str]) -> None:
+    for start in range(0, len(names), _DELETED_AT_ONCE):
+        folder.delete(names[start : start + _DELETED_AT_ONCE])
+
+
+def _pin_name(version: int) -> str:
+    return f"pins/{version_name(version)}"

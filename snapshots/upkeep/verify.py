@@ -1,0 +1,135 @@
+"""Checks every byte of a snapshot against its manifest."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from keygroups.ranges import KeyGroupRange
+from snapshots.errors import ManifestMissing, SnapshotCorrupted
+from snapshots.filesystem import Folder
+from snapshots.format import compute as pc
+from snapshots.format.manifest import DataFile, Manifest, manifest_name
+from snapshots.format.parquet import KEY_GROUP, ParquetReader, damage_named
+from snapshots.format.subtask import NO_KEY_GROUP
+from snapshots.restore.reader import StateReader
+from snapshots.surroundings import not_found
+from snapshots.versions import load_manifest, newest_version
+
+Progress = Callable[[int, int], None]
+"""Called with the number of bytes done and the total number of bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One damaged file: its path, the key groups in it (None for a manifest) and what is wrong."""
+
+    path: str
+    key_groups: KeyGroupRange | None
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """The result of a verification.
+
+    Attributes
+    ----------
+    version : int
+        The snapshot's version.
+    files, bytes : int
+        The number of files and bytes that were read.
+    problems : tuple of Problem
+        The damaged files; empty for a sound snapshot.
+    """
+
+    version: int
+    files: int
+    bytes: int
+    problems: tuple[Problem, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no damage was found."""
+        return not self.problems
+
+
+def verify_version(folder: Folder, version: int | None, progress: Progress | None = None) -> VerifyReport:
+    """Read every file of a version (None means the newest) and compare it with the manifest.
+
+    Raises
+    ------
+    SnapshotNotFound
+        There is no such version.
+    FolderMoved
+        The folder holds the snapshots of another operator.
+    """
+    try:
+        version = newest_version(folder) if version is None else version
+    except ManifestMissing as error:
+        return VerifyReport(error.version, 0, 0, (_problem(error),))
+    if version is None:
+        raise not_found(folder)
+    try:
+        return verify(folder, load_manifest(folder, version), progress)
+    except SnapshotCorrupted as error:
+        return VerifyReport(version, 0, 0, (_problem(error),))
+
+
+def verify(folder: Folder, manifest: Manifest, progress: Progress | None = None) -> VerifyReport:
+    """Read every file of a snapshot and compare it with the manifest."""
+    problems, done = [], 0
+    for file in manifest.whole_files:
+        try:
+            _verify_file(folder, file)
+        except SnapshotCorrupted as error:
+            problems.append(_problem(error))
+        done += file.bytes
+        if progress is not None:
+            progress(done, manifest.bytes_total)
+    try:
+        _verify_layers(folder, manifest)
+    except SnapshotCorrupted as error:
+        problems.append(_problem(error))
+    return VerifyReport(manifest.version, len(manifest.whole_files), manifest.bytes_total, tuple(problems))
+
+
+def _problem(error: SnapshotCorrupted) -> Problem:
+    return Problem(error.path, error.key_groups, error.damage)
+
+
+def _verify_layers(folder: Folder, manifest: Manifest) -> None:
+    """Check that each key group of each state has one base, and its deltas in order."""
+    path = folder.path(manifest_name(manifest.version))
+    for state in manifest.states:
+        files = manifest.files_of("keyed", "delta", state=state.name)
+        StateReader(folder, files, path).spans(KeyGroupRange(0, manifest.max_parallelism - 1))
+
+
+def _verify_file(folder: Folder, file: DataFile) -> None:
+    path = folder.path(file.path)
+    with damage_named(path, file.key_groups):
+        data = folder.read(file.path, 0, file.bytes + 1)
+    if len(data) != file.bytes:
+        found = f"{len(data)} bytes" if len(data) < file.bytes else "more bytes"
+        raise SnapshotCorrupted(path, f"{found} instead of {file.bytes}", file.key_groups)
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        raise SnapshotCorrupted(path, "its content is not what was written", file.key_groups)
+    table = ParquetReader(folder, file).read_all()
+    if table.num_rows != file.rows:
+        raise SnapshotCorrupted(path, f"{table.num_rows} rows instead of {file.rows}", file.key_groups)
+    if file.kind in {"keyed", "delta", "in_flight"}:
+        _verify_key_groups(table, path, file)
+
+
+def _verify_key_groups(table: pa.Table, path: str, file: DataFile) -> None:
+    owned = file.file_key_groups
+    column = table.column(KEY_GROUP)
+    inside = pc.and_(pc.greater_equal(column, owned.start), pc.less_equal(column, owned.end))
+    if file.kind == "in_flight":
+        inside = pc.or_(inside, pc.equal(column, NO_KEY_GROUP))
+    if not pc.all(inside, min_count=0).as_py():
+        raise SnapshotCorrupted(path, "it has rows of key groups outside of its range", owned)

@@ -1,0 +1,93 @@
+"""Every asynchronous test of `async_op` runs on each event loop, watched for blocking calls and leftovers."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib.util
+import linecache
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from blockbuster import blockbuster_ctx
+from fsspec.implementations.memory import MemoryFileSystem
+
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+
+def _eager_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.SelectorEventLoop()
+    loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined, unused-ignore]
+    return loop
+
+
+def _uvloop() -> asyncio.AbstractEventLoop:
+    import uvloop
+
+    return uvloop.new_event_loop()  # type: ignore[no-any-return, unused-ignore]
+
+
+def _loop_factories() -> dict[str, LoopFactory]:
+    factories: dict[str, LoopFactory] = {"asyncio": asyncio.SelectorEventLoop}
+    if importlib.util.find_spec("uvloop") is not None:
+        factories["uvloop"] = _uvloop
+    if sys.version_info >= (3, 12):
+        factories["eager"] = _eager_loop
+    return factories
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, LoopFactory]:
+    return _loop_factories()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_blocking_calls() -> Iterator[None]:
+    """Fail a test in which our own code blocks the thread of the event loop."""
+    with blockbuster_ctx(["async_op", "keygroups", "snapshots"]) as detector:
+        for function in detector.functions.values():
+            # The threads of a pool are joined only when all of them are idle, so that none is left; they end at once.
+            function.can_block_in("concurrent/futures/thread.py", "shutdown")
+        yield
+
+
+@pytest.fixture(scope="package", autouse=True)
+def cheap_collections() -> Iterator[None]:
+    """Let the collector of `nothing_left_behind` look only at what the tests have made."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(scope="package", autouse=True)
+def sources_do_not_change() -> Iterator[None]:
+    """Spare the loop's debug mode a look at the disk for each frame that it notes, most of the time it takes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(linecache, "checkcache", lambda filename=None: None)
+        yield
+
+
+@pytest.fixture(autouse=True)
+async def nothing_left_behind() -> AsyncIterator[None]:
+    """After a test no task, no thread of ours and no unheard error may be left.
+
+    Asyncio's own loop runs in its debug mode, uvloop as in production.
+    """
+    loop = asyncio.get_running_loop()
+    loop.set_debug(isinstance(loop, asyncio.BaseEventLoop))
+    errors: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: errors.append(context))
+    tasks, threads = asyncio.all_tasks(), set(threading.enumerate())
+    yield
+    left_tasks = asyncio.all_tasks() - tasks - {asyncio.current_task()}
+    # The loop's own executor keeps its idle threads until the loop is closed.
+    executors = ("asyncio_", "uvloop_")
+    left_threads = [t for t in threading.enumerate() if t not in threads and not t.name.startswith(executors)]
+    gc.collect()
+    MemoryFileSystem.store.clear()
+    assert not left_tasks
+    assert not left_threads
+    assert not errors

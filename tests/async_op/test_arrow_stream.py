@@ -1,0 +1,95 @@
+"""Data frames and tables as streams of rows, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from async_op import AsyncDataStream
+from async_op.arrow_stream import ROWS_AT_ONCE
+from keygroups import ConfigError
+from tests.async_op.kit import Instant, reading_has_ended
+
+TABLE = pa.table({"user": ["ann", "bob"], "n": pa.array([1, None], pa.int64())})
+ROWS = [{"user": "ann", "n": 1}, {"user": "bob", "n": None}]
+
+
+class OnlyArrow:
+    """What has Arrow's stream interface and nothing else, as frames of other libraries."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+async def rows_of(stream: Any) -> list[Any]:
+    return [output async for output in AsyncDataStream.ordered_wait(stream, Instant())]
+
+
+STREAMS = [lambda: TABLE, lambda: TABLE.to_batches()[0], TABLE.to_reader, lambda: OnlyArrow(TABLE)]
+
+
+@pytest.mark.parametrize("make", STREAMS, ids=["table", "batch", "reader", "anything"])
+async def test_its_rows_are_the_elements(make: Callable[[], Any]) -> None:
+    assert await rows_of(make()) == ROWS
+
+
+async def test_the_rows_of_a_pandas_frame_are_the_elements() -> None:
+    assert await rows_of(pd.DataFrame({"user": ["ann", "bob"], "n": [1, 2]})) == [
+        {"user": "ann", "n": 1},
+        {"user": "bob", "n": 2},
+    ]
+
+
+async def test_the_rows_of_a_duckdb_relation_are_the_elements() -> None:
+    with duckdb.connect() as connection:
+        assert await rows_of(connection.sql("select 1 as n, 'x' as word")) == [{"n": 1, "word": "x"}]
+
+
+async def test_a_column_may_be_the_key() -> None:
+    outputs = AsyncDataStream.key_ordered_wait(TABLE, lambda row, ctx: (ctx.key, row["n"]), key_by="user")
+
+    assert sorted([output async for output in outputs], key=str) == [("ann", 1), ("bob", None)]
+
+
+@pytest.mark.parametrize("rows", [0, 1, ROWS_AT_ONCE - 1, ROWS_AT_ONCE, 2 * ROWS_AT_ONCE + 1])
+async def test_large_batches_come_out_whole(rows: int) -> None:
+    assert await rows_of(pa.table({"n": range(rows)})) == [{"n": n} for n in range(rows)]
+
+
+async def test_batches_are_asked_for_one_by_one() -> None:
+    asked: list[int] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(100):
+            asked.append(number)
+            yield pa.record_batch({"n": [number]})
+
+    reader = pa.RecordBatchReader.from_batches(pa.schema([("n", pa.int64())]), batches())
+    outputs = AsyncDataStream.ordered_wait(reader, Instant(), capacity=5)
+    assert asked == []
+    assert await anext(outputs) == {"n": 0}
+
+    assert len(asked) < 20
+    await outputs.aclose()  # type: ignore[attr-defined]
+    await reading_has_ended()
+
+
+@pytest.mark.parametrize(
+    ("stream", "instead"),
+    [
+        (pa.chunked_array([[1, 2]]), "pass a table with columns, or a list"),
+        (OnlyArrow(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["n", "n"])), "give each column its own"),
+    ],
+    ids=["no columns", "one name twice"],
+)
+def test_what_has_no_rows_with_names_is_refused(stream: Any, instead: str) -> None:
+    with pytest.raises(ConfigError, match=instead):
+        AsyncDataStream.ordered_wait(stream, Instant())

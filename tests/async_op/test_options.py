@@ -1,0 +1,52 @@
+"""What the entry points can be told: everywhere the same, by name, with the same defaults."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from async_op import AsyncDataStream, AsyncWaitOperator
+from async_op.options import OperatorOptions
+from keygroups import KeyGroupsError
+from keygroups.state import DiskStateBackend
+from tests.async_op.kit import ManualClock
+
+WAITS = [AsyncDataStream.ordered_wait, AsyncDataStream.unordered_wait, AsyncDataStream.key_ordered_wait]
+ENTRY_POINTS: list[tuple[Callable[..., Any], set[str]]] = [
+    (AsyncWaitOperator, {"function"}),
+    *((wait, {"function", "mode", "hash"}) for wait in WAITS),
+]
+
+
+async def double(value: int) -> int:
+    return 2 * value
+
+
+def in_a_worker() -> object:
+    """Return what belongs to a module of pyspark."""
+    return type("Frame", (), {"__module__": "pyspark.sql"})()
+
+
+@pytest.mark.parametrize(("entry_point", "without"), ENTRY_POINTS)
+def test_an_entry_point_shows_each_option_with_its_default(entry_point: Callable[..., Any], without: set[str]) -> None:
+    shown = inspect.signature(entry_point).parameters
+    options = {field.name: field.default for field in fields(OperatorOptions) if field.name not in without}
+
+    assert {name: shown[name].default for name in options if name in shown} == options
+    assert all(shown[name].kind is inspect.Parameter.KEYWORD_ONLY for name in options)
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_schema_is_refused_where_there_is_no_data_frame(wait: Any) -> None:
+    with pytest.raises(KeyGroupsError, match="output_schema"):
+        wait([1], double, output_schema="value long")
+
+
+@pytest.mark.parametrize("option", [{"state_backend": DiskStateBackend()}, {"clock": ManualClock()}])
+def test_what_a_data_frame_has_no_use_for_is_refused(option: dict[str, Any]) -> None:
+    with pytest.raises(KeyGroupsError, match=next(iter(option))):
+        AsyncDataStream.ordered_wait(in_a_worker(), double, output_schema="value long", **option)

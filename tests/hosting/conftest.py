@@ -1,0 +1,38 @@
+"""A machine for hosts, of which nothing may be left."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from async_op.hosting.places import place_of
+from async_op.hosting.resident import Instructions
+from tests.hosting.kit import GENERATION, SECRET, Blueprint, Machine, is_running, pid_of, residence, wait_until
+
+
+@pytest.fixture
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    folder = tmp_path_factory.mktemp("h")
+
+    def instructions(
+        blueprint: Any = None, interface: str | None = None, watched: int | None = None, **changes: Any
+    ) -> Instructions:
+        return Instructions(
+            place=place_of("run", GENERATION, 0, str(folder)),
+            secret=SECRET,
+            blueprint=pickle.dumps(blueprint or Blueprint()),
+            residence=residence(**changes),
+            interface=interface,
+            watched=watched,
+        )
+
+    yield Machine(Path(folder), instructions)
+    pid = pid_of(instructions().place)
+    if pid is not None:
+        os.kill(pid, 15)
+        wait_until(lambda: not is_running(pid))

@@ -1,0 +1,220 @@
+"""Operators for hosts of these tests, which a process of its own can import, and a task that feeds them."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from async_op import AsyncFunction, InvocationContext
+from async_op.elements import Element
+from async_op.hosting import messages as say
+from async_op.hosting.blueprint import CutPart
+from async_op.hosting.epoch import Epoch, run
+from async_op.hosting.feeder import Channel, Feeder, Waiting
+from async_op.hosting.host import Residence
+from async_op.hosting.launch import launch
+from async_op.hosting.operator import ResidentOperator
+from async_op.hosting.placement import Address
+from async_op.hosting.places import Place
+from async_op.hosting.resident import Instructions
+from async_op.hosting.sockets import connect
+from keygroups import ValueState
+
+COUNT = ValueState("count", pa.int64(), default=0)
+GENERATION = "run, operator, 1"
+SECRET = b"the run's"
+
+
+class Counting(AsyncFunction):
+    """Counts per key; a row says how long its call takes and what else it does."""
+
+    states = (COUNT,)
+
+    async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        action = value["action"]
+        if action == "block":
+            time.sleep(value["seconds"])  # noqa: ASYNC251 - what a host must survive
+        elif action == "hold the interpreter":
+            ctypes.PyDLL(None).usleep(int(1e6 * value["seconds"]))
+        elif action == "fail":
+            raise ValueError(value["key"])
+        elif action == "die":
+            os.kill(os.getpid(), 9)
+        elif action == "eat":
+            return [bytearray(1 << 46)]
+        else:
+            await asyncio.sleep(value["seconds"])
+        number = ctx.state(COUNT).value() + 1
+        ctx.state(COUNT).update(number)
+        return [(value["key"], number)]
+
+
+class FailingOpen(Counting):
+    async def open(self, runtime: Any) -> None:
+        raise ConnectionError("no service")
+
+
+class InterruptedOpen(Counting):
+    raised: type[BaseException] = SystemExit
+
+    async def open(self, runtime: Any) -> None:
+        raise self.raised
+
+
+class CancelledOpen(InterruptedOpen):
+    raised = asyncio.CancelledError
+
+
+class Straying(Counting):
+    """Leaves a task behind that raises what ends an event loop."""
+
+    async def open(self, runtime: Any) -> None:
+        self.stray = asyncio.create_task(self.wander())
+
+    async def wander(self) -> None:
+        raise SystemExit
+
+
+class StuckClose(Counting):
+    async def close(self) -> None:
+        await asyncio.sleep(3600)
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What is fed are record batches; parts are what was cut, as values, or written as a snapshot."""
+
+    function: type[AsyncFunction] = Counting
+    capacity: int = 100
+
+    def operator(self, subtask_index: int, output: Callable[[Any], object]) -> ResidentOperator:
+        return ResidentOperator(
+            self.function(), output, key_by=lambda row: row["key"], capacity=self.capacity, max_parallelism=8
+        )
+
+    def decoder(self, epoch: Any) -> Callable[[Any], Iterable[Element]]:
+        numbers = count()
+        return lambda rows: ((row, None, f"{epoch}-{next(numbers)}") for row in rows.to_pylist())
+
+    def pack(self, outputs: list[Any]) -> Any:
+        return outputs
+
+    async def write(self, part: CutPart, target: Any) -> Any:
+        outputs = [output for run in part.runs for output in run]
+        if target is None:
+            return part.cut_id, outputs, [element.value["key"] for element in part.snapshot.in_flight]
+        return await asyncio.to_thread(target.write_subtask, part.snapshot, None), outputs
+
+
+def rows(*keys: str, seconds: float = 0.0, action: str = "sleep") -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"key": key, "seconds": seconds, "action": action} for key in keys])
+
+
+def hello(version: int = 0, attempt: int = 1, *, cut_id: str | None = None, timeout: float | None = None) -> say.Hello:
+    named = say.Manifest(f"manifest {version}" if version else None, cut_id)
+    return say.Hello(GENERATION, say.Fence(version, attempt), named, f"job {attempt}", version, timeout)
+
+
+def residence(**changes: Any) -> Residence:
+    return replace(Residence(generation=GENERATION, subtask_index=0), **changes)
+
+
+def driven(waiting: Waiting[Any]) -> Any:
+    """Run a feeder's generator to its end."""
+    while True:
+        try:
+            next(waiting)
+        except StopIteration as end:
+            return end.value
+
+
+def epoch(channel: Channel, greeting: say.Hello, batches: Iterable[pa.RecordBatch] = ()) -> Any:
+    """Feed a host for one epoch; returns the cut's id, the outputs and the keys in flight."""
+    feeder = Feeder(channel)
+    try:
+        assert driven(feeder.hello(greeting)) is None
+        driven(feeder.feed(batches))
+        driven(feeder.settle())
+        part: say.Part = driven(feeder.cut(say.Cut(greeting.fence.version + 1)))
+        return part.handle
+    finally:
+        feeder.close()
+
+
+@dataclass
+class Machine:
+    """A folder in which hosts are started."""
+
+    folder: Path
+    instructions: Callable[..., Instructions]
+
+    def start(self, **changes: Any) -> Address:
+        address: Address = driven(launch(self.instructions(**changes)))
+        return address
+
+    def ways(self, known: Sequence[Address] = ()) -> OneWay:
+        return OneWay(self, list(known))
+
+
+@dataclass
+class OneWay:
+    """How a task of these tests gets at hosts: it starts none in itself."""
+
+    machine: Machine
+    addresses: list[Address]
+
+    def known(self) -> Sequence[Address]:
+        return self.addresses
+
+    def connect(self, address: Address) -> Channel:
+        return connect(address, SECRET)
+
+    def start(self) -> Waiting[Address]:
+        return launch(self.machine.instructions())
+
+    def in_task(self) -> Waiting[Channel]:
+        raise AssertionError("a host can be started")
+        yield
+
+
+def task(ways: OneWay, greeting: say.Hello, batches: Iterable[pa.RecordBatch] = ()) -> tuple[Any, Address | None]:
+    """Run an epoch as a task does."""
+    part, address = driven(run(ways, Epoch(hello=greeting, cut=say.Cut(greeting.fence.version + 1), batches=batches)))
+    return part.handle, address
+
+
+def pid_of(place: Place) -> int | None:
+    """Return the process that has a place, as the kernel's table of locks tells."""
+    try:
+        inode = place.lock.stat().st_ino
+    except FileNotFoundError:
+        return None
+    for line in Path("/proc/locks").read_text().splitlines():
+        fields = line.split()
+        if fields[1] == "FLOCK" and fields[5].split(":")[-1] == str(inode):
+            return int(fields[4])
+    return None
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it never happens"
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"

@@ -1,0 +1,179 @@
+"""Each rule of hosting, broken on purpose: the simulation has to see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import pytest
+
+from async_op.hosting import messages as say
+from async_op.hosting import placement
+from async_op.hosting.delivery import Delivery
+from async_op.hosting.errors import HostUnreachable
+from async_op.hosting.gate import Gate
+from async_op.hosting.host import Host
+from async_op.hosting.lease import Lease
+from async_op.hosting.line import Line
+from async_op.hosting.outbox import Outbox
+from tests.hosting.simulation import cluster, driver
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+class Mutant(NamedTuple):
+    """A rule that is broken, and what has to go wrong for anybody to notice."""
+
+    broken: Break
+    faults: tuple[str, ...]
+
+
+MUTANTS: dict[str, Mutant] = {}
+"""By the rule and what is done to it."""
+
+
+def mutant(name: str, *faults: str) -> Callable[[Break], object]:
+    """Add a way to break a rule."""
+    return lambda broken: MUTANTS.setdefault(name, Mutant(broken, faults))
+
+
+@mutant("H1: a fresh host begins with nothing, whatever the manifest holds")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(cluster, "Share", lambda *_: None)
+
+
+@mutant("H1: what has been cut is handed out once more")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Outbox, "take", lambda box: [*box._runs, box._run])
+
+
+@mutant("H2: a host goes on from any cut of its own")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Gate, "is_content_of", lambda gate, manifest: gate._content is not None)
+
+
+@mutant("H2: a host goes on although somebody has fed it and left")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Gate, "soil", lambda gate: None)
+
+
+@mutant("H3: an older feeder is let in", "replay")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Gate, "is_newer", lambda gate, fence: True)
+
+
+@mutant("H3: an older stop is obeyed", "replay")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Gate, "may_stop", lambda gate, fence: True)
+
+
+@mutant("H3: two feeders share a host")
+def _(patch: pytest.MonkeyPatch) -> None:
+    hello = Host._hello
+
+    def shared(one: Any, feeder: Any, message: Any) -> Any:
+        if one._session is None:
+            return hello(one, feeder, message)
+        one._session.feeder = feeder
+        return say.Done()
+
+    patch.setattr(Host, "_hello", shared)
+
+
+@mutant("H4: parts of several jobs are put together")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def any_of_each(parts: Iterable[say.Part], job: str, parallelism: int) -> list[say.Part]:
+        version = next(part.version for part in parts if part.job == job)
+        picked: dict[int, say.Part] = {}
+        for part in parts:
+            if part.version == version:
+                picked.setdefault(part.subtask_index, part)
+        return [picked[index] for index in range(parallelism)]
+
+    patch.setattr(driver, "one_of_each", any_of_each)
+
+
+@mutant("H5: no lease ends")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Lease, "renew", lambda lease: None)
+
+
+@mutant("H5: a lease cannot be renewed")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Lease, "renew", lambda lease: lease._timer or _begin(lease))
+
+
+def _begin(lease: Any) -> None:
+    lease._timer = lease._clock.call_at(lease._clock.time() + lease._seconds, lease._over)
+
+
+@mutant("H6: anybody is let in", "stranger")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(cluster, "is_proof", lambda *_: True)
+
+
+@mutant("H7: nothing runs in the task")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def refuse(ways: Any, hello: Any) -> Any:
+        yield
+        raise HostUnreachable("no way")
+
+    patch.setattr(placement, "_in_task", refuse)
+
+
+@mutant("H8: a host that has failed between epochs is replaced")
+def _(patch: pytest.MonkeyPatch) -> None:
+    hello = Host._hello
+
+    def replaced(one: Any, feeder: Any, message: Any) -> Any:
+        if one._found_failure() is not None:
+            one.ended.set()
+            return say.Refused("replace")
+        return hello(one, feeder, message)
+
+    patch.setattr(Host, "_hello", replaced)
+
+
+@mutant("H9: an epoch that the sink has not taken is forgotten")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def once(delivery: Any) -> None:
+        owed, delivery._owed = delivery._owed, None
+        if owed is not None:
+            delivery._deliver(owed)
+
+    patch.setattr(Delivery, "settle", once)
+
+
+@mutant("a cut forgets what waits for room")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Line, "__iter__", lambda line: iter(()))
+
+
+@mutant("a host restores more than it has room for and less than there is")
+def _(patch: pytest.MonkeyPatch) -> None:
+    init = Line.__init__
+
+    def empty(line: Any, operator: Any, *rest: Any) -> None:
+        operator._left_over = []
+        init(line, operator, *rest)
+
+    patch.setattr(Line, "__init__", empty)
+
+
+@mutant("a cut ends the calls that are under way")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def may_go_on(gate: Any, manifest: Any) -> bool:
+        return bool(gate._content == ("manifest", manifest.snapshot_id))
+
+    patch.setattr(Gate, "is_content_of", may_go_on)
+
+
+@mutant("what leaves between two cuts is lost")
+def _(patch: pytest.MonkeyPatch) -> None:
+    leave_session = Host._leave_session
+
+    def forget(one: Any) -> None:
+        one._outbox._run, one._outbox._taken = [], one._outbox.outputs
+        leave_session(one)
+
+    patch.setattr(Host, "_leave_session", forget)

@@ -1,0 +1,103 @@
+"""Runs a scenario: drivers one after the other until the input has come to its end, and then what must be left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+
+from async_op import ElementFailed
+from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable, IncompleteEpoch
+from tests.hosting.simulation.cluster import LEASE_SECONDS, Cluster
+from tests.hosting.simulation.driver import Driver, Oracle, SinkFailed, timers_of
+from tests.hosting.simulation.scenario import Scenario
+from tests.hosting.simulation.service import Violation, check, heard
+from tests.hosting.simulation.storage import CommitFailed, CommitRefused, OutcomeUnknown
+from tests.simulation.virtual_loop import Stalled, VirtualLoop
+
+_RUNS_MAX = 60
+_CLOSE_SECONDS = 4000.0
+
+_ENDS = (
+    CommitFailed,
+    CommitRefused,
+    ElementFailed,
+    FeederFenced,
+    HostLost,
+    HostUnreachable,
+    IncompleteEpoch,
+    OutcomeUnknown,
+    SinkFailed,
+)
+"""What ends a driver, so that another one takes over."""
+
+
+def simulate(scenario: Scenario) -> Cluster:
+    """Run a scenario to its end; raises the first promise that was broken."""
+    loop = VirtualLoop()
+    loop.set_exception_handler(lambda _, context: errors.append(context))
+    errors: list[dict[str, object]] = []
+    heard()
+    try:
+        cluster = loop.run_until_complete(_run(scenario))
+    except Violation:
+        raise
+    except Exception as error:
+        raise next(iter(heard()), error) from error
+    finally:
+        loop.set_exception_handler(lambda *_: None)
+        with suppress(Stalled):
+            loop.run_until_complete(_abandon())
+        loop.close()
+    for violation in heard():
+        raise violation
+    assert not errors, errors[0]
+    return cluster
+
+
+async def _run(scenario: Scenario) -> Cluster:
+    cluster = Cluster(scenario)
+    cluster.oracle = Oracle(cluster)
+    for number in range(_RUNS_MAX):
+        try:
+            await Driver(cluster, number).go()
+        except _ENDS as error:
+            cluster.ends[type(error).__name__] += 1
+            if scenario.is_calm:
+                raise
+        else:
+            break
+        _raise_heard()
+    else:
+        check(False, "the query never ends")
+    _check_end(cluster)
+    await asyncio.sleep(2 * LEASE_SECONDS)
+    check(not cluster.alive(), f"hosts are left: {[process.address for process in cluster.alive()]}")
+    _raise_heard()
+    return cluster
+
+
+def _check_end(cluster: Cluster) -> None:
+    scenario, storage = cluster.scenario, cluster.storage
+    rows = {row.number for batch in scenario.batches for row in batch}
+    check(cluster.oracle.out == rows, f"{rows - cluster.oracle.out} never left")
+    versions = {manifest.version: manifest.outputs for manifest in storage.manifests}
+    check(cluster.delivered == versions, "the sink has not seen every version")
+    if storage.newest is not None and scenario.timers and scenario.stateful:
+        check(not timers_of(storage.newest), "timers have not fired")
+        check(len(cluster.oracle.timers) == len(rows), f"{len(cluster.oracle.timers)} timers have fired")
+    if scenario.is_calm:
+        calls = Counter(dict.fromkeys(rows, 1))
+        check(cluster.service.calls == calls, f"calls were repeated: {cluster.service.calls - calls}")
+
+
+def _raise_heard() -> None:
+    for violation in heard():
+        raise violation
+
+
+async def _abandon() -> None:
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)

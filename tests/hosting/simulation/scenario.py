@@ -1,0 +1,112 @@
+"""What a seed stands for: the input, the settings, how each call behaves, and how much goes wrong."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+FOREVER = 3600.0
+
+HARMLESS = ("replay", "stranger")
+"""What must not change anything, not even the number of calls."""
+
+FAULTS = (
+    "kill host",
+    "kill host",
+    "kill any host",
+    "hang",
+    "break",
+    "break",
+    "kill task",
+    "kill driver",
+    "cut off",
+    *HARMLESS,
+    "replay",
+)
+"""What may go wrong with processes and the network; storage and sinks fail, too."""
+
+
+class Row(NamedTuple):
+    """A row of the input."""
+
+    number: int
+    key: str
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """All that is random comes from here, and only from the seed."""
+
+    seed: int
+    batches: tuple[tuple[Row, ...], ...]
+    mode: str
+    capacity: int
+    max_parallelism: int
+    stateful: bool
+    timers: bool
+    long_calls: float
+    """The share of calls that take an hour."""
+    poison: bool
+    """Whether some elements fail the operator the first time that they are called for."""
+    barrier_timeout: float
+    fault_rate: float
+    faults_max: int
+    outputs_max: int
+    timeout: float | None
+    faults: tuple[str, ...] = FAULTS
+    fault_at: tuple[int, str] | None = None
+    """A step and what goes wrong there."""
+
+    def random(self, *names: object) -> random.Random:
+        """Return the random numbers of one purpose, so that none moves another's."""
+        return random.Random("/".join(map(str, (self.seed, *names))))
+
+    def seconds_of(self, row: int, call: int) -> float:
+        """Return how long a call takes."""
+        draw = self.random("call", row, call)
+        if draw.random() < self.long_calls:
+            return FOREVER if call == 0 and self.timeout is None else 30.0
+        return draw.choice((0.0, 0.2, 1.0, 3.0 * draw.random()))
+
+    def fails(self, row: int, call: int) -> bool:
+        """Tell whether a call fails for good."""
+        return self.poison and call == 0 and self.random("poison", row).random() < 0.1
+
+    @property
+    def is_calm(self) -> bool:
+        """Nothing harmful goes wrong: each row is paid for once."""
+        return self.fault_at is None and (self.fault_rate == 0 or set(self.faults) <= set(HARMLESS)) and not self.poison
+
+
+def only(scenario: Scenario, *faults: str) -> Scenario:
+    """Return a scenario in which nothing else goes wrong, but that often."""
+    return replace(scenario, faults=faults, fault_rate=0.1, faults_max=20, poison=False)
+
+
+def scenario_of(seed: int) -> Scenario:
+    """Return the scenario of a seed."""
+    draw = random.Random(f"{seed}/scenario")
+    numbers = iter(range(10**6))
+    keys = [f"key {number}" for number in range(draw.choice((1, 3, 8)))]
+    batches = tuple(
+        tuple(Row(next(numbers), draw.choice(keys)) for _ in range(draw.choice((0, 1, 2, 6))))
+        for _ in range(draw.choice((1, 2, 4)))
+    )
+    calm = draw.random() < 0.2
+    return Scenario(
+        seed=seed,
+        batches=batches,
+        mode=draw.choice(("ordered", "unordered", "key_ordered")),
+        capacity=draw.choice((1, 2, 3, 100)),
+        max_parallelism=draw.choice((2, 8)),
+        stateful=draw.random() < 0.7,
+        timers=draw.random() < 0.3,
+        long_calls=draw.choice((0.0, 0.0, 0.1)),
+        poison=not calm and draw.random() < 0.25,
+        barrier_timeout=draw.choice((0.0, 0.5, 2.0)),
+        fault_rate=0.0 if calm else draw.choice((0.01, 0.03, 0.1)),
+        faults_max=draw.choice((1, 3, 6)),
+        outputs_max=draw.choice((1, 3, 100)),
+        timeout=None if draw.random() < 0.8 else 1e5,
+    )

@@ -1,0 +1,71 @@
+"""The protocol of hosts under everything that can go wrong, on virtual time.
+
+`--seeds 20000` runs more of the random ones, `--seed 17` replays one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from tests.hosting.simulation.mutants import MUTANTS
+from tests.hosting.simulation.run import simulate
+from tests.hosting.simulation.scenario import HARMLESS, only, scenario_of
+from tests.hosting.simulation.service import Violation
+
+_MUTANT_SEEDS = 400
+
+_ORDINARY = 18
+"""A seed with several batches, timers, elements that wait for room, and calls that outlive their epoch."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    seed = metafunc.config.getoption("--seed")
+    if "seed" in metafunc.fixturenames:
+        metafunc.parametrize("seed", range(metafunc.config.getoption("--seeds")) if seed is None else [seed])
+
+
+def test_every_promise_holds_whatever_goes_wrong(seed: int) -> None:
+    simulate(scenario_of(seed))
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_broken_rule_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant = MUTANTS[name]
+    mutant.broken(monkeypatch)
+
+    assert any(is_seen(seed, mutant.faults) for seed in range(_MUTANT_SEEDS)), name
+
+
+@pytest.mark.parametrize("fault", HARMLESS)
+def test_what_zombies_and_strangers_say_costs_no_call(fault: str) -> None:
+    for seed in range(40):
+        simulate(only(scenario_of(seed), fault))
+
+
+@pytest.mark.parametrize("fault", ["kill host", "break", "kill task", "hang", "kill driver"])
+def test_one_fault_at_every_step_of_a_run(fault: str) -> None:
+    calm = replace(scenario_of(_ORDINARY), fault_rate=0.0, poison=False)
+    steps = simulate(calm).steps
+    assert steps > 100
+    for step in range(1, steps + 1):
+        simulate(replace(calm, fault_at=(step, fault)))
+
+
+def test_the_random_runs_meet_everything() -> None:
+    met = Counter[str]()
+    for seed in range(120):
+        met += simulate(scenario_of(seed)).met
+
+    assert {"busy", "foreign", "replace", "stale", "in the task", "held", "waiting", "failed", "final"} <= set(met)
+
+
+def is_seen(seed: int, faults: tuple[str, ...]) -> bool:
+    scenario = scenario_of(seed)
+    try:
+        simulate(only(scenario, *faults) if faults else scenario)
+    except Violation:
+        return True
+    return False

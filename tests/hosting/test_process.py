@@ -1,0 +1,412 @@
+"""Hosts as real processes: they are killed at every phase, hang, eat, are not reachable, and leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from async_op import ElementFailed
+from async_op.hosting import messages as say
+from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable
+from async_op.hosting.feeder import Feeder
+from async_op.hosting.launch import watch
+from async_op.hosting.overseer import Overseer
+from async_op.hosting.placement import Address
+from async_op.hosting.places import PATH_BYTES_MAX, place_of
+from async_op.hosting.sockets import connect
+from snapshots import SnapshotStore
+from tests.hosting.kit import (
+    GENERATION,
+    SECRET,
+    Blueprint,
+    FailingOpen,
+    Machine,
+    StuckClose,
+    driven,
+    epoch,
+    hello,
+    is_running,
+    pid_of,
+    rows,
+    task,
+    wait_until,
+)
+
+IMPATIENT = {"patience_seconds": 4.0, "lease_seconds": 8.0}
+
+
+def pid(machine: Machine) -> int:
+    found = pid_of(machine.instructions().place)
+    assert found is not None
+    return found
+
+
+def left(machine: Machine) -> list[str]:
+    return [path.name for path in machine.folder.rglob("*")]
+
+
+def test_an_operator_goes_on_from_epoch_to_epoch(machine: Machine) -> None:
+    address = machine.start()
+
+    cut_id, outputs, _ = epoch(connect(address, SECRET), hello(), [rows("a", "b")])
+    assert outputs == [("a", 1), ("b", 1)]
+    _, outputs, _ = epoch(connect(address, SECRET), hello(1, 2, cut_id=cut_id), [rows("a")])
+    assert outputs == [("a", 2)]
+
+
+def test_a_call_outlives_its_epoch_and_is_delivered_with_the_next(machine: Machine) -> None:
+    address = machine.start()
+
+    cut_id, outputs, in_flight = epoch(connect(address, SECRET), hello(timeout=0.0), [rows("slow", seconds=0.5)])
+    assert (outputs, in_flight) == ([], ["slow"])
+    _, outputs, in_flight = epoch(connect(address, SECRET), hello(1, 2, cut_id=cut_id))
+    assert (outputs, in_flight) == ([("slow", 1)], [])
+
+
+def test_a_part_is_a_snapshot_s_and_a_new_host_restores_it(machine: Machine, tmp_path: Path) -> None:
+    store = SnapshotStore(str(tmp_path), "operator")
+    pending = store.begin()
+    address = machine.start()
+    feeder = Feeder(connect(address, SECRET))
+    assert driven(feeder.hello(hello())) is None
+    driven(feeder.feed([rows("a", "a", "b")]))
+    driven(feeder.settle())
+    ((handle, _),) = [driven(feeder.cut(say.Cut(1, final=True, target=pending))).handle]
+    feeder.close()
+    snapshot = pending.commit([handle])
+    with Overseer(GENERATION, SECRET) as overseer:
+        overseer.report(0, address)
+        overseer.committed(1)
+    assert sorted(snapshot.to_arrow("count").column("value").to_pylist()) == [1, 2]
+
+    place = machine.instructions().place
+    wait_until(lambda: not place.lock.exists())
+    address = machine.start(restore=snapshot.restore(0), manifest_id=snapshot.manifest.snapshot_id)
+    greeting = replace(hello(1, 5), manifest=say.Manifest(snapshot.manifest.snapshot_id, None))
+    assert epoch(connect(address, SECRET), greeting, [rows("a")])[1] == [("a", 3)]
+
+
+def kill(machine: Machine) -> None:
+    killed = pid(machine)
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: not is_running(killed))
+
+
+def step_nothing(feeder: Feeder) -> None:
+    """Killed while idle."""
+
+
+def step_hello(feeder: Feeder) -> None:
+    assert driven(feeder.hello(hello())) is None
+
+
+def step_feed(feeder: Feeder) -> None:
+    step_hello(feeder)
+    driven(feeder.feed([rows("a", seconds=60.0)]))
+
+
+def step_cut(feeder: Feeder) -> None:
+    assert driven(feeder.hello(hello(timeout=0.0))) is None
+    driven(feeder.feed([rows("a", seconds=60.0)]))
+    driven(feeder.cut(say.Cut(1)))
+
+
+@pytest.mark.parametrize("before", [step_nothing, step_hello, step_feed, step_cut])
+def test_a_host_that_is_killed_at_any_phase_is_noticed_and_replaced(
+    machine: Machine, before: Callable[[Feeder], None]
+) -> None:
+    feeder = Feeder(connect(machine.start(), SECRET))
+    before(feeder)
+
+    kill(machine)
+    with pytest.raises(HostLost):
+        driven(feeder.settle())
+    feeder.close()
+
+    (_, outputs, _), _ = task(machine.ways(), hello(0, 2), [rows("a")])
+    assert outputs == [("a", 1)]
+
+
+def test_a_task_that_left_half_way_has_its_host_replaced(machine: Machine) -> None:
+    address = machine.start()
+    first = pid(machine)
+    feeder = Feeder(connect(address, SECRET))
+    step_feed(feeder)
+    feeder.close()
+    attempts = count(2)
+
+    def refused() -> str | None:
+        second = Feeder(connect(address, SECRET))
+        reason: str | None = driven(second.hello(hello(0, next(attempts))))
+        second.close()
+        return reason
+
+    wait_until(lambda: refused() == "replace")  # "busy" until the host has seen the first one go
+    (_, outputs, _), _ = task(machine.ways([address]), hello(0, next(attempts)), [rows("a")])
+
+    assert outputs == [("a", 1)]
+    assert pid(machine) != first
+
+
+def test_an_older_attempt_is_fenced_and_a_second_one_kept_out(machine: Machine) -> None:
+    address = machine.start()
+    feeder = Feeder(connect(address, SECRET))
+    assert driven(feeder.hello(hello(0, 7))) is None
+
+    with pytest.raises(FeederFenced):
+        task(machine.ways([address]), hello(0, 6))
+    second = Feeder(connect(address, SECRET))
+    assert driven(second.hello(hello(0, 8))) == "busy"
+    second.close()
+    driven(feeder.settle())
+    feeder.close()
+
+
+@pytest.mark.parametrize("action", ["block", "hold the interpreter"])
+def test_a_function_that_blocks_the_loop_is_an_error_that_names_the_log(machine: Machine, action: str) -> None:
+    address = machine.start(**IMPATIENT)
+    hanging = pid(machine)
+    feeder = Feeder(connect(address, SECRET, IMPATIENT["patience_seconds"]))
+    step_hello(feeder)
+    with pytest.raises(HostLost, match="no sign of life") as lost:
+        driven(feeder.feed([rows("a", seconds=600.0, action=action)]))
+        driven(feeder.settle())
+    feeder.close()
+
+    assert lost.value.log == address.log
+    assert "async_invoke" in Path(address.log).read_text()
+    wait_until(lambda: not is_running(hanging))
+
+
+def test_a_function_that_dies_is_an_error_that_names_the_log(machine: Machine) -> None:
+    address = machine.start()
+    feeder = Feeder(connect(address, SECRET))
+    step_hello(feeder)
+    with pytest.raises(HostLost, match="has ended") as lost:
+        driven(feeder.feed([rows("a", action="die")]))
+        driven(feeder.settle())
+    feeder.close()
+
+    assert lost.value.log == address.log
+
+
+def test_a_function_that_eats_its_memory_fails_its_element(machine: Machine) -> None:
+    feeder = Feeder(connect(machine.start(), SECRET))
+    step_hello(feeder)
+
+    with pytest.raises(ElementFailed, match="MemoryError"):
+        driven(feeder.feed([rows("a", action="eat")]))
+        driven(feeder.settle())
+    feeder.close()
+
+
+def test_a_failure_between_two_epochs_is_told_to_the_next_one(machine: Machine) -> None:
+    address = machine.start(blueprint=Blueprint(capacity=1))
+    greeting = hello(timeout=0.0)
+    cut_id, *_ = epoch(connect(address, SECRET), greeting, [rows("a", seconds=0.3), rows("b", action="fail")])
+    with Overseer(GENERATION, SECRET) as overseer:
+        overseer.report(0, address)
+        wait_until(lambda: overseer.poll()[0].failure is not None)
+
+    with pytest.raises(ElementFailed, match="ValueError: b"):
+        task(machine.ways([address]), hello(1, 2, cut_id=cut_id))
+
+
+def test_an_error_of_open_is_told_to_the_first_epoch(machine: Machine) -> None:
+    address = machine.start(blueprint=Blueprint(FailingOpen))
+
+    with pytest.raises(ConnectionError, match="no service"):
+        task(machine.ways([address]), hello())
+
+
+def test_a_host_that_is_told_to_stop_leaves_nothing_behind(machine: Machine) -> None:
+    address = machine.start()
+    stopped = pid(machine)
+
+    with Overseer(GENERATION, SECRET) as overseer:
+        overseer.report(0, address)
+        overseer.stop(0)
+
+    wait_until(lambda: not is_running(stopped))
+    assert left(machine) == []
+
+
+def test_a_host_whose_driver_is_silent_ends_with_its_lease(machine: Machine) -> None:
+    machine.start(**IMPATIENT)
+    silent = pid(machine)
+
+    wait_until(lambda: not is_running(silent))
+    assert left(machine) == []
+
+
+def test_a_driver_that_lives_keeps_its_hosts(machine: Machine) -> None:
+    address = machine.start(**IMPATIENT)
+    with Overseer(GENERATION, SECRET, IMPATIENT["lease_seconds"]) as overseer:
+        overseer.report(0, address)
+        channel = connect(address, SECRET)
+        feeder = Feeder(channel)
+        assert driven(feeder.hello(hello(timeout=2 * IMPATIENT["lease_seconds"]))) is None
+        driven(feeder.feed([rows("a", seconds=600.0)]))
+        assert not driven(feeder.settle())
+        feeder.close()
+        assert overseer.poll()[0].in_flight == 1
+
+
+def test_a_host_ends_with_what_it_watches(machine: Machine) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    watched = watch(parent.pid)
+    assert watched is not None
+    machine.start(watched=watched)
+    os.close(watched)
+    orphan = pid(machine)
+
+    parent.kill()
+    parent.wait()
+    assert parent.stdin is not None
+    parent.stdin.close()
+
+    wait_until(lambda: not is_running(orphan))
+    assert left(machine) == []
+
+
+def test_a_function_that_does_not_close_is_not_waited_for(machine: Machine) -> None:
+    machine.start(blueprint=Blueprint(StuckClose))
+    stuck = pid(machine)
+
+    os.kill(stuck, signal.SIGTERM)
+
+    wait_until(lambda: not is_running(stuck), seconds=60.0)
+    assert left(machine) == []
+
+
+def test_a_host_stays_in_the_group_and_is_nobody_s_child(machine: Machine) -> None:
+    machine.start()
+    group, parent = (int(field) for field in _stat(pid(machine))[2:0:-1])
+
+    assert group == os.getpgrp()
+    assert parent != os.getpid()
+
+
+def test_there_is_one_host_of_a_subtask_on_a_machine(machine: Machine) -> None:
+    machine.start()
+
+    with pytest.raises(HostUnreachable, match="another host"):
+        machine.start()
+
+
+def test_what_killed_hosts_have_left_is_removed_by_the_next(machine: Machine) -> None:
+    machine.start()
+    kill(machine)
+    assert left(machine) != []
+
+    (_, outputs, _), _ = task(machine.ways(), hello(), [rows("a")])
+    assert outputs == [("a", 1)]
+
+
+def test_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * PATH_BYTES_MAX)
+    folder.mkdir()
+
+    with pytest.raises(HostUnreachable, match="over 107 bytes"):
+        place_of("run", GENERATION, 0, str(folder))
+
+
+def test_a_folder_that_cannot_be_made_is_refused(machine: Machine) -> None:
+    file = machine.folder / "f"
+    file.touch()
+
+    with pytest.raises(HostUnreachable, match="cannot be made"):
+        place_of("run", GENERATION, 0, str(file))
+    file.unlink()
+
+
+def test_a_folder_that_is_open_to_others_is_refused(tmp_path: Path) -> None:
+    place_of("run", GENERATION, 0, str(tmp_path)).folder.chmod(0o755)
+
+    with pytest.raises(HostUnreachable, match="open to others"):
+        place_of("run", GENERATION, 0, str(tmp_path))
+
+
+def test_a_host_is_reached_by_tcp_where_its_socket_is_not_there(machine: Machine) -> None:
+    address = machine.start(interface="127.0.0.1")
+    elsewhere = address._replace(path="/nowhere")
+
+    assert epoch(connect(elsewhere, SECRET), hello(), [rows("a")])[1] == [("a", 1)]
+
+
+def test_who_does_not_know_the_secret_is_not_let_in(machine: Machine) -> None:
+    address = machine.start(interface="127.0.0.1")
+
+    with pytest.raises(HostUnreachable):
+        connect(address, b"another")
+    stranger = socket.create_connection((address.host, address.port))
+    stranger.sendall(b"x" * 64 + b"\x80\x04.")
+    wait_until(lambda: _is_hung_up(stranger))
+    stranger.close()
+    assert epoch(connect(address, SECRET), hello(), [rows("a")])[1] == [("a", 1)]
+
+
+def test_a_feeder_does_not_believe_a_stranger() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        server.listen()
+
+        def lie() -> None:
+            accepted, _ = server.accept()
+            with accepted:
+                accepted.sendall(b"keygroups-host-1" + b"n" * 32)
+                accepted.recv(64)
+                accepted.sendall(b"p" * 32)
+
+        lying = threading.Thread(target=lie)
+        lying.start()
+        with pytest.raises(HostUnreachable, match="proof is wrong"):
+            connect(Address("/nowhere", "127.0.0.1", port), SECRET)
+        lying.join()
+
+
+def test_a_host_has_the_limits_of_who_starts_it(machine: Machine) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (777, limits[1]))
+    try:
+        machine.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    assert "777" in Path(f"/proc/{pid(machine)}/limits").read_text()
+
+
+def test_a_thousand_epochs_leave_files_and_sockets_level(machine: Machine) -> None:
+    address = machine.start()
+    open_files = Path(f"/proc/{pid(machine)}/fd")
+    cut_id = epoch(connect(address, SECRET), hello())[0]
+    before = len(list(open_files.iterdir()))
+    for version in range(1, 200):
+        cut_id = epoch(connect(address, SECRET), hello(version, version + 1, cut_id=cut_id), [rows("a")])[0]
+
+    wait_until(lambda: len(list(open_files.iterdir())) <= before)
+
+
+def _stat(process: int) -> list[str]:
+    return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+
+
+def _is_hung_up(connected: socket.socket) -> bool:
+    connected.settimeout(0.01)
+    try:
+        return connected.recv(1000) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True

@@ -1,0 +1,147 @@
+"""A host on a thread beside the one that feeds it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from async_op import ElementFailed, OperatorInterrupted
+from async_op.hosting import messages as say
+from async_op.hosting import thread
+from async_op.hosting.errors import FeederFenced, HostLost
+from async_op.hosting.feeder import Feeder
+from async_op.hosting.thread import HostThread
+from snapshots import SnapshotStore
+from tests.hosting.kit import (
+    Blueprint,
+    CancelledOpen,
+    FailingOpen,
+    InterruptedOpen,
+    Straying,
+    driven,
+    epoch,
+    hello,
+    residence,
+    rows,
+)
+
+
+def test_epochs_run_on_the_other_thread_and_leave_none() -> None:
+    before = set(threading.enumerate())
+    with HostThread(Blueprint(), residence()) as host:
+        cut_id, outputs, _ = epoch(host.channel(), hello(), [rows("a", "b")])
+        assert outputs == [("a", 1), ("b", 1)]
+        _, outputs, in_flight = epoch(
+            host.channel(), hello(1, 2, cut_id=cut_id, timeout=0.0), [rows("c", seconds=600.0)]
+        )
+        assert (outputs, in_flight) == ([], ["c"])
+
+    assert set(threading.enumerate()) <= before
+
+
+def test_more_batches_than_are_under_way_at_once_are_fed_in_order() -> None:
+    with HostThread(Blueprint(), residence()) as host:
+        _, outputs, _ = epoch(host.channel(), hello(), [rows("a", "b") for _ in range(50)])
+
+    assert outputs == [(key, number) for number in range(1, 51) for key in "ab"]
+
+
+def test_outputs_are_taken_in_runs_while_the_feed_goes_on() -> None:
+    with HostThread(Blueprint(), residence()) as host:
+        feeder = Feeder(host.channel())
+        assert driven(feeder.hello(hello())) is None
+        driven(feeder.feed([rows(*["a"] * 3000)]))
+        driven(feeder.settle())
+        runs = driven(feeder.take())
+        feeder.close()
+
+    assert [len(run) for run in runs] == [1024, 1024, 952]
+
+
+def test_an_error_is_raised_in_the_feeding_thread() -> None:
+    with HostThread(Blueprint(), residence()) as host:
+        feeder = Feeder(host.channel())
+        assert driven(feeder.hello(hello())) is None
+        with pytest.raises(ElementFailed, match="ValueError: a"):
+            driven(feeder.feed([rows("a", action="fail")]))
+            driven(feeder.settle())
+        feeder.close()
+
+
+def test_an_error_of_open_is_raised_in_the_feeding_thread() -> None:
+    with HostThread(Blueprint(FailingOpen), residence()) as host, pytest.raises(ConnectionError, match="no service"):
+        epoch(host.channel(), hello())
+
+
+@pytest.mark.parametrize("function", [InterruptedOpen, CancelledOpen])
+def test_what_open_raises_reaches_the_feeding_thread_though_it_is_no_exception(function: type[InterruptedOpen]) -> None:
+    with (
+        HostThread(Blueprint(function), residence()) as host,
+        pytest.raises(OperatorInterrupted, match=function.raised.__name__),
+    ):
+        epoch(host.channel(), hello())
+
+
+def test_a_function_that_blocks_the_loop_is_an_error_and_does_not_hold_the_end_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(thread, "CLOSE_SECONDS", 0.1)
+    before = set(threading.enumerate())
+    with HostThread(Blueprint(), residence(patience_seconds=1.5)) as host:
+        feeder = Feeder(host.channel())
+        assert driven(feeder.hello(hello())) is None
+        with pytest.raises(HostLost, match="no sign of life"):
+            driven(feeder.feed([rows("a", action="block", seconds=4.0)]))
+            driven(feeder.settle())
+        feeder.close()
+
+    assert [each.name for each in threading.enumerate() if each not in before] == ["keygroups loop"]
+
+
+def test_a_feeder_waits_in_steps_that_let_it_show_that_it_lives() -> None:
+    with HostThread(Blueprint(), residence()) as host:
+        feeder = Feeder(host.channel())
+        assert driven(feeder.hello(hello())) is None
+        driven(feeder.feed([rows("a", seconds=0.5)]))
+        steps = sum(1 for _ in feeder.settle())
+        feeder.close()
+
+    assert steps > 0
+
+
+def test_a_feeder_whose_epoch_is_over_is_fenced() -> None:
+    with HostThread(Blueprint(), residence()) as host:
+        feeder = Feeder(host.channel())
+        assert driven(feeder.hello(hello())) is None
+        driven(feeder.cut(say.Cut(1)))
+        with pytest.raises(FeederFenced):
+            driven(feeder.feed([rows("a")]))
+        feeder.close()
+
+
+def test_what_a_host_in_a_task_took_over_is_waited_for_beyond_the_barrier_and_nothing_else_is() -> None:
+    store = SnapshotStore("memory://taken over", "host")
+    pending = store.begin()
+    with HostThread(Blueprint(), residence()) as host:
+        feeder = Feeder(host.channel())
+        assert driven(feeder.hello(hello(timeout=0.0))) is None
+        driven(feeder.feed([rows("slow", seconds=0.5)]))
+        handle, _ = driven(feeder.cut(say.Cut(1, target=pending))).handle
+        feeder.close()
+    taken_over = pending.commit([handle])
+
+    named = taken_over.manifest.snapshot_id
+    in_task = residence(restore=taken_over.restore(0), manifest_id=named, is_resident=False)
+    with HostThread(Blueprint(), in_task) as host:
+        greeting = replace(hello(1, timeout=0.0), manifest=say.Manifest(named, None))
+        _, outputs, in_flight = epoch(host.channel(), greeting, [rows("endless", seconds=600.0)])
+
+    assert outputs == [("slow", 1)]
+    assert in_flight == ["endless"]
+
+
+def test_a_stray_task_that_would_end_the_loop_fails_the_epoch() -> None:
+    with HostThread(Blueprint(Straying), residence()) as host, pytest.raises(OperatorInterrupted, match="SystemExit"):
+        epoch(host.channel(), hello(), [rows("endless", seconds=600.0)])

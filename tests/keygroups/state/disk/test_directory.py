@@ -1,0 +1,79 @@
+"""The directory: each backend has one of its own, which goes with it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from keygroups.state import StateCut
+from tests.backends import contents
+from tests.keygroups.state.disk.kit import fill, opened
+
+
+class TestDirectory:
+    def test_each_backend_has_one_of_its_own_until_it_is_closed(self, directory: Path) -> None:
+        one, other = opened(directory), opened(directory)
+        one.tables["value"].put(0, "a", 1)
+        other.tables["value"].put(0, "a", 2)
+
+        assert len(list(directory.iterdir())) == 2
+        assert [one.tables["value"].get(0, "a"), other.tables["value"].get(0, "a")] == [1, 2]
+        one.close()
+        assert len(list(directory.iterdir())) == 1
+        assert other.tables["value"].get(0, "a") == 2
+        other.close()
+        assert list(directory.iterdir()) == []
+
+    def test_a_cut_is_whole_after_the_close_and_the_files_go_with_it(self, directory: Path) -> None:
+        backend = opened(directory)
+        fill(backend, 100)
+        cut: tuple[StateCut, ...] | None = backend.cut()
+        backend.close()
+
+        assert cut is not None
+        assert sum(len(group) for group in contents(cut[0].groups).values()) == 100
+        assert len(list(directory.iterdir())) == 1
+        cut = None
+        assert list(directory.iterdir()) == []
+
+    def test_a_cut_that_nobody_writes_releases_its_view(self, directory: Path) -> None:
+        backend = opened(directory)
+        for number in range(3):
+            backend.tables["value"].put(0, "a", number)
+            backend.cut()
+
+        assert backend._store._views == 0
+        backend.close()
+        assert list(directory.iterdir()) == []
+
+    def test_what_a_dead_process_has_left_is_removed_and_what_lives_is_not(self, directory: Path) -> None:
+        program = """
+            import os, signal, sys
+            from keygroups import KeyGroupRange, ValueState
+            from keygroups.state import DiskStateBackend
+            backend = DiskStateBackend(sys.argv[1]).open([ValueState("value")], KeyGroupRange(0, 3))
+            backend.tables["value"].put(0, "a", 1)
+            os.kill(os.getpid(), signal.SIGKILL)
+        """
+        living = opened(directory)
+        ended = subprocess.run([sys.executable, "-c", textwrap.dedent(program), str(directory)], check=False)
+        assert ended.returncode == -signal.SIGKILL
+        assert len(list(directory.iterdir())) == 2
+
+        new = opened(directory)
+        assert len(list(directory.iterdir())) == 2
+        living.tables["value"].put(0, "a", 1)
+        assert living.tables["value"].get(0, "a") == 1
+        living.close()
+        new.close()
+
+    def test_what_is_not_ours_stays(self, directory: Path) -> None:
+        directory.mkdir()
+        (directory / "notes.txt").write_text("mine")
+        (directory / "keygroups-state-without-a-lock").mkdir()
+        opened(directory).close()
+
+        assert sorted(path.name for path in directory.iterdir()) == ["keygroups-state-without-a-lock", "notes.txt"]

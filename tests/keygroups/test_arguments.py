@@ -1,0 +1,119 @@
+"""Arguments of descriptors and ranges that can never work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import timedelta
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keygroups import (
+    AggregatingState,
+    ConfigError,
+    KeyGroupRange,
+    ListState,
+    MapState,
+    ReducingState,
+    StateTtl,
+    ValueState,
+    default_max_parallelism,
+    key_group_of,
+    range_of,
+    subtask_of,
+)
+from keygroups.arguments import check_duration, check_integer, check_number, seconds_of
+
+
+async def asynchronous(*_: Any) -> Any:
+    return None
+
+
+def aggregating(**options: Any) -> AggregatingState:
+    return AggregatingState(**{"name": "a", "create": list, "add": max, "result": len} | options)
+
+
+def reducing(**options: Any) -> ReducingState:
+    return ReducingState(**{"name": "r", "reduce": max} | options)
+
+
+NAMES = [3, None, b"count", "", "a b", "../x", ["count"]]
+TYPES = [int, "int64", pa.field("count", pa.int64()), pa.schema([]), 5]
+TTLS = ["1h", True, math.nan, math.inf, 0, -1, 0.0001, 1e15, timedelta(), timedelta(microseconds=1), [60]]
+CALLS = [5, "max", asynchronous, None]
+
+DESCRIPTORS: list[tuple[Callable[..., Any], str, list[Any]]] = [
+    *((kind, "name", NAMES) for kind in (ValueState, ListState, MapState, reducing, aggregating)),
+    *((lambda k=kind, **o: k("x", **o), "type", TYPES) for kind in (ValueState, ListState, MapState)),
+    *((make, "type", TYPES) for make in (reducing, aggregating)),
+    *((lambda k=kind, **o: k("x", **o), "ttl", TTLS) for kind in (ValueState, ListState, MapState)),
+    *((make, "ttl", TTLS) for make in (reducing, aggregating)),
+    (reducing, "reduce", CALLS),
+    *((aggregating, call, CALLS) for call in ("create", "add", "result")),
+    (lambda update: StateTtl(1, update), "update", [None, "read", ["write"]]),
+]
+
+
+@pytest.mark.parametrize(("make", "option", "values"), DESCRIPTORS, ids=range(len(DESCRIPTORS)))
+def test_a_descriptor_refuses_it_by_name(make: Callable[..., Any], option: str, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(ConfigError) as refused:
+            make(**{option: value})
+        assert refused.value.name == option
+
+
+def test_a_time_to_live_may_be_a_timedelta() -> None:
+    assert ValueState("x", ttl=timedelta(minutes=1)).time_to_live == StateTtl(timedelta(minutes=1))
+    assert StateTtl(timedelta(minutes=1)).milliseconds == StateTtl(60).milliseconds == 60_000
+
+
+@pytest.mark.parametrize("value", [True, "1", 1.0, None, math.nan, np.True_])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda value: KeyGroupRange(value, 5),
+        lambda value: KeyGroupRange(0, value),
+        lambda value: range_of(value, 2, 8),
+        lambda value: range_of(0, value, 8),
+        lambda value: range_of(0, 1, value),
+        lambda value: subtask_of(value, 2, 8),
+        lambda value: default_max_parallelism(value),
+        lambda value: key_group_of("x", value),
+    ],
+    ids=range(8),
+)
+def test_numbers_of_key_groups_and_subtasks_are_integers(use: Callable[[Any], Any], value: Any) -> None:
+    with pytest.raises(ConfigError, match="must be an integer"):
+        use(value)
+
+
+@given(st.integers(-5, 5), st.integers(-5, 5), st.integers(-5, 5))
+def test_an_integer_is_one_within_its_bounds(value: int, minimum: int, maximum: int) -> None:
+    for given_value in (value, np.int16(value)):
+        if minimum <= value <= maximum:
+            assert check_integer("n", given_value, minimum, maximum, reason="") == value
+        else:
+            with pytest.raises(ConfigError):
+                check_integer("n", given_value, minimum, maximum, reason="")
+
+
+@given(st.one_of(st.floats(), st.integers(-10, 10), st.timedeltas(), st.fractions(-9, 9)))
+def test_a_duration_is_zero_or_more_and_has_an_end(value: Any) -> None:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    if 0 <= seconds < math.inf:
+        assert check_duration("d", value, reason="") == seconds
+    else:
+        with pytest.raises(ConfigError):
+            check_duration("d", value, reason="")
+
+
+def test_numbers_of_other_libraries_are_numbers() -> None:
+    assert check_number("n", np.float32(0.5), reason="") == check_number("n", Fraction(1, 2), reason="") == 0.5
+    assert check_duration("d", np.int64(5), reason="") == 5
+    assert seconds_of(timedelta(seconds=5)) == seconds_of(5) == 5

@@ -1,0 +1,71 @@
+"""The program around the commands: its arguments, its options and its extra."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from snapshots.cli import app, main, options
+from snapshots.errors import SnapshotNotFound
+from tests.snapshots.cli_kit import Cli
+
+
+def test_storage_options_reach_the_filesystem(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+
+    class Store:
+        @staticmethod
+        def at(uri: str, storage_options: dict[str, Any] | None) -> None:
+            seen.update(storage_options or {})
+            raise SnapshotNotFound(uri)
+
+    monkeypatch.setattr(options, "SnapshotStore", Store)
+    arguments = ["endpoint_url=http://localhost:9000/a=b", "anon=true", 'client_kwargs={"region_name": "x"}', "secret="]
+
+    cli("inspect", "s3://bucket/enrich", *(part for text in arguments for part in ("--storage-option", text)))
+
+    assert seen == {
+        "endpoint_url": "http://localhost:9000/a=b",
+        "anon": True,
+        "client_kwargs": {"region_name": "x"},
+        "secret": "",
+    }
+
+
+def run_without(package: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    program = f"import sys; sys.modules[{package!r}] = None; from snapshots.cli import main; main()"
+    return subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("package", ["jinja2", "packaging", "rich", "typer"])
+def test_the_command_line_says_which_extra_is_missing(package: str) -> None:
+    ended = run_without(package, "doctor")
+
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.count("\n") == 1
+    assert f"needs {package}" in ended.stderr
+    assert "pip install 'keygroups[cli]'" in ended.stderr
+
+
+def test_help_works_without_the_extra() -> None:
+    ended = run_without("typer", "--help")
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert all(command.callback.__name__ in ended.stdout for command in app.app.registered_commands)
+    assert "pip install 'keygroups[cli]'" in ended.stdout
+
+
+def test_main_reads_the_arguments_of_the_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], uri: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["keygroups", "inspect", uri, "--json"])
+
+    with pytest.raises(SystemExit) as leaving:
+        main()
+
+    assert leaving.value.code in {None, 0}
+    assert json.loads(capsys.readouterr().out)["version"] == 1

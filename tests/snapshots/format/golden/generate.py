@@ -1,0 +1,183 @@
+"""Makes the golden snapshot of the present format version, once: what was released must stay readable for ever.
+
+python -m tests.snapshots.format.golden.generate
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from keygroups import KeyGroupRange, ListState, MapState, ReducingState, ValueState, key_group_of
+from keygroups.state import MISSING, MemoryBackend, Transaction, identity_of
+from keygroups.state.timers import TIMER_STATES, Timer
+from snapshots import InFlightElement, OperatorStateCut, SnapshotStore, SubtaskSnapshot
+from snapshots.format import compression
+from snapshots.format.manifest import FORMAT_VERSION
+
+FOLDER = Path(__file__).parent
+OPERATOR_ID = "golden"
+G = 8
+
+STATES = (
+    ValueState("count", pa.int64()),
+    ValueState("profile"),
+    ValueState("place", pa.struct([("name", pa.string()), ("tags", pa.list_(pa.string())), ("at", pa.float32())])),
+)
+KEYS: tuple[Any, ...] = ("a", "b", "c", "d", 1, 1.0, True, ("a", 2), b"raw", dt.date(2026, 1, 2))
+FIRST: dict[str, dict[Any, Any]] = {
+    "count": {f"key {number}": number for number in range(12)},
+    "profile": {
+        key: {"n": n, "at": dt.datetime(2026, 1, 2, tzinfo=dt.UTC), "price": Decimal("1.20"), "tags": {n}, "big": 2**70}
+        for n, key in enumerate(KEYS)
+    },
+    "place": {"a": {"name": "A", "tags": ["x", None], "at": 1.5}, "b": None},
+}
+CHANGES: dict[str, dict[Any, Any]] = {"count": {"key 1": -1, "key 2": MISSING, "new": 5}, "profile": {1.0: "float"}}
+ELEMENTS = (
+    InFlightElement(0, 0, value={"id": 1}, timestamp=5, key="a", key_group=key_group_of("a", G), element_id="e0"),
+    InFlightElement(0, 1, is_watermark=True, timestamp=7),
+    InFlightElement(
+        0, 2, completed=True, value=2, key="b", key_group=key_group_of("b", G), element_id="e2", attempt=2, outputs=(3,)
+    ),
+    InFlightElement(0, 3, value="without a key", element_id="e3", remaining=0.5, delay=0.25),
+)
+OPERATOR_STATE = OperatorStateCut("offsets", "split", (("topic", 1), ("topic", 2)))
+
+
+def write(root: Path) -> None:
+    """Write two versions: a whole one, and one with a delta, elements in flight and operator state."""
+    store = SnapshotStore(root, OPERATOR_ID)
+    backend = MemoryBackend(STATES, KeyGroupRange(0, G - 1))
+    for contents in (FIRST, CHANGES):
+        for state, values in contents.items():
+            for key, value in values.items():
+                backend.tables[state].put(key_group_of(key, G), identity_of(key), value)
+        store.write([_part(backend)], source_position={"offset": 42})
+
+
+CLICKS = ListState("clicks", pa.int64())
+PRICES = MapState("prices", pa.map_(pa.string(), pa.float64()))
+ANYTHING = MapState("anything")
+HIGHEST = ReducingState("highest", max, pa.int64())
+ENTRY_STATES = (CLICKS, PRICES, ANYTHING, HIGHEST)
+MANY = {"x": 1.5, **{str(number): float(number) for number in range(20)}}
+
+
+def write_entries(root: Path) -> None:
+    """Write states of many entries: a whole version, and one with a delta that appends, replaces and removes."""
+    store = SnapshotStore(root, OPERATOR_ID)
+    backend = MemoryBackend(ENTRY_STATES, KeyGroupRange(0, G - 1))
+    for version in (1, 2):
+        for key in ("a", "b"):
+            transaction = Transaction(backend, key, key_group_of(key, G))
+            if version == 1:
+                transaction.state(CLICKS).update(range(20))
+                transaction.state(PRICES).put_all(MANY)
+                # A dict could not hold both of 1 and 1.0.
+                transaction.state(ANYTHING).put_all([(1.0, "float"), (("t", 2), [1]), *((n, n) for n in range(9))])
+                transaction.state(HIGHEST).add(7)
+            elif key == "a":
+                transaction.state(CLICKS).add(20)
+                transaction.state(PRICES).remove("x")
+            else:
+                transaction.state(CLICKS).update([1, 2])
+                transaction.state(ANYTHING).clear()
+            transaction.commit()
+        store.write([_part(backend)])
+
+
+def write_compressed(root: Path) -> None:
+    """Write the same as `write`, with manifests that are stored as large ones are."""
+    before, compression.COMPRESSED_FROM_BYTES = compression.COMPRESSED_FROM_BYTES, 0
+    try:
+        write(root)
+    finally:
+        compression.COMPRESSED_FROM_BYTES = before
+
+
+OUTPUTS = pa.table(
+    {
+        "id": pa.array([1, 2], pa.int64()),
+        "at": pa.array([0, None], pa.timestamp("us", "UTC")),
+        "tags": pa.array([["x"], None], pa.list_(pa.string())),
+    }
+)
+
+
+def write_outputs(root: Path) -> None:
+    """Write outputs that are to be delivered: a version that has some, and one that has none of the same schema."""
+    store = SnapshotStore(root, OPERATOR_ID)
+    backend = MemoryBackend(STATES, KeyGroupRange(0, G - 1))
+    for outputs in (OUTPUTS, OUTPUTS.slice(OUTPUTS.num_rows)):
+        pending = store.begin()
+        pending.commit([pending.write_subtask(_part(backend), outputs)])
+    (root / OPERATOR_ID / "latest").unlink()
+
+
+NOW = 2_000_000_000_000
+"""The processing time of the snapshot with timers and values that expire, in milliseconds."""
+
+VISITS = ListState("visits", pa.int64(), ttl=100)
+NAME = ValueState("name", ttl=100)
+TIMED_STATES = (VISITS, NAME, *TIMER_STATES.values())
+TIMER_ELEMENTS = (
+    InFlightElement(0, 0, value=Timer(5, True), timestamp=5, key="a", key_group=key_group_of("a", G), element_id="e0"),
+    InFlightElement(0, 1, value=Timer(NOW, False), key="b", key_group=key_group_of("b", G), element_id="e1", attempt=2),
+    InFlightElement(0, 2, is_watermark=True, timestamp=7),
+)
+
+
+def write_timed(root: Path) -> None:
+    """Write values that expire and timers: a whole version, and one with a delta; some elements expire in between."""
+    now = NOW
+    store = SnapshotStore(root, OPERATOR_ID)
+    backend = MemoryBackend(TIMED_STATES, KeyGroupRange(0, G - 1), wall_time=lambda: now)
+    for version in (1, 2):
+        for number in range(30 if version == 1 else 2):
+            key = f"key {number}"
+            transaction = Transaction(backend, key, key_group_of(key, G))
+            transaction.state(VISITS).add_all([version, number])
+            transaction.state(NAME).update(key)
+            for timers in TIMER_STATES.values():
+                transaction.state(timers).put(number, None)
+            transaction.commit()
+            now += 1000
+        now += 60_000
+        store.write([replace(_part(backend), in_flight=TIMER_ELEMENTS, wall_time=now)])
+
+
+def _part(backend: MemoryBackend) -> SubtaskSnapshot:
+    return SubtaskSnapshot(
+        subtask_index=0,
+        parallelism=1,
+        max_parallelism=G,
+        hash="xxhash64",
+        states=backend.cut(),
+        in_flight=ELEMENTS,
+        operator_states=(OPERATOR_STATE,),
+        watermark=3,
+    )
+
+
+if __name__ == "__main__":
+    made = 0
+    for name, writes in (
+        ("v", write),
+        ("entries-v", write_entries),
+        ("timed-v", write_timed),
+        ("outputs-v", write_outputs),
+        ("compressed-v", write_compressed),
+    ):
+        name = f"{name}{FORMAT_VERSION}"
+        if not (FOLDER / name).exists():
+            writes(FOLDER / name)
+            made += 1
+    if not made:
+        sys.exit("a golden snapshot is never written again; a new format version, or feature, has its own")

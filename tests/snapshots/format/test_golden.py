@@ -1,0 +1,149 @@
+"""Snapshots of every format version that was ever released, as they were written then."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from keygroups.state import MISSING, identity_of
+from keygroups.state.timers import TIMER_STATES
+from snapshots import SnapshotStore
+from snapshots.format.parquet import ParquetReader
+from snapshots.format.schema_text import decode_schema
+from tests.snapshots.format.golden import generate
+
+VERSIONS = sorted(path.name for path in generate.FOLDER.glob("v*"))
+
+
+@pytest.fixture(params=VERSIONS)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotStore:
+    shutil.copytree(generate.FOLDER / request.param, tmp_path / "golden")
+    return SnapshotStore(tmp_path / "golden", generate.OPERATOR_ID)
+
+
+def expected(version: int) -> dict[str, dict[Any, Any]]:
+    content = {
+        state: {identity_of(key): value for key, value in values.items()} for state, values in generate.FIRST.items()
+    }
+    for state, changes in generate.CHANGES.items() if version == 2 else ():
+        for key, value in changes.items():
+            content[state][identity_of(key)] = value
+    return {state: {k: v for k, v in values.items() if v is not MISSING} for state, values in content.items()}
+
+
+def test_there_is_one_of_the_first_version() -> None:
+    assert VERSIONS[0] == "v1"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_it_is_sound_and_reads_as_it_was_written(store: SnapshotStore, version: int) -> None:
+    snapshot = store.load(version)
+    found: dict[str, dict[Any, object]] = {state.name: {} for state in generate.STATES}
+    for subtask in range(2):
+        for state, groups in snapshot.restore(subtask, 2).states(generate.STATES).items():
+            for group in groups.values():
+                found[state] |= group.load()
+
+    assert store.verify(version).ok
+    assert found == expected(version)
+    assert snapshot.source_position == {"offset": 42}
+    queue = snapshot.restore(0, 1).queue()
+    assert (queue.elements, queue.watermark) == (generate.ELEMENTS, 3)
+    assert snapshot.restore(0, 1).operator_state("offsets") == list(generate.OPERATOR_STATE.items)
+
+
+def test_it_can_be_continued(store: SnapshotStore) -> None:
+    assert store.repartition(2).version == 3
+    assert store.compact().version == 4
+    assert store.load(4).to_arrow("count").num_rows == len(expected(2)["count"])
+
+
+def test_files_of_a_compacted_snapshot_are_read_by_anything_that_reads_parquet(
+    store: SnapshotStore, tmp_path: Path
+) -> None:
+    snapshot = store.compact()
+    (file,) = snapshot.manifest.files_of("keyed", state="count")
+    path = str(tmp_path / "golden" / generate.OPERATOR_ID / file.path)
+    frame = pd.read_parquet(path)
+    rows = duckdb.sql(f"SELECT key, value FROM read_parquet('{path}')").fetchall()
+
+    for found in (
+        dict(zip(frame["key"], frame["value"], strict=True)),
+        dict(rows),
+        {row["key"]: row["value"] for row in pq.read_table(path).to_pylist()},
+    ):
+        assert found == expected(2)["count"]
+    (file,) = snapshot.manifest.files_of("keyed", state="place")
+    path = str(tmp_path / "golden" / generate.OPERATOR_ID / file.path)
+    assert duckdb.sql(f"SELECT value.tags[1] FROM read_parquet('{path}') WHERE key = 'a'").fetchall() == [("x",)]
+
+
+def test_a_snapshot_with_deltas_is_read_as_one_table(store: SnapshotStore) -> None:
+    table = store.load(2).to_arrow("count")
+    assert table.schema.names == ["key_group", "key", "value"]
+    rows = duckdb.from_arrow(table).project("key, value").fetchall()
+
+    assert dict(rows) == expected(2)["count"]
+    assert dict(zip(table.to_pandas()["key"], table.to_pandas()["value"], strict=True)) == expected(2)["count"]
+
+
+def test_lists_and_maps_read_as_they_were_written(tmp_path: Path) -> None:
+    shutil.copytree(generate.FOLDER / "entries-v1", tmp_path / "golden")
+    snapshot = SnapshotStore(tmp_path / "golden", generate.OPERATOR_ID).load(2)
+    found: dict[str, dict[Any, Any]] = {}
+    for state, groups in snapshot.restore(0, 1).states(generate.ENTRY_STATES).items():
+        found[state] = {}
+        for group in groups.values():
+            found[state] |= group.load()
+
+    assert {file.kind for file in snapshot.manifest.files_of("keyed", "delta")} == {"keyed", "delta"}
+    assert {key: list(clicks) for key, clicks in found["clicks"].items()} == {"a": [*range(21)], "b": [1, 2]}
+    assert dict(found["prices"]["b"]) == generate.MANY
+    assert dict(found["prices"]["a"]) == {key: price for key, price in generate.MANY.items() if key != "x"}
+    assert found["anything"].keys() == {"a"}
+    anything = found["anything"]["a"]
+    assert [anything[identity_of(key)] for key in (1, 1.0, ("t", 2))] == [1, "float", [1]]
+    assert found["highest"] == {"a": 7, "b": 7}
+
+
+def test_timers_and_values_that_expire_read_as_they_were_written(tmp_path: Path) -> None:
+    shutil.copytree(generate.FOLDER / "timed-v1", tmp_path / "golden")
+    snapshot = SnapshotStore(tmp_path / "golden", generate.OPERATOR_ID).load(2)
+    restore = snapshot.restore(0, 1)
+    now = generate.NOW + 118_000
+    found: dict[str, dict[Any, Any]] = {}
+    for state, groups in restore.states(generate.TIMED_STATES, now).items():
+        found[state] = {key: content for group in groups.values() for key, content in group.load().items()}
+
+    assert set(snapshot.manifest.required_features) == {"delta", "entries", "operator_state", "timers", "ttl"}
+    visits = {key: [visit.value for visit in held if visit.expires_at > now] for key, held in found["visits"].items()}
+    assert visits == {"key 0": [2, 0], "key 1": [2, 1]} | {f"key {n}": [1, n] for n in range(19, 30)}
+    assert {key: name.expires_at for key, name in found["name"].items()} == {
+        f"key {n}": generate.NOW + 100_000 + (1000 * n if n > 1 else 90_000 + 1000 * n) for n in (0, 1, *range(19, 30))
+    }
+    for state in TIMER_STATES:
+        assert {key: list(timers) for key, timers in found[state].items()} == {f"key {n}": [n] for n in range(30)}
+    assert restore.queue().elements == generate.TIMER_ELEMENTS
+
+
+def test_outputs_read_as_they_were_written(tmp_path: Path) -> None:
+    shutil.copytree(generate.FOLDER / "outputs-v1", tmp_path / "golden")
+    store = SnapshotStore(tmp_path / "golden", generate.OPERATOR_ID)
+
+    for version, outputs in ((1, [generate.OUTPUTS]), (2, [])):
+        snapshot = store.load(version)
+        assert snapshot.manifest.output_schema is not None
+        assert decode_schema(snapshot.manifest.output_schema) == generate.OUTPUTS.schema
+        files = snapshot.manifest.files_of("output")
+        assert [ParquetReader(snapshot.folder, file).read_all() for file in files] == outputs
+
+
+def test_snapshots_from_before_schemas_were_stored_with_outputs_say_that_they_do_not_know(tmp_path: Path) -> None:
+    shutil.copytree(generate.FOLDER / "v1", tmp_path / "golden")
+    assert SnapshotStore(tmp_path / "golden", generate.OPERATOR_ID).load(1).manifest.output_schema is None

@@ -1,0 +1,117 @@
+"""The export of a state or of what is in flight, for programs and for people."""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import json
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from keygroups import ConfigError
+from snapshots import Snapshot, SnapshotStore
+from snapshots.inspection import export
+from snapshots.inspection.export import plain
+from tests.snapshot_kit import new_store, parts, record, words
+from tests.snapshots.inspection.kit import EVERYTHING, NAN, rows_of
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_an_export_for_programs_has_the_columns_of_the_state(
+    versions: list[Snapshot], tmp_path: Path, ending: str
+) -> None:
+    snapshot, path = versions[-1], tmp_path / f"state.{ending}"
+    for name in snapshot.state_names:
+        told: list[tuple[int, int]] = []
+
+        count = export(snapshot, name, path, progress=lambda done, total, told=told: told.append((done, total)))
+
+        table = pq.read_table(path) if ending == "parquet" else pa.ipc.open_file(path).read_all()
+        assert rows_of(table) == rows_of(snapshot.to_arrow(name))
+        assert table.num_rows == count
+        assert all(0 < done <= total for done, total in told)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_an_export_for_people_decodes_msgpack(versions: list[Snapshot], tmp_path: Path) -> None:
+    snapshot = versions[-1]
+    export(snapshot, "profile", tmp_path / "profile.jsonl")
+    export(snapshot, "profile", tmp_path / "profile.csv")
+
+    lines = [json.loads(line) for line in (tmp_path / "profile.jsonl").read_text().splitlines()]
+    with (tmp_path / "profile.csv").open(newline="") as file:
+        cells = list(csv.DictReader(file))
+    assert len(lines) == len(cells) == snapshot.to_arrow("profile").num_rows
+    for line, cell in zip(lines, cells, strict=True):
+        assert set(line) == {"key_group", "key", "value"}
+        assert line["value"]["seen"][1] is None
+        assert json.loads(cell["value"]) == line["value"]
+        assert int(cell["key_group"]) == line["key_group"]
+
+
+def test_in_flight_elements_are_exported_too(tmp_path: Path) -> None:
+    snapshot = new_store().write(parts({}, in_flight=[record("a", 0), record(None, 1, channel=0), record("b", 2)]))
+
+    assert export(snapshot, None, tmp_path / "all.jsonl") == 3
+    assert export(snapshot, None, tmp_path / "keyed.jsonl", key_groups=EVERYTHING) == 2
+
+    lines = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    assert sorted(str(line["value"]["key"]) for line in lines) == ["None", "a", "b"]
+
+
+def test_an_export_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    store = SnapshotStore(tmp_path / "store", "enrich")
+    snapshot = store.write(parts({"count": dict.fromkeys(words(300), 1)}))
+    target = tmp_path / "state.csv"
+    target.write_text("before")
+    for file in (tmp_path / "store").glob("enrich/data/*/keyed-count-8-*.parquet"):
+        file.write_bytes(b"damaged")
+
+    with pytest.raises(Exception, match="damaged"):
+        export(snapshot, "count", target)
+
+    assert target.read_text() == "before"
+    assert {file.name for file in tmp_path.iterdir()} == {"store", "state.csv"}
+
+
+@pytest.mark.parametrize(("path", "message"), [("x.xlsx", "use one of .arrow, .csv"), ("gone/x.csv", "does not exist")])
+def test_a_target_that_cannot_be_is_named(tmp_path: Path, path: str, message: str) -> None:
+    snapshot = new_store().write(parts({"count": {"a": 1}}))
+
+    with pytest.raises(ConfigError, match=message):
+        export(snapshot, "count", tmp_path / path)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({"a": [1, 2.5, None]}, {"a": [1, 2.5, None]}),
+        ({1: "a"}, [[1, "a"]]),
+        ((b"\x00", {3, 1}), ["AA==", [1, 3]]),
+        ([NAN, float("-inf")], ["nan", "-inf"]),
+        (dt.datetime(2026, 1, 2, tzinfo=dt.UTC), "2026-01-02T00:00:00+00:00"),
+        (dt.timedelta(hours=1), "1:00:00"),
+        (Decimal("1.50"), "1.50"),
+        (2**70, 2**70),
+    ],
+)
+def test_every_value_has_a_form_in_json(value: object, expected: object) -> None:
+    assert plain(value) == expected
+    assert json.loads(json.dumps(plain(value), allow_nan=False)) == expected
+
+
+@pytest.mark.parametrize(
+    ("target", "message"), [("folder.csv", "a folder"), ("file/state.csv", "cannot be written to")]
+)
+def test_a_target_with_something_in_its_way_is_named(tmp_path: Path, target: str, message: str) -> None:
+    snapshot = new_store().write(parts({"count": {"a": 1}}))
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "file").touch()
+
+    with pytest.raises(ConfigError, match=message):
+        export(snapshot, "count", tmp_path / target)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder.csv"]

@@ -1,0 +1,100 @@
+"""The store: its root, its operators and its versions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from keygroups import ConfigError
+from snapshots import FolderMoved, SnapshotCorrupted, SnapshotNotFound, SnapshotStore
+from snapshots.format.manifest import manifest_name
+from tests.snapshot_kit import content_of, new_store, parts
+from tests.snapshots.snapshot_content import CONTENT, position
+
+
+class TestVersions:
+    def test_an_empty_store_has_no_snapshot(self, store: SnapshotStore) -> None:
+        assert store.versions() == []
+        assert store.latest() is None
+        assert store.begin().version == 1
+        for use in (store.verify, lambda: store.repartition(2), lambda: store.load(1)):
+            with pytest.raises(SnapshotNotFound) as missing:
+                use()
+            assert missing.value.uri == store.uri
+
+    def test_versions_count_from_one_and_each_stays_readable(self, store: SnapshotStore) -> None:
+        for number in range(12):
+            store.write(parts({"count": {"a": number}}), source_position=position(number))
+
+        assert store.versions() == list(range(1, 13))
+        assert [store.load(version).source_position for version in store.versions()] == list(map(position, range(12)))
+        latest = store.latest()
+        assert latest is not None
+        assert latest.version == 12
+        assert [latest.manifest.parent_version, store.load(1).manifest.parent_version] == [11, None]
+        with pytest.raises(SnapshotNotFound, match="version 13"):
+            store.load(13)
+
+    def test_other_files_beside_the_manifests_are_no_versions(self, store: SnapshotStore) -> None:
+        store.write(parts({}))
+        folder = store.begin().folder
+        for name in (".5f0e.tmp", "7.json", f"{8:020d}.json.bak", f"{9:021d}.json", "README"):
+            folder.create(f"manifests/{name}", b"")
+
+        assert store.versions() == [1]
+
+    def test_two_operators_share_a_root(self, tmp_path: Path) -> None:
+        one, two = SnapshotStore(tmp_path, "one"), SnapshotStore(tmp_path, "two")
+        one.write(parts({"count": {"a": 1}}))
+
+        assert two.latest() is None
+        assert SnapshotStore.at(tmp_path / "one").versions() == [1]
+
+    def test_a_snapshot_may_be_moved_with_its_root(self, tmp_path: Path) -> None:
+        new_store(str(tmp_path / "here")).write(parts(CONTENT))
+        (tmp_path / "here").rename(tmp_path / "there")
+
+        assert content_of(new_store(str(tmp_path / "there")).load(1)) == CONTENT
+
+    @pytest.mark.parametrize(
+        ("uri", "operator_id", "folder"),
+        [
+            ("memory://", "enrich", "memory:///enrich"),
+            ("memory://root/", "enrich", "memory:///root/enrich"),
+            ("file:///", "enrich", "file:///enrich"),
+            ("/", "enrich", "file:///enrich"),
+            ("/root//", "a.b-c_1", "file:///root/a.b-c_1"),
+        ],
+    )
+    def test_a_root_may_be_written_in_many_ways(self, uri: str, operator_id: str, folder: str) -> None:
+        assert SnapshotStore(uri, operator_id).uri == folder
+        assert SnapshotStore.at(folder).uri == folder
+        assert SnapshotStore.at(folder + "/").operator_id == operator_id
+
+    def test_a_relative_path_is_a_root_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        SnapshotStore("snapshots", "enrich").write(parts({}))
+
+        assert SnapshotStore.at("snapshots/enrich").versions() == [1]
+        monkeypatch.chdir(tmp_path / "snapshots")
+        assert SnapshotStore.at("enrich").versions() == [1]
+
+    @pytest.mark.parametrize("operator_id", ["", ".", "..", "a/b", "../b", "a b", ".hidden", "ä", "a" * 256, "a\n"])
+    def test_an_operator_id_is_the_name_of_a_folder(self, operator_id: str) -> None:
+        with pytest.raises(ConfigError, match="operator_id"):
+            SnapshotStore("memory://root", operator_id)
+
+    def test_a_manifest_under_another_version_or_operator_is_not_believed(self) -> None:
+        store, other = new_store(), SnapshotStore("memory://elsewhere", "other")
+        folder = store.write(parts({})).folder
+        data = folder.read(manifest_name(1))
+        folder.create(manifest_name(2), data)
+        other.begin().folder.create(manifest_name(1), data)
+
+        for use in (lambda: store.load(2), store.latest, store.begin, lambda: store.repartition(1)):
+            with pytest.raises(SnapshotCorrupted, match="moved or renamed"):
+                use()
+        with pytest.raises(FolderMoved, match="'enrich'"):
+            other.latest()
+        assert store.load(1).version == 1

@@ -1,0 +1,147 @@
+"""A folder without a snapshot that is the wrong one: what lies around it is said."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from keygroups import ConfigError
+from snapshots import FolderMoved, IncompatibleSnapshot, SnapshotNotFound, SnapshotStore
+from snapshots.surroundings import NEIGHBOURS_MAX
+from snapshots.testing import CountingFolder
+from tests.snapshot_kit import content_of, parts
+from tests.snapshots.aged_operator import folder_of
+from tests.snapshots.cli_kit import Cli
+
+CONTENT = {"count": {"a": 1}}
+
+
+@pytest.fixture(params=["memory", "local"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A folder with the snapshots of the operator `visits`."""
+    root = str(tmp_path / "state") if request.param == "local" else f"memory://{uuid.uuid4().hex}/state"
+    SnapshotStore(root, "visits").write(parts(CONTENT))
+    return root
+
+
+def test_a_store_within_an_operators_folder_is_refused_before_anything_is_written(root: str) -> None:
+    store = SnapshotStore(f"{root}/visits", "visits")
+
+    uses: list[Callable[[], object]] = [
+        store.latest,
+        store.begin,
+        lambda: store.write(parts(CONTENT)),
+        lambda: store.claim(parallelism=1),
+        lambda: store.bootstrap({}, parallelism=1),
+        lambda: SnapshotStore(root, "visits").copy_to(store),
+    ]
+    for use in uses:
+        with pytest.raises(ConfigError, match="operator 'visits' itself") as refused:
+            use()
+    assert f"SnapshotStore.at('{SnapshotStore(root, 'visits').uri}')" in str(refused.value)
+    assert folder_of(store).files() == []
+
+
+def test_what_there_is_around_is_in_the_error(root: str, cli: Cli) -> None:
+    visits = SnapshotStore(root, "visits").uri
+    wrong = {f"{root}/visit": 3, root: 3, f"{root}/visits/visits": 3}
+    for uri, code in wrong.items():
+        store = SnapshotStore.at(uri)
+        for use in (store.load, store.verify, store.edit, store.collect_garbage, store.compact):
+            with pytest.raises(SnapshotNotFound) as missing:
+                use()
+            assert missing.value.nearby == (visits,)
+        if root.startswith("memory"):
+            continue
+        for command in (["inspect"], ["verify"], ["gc"], ["report", "-o", "unused.html"]):
+            answer = cli(*command, uri)
+            assert (answer.code, answer.out) == (code, "")
+            assert visits in answer.err
+
+
+def test_an_operator_that_begins_empty_beside_others_says_so(root: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="snapshots"):
+        assert SnapshotStore(root, "visit").latest() is None
+
+    (record,) = caplog.records
+    assert SnapshotStore(root, "visits").uri in record.getMessage()
+    assert SnapshotStore(root, "visit").uri in record.getMessage()
+
+
+def test_an_operator_that_is_the_first_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "state" / "of others").mkdir(parents=True)
+    with caplog.at_level(logging.WARNING, logger="snapshots"):
+        assert SnapshotStore(tmp_path / "state", "visits").latest() is None
+        SnapshotStore(tmp_path / "state", "visits").write(parts(CONTENT))
+
+    assert caplog.records == []
+
+
+def test_what_is_looked_at_is_bounded_and_only_once_there_is_nothing(tmp_path: Path) -> None:
+    for number in range(NEIGHBOURS_MAX + 5):
+        SnapshotStore(tmp_path, f"other_{number:02}").write(parts({}))
+    store = SnapshotStore(tmp_path, "visits")
+    with pytest.raises(SnapshotNotFound) as missing:
+        store.load()
+    assert len(missing.value.nearby) == NEIGHBOURS_MAX
+
+    folder = CountingFolder(folder_of(store))
+    store = SnapshotStore.on(folder)
+    store.write(parts({}))
+    folder.reset()
+    store.latest()
+    assert folder.operations == {"read": 2, "exists": 2, "names": 1}
+
+
+class TestMovedFolders:
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> SnapshotStore:
+        store = SnapshotStore(tmp_path, "visits")
+        store.write(parts(CONTENT))
+        return store
+
+    @pytest.mark.parametrize("is_copied", [False, True])
+    def test_a_folder_under_another_name_is_no_damage(
+        self, store: SnapshotStore, tmp_path: Path, cli: Cli, is_copied: bool
+    ) -> None:
+        for file in folder_of(store).files():
+            path = tmp_path / "orders" / file.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes((tmp_path / "visits" / file.name).read_bytes())
+        if not is_copied:
+            (tmp_path / "visits").rename(tmp_path / "gone")
+        orders = SnapshotStore(tmp_path, "orders")
+
+        for use in (orders.latest, orders.verify, orders.begin, orders.collect_garbage):
+            with pytest.raises(FolderMoved) as moved:
+                use()
+        assert isinstance(moved.value, IncompatibleSnapshot)
+        assert (moved.value.uri, moved.value.operator_id) == (orders.uri, "visits")
+        assert "damage" not in str(moved.value)
+        answer = cli("verify", f"{tmp_path}/orders")
+        assert answer.code == 1
+        assert f"keygroups copy {store.uri} {orders.uri}" in answer.err
+
+    def test_what_the_error_says_helps(self, store: SnapshotStore, tmp_path: Path, cli: Cli) -> None:
+        (tmp_path / "visits").rename(tmp_path / "orders")
+        with pytest.raises(FolderMoved):
+            SnapshotStore(tmp_path, "orders").latest()
+
+        (tmp_path / "orders").rename(tmp_path / "visits")
+        assert cli("verify", f"{tmp_path}/visits").code == 0
+        assert cli("copy", f"{tmp_path}/visits", f"{tmp_path}/orders").code == 0
+        copied = SnapshotStore(tmp_path, "orders").latest()
+        assert copied is not None
+        assert content_of(copied)["count"] == {"a": 1}
+
+    def test_a_folder_that_is_moved_with_its_name_goes_on(self, store: SnapshotStore, tmp_path: Path) -> None:
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "visits").rename(tmp_path / "elsewhere" / "visits")
+
+        moved = SnapshotStore(tmp_path / "elsewhere", "visits")
+        assert moved.verify().ok
+        assert moved.write(parts({})).version == 2
