@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 import socket
+import stat
 import sys
 import threading
 import time
@@ -22,6 +23,9 @@ from async_op.hosting.loop_thread import new_event_loop
 from async_op.hosting.placement import Address
 from async_op.hosting.places import Place, leave, sweep
 from async_op.hosting.server import Server
+
+LOG_BYTES_MAX = 64 * 2**20
+"""A longer log is begun anew: a function that prints something for each call must not fill the disk in a week."""
 
 _LOCK_SECONDS = 2 * CLOSE_SECONDS + 5.0
 """For so long a new host waits for the one that it replaces."""
@@ -45,6 +49,8 @@ class Instructions:
         The address of this machine on which it listens on TCP, too.
     watched : int or None
         A descriptor that becomes readable when the process is to end, such as the daemon's or the JVM's pidfd.
+    prepare : callable or None
+        Called before the blueprint is read, so that the process has what its function finds where it was started.
     """
 
     place: Place
@@ -53,6 +59,7 @@ class Instructions:
     residence: Residence
     interface: str | None = None
     watched: int | None = None
+    prepare: Callable[[], object] | None = None
 
 
 def live(instructions: Instructions, ready: Callable[[Address], None]) -> None:
@@ -88,6 +95,8 @@ def _lock(place: Place) -> int:
 
 
 async def _live(instructions: Instructions, ready: Callable[[Address], None]) -> None:
+    if instructions.prepare is not None:
+        instructions.prepare()
     host = Host(pickle.loads(instructions.blueprint), instructions.residence)  # noqa: S301 - the driver's own
     server = Server(host, instructions.secret)
     address = await _listen(server, instructions)
@@ -129,7 +138,16 @@ async def _beat(residence: Residence) -> None:
     while True:
         signal.setitimer(signal.ITIMER_REAL, residence.lease_seconds)
         faulthandler.dump_traceback_later(0.75 * residence.patience_seconds, file=sys.stderr)
+        _bound_log(sys.stderr.fileno())
         await asyncio.sleep(BEAT_SECONDS)
+
+
+def _bound_log(log: int) -> None:
+    """Begin a log anew that has become too long; it is open for appending."""
+    found = os.fstat(log)
+    if stat.S_ISREG(found.st_mode) and found.st_size > LOG_BYTES_MAX:
+        os.ftruncate(log, 0)
+        os.write(log, f"(what stood here was over {LOG_BYTES_MAX >> 20} MiB and is gone)\n".encode())
 
 
 def _exit(place: Place) -> None:

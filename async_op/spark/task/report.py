@@ -56,12 +56,20 @@ class SubtaskReport:
         Its part of the epoch's.
     times : SubtaskTimes
         What the next epoch has to know.
+    fallback : str or None
+        Why the operator ran in the task.
     """
 
     part: Part
     address: Address | None
     metrics: EpochMetrics
     times: SubtaskTimes
+    fallback: str | None = None
+
+    @property
+    def subtask_index(self) -> int:
+        """The subtask."""
+        return self.part.subtask_index
 
     @property
     def handle(self) -> SubtaskHandle:
@@ -70,28 +78,51 @@ class SubtaskReport:
         return written.handle
 
 
-Report: TypeAlias = SubtaskReport | KeyGroupsError
+@dataclass(frozen=True, slots=True)
+class SubtaskFailure:
+    """Why a subtask could not do its part.
+
+    Attributes
+    ----------
+    subtask_index : int
+        The subtask.
+    address : Address or None
+        Where a host is that it has reached: the driver is to end it.
+    error : KeyGroupsError
+        What went wrong.
+    """
+
+    subtask_index: int
+    address: Address | None
+    error: KeyGroupsError
+
+
+Report: TypeAlias = SubtaskReport | SubtaskFailure
 """What a subtask did, or why it could not."""
 
 
-def batch_of(subtask_index: int, report: Report) -> pa.RecordBatch:
+def batch_of(report: Report) -> pa.RecordBatch:
     """Return a report as the one row that its task yields."""
-    columns = [pa.array([subtask_index], pa.int32()), pa.array([pickle.dumps(report)], pa.binary())]
+    columns = [pa.array([report.subtask_index], pa.int32()), pa.array([pickle.dumps(report)], pa.binary())]
     return pa.RecordBatch.from_arrays(columns, schema=_ARROW_SCHEMA)
 
 
-def reports_in(rows: Iterable[Row]) -> list[SubtaskReport]:
-    """Return the reports of an epoch's tasks.
+def reports_in(rows: Iterable[Row]) -> list[Report]:
+    """Return the reports of an epoch's tasks."""
+    return [pickle.loads(row["report"]) for row in rows]  # noqa: S301 - from our own tasks
+
+
+def checked(reports: Iterable[Report]) -> list[SubtaskReport]:
+    """Return the reports of an epoch in which every subtask did its part.
 
     Raises
     ------
     KeyGroupsError
         What the first task that could not do its part reports.
     """
-    reports: list[SubtaskReport] = []
-    for row in rows:
-        report: Report = pickle.loads(row["report"])  # noqa: S301 - from our own task
-        if isinstance(report, KeyGroupsError):
-            raise report
-        reports.append(report)
-    return reports
+    found: list[SubtaskReport] = []
+    for report in reports:
+        if isinstance(report, SubtaskFailure):
+            raise report.error
+        found.append(report)
+    return found
