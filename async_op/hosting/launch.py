@@ -1,4 +1,4 @@
-"""Starts the process of a host, for a thread that must keep showing that it is alive."""
+"""Starts the process of a host, and gives the starting thread the chance to show signs of life meanwhile."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from async_op.hosting.resident import Instructions
 from async_op.hosting.sockets import TICK_SECONDS
 
 START_SECONDS = 60.0
-"""A host that has not begun to listen by then is given up."""
+"""A host that does not listen after this time is given up."""
 
 
 def launch(instructions: Instructions) -> Waiting[Address]:
-    """Start a host on this machine, in this process's group, with its limits and environment.
+    """Start a host on this machine; it inherits this process's group, limits and environment.
 
     Raises
     ------
     HostUnreachable
-        It does not start.
+        The process cannot be started, ends before it listens, or does not listen in time.
     """
     try:
         started = _Start(instructions)
     except OSError as error:
-        raise HostUnreachable(f"its process does not start: {error}") from error
+        raise HostUnreachable(f"the host's process does not start: {error}") from error
     waited = 0.0
     while not started.is_over(TICK_SECONDS):
         waited += TICK_SECONDS
         if waited > START_SECONDS:
             started.give_up()
-            raise HostUnreachable(f"its process does not listen after {START_SECONDS:.0f} s, see {started.log}")
+            raise HostUnreachable(f"the host does not listen after {START_SECONDS:.0f} s, see {started.log}")
         yield
     return started.address()
 
 
 def watch(pid: int) -> int | None:
-    """Return a descriptor by which a host sees that a process ends, or None where the system has no such thing."""
+    """Return a descriptor that becomes readable when a process ends, or None where the system cannot provide one."""
     if not hasattr(os, "pidfd_open"):
         return None
     try:
@@ -52,7 +52,7 @@ def watch(pid: int) -> int | None:
 
 
 class _Start:
-    """A process that is starting. One thread may call it."""
+    """The process of a host while it starts. One thread may call it."""
 
     def __init__(self, instructions: Instructions) -> None:
         self.log = instructions.place.log
@@ -76,21 +76,21 @@ class _Start:
         return not self._talking.is_alive()
 
     def give_up(self) -> None:
-        """Hang up: it ends when it finds nobody to tell its address."""
-        assert self._process.stdout is not None, "it is a pipe"
+        """Close the process's output: it ends when it cannot report its address."""
+        assert self._process.stdout is not None, "standard output is a pipe"
         self._process.stdout.close()
 
     def address(self) -> Address:
         if not self._answer:
-            raise HostUnreachable(f"its process ended as it started, see {self.log}")
-        answer = pickle.loads(self._answer)  # noqa: S301 - from the process that we have started
+            raise HostUnreachable(f"the host's process ended before it listened, see {self.log}")
+        answer = pickle.loads(self._answer)  # noqa: S301 - from the process that was started here
         if isinstance(answer, HostUnreachable):
             raise answer
         if isinstance(answer, Exception):
             raise HostUnreachable(str(HostFailed(f"{type(answer).__name__}: {answer}"))) from answer
-        assert isinstance(answer, Address), "it says nothing else"
+        assert isinstance(answer, Address), "a host reports an address or an error"
         return answer
 
     def _talk(self) -> None:
-        with suppress(OSError, ValueError):  # it has ended, or has been given up
+        with suppress(OSError, ValueError):  # the process has ended, or was given up
             self._answer = self._process.communicate(self._told)[0]

@@ -1,4 +1,4 @@
-"""The driver's side of hosts: where they are, that they live on, how they are, and their end."""
+"""The driver's side of hosting: it knows where the hosts are, renews their leases, asks how they are, and ends them."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ _RENEWALS_PER_LEASE = 4
 _ANSWER_SECONDS = 5.0
 
 _RETRY_SECONDS = 60.0
-"""A host that could not be reached is left alone for so long: there may be many, behind a network that lets none in."""
+"""Pause before the next try at a host that could not be reached: a firewall may hide many, and each try takes time."""
 
 _CONNECTIONS_AT_ONCE = 32
 """Connections are opened side by side: one machine that does not answer must not hold up the leases of the others."""
 
 
 class Overseer:
-    """Looks after the hosts of one generation. Any thread may call it; one of its own renews leases.
+    """Looks after the hosts of one generation. Any thread may call it; a thread of its own renews the leases.
 
-    A host that cannot be reached from here is nobody's fault: its next hello renews its lease, or it ends.
+    The network may keep the driver from a host that tasks can reach. Such a host lives on hellos, each of which renews
+    its lease; without them it ends.
 
     Parameters
     ----------
     generation : str
-        The hosts'.
+        The generation of the hosts.
     secret : bytes
-        Of the run.
+        The secret of the run.
     lease_seconds : float
-        The hosts'.
+        The length of the hosts' leases, which are renewed four times as often.
     """
 
     def __init__(self, generation: str, secret: bytes, lease_seconds: float = LEASE_SECONDS) -> None:
@@ -62,7 +63,7 @@ class Overseer:
             self._keep_channels_of(())
 
     def report(self, subtask: int, address: Address | None) -> None:
-        """Note where a subtask's host is, as its task has reported; None for one that ran in its task."""
+        """Note the address of a subtask's host, as its task reported it; None if the operator ran in the task."""
         with self._addresses_lock:
             if address is None:
                 self._addresses.pop(subtask, None)
@@ -70,21 +71,21 @@ class Overseer:
                 self._addresses[subtask] = address
 
     def poll(self) -> Mapping[int, Status]:
-        """Ask all hosts how they are; those that do not answer are left out."""
+        """Return the status of each subtask's host; hosts that do not answer are left out."""
         replies = self._ask(Poll())
         return {subtask: reply for subtask, reply in replies.items() if isinstance(reply, Status)}
 
     def committed(self, version: int) -> None:
-        """Tell all hosts that a version exists, so that one whose final cut it holds may go."""
+        """Tell all hosts that a version is committed: a host whose final cut belongs to it ends."""
         self._ask(Committed(self._generation, version))
 
     def stop(self, version: int) -> None:
-        """Tell all hosts to end, whatever is under way; those that are not reached end with their lease.
+        """Tell all hosts to end, even while calls are under way. A host that is not reached ends with its lease.
 
         Parameters
         ----------
         version : int
-            Of the newest manifest.
+            The version of the newest manifest.
         """
         self._ask(Stop(self._generation, Fence(version, DRIVER)))
 
@@ -93,7 +94,7 @@ class Overseer:
             self._ask(Renew(self._generation))
 
     def _ask(self, message: Message) -> dict[int, Reply]:
-        """Ask all hosts at once, and gather the answers that come in time."""
+        """Send a message to all hosts, then gather the replies that come within `_ANSWER_SECONDS`."""
         with self._asking:
             with self._addresses_lock:
                 addresses = dict(self._addresses)
@@ -146,7 +147,7 @@ class Overseer:
         return True
 
     def _answer(self, address: Address, until: float) -> Reply | None:
-        """Wait for an answer; one that comes too late must not be taken for that of the next question."""
+        """Wait for a reply. If it is late, hang up: otherwise it would be taken for the reply to the next message."""
         try:
             while (reply := self._channels[address].receive()) is None:
                 if time.monotonic() > until:

@@ -1,4 +1,4 @@
-"""Which host an epoch of a subtask is fed to: the one that lives, a new one, or (H7) one in the task itself."""
+"""Which host an epoch is fed to: the one that is running, a new one, or (H7) one inside the task."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Address(NamedTuple):
     Attributes
     ----------
     path : str
-        Of its Unix socket; reaches it on its own machine.
+        The path of its Unix socket, for feeders on the same machine.
     host, port : str, int
-        For others; port 0 if it does not listen on TCP.
+        Its TCP address, for feeders on other machines; the port is 0 if it does not listen on TCP.
     log : str
-        Its log file, for people.
+        The path of its log file, which error messages name.
     process : str
-        Its machine and process id, as ``machine:id``, for people.
+        Its machine and process id, as ``machine:id``, which progress reports name.
     """
 
     path: str
@@ -33,27 +33,27 @@ class Address(NamedTuple):
 
 
 class Ways(Protocol):
-    """How a task gets at hosts."""
+    """How a task reaches the host of its subtask, or starts one."""
 
     def known(self) -> Sequence[Address]:
-        """Return where a host of this subtask may be, the likeliest first."""
+        """Return the addresses at which a host of this subtask may listen, the likeliest first."""
         ...
 
     def connect(self, address: Address) -> Channel:
-        """Connect; raises `HostUnreachable`."""
+        """Connect to a host; raises `HostUnreachable` if none answers there."""
         ...
 
     def start(self) -> Waiting[Address]:
-        """Start a host on this machine, restored from the newest manifest; raises `HostUnreachable`."""
+        """Start a host on this machine, restored from the newest manifest; raises `HostUnreachable` if it cannot."""
         ...
 
     def in_task(self) -> Waiting[Channel]:
-        """Open the operator in the task, restored from the newest manifest, for this epoch only."""
+        """Open the operator inside the task, restored from the newest manifest, for this epoch only."""
         ...
 
 
 class Claimed(NamedTuple):
-    """A host that goes on with this feeder.
+    """A host that has accepted a feeder's hello.
 
     Attributes
     ----------
@@ -71,17 +71,17 @@ class Claimed(NamedTuple):
 
 
 def claim(ways: Ways, hello: Hello) -> Waiting[Claimed]:
-    """Find or start a host that goes on from the newest manifest, and claim it.
+    """Find or start a host whose content is that of the newest manifest, and claim it.
 
-    H7: where none can be reached or started, or one is busy with another attempt, the operator runs in the task for
-    this epoch, with the same results.
+    H7: if no host can be reached or started, or if a host is busy with another attempt, the operator runs inside the
+    task for this epoch. The results are the same.
 
     Raises
     ------
     FeederFenced
-        A newer attempt was there: nothing is started (H3).
-    KeyGroupsError
-        The operator has failed (H8); nothing is started that would hide it.
+        A newer attempt has claimed the host; nothing is started (H3).
+    Exception
+        What the operator failed with (H8). Nothing is started, because a fresh host would hide the failure.
     """
     for address in ways.known():
         feeder, is_busy = yield from _try(ways, address, hello)
@@ -100,7 +100,7 @@ def claim(ways: Ways, hello: Hello) -> Waiting[Claimed]:
 
 
 def _try(ways: Ways, address: Address, hello: Hello) -> Waiting[tuple[Feeder | None, bool]]:
-    """Return a feeder if a host goes on, and whether it is busy with another."""
+    """Return a feeder if the host accepts the hello, else None; and whether the host is busy with another feeder."""
     try:
         feeder = Feeder(ways.connect(address))
     except HostUnreachable:
@@ -121,5 +121,5 @@ def _try(ways: Ways, address: Address, hello: Hello) -> Waiting[tuple[Feeder | N
 def _in_task(ways: Ways, hello: Hello, reason: str) -> Waiting[Claimed]:
     feeder = Feeder((yield from ways.in_task()))
     refused = yield from feeder.hello(hello)
-    assert refused is None, "nobody else knows of it"
+    assert refused is None, "no other feeder knows this host"
     return Claimed(feeder, None, reason)

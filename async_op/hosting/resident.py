@@ -1,4 +1,4 @@
-"""A host as a process of its own: what it is told, its life, and its end, which is always bounded."""
+"""A host as a process of its own: its instructions, its life, and its end, which comes within a bounded time."""
 
 from __future__ import annotations
 
@@ -28,29 +28,30 @@ LOG_BYTES_MAX = 64 * 2**20
 """A longer log is begun anew: a function that prints something for each call must not fill the disk in a week."""
 
 _LOCK_SECONDS = 2 * CLOSE_SECONDS + 5.0
-"""For so long a new host waits for the one that it replaces."""
+"""How long a new host waits for the host that it replaces to end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Instructions:
-    """What a process is told at its start.
+    """What the process of a host is told when it starts.
 
     Attributes
     ----------
     place : Place
-        Its files.
+        Where the host has its socket, lock and log.
     secret : bytes
-        Of the run.
+        The secret of the run.
     blueprint : bytes
-        The driver's pickle.
+        The blueprint of the operator, as the driver pickled it.
     residence : Residence
-        Whose host it is.
+        Which subtask the host is for, and what it is restored from.
     interface : str or None
-        The address of this machine on which it listens on TCP, too.
+        The address of this machine on which the host also listens on TCP; None for the Unix socket only.
     watched : int or None
-        A descriptor that becomes readable when the process is to end, such as the daemon's or the JVM's pidfd.
+        A file descriptor that becomes readable when the host must end: the pidfd of the process that it must not
+        outlive.
     prepare : callable or None
-        Called before the blueprint is read, so that the process has what its function finds where it was started.
+        Called before the blueprint is read; gives the process what the user's function finds in the one that starts it.
     """
 
     place: Place
@@ -63,16 +64,18 @@ class Instructions:
 
 
 def live(instructions: Instructions, ready: Callable[[Address], None]) -> None:
-    """Be a host until its end; says where it listens once it does.
+    """Run a host until it ends, and end the process with it. Calls `ready` with its address once it listens.
 
     Raises
     ------
     HostUnreachable
-        There is another host in this place, or no socket.
+        Another host holds the lock of this place.
+    OSError
+        The Unix socket cannot be opened.
     """
     place = instructions.place
     held = _lock(place)
-    # What a function forks must not hold the place when this process has ended.
+    # A process that the function forks must not keep the lock after this process has ended.
     os.register_at_fork(after_in_child=lambda: os.close(held))
     try:
         sweep(place.folder)
@@ -89,7 +92,7 @@ def _lock(place: Place) -> int:
     until, pause = time.monotonic() + _LOCK_SECONDS, threading.Event()
     while (held := place.try_lock()) is None:
         if time.monotonic() > until:
-            raise HostUnreachable(f"another host has {place.lock}")
+            raise HostUnreachable(f"another host holds {place.lock}")
         pause.wait(0.02)
     return held
 
@@ -97,7 +100,7 @@ def _lock(place: Place) -> int:
 async def _live(instructions: Instructions, ready: Callable[[Address], None]) -> None:
     if instructions.prepare is not None:
         instructions.prepare()
-    host = Host(pickle.loads(instructions.blueprint), instructions.residence)  # noqa: S301 - the driver's own
+    host = Host(pickle.loads(instructions.blueprint), instructions.residence)  # noqa: S301 - pickled by the driver
     server = Server(host, instructions.secret)
     address = await _listen(server, instructions)
     loop = asyncio.get_running_loop()
@@ -123,17 +126,17 @@ async def _listen(server: Server, instructions: Instructions) -> Address:
     await server.listen_unix(path)
     port = 0
     if interface is not None:
-        with suppress(OSError):  # then it can be reached from its own machine only
+        with suppress(OSError):  # then only feeders on this machine can reach it
             port = await server.listen_tcp(interface)
     process = f"{socket.gethostname()}:{os.getpid()}"
     return Address(path, interface or "", port, str(instructions.place.log), process)
 
 
 async def _beat(residence: Residence) -> None:
-    """Wind up what ends the process if its loop does not come by again, whatever holds it.
+    """Put off the alarm that ends the process if something blocks its event loop.
 
-    The kernel's alarm ends it also where a function never gives up the interpreter lock. Before that the log gets the
-    stacks of all threads, for whoever wonders what it was.
+    The alarm is the kernel's, so it works even if a function never releases the interpreter lock. Before it goes off,
+    the stacks of all threads are written to the log, to show what blocks the loop.
     """
     while True:
         signal.setitimer(signal.ITIMER_REAL, residence.lease_seconds)
@@ -151,7 +154,7 @@ def _bound_log(log: int) -> None:
 
 
 def _exit(place: Place) -> None:
-    """End now: a thread that a function has left behind must not keep the process."""
+    """End the process at once: a thread that the function has left behind must not keep it alive."""
     faulthandler.cancel_dump_traceback_later()
     place.clear()
     leave(place.folder)

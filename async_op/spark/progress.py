@@ -1,4 +1,4 @@
-"""What one epoch did, as `AsyncPipeline.progress` and the log tell it."""
+"""What one epoch did, as `AsyncPipeline.progress` and the log show it."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ Kind = Literal["batch", "drain"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochMetrics:
-    """What the subtasks of an epoch count, all of them together; a manifest keeps it by the same names.
+    """Counters of an epoch, summed over its subtasks. The manifest stores them under the same names.
 
     Attributes
     ----------
     rows, outputs : int
         Input rows and output rows.
     calls, retries, timeouts, reinvoked : int
-        Calls made, those that were further attempts, elements whose time ran out, calls made again after a restore.
+        Calls made; calls that were further attempts; elements that timed out; elements called again after a restore.
     reemitted : int
-        Stored results that were taken over.
+        Restored elements whose stored outputs were emitted without a call.
     skipped, dead_letters : int
         Elements that failed for good; a dead letter is an output row, too.
     in_flight : int
-        Elements carried over to the next epoch.
+        Elements still in flight at the cut, which the next epoch takes over.
     oldest_call_milliseconds : int
-        For how long the oldest of them has been in its operator; of an epoch, the greatest of its subtasks'.
+        Age of the oldest of them at the cut; for an epoch, the greatest of its subtasks.
     state_rows, state_bytes : int
-        What was written of the keyed state: only what changed, as a rule.
+        Keyed state written: as a rule, only what changed.
     work_milliseconds, back_pressured_milliseconds : int
-        Spent on the epoch's rows, and of that without room for the next row; see `EpochMeasurement`.
+        Time spent on the epoch's rows, and the part of it without room for the next row; see `EpochMeasurement`.
     overtime_milliseconds : int
-        Spent at the end of the input, before `barrier_timeout` began, on waiting for what the epoch before had carried
-        over: only where operators run in their tasks.
+        Time spent at the end of the input, before `barrier_timeout` began, on waiting for calls that the previous epoch
+        had carried over. Only where operators run in their tasks.
     write_milliseconds : int
-        Spent on writing.
+        Time spent on writing parts.
     resident : int
-        Subtasks whose operator goes on between epochs.
+        Subtasks whose operator lives on in a host after the epoch.
     cache_hits, cache_misses, shared, rate_limited, circuit_opened, circuit_refused : int
-        What the limits of `resilience` count, as `ResilienceStatistics` has it; 0 without them.
+        Counters of the limits in `resilience`, as in `ResilienceStatistics`; 0 without limits.
     """
 
     rows: int
@@ -71,7 +71,7 @@ class EpochMetrics:
 
     @staticmethod
     def total(parts: Iterable[EpochMetrics]) -> EpochMetrics:
-        """Return the metrics of an epoch from those of its subtasks."""
+        """Return the sums over the subtasks of an epoch."""
         parts = list(parts)
         totals = {
             one.name: _total_of(one.name)([getattr(part, one.name) for part in parts]) for one in fields(EpochMetrics)
@@ -85,28 +85,28 @@ def _total_of(name: str) -> Callable[[list[int]], int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochProgress(EpochMetrics):
-    """What one epoch did: all that `EpochMetrics` has, and how the driver saw it.
+    """What one epoch did: the counters of `EpochMetrics`, and what the driver measured.
 
     Attributes
     ----------
     epoch : int
         The version of its snapshot.
     kind : {"batch", "drain"}
-        A micro-batch, or the completion of what was in flight without input.
+        A micro-batch, or an epoch without input.
     batch_id : int or None
-        Spark's number of the micro-batch.
+        Spark's number of the micro-batch; None for an epoch without input.
     parallelism : int
         The number of subtasks.
     run_seconds, commit_seconds, sink_seconds : float
-        Spent by the driver on waiting for the subtasks, on the commit, and in the sink.
+        Time that the driver spent on waiting for the subtasks, on the commit, and in the sink.
     watermark : int or None
-        The event-time watermark that stood before its rows, in milliseconds.
+        The event-time watermark before its rows, in milliseconds.
     failed_collections : int
         How many collections of old versions have failed in a row; the log says why.
     scaling : ScalingDecision or None
-        What the autoscaler made of it, if there is one.
+        What the autoscaler decided after it; None without an autoscaler.
     hosts : tuple of str
-        The processes in which operators go on, as ``machine:process id``.
+        The processes in which operators live on, as ``machine:process id``.
     """
 
     epoch: int
@@ -123,17 +123,17 @@ class EpochProgress(EpochMetrics):
 
     @property
     def waited_for_calls(self) -> bool:
-        """Whether a micro-batch took longer because of calls that the one before had carried over."""
+        """Whether a micro-batch took longer because of calls that the previous epoch had carried over."""
         return self.kind == "batch" and self.overtime_milliseconds > 0
 
     @property
     def seconds(self) -> float:
-        """From the start of the epoch to the return of the sink."""
+        """Seconds from the start of the epoch to the return of the sink."""
         return self.run_seconds + self.commit_seconds + self.sink_seconds
 
 
 def measurement_of(progress: EpochProgress, carried_over: int) -> EpochMeasurement:
-    """Return what the autoscaler looks at; so many elements were in flight when the epoch began."""
+    """Return what the autoscaler looks at; `carried_over` elements were in flight when the epoch began."""
     return EpochMeasurement(
         parallelism=progress.parallelism,
         rows=progress.rows,

@@ -1,4 +1,4 @@
-"""The driver's side of operators: one host for each subtask, of one parallelism at a time."""
+"""The hosts of a query, as the driver sees them: one for each subtask, and one generation at a time."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ BlueprintFor = Callable[[int], EpochBlueprint]
 
 
 class Fleet:
-    """The hosts of a query. Any thread may ask how they are; the others of its methods are called by one at a time.
+    """The hosts of a query. Any thread may call `poll`; one thread at a time may call the other methods.
 
     Parameters
     ----------
     blueprint_for : callable
-        Returns what makes the operators of a parallelism.
+        Returns the blueprint of the operators for a parallelism.
     spark : SparkSession
-        Whose executors run the hosts.
+        The session whose executors run the hosts.
     is_resident : bool
-        Whether there are hosts at all; without them each operator lives for one epoch, in its task.
+        Whether operators live in hosts; if not, each operator lives for one epoch, inside its task.
 
     Attributes
     ----------
     parallelism : int or None
-        Of the operators that there are.
+        The parallelism of the current generation; None if there is none.
     waiting : int
-        Elements that have no room yet in their operators, after the newest epoch.
+        Elements that had no room in their operators at the end of the newest epoch.
     """
 
     def __init__(self, blueprint_for: BlueprintFor, spark: SparkSession, *, is_resident: bool) -> None:
@@ -63,25 +63,25 @@ class Fleet:
             _warn_of_settings(spark)
 
     def new_job(self) -> str:
-        """Return the name of an attempt at an epoch."""
+        """Return a new name for an attempt at an epoch."""
         return f"{self._run_id}-{next(self._jobs)}"
 
     def access(self, parallelism: int) -> HostAccess:
-        """Return how tasks get at their hosts; with another parallelism, those of the one before must have ended."""
+        """Return how tasks reach their hosts. With another parallelism, `end` must have been called before."""
         if self.parallelism != parallelism:
-            assert self.parallelism is None, "the hosts of another parallelism are told to end before"
+            assert self.parallelism is None, "the hosts of another parallelism have been told to end"
             self._begin(parallelism)
-        assert self._access is not None, "it begins with it"
+        assert self._access is not None, "a generation has begun"
         return self._access
 
     def locate(self, reports: Iterable[Report]) -> None:
-        """Note where hosts are, also those of an epoch that has failed: they are to be told when all ends."""
+        """Note where hosts are, also after a failed epoch, so that `end` can stop them."""
         for report in reports:
             if self._overseer is not None and report.address is not None:
                 self._overseer.report(report.subtask_index, report.address)
 
     def report(self, reports: Iterable[SubtaskReport]) -> None:
-        """Note where the hosts are that the next epoch goes on with."""
+        """Note where the hosts are and what waits in them, as the tasks of a successful epoch reported it."""
         reports = list(reports)
         self.waiting = sum(int(report.part.metrics["waiting"]) for report in reports)
         self._is_loaded = all(report.part.metrics["is_loaded"] or report.address is None for report in reports)
@@ -94,7 +94,7 @@ class Fleet:
         self._warn_of_fallback(reports)
 
     def _warn_of_fallback(self, reports: Iterable[SubtaskReport]) -> None:
-        """Say once for a parallelism that an operator lives for its epoch only, which costs calls and time."""
+        """Warn, once per generation, that operators live for one epoch only, which repeats calls and takes time."""
         fallen = [report for report in reports if report.fallback is not None]
         if fallen and not self._has_warned:
             self._has_warned = True
@@ -110,26 +110,26 @@ class Fleet:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether no host reads the version any more that it was restored from."""
+        """Whether all hosts have loaded the version that they were restored from, and read its files no more."""
         return self._is_loaded
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The processes of the hosts, by their machines and ids."""
+        """The processes of the hosts, as ``machine:process id``."""
         return () if self._access is None else tuple(one.process for one in self._access.addresses.values())
 
     def poll(self) -> list[Status]:
-        """Ask all hosts how they are; those that are not reached are left out."""
+        """Return the status of each host; hosts that do not answer are left out."""
         overseer = self._overseer
         return [] if overseer is None else list(overseer.poll().values())
 
     def committed(self, version: int) -> None:
-        """Tell the hosts that a version exists."""
+        """Tell the hosts that a version is committed: those whose final cut belongs to it end."""
         if self._overseer is not None:
             self._overseer.committed(version)
 
     def end(self, version: int) -> None:
-        """Tell all hosts to end; `version` is that of the newest manifest."""
+        """Tell all hosts to end; `version` is the version of the newest manifest."""
         if self._overseer is not None:
             self._overseer.stop(version)
             self._overseer.__exit__()
@@ -138,8 +138,8 @@ class Fleet:
         self.waiting = 0
 
     def _stop_strays(self, version: int) -> None:
-        """End what attempts that failed have left on this machine; elsewhere such hosts end with their lease."""
-        assert self._access is not None, "there were hosts"
+        """End hosts that failed attempts have left on this machine; those on other machines end with their lease."""
+        assert self._access is not None, "there are hosts to end"
         with Overseer(self._access.generation, self._secret) as overseer:
             for number, path in enumerate(sockets_of(self._run_id)):
                 overseer.report(number, Address(str(path)))
@@ -166,12 +166,12 @@ class Fleet:
 def _may_be_resident(blueprint: EpochBlueprint) -> bool:
     names = names_bound_to_tasks(blueprint)
     if names:
-        _log.warning("the function has %s, which only a task has: it runs in tasks, as with resident=False", names)
+        _log.warning("the function holds %s, which works in tasks only: it runs there, as with resident=False", names)
     return not names
 
 
 def _driver_host(spark: SparkSession) -> str | None:
-    """Return an address of the driver, unless all is on one machine, or the network is to be encrypted."""
+    """Return the driver's address; None if all runs on one machine, or Spark encrypts its traffic, as hosts cannot."""
     context = spark.sparkContext
     settings = context.getConf()
     is_encrypted = any(settings.get(name, "false") == "true" for name in _ENCRYPTIONS)
@@ -181,8 +181,8 @@ def _driver_host(spark: SparkSession) -> str | None:
 _ENCRYPTIONS = ("spark.network.crypto.enabled", "spark.authenticate.enableSaslEncryption", "spark.ssl.rpc.enabled")
 
 _UNSUITABLE = {
-    "spark.dynamicAllocation.enabled": "takes executors away that only hosts use: calls in flight there are made again",
-    "spark.speculation": "runs tasks twice: their calls are made twice",
+    "spark.dynamicAllocation.enabled": "takes away executors that run only hosts: their calls in flight are made again",
+    "spark.speculation": "runs some tasks twice: their calls are made twice",
 }
 
 

@@ -38,41 +38,41 @@ _log = logging.getLogger(__package__)
 _SUBTASK = "__keygroups_subtask"
 
 _PAUSE_SECONDS_MAX = 60.0
-"""Between epochs for hosts that cannot be asked, as long as nothing comes."""
+"""Longest pause between epochs that run because a host cannot be polled, while they have no outputs."""
 
 _ATTEMPTS_MAX = 4
-"""At an epoch whose hosts are lost, before the query fails; as many as Spark makes at a task."""
+"""How often an epoch is tried before the query fails, if hosts are lost; Spark tries a task as often."""
 
 
 class EpochRunner:
-    """Runs one epoch after the other. Any thread may call it; a lock keeps epochs apart.
+    """Runs the epochs of a pipeline. Any thread may call it; a lock lets one epoch run at a time.
 
     Parameters
     ----------
     spark : SparkSession
-        The query's.
+        The session of the query.
     store : SnapshotStore
-        Where the snapshots are.
+        Where the operator's snapshots are.
     settings : EpochSettings
-        Of the operator.
+        What all epochs share.
     keys : tuple of KeyColumn
-        The columns of the key.
+        The key columns.
     parallelism : int
-        Of the next epoch; may be set at any time.
+        The parallelism of the next epoch; any thread may set it at any time.
     max_parallelism : int
         The number of key groups.
     order_by : list of str
         The columns by which a subtask's rows are sorted.
     output_schema : pyarrow.Schema
-        Of the outputs.
+        The schema of the outputs.
     sink : callable
-        Called with the outputs and the epoch; must be idempotent by epoch.
+        Called with the outputs and the number of the epoch; must be idempotent by epoch.
     watermark_delay_milliseconds : int
-        How far the watermark stays behind the greatest event time.
+        How far the watermark stays behind the greatest event time seen.
     autoscale : AutoscalePolicy, optional
         Decides on the parallelism after each micro-batch.
     retention : Retention, optional
-        Of older versions; without it, all stay.
+        Which old versions stay; all of them without it.
     """
 
     def __init__(
@@ -109,13 +109,13 @@ class EpochRunner:
         self._fleet = Fleet(self._blueprint_for, spark, is_resident=settings.is_resident)
         self._latest = store.latest()
         self._check_fits()
-        # Without a snapshot there is nothing to take over: whoever commits the first version owns it.
+        # Without a snapshot there is nothing to take over: the run that commits the first version owns the operator.
         self._claim: Claim | None = None
         if self._latest is not None:
             self._claim = store.claim()
             self._latest = self._claim.snapshot
             if autoscale is not None and not autoscale.dry_run:
-                # What earlier runs have found out is worth more than where the first one began.
+                # The parallelism that earlier runs settled on is a better start than the configured one.
                 self.parallelism = self._latest.parallelism
 
     @property
@@ -125,12 +125,12 @@ class EpochRunner:
 
     @property
     def in_flight(self) -> int:
-        """Elements in flight in the newest snapshot."""
+        """The number of elements in flight in the newest snapshot."""
         return 0 if self._latest is None else self._latest.in_flight_count
 
     @property
     def has_pending_work(self) -> bool:
-        """Whether there is something to do without input: elements in flight, or timers that are due."""
+        """Whether an epoch without input has work to do: elements in flight, or timers that are due."""
         return self.in_flight > 0 or self._times.is_any_due(wall_time())
 
     @property
@@ -143,23 +143,23 @@ class EpochRunner:
 
     @property
     def epoch(self) -> int:
-        """The newest epoch; 0 before the first."""
+        """The version of the newest snapshot; 0 before the first."""
         return 0 if self._latest is None else self._latest.version
 
     def deliver_latest(self, spark: SparkSession) -> None:
-        """Deliver the newest epoch, if no sink has returned from it: no other epoch begins before that."""
+        """Deliver the newest epoch, unless the sink has already had it. No other epoch begins before that (H9)."""
         with self._lock:
             if self._latest is not None:
                 self._delivery.deliver(spark, self._latest)
 
     def run_batch(self, frame: DataFrame, query_id: str, batch_id: int) -> None:
-        """Run a micro-batch, unless its snapshot exists: then it was committed, and is delivered by now."""
+        """Run a micro-batch, unless it is committed already. The newest epoch is delivered in either case."""
         with self._lock:
             spark = frame.sparkSession
             self._begin(spark)
             if self._position.has_passed(query_id, batch_id):
                 return
-            parallelism = self.parallelism  # once: another thread may set it meanwhile
+            parallelism = self.parallelism  # read once: another thread may set it meanwhile
             self._make_way_for(spark, parallelism)
             self._wait_for_room(spark)
             position = SourcePosition(query_id=query_id, batch_id=batch_id, kind="batch")
@@ -167,7 +167,7 @@ class EpochRunner:
             self._run(spark, self._route(frame, parallelism), order)
 
     def drain(self, spark: SparkSession) -> None:
-        """Run an epoch without input, if there is something to do: fire what is due, until nothing is in flight."""
+        """Run an epoch without input, if it has work to do: fire due timers, and wait until nothing is in flight."""
         with self._lock:
             self._begin(spark)
             if self._latest is not None and self.has_pending_work:
@@ -175,9 +175,9 @@ class EpochRunner:
                 self._run_without_input(spark, None)
 
     def deliver_ready(self, spark: SparkSession) -> None:
-        """Run an epoch without input for what has come since the last one, and wait for no call.
+        """Run an epoch without input if hosts have news since the newest epoch. It waits for no call.
 
-        Where operators live in their tasks, nothing comes in between: then it is a drain.
+        Where operators live in their tasks, no call returns between epochs, so this is a drain.
         """
         if not self._settings.is_resident:
             self.drain(spark)
@@ -191,9 +191,9 @@ class EpochRunner:
                 self._back_off()
 
     def close(self, spark: SparkSession, *, failed: bool = False) -> None:
-        """End all operators; what calls have brought since the newest epoch becomes one more, unless the query failed.
+        """End all hosts. Unless the query failed, results since the newest epoch are delivered with one more epoch.
 
-        Epochs that are run afterwards have their operators in their tasks.
+        Epochs that are run afterwards have their operators inside their tasks.
         """
         with self._lock:
             try:
@@ -205,44 +205,44 @@ class EpochRunner:
                 self._fleet.is_resident = False
 
     def _begin(self, spark: SparkSession) -> None:
-        """Make sure that this is the owner, and that the newest epoch has been delivered."""
+        """Make sure that no other run has claimed the operator, and that the newest epoch has been delivered."""
         if self._claim is not None:
             self._claim.check()
         self.deliver_latest(spark)
 
     def _has_news(self) -> bool:
-        """Tell whether an epoch without input has something to deliver, to store, or to begin."""
+        """Tell whether an epoch without input has results to store, a failure to raise, or a watermark to bring."""
         if self._latest is None or self._is_closed:
             return False
         statuses = self._fleet.poll()
         if len(statuses) < (self._fleet.parallelism or 1):
-            # For a host that is not there, or cannot be asked.
+            # A host is missing or cannot be polled, and the epoch reaches it or starts it anew.
             return self.has_pending_work and time.monotonic() >= self._not_before
         in_flight = sum(status.in_flight + status.waiting for status in statuses)
         is_any_different = any(status.ready or status.failure for status in statuses) or in_flight < self.in_flight
         return is_any_different or self._times.is_watermark_due()
 
     def _back_off(self) -> None:
-        """Ask less and less often for the sake of hosts that cannot be asked, as long as nothing comes."""
+        """Set when hosts that cannot be polled get their next epoch; the pause doubles while there are no outputs."""
         is_idle = self.progress[-1].outputs == 0
         self._pause_seconds = min(_PAUSE_SECONDS_MAX, 2 * self._pause_seconds) if is_idle else 1.0
         self._not_before = time.monotonic() + self._pause_seconds
 
     def _wait_for_room(self, spark: SparkSession) -> None:
-        """Run epochs without input until the rows of earlier ones fit: what waits must not grow from batch to batch."""
+        """Run epochs without input until no element waits for room: otherwise more would wait with each micro-batch."""
         while self._fleet.waiting:
             self._run_without_input(spark, max(1.0, self._settings.barrier_timeout or 0.0))
 
     def _make_way_for(self, spark: SparkSession, parallelism: int) -> None:
-        """End the operators of another parallelism."""
+        """End the hosts of the current generation, if it has another parallelism."""
         if self._fleet.parallelism not in {None, parallelism}:
             self._end_generation(spark)
             self._fleet.end(self.epoch)
 
     def _end_generation(self, spark: SparkSession) -> None:
-        """Keep what calls have brought since the newest epoch; those under way are made again by who comes next."""
+        """Store and deliver results since the newest epoch; calls still under way are made again after the restore."""
         is_anybody_there = self._fleet.is_resident and self._fleet.parallelism is not None
-        # After an epoch that failed, its operators have nothing that counts.
+        # After a failed epoch, what its hosts hold does not count.
         if is_anybody_there and self._is_clean and self._has_news():
             self._begin(spark)
             self._run_without_input(spark, 0.0, is_final=True)
@@ -278,11 +278,11 @@ class EpochRunner:
             self.collector.epoch_ended(snapshot.folder)
 
     def _run_subtasks(self, frame: DataFrame, pending: PendingSnapshot, order: EpochOrder) -> list[SubtaskReport]:
-        """Run all subtasks; anew, where a host was lost: nothing of such an attempt counts."""
+        """Run all subtasks, and run all of them again if a host was lost: nothing of a failed attempt counts."""
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             task = self._task(pending, order)
             try:
-                # An epoch without rows is one, too: it takes the watermark, ends what is in flight, and commits.
+                # The tasks run even without rows, to bring the watermark, take what has returned, and cut.
                 found = reports_in(run_in_partitions(frame, task.parallelism, task, REPORT_SCHEMA))
                 self._fleet.locate(found)
                 reports = checked(found)
@@ -290,9 +290,9 @@ class EpochRunner:
             except (FeederFenced, HostLost, IncompleteEpoch) as error:
                 if attempt == _ATTEMPTS_MAX:
                     raise
-                _log.warning("epoch %d is run again, as attempt %d of it failed: %s", pending.version, attempt, error)
+                _log.warning("epoch %d is run again, because attempt %d failed: %s", pending.version, attempt, error)
             else:
-                if not order.is_final:  # else the hosts are still to be told that their last part counts
+                if not order.is_final:  # its reports have no addresses, and `committed` needs them
                     self._fleet.report(reports)
                 return reports
         raise AssertionError("the last attempt returns or raises")
@@ -324,7 +324,7 @@ class EpochRunner:
     def _progress(
         self, snapshot: Snapshot, metrics: EpochMetrics, seconds: tuple[float, float, float]
     ) -> EpochProgress:
-        """Return the progress of an epoch; `seconds` were spent on its run, its commit and its sink."""
+        """Return the progress of an epoch; `seconds` are those of its run, its commit and its sink."""
         is_batch = self._position.kind == "batch"
         run_seconds, commit_seconds, sink_seconds = seconds
         return EpochProgress(
@@ -359,10 +359,10 @@ class EpochRunner:
         return pending.commit(handles, source_position=position.to_json(), metrics=asdict(metrics))
 
     def _route(self, frame: DataFrame, parallelism: int) -> DataFrame:
-        """Send every row to its subtask, whose index is then Spark's partition id."""
+        """Send every row to its subtask; Spark's partition id is then the subtask index."""
         columns = [key.column for key in self._keys]
         no_key = F.greatest(*[column.isNull() for column in columns], F.lit(False))
-        # A row without a key goes to subtask 0, where the error policy decides, and an error names the row.
+        # A row with a null key goes to subtask 0: there the error policy applies, and an error names the row.
         subtask = F.when(no_key, 0).otherwise(subtask_column(columns, parallelism, self._max_parallelism))
         routed = frame.withColumn(_SUBTASK, subtask).repartitionById(parallelism, _SUBTASK).drop(_SUBTASK)
         return routed.sortWithinPartitions(*self._order_by) if self._order_by else routed

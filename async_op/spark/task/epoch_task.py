@@ -23,35 +23,35 @@ from snapshots import PendingSnapshot, Snapshot
 
 _COUNTED = ("calls", "retries", "timeouts", "reinvoked", "reemitted", "skipped", "dead_letters", "in_flight")
 _LIMITS = ("cache_hits", "cache_misses", "shared", "rate_limited", "circuit_opened", "circuit_refused")
-"""What a host counts by the names of `EpochMetrics`; the limits' only where there are some."""
+"""Counters of a host, named as in `EpochMetrics`; those of limits are missing where the operator has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochTask:
-    """One epoch of one subtask, run by `mapInArrow` in a Python worker; its partition id is the subtask.
+    """One epoch of one subtask, run by `mapInArrow` in a Python worker. Its partition id is the subtask index.
 
     Attributes
     ----------
     access : HostAccess
-        Where the operators are.
+        How to reach the hosts.
     pending : PendingSnapshot
-        What the epoch adds to.
+        The snapshot that is being written; each host adds its part.
     snapshot : Snapshot or None
-        What the epoch continues; None for the first.
+        The newest snapshot, from which the epoch goes on; None for the first epoch.
     parallelism : int
-        Of this epoch.
+        The number of subtasks in this epoch.
     job : str
         Names this attempt at the epoch.
     epoch_id : str
         The same for every run of the epoch's input; part of every idempotency key.
     event_time : str or None
-        The column that has the timestamps of rows.
+        The column with the timestamps of rows.
     barrier_timeout : float or None
-        Seconds to wait for calls; None until nothing is in flight.
+        Seconds to wait for calls; None to wait until nothing is in flight.
     watermark : int or None
-        Stands before the input, in milliseconds; None if operators have the newest already.
+        The watermark before the rows, in milliseconds; None if operators have the newest already.
     is_final : bool
-        Operators of this parallelism end with this epoch.
+        Whether the operators of this generation end with this epoch.
     """
 
     access: HostAccess
@@ -66,9 +66,9 @@ class EpochTask:
     is_final: bool
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the epoch; yields one row, the subtask's report, and before it empty batches as signs of life."""
+        """Run the epoch. Yields empty batches as signs of life, and at the end one row: the subtask's report."""
         context = TaskContext.get()
-        assert context is not None, "runs inside of a Spark task"
+        assert context is not None, "this runs inside a Spark task"
         flush = flusher()
         subtask_index = context.partitionId()
         with TaskWays(self.access, self._residence(subtask_index)) as ways:
@@ -77,7 +77,7 @@ class EpochTask:
                     yield NO_REPORT if report is None else batch_of(report)
                     flush()
             except KeyGroupsError as error:
-                # Reported, not raised: Spark would only run the task again, and pay for its calls again.
+                # Reported, not raised: Spark would run the task again, and its calls with it.
                 yield batch_of(SubtaskFailure(subtask_index, ways.reached, error))
 
     def _run(
@@ -124,7 +124,7 @@ class EpochTask:
         return None if self.snapshot is None else self.snapshot.manifest.snapshot_id
 
     def _cut_id(self, subtask_index: int) -> str | None:
-        """Return the cut that the newest manifest names for exactly this subtask's key groups."""
+        """Return the id of the cut that the newest manifest names for this subtask, if its key groups are the same."""
         if self.snapshot is None or self.snapshot.parallelism != self.parallelism:
             return None
         own = range_of(subtask_index, self.parallelism, self.snapshot.max_parallelism)

@@ -22,19 +22,19 @@ REPORT_SCHEMA = "subtask int, report binary"
 _ARROW_SCHEMA = pa.schema([("subtask", pa.int32()), ("report", pa.binary())])
 
 NO_REPORT = pa.RecordBatch.from_pylist([], _ARROW_SCHEMA)
-"""A sign of life."""
+"""A batch without rows, which a task yields as a sign of life."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubtaskTimes:
-    """What a subtask reports of an epoch.
+    """The times that a subtask reports after an epoch, in milliseconds since the Unix epoch.
 
     Attributes
     ----------
     event_time : int or None
-        The greatest timestamp of its rows.
+        The greatest timestamp of the epoch's rows; None if there was none.
     next_timer, next_event_timer : int or None
-        When the first of the timers that it keeps is to fire, by the clock and by the watermark.
+        When the first timer that the subtask keeps is to fire, by the clock and by the watermark; None without one.
     """
 
     event_time: int | None = None
@@ -44,18 +44,18 @@ class SubtaskTimes:
 
 @dataclass(frozen=True, slots=True)
 class SubtaskReport:
-    """What a subtask did.
+    """What a subtask did in an epoch.
 
     Attributes
     ----------
     part : Part
-        What its host wrote.
+        The part that its host wrote.
     address : Address or None
-        Where the host goes on; None if the operator ran in the task.
+        Where the host listens; None if the operator ran in the task, or the host ends with this epoch.
     metrics : EpochMetrics
-        Its part of the epoch's.
+        The subtask's share of the epoch's counters.
     times : SubtaskTimes
-        What the next epoch has to know.
+        What the next epoch needs to know about timestamps and timers.
     fallback : str or None
         Why the operator ran in the task.
     """
@@ -73,21 +73,21 @@ class SubtaskReport:
 
     @property
     def handle(self) -> SubtaskHandle:
-        """By which the driver commits the part."""
+        """The handle by which the driver commits the part."""
         written: WrittenPart = self.part.handle
         return written.handle
 
 
 @dataclass(frozen=True, slots=True)
 class SubtaskFailure:
-    """Why a subtask could not do its part.
+    """The error that a subtask failed with.
 
     Attributes
     ----------
     subtask_index : int
         The subtask.
     address : Address or None
-        Where a host is that it has reached: the driver is to end it.
+        Of the host that the task has reached, which the driver must stop.
     error : KeyGroupsError
         What went wrong.
     """
@@ -98,7 +98,7 @@ class SubtaskFailure:
 
 
 Report: TypeAlias = SubtaskReport | SubtaskFailure
-"""What a subtask did, or why it could not."""
+"""What a subtask did, or the error that it failed with."""
 
 
 def batch_of(report: Report) -> pa.RecordBatch:
@@ -118,7 +118,7 @@ def checked(reports: Iterable[Report]) -> list[SubtaskReport]:
     Raises
     ------
     KeyGroupsError
-        What the first task that could not do its part reports.
+        The error of the first task that failed.
     """
     found: list[SubtaskReport] = []
     for report in reports:

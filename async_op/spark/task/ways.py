@@ -1,4 +1,4 @@
-"""How a task gets at the host of its subtask: one that lives, one that it starts, or (H7) one in the task itself."""
+"""How a task reaches the host of its subtask: one that is running, one that it starts, or (H7) one inside the task."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from async_op.hosting.thread import HostThread
 from async_op.spark.task.blueprint import EpochBlueprint
 
 _LEASE_SECONDS = 10.0**9
-"""A host in the task is not renewed: it ends with the task."""
+"""Without end in practice: nobody renews the lease of a host inside a task, and the host ends with the task."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostAccess:
-    """What a task must know of the hosts of its query.
+    """What a task must know to reach or start the hosts of its query.
 
     Attributes
     ----------
     generation : str
-        Theirs.
+        The generation of the hosts.
     blueprint : EpochBlueprint or bytes
-        What makes an operator; as the driver has pickled it, where hosts are to get it.
+        Makes the operators; pickled by the driver if they live in hosts.
     run_id : str
-        Names the folders of hosts.
+        The run, from which the names of the hosts' folders are derived.
     secret : bytes or None
-        Of the run; None if operators run in their tasks.
+        The secret of the run; None if operators run in their tasks.
     addresses : mapping of int to Address
-        Where the host of each subtask was last.
+        The address last reported for the host of each subtask.
     driver_host : str or None
-        An address that a machine of the cluster can reach; None if hosts listen on no network.
+        The driver's address, which tells a host on which interface to listen; None if hosts listen on no network.
     """
 
     generation: str
@@ -57,14 +57,14 @@ class HostAccess:
 
 
 class TaskWays:
-    """The ways of one task, which leaves it to close what belongs to the task. One thread may call it.
+    """How one task reaches its host. Leaving it closes a host that ran inside the task. One thread may call it.
 
     Parameters
     ----------
     access : HostAccess
-        The query's.
+        What the driver knows about the hosts.
     residence : Residence
-        What a new host is restored with.
+        Which subtask a new host is for, and what it is restored from.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class TaskWays:
             self._own.__exit__(*raised)
 
     def known(self) -> Sequence[Address]:
-        """Return where the subtask's host was last, and where an attempt that failed has left one on this machine."""
+        """Return the address last reported, and that of a host which a failed attempt may have left on this machine."""
         address = self._access.addresses.get(self._residence.subtask_index)
         reported = [] if address is None else [address]
         if self._access.secret is None:
@@ -99,14 +99,14 @@ class TaskWays:
         return [*reported, Address(str(socket_path))] if is_new and socket_path.exists() else reported
 
     def connect(self, address: Address) -> Channel:
-        """Connect; raises `HostUnreachable`."""
-        assert self._access.secret is not None, "without hosts there is no address"
+        """Connect to a host; raises `HostUnreachable` if none answers there."""
+        assert self._access.secret is not None, "without hosts there are no addresses"
         channel = connect(address, self._access.secret)
         self.reached = address
         return channel
 
     def start(self) -> Waiting[Address]:
-        """Start a host on this machine; raises `HostUnreachable`."""
+        """Start a host on this machine; raises `HostUnreachable` if it cannot."""
         access, residence = self._access, self._residence
         if access.secret is None or not isinstance(access.blueprint, bytes):
             raise HostUnreachable("operators of this query run in their tasks")
@@ -132,10 +132,10 @@ class TaskWays:
         return place_of(self._access.run_id, residence.generation, residence.subtask_index)
 
     def in_task(self) -> Waiting[Channel]:
-        """Open the operator in the task."""
+        """Open the operator inside the task, for this epoch only."""
         blueprint = self._access.blueprint
         if isinstance(blueprint, bytes):
-            blueprint = loads(blueprint)  # noqa: S301 - the driver's own
+            blueprint = loads(blueprint)  # noqa: S301 - pickled by the driver
         residence = replace(self._residence, is_resident=False, lease_seconds=_LEASE_SECONDS, patience_seconds=math.inf)
         self._own = HostThread(blueprint, residence).__enter__()
         yield
@@ -149,7 +149,7 @@ def _share_files(root: str) -> None:
 
 
 def _interface_to(host: str) -> str | None:
-    """Return the address by which this machine is reached from another; nothing is sent to find out."""
+    """Return the address of this machine on the route to a host, or None without a route; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host, 9))
