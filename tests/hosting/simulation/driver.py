@@ -15,11 +15,11 @@ from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable, Inc
 from async_op.hosting.parts import one_of_each
 from async_op.hosting.placement import Address
 from keygroups import key_group_of, subtask_of
-from tests.hosting.simulation.cluster import LEASE_SECONDS, Cluster, Connection, Ways, is_row
+from tests.hosting.simulation.cluster import LEASE_SECONDS, Cluster, Connection, Ways
 from tests.hosting.simulation.delivery import Delivery
 from tests.hosting.simulation.scenario import Row
 from tests.hosting.simulation.service import check
-from tests.hosting.simulation.storage import CommitFailed, Manifest, OutcomeUnknown, StoredPart
+from tests.hosting.simulation.storage import CommitFailed, Manifest, OutcomeUnknown, StoredPart, is_row
 
 _TASK_ATTEMPTS = 3
 _EXPECTED = (HostLost, HostUnreachable, FeederFenced, IncompleteEpoch, CommitFailed, OutcomeUnknown)
