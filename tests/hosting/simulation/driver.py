@@ -172,7 +172,7 @@ class Driver:
             error: BaseException = next(iter(done)).exception() or HostLost("x", "")
             for task in done:
                 if task.exception() is None:
-                    part, address = task.result()
+                    part, address, _ = task.result()
                     self.parts.append(part)
                     if address is not None:
                         self.directory[index] = address

@@ -114,7 +114,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("H7: nothing runs in the task")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def refuse(ways: Any, hello: Any) -> Any:
+    def refuse(ways: Any, hello: Any, reason: str) -> Any:
         yield
         raise HostUnreachable("no way")
 
