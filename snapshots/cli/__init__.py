@@ -1,4 +1,4 @@
-"""The command line: ``keygroups inspect``, ``plan``, ``repartition``, ``compact``, ``verify``, ``gc`` and others."""
+"""The command line: ``keygroups inspect``, ``top``, ``plan``, ``repartition``, ``verify``, ``gc`` and others."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ __all__ = ["main"]
 _HELP_WITHOUT_EXTRA = """\
 Usage: keygroups COMMAND [ARGS]...
 
-Inspect, check, change, rescale and clean up snapshots: inspect, plan, repartition, diff, export, report, edit, copy,
-compact, claim, verify, gc, pin, unpin, doctor.
+Inspect, watch, check, change, rescale and clean up snapshots: inspect, top, plan, repartition, diff, export, report,
+edit, copy, compact, claim, verify, gc, pin, unpin, doctor.
 
 The commands need packages that are not installed: pip install 'keygroups[cli]'
 """

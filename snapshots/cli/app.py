@@ -23,6 +23,7 @@ from snapshots.cli.inspect import inspect
 from snapshots.cli.plan import plan
 from snapshots.cli.repartition import repartition
 from snapshots.cli.report import report
+from snapshots.cli.top import top
 from snapshots.cli.verify import verify
 
 app = typer.Typer(
@@ -33,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    *(inspect, plan, repartition, diff, export, report, edit, copy, compact, claim),
+    *(inspect, top, plan, repartition, diff, export, report, edit, copy, compact, claim),
     *(verify, gc, pin, unpin, doctor),
 ):
     app.command()(command)
@@ -46,7 +47,7 @@ Imports = Annotated[
 
 @app.callback()
 def prepare(import_: Imports = None) -> None:
-    """Inspect, check, change, rescale and clean up snapshots."""
+    """Inspect, watch, check, change, rescale and clean up snapshots."""
     for name in import_ or ():
         if "" not in sys.path:
             sys.path.insert(0, "")  # as `python -m` does

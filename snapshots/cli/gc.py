@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
@@ -10,12 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from snapshots.cli.errors import CHECK_FAILED
-from snapshots.cli.options import AsJson, StorageOptions, Uri, open_store
+from snapshots.cli.options import AsJson, StorageOptions, Uri, open_store, seconds_of
 from snapshots.cli.output import Table, output_for
 from snapshots.upkeep.retention import KEEP_LAST, GarbageReport
 
-_AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SHOWN_MAX = 20
 
 Apply = Annotated[bool, typer.Option("--apply", help="Remove the files; without it, only show what would be removed.")]
@@ -34,7 +31,7 @@ def gc(
 ) -> None:
     """Expire old versions and remove files that no version needs; without --apply, this is a dry run."""
     store = open_store(uri, storage_option)
-    report = store.collect_garbage(keep_last=keep_last, min_age=_seconds(min_age), dry_run=not apply)
+    report = store.collect_garbage(keep_last=keep_last, min_age=seconds_of(min_age, "--min-age"), dry_run=not apply)
     output = output_for(as_json=as_json)
     output.show(Collection(report))
     if report.dry_run:
@@ -91,13 +88,3 @@ def _some(title: str, items: tuple[object, ...]) -> Iterable[Table]:
     if items:
         more = f" (the first {_SHOWN_MAX})" if len(items) > _SHOWN_MAX else ""
         yield Table(title + more, (), tuple((item,) for item in items[:_SHOWN_MAX]))
-
-
-def _seconds(text: str) -> float:
-    match = _AGE.fullmatch(text)
-    if match is None:
-        raise typer.BadParameter(f"{text!r} is not an age such as 90m, 36h or 7d", param_hint="--min-age")
-    if not match[2]:
-        units = " or ".join(match[1] + unit for unit in _SECONDS)
-        raise typer.BadParameter(f"{text!r} has no unit: pass {units}", param_hint="--min-age")
-    return float(match[1]) * _SECONDS[match[2]]

@@ -12,12 +12,12 @@ from keygroups.ranges import KeyGroupRange, range_of
 from snapshots.cli.bars import bar_chart
 from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, open_store
 from snapshots.cli.output import Table, output_for
-from snapshots.cli.sizes import Size
 from snapshots.format.manifest import Manifest
 from snapshots.inspection import (
     InFlightSummary,
     KeyGroupSizes,
     LargeKey,
+    Size,
     VersionSummary,
     history,
     in_flight_summary,

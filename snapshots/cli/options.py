@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -28,10 +29,24 @@ StorageOptions = Annotated[
     ),
 ]
 
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
 
 def open_store(uri: str, storage_options: Sequence[str] | None) -> SnapshotStore:
     """Open the store in the folder of one operator."""
     return SnapshotStore.at(uri, storage_options=dict(map(_parse_option, storage_options or ())) or None)
+
+
+def seconds_of(text: str, option: str) -> float:
+    """Parse a duration, which has a unit, such as ``1.5s``, ``90m``, ``36h`` or ``7d``."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not a duration such as 1.5s, 90m, 36h or 7d", param_hint=option)
+    if not match[2]:
+        units = " or ".join(match[1] + unit for unit in _SECONDS)
+        raise typer.BadParameter(f"{text!r} has no unit: pass {units}", param_hint=option)
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 def _parse_option(text: str) -> tuple[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from rich.box import HEAVY_HEAD, Box
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -77,20 +78,26 @@ class ConsoleOutput:
 
     def show(self, report: Report) -> None:
         """Write the tables to stdout."""
-        console = Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
+        console = new_console()
         for table in report.tables():
             # Not the table's own title, which rich would wrap to the width of the table.
             console.print(Text(table.title, style="bold"), soft_wrap=True)
-            console.print(_to_rich(table))
+            console.print(to_rich(table, HEAVY_HEAD))
 
     def note(self, text: str) -> None:
         """Write the remark to stderr."""
         sys.stderr.write(f"{text}\n")
 
 
-def _to_rich(table: Table) -> RichTable:
+def new_console() -> Console:
+    """Return the console for data; it is as wide as the terminal, if there is one."""
+    return Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
+
+
+def to_rich(table: Table, box: Box | None) -> RichTable:
+    """Return a table without its title; without a box, it has no lines."""
     width = len(table.columns) or max((len(row) for row in table.rows), default=0)
-    rendered = RichTable(show_header=bool(table.columns))
+    rendered = RichTable(show_header=bool(table.columns), box=box, collapse_padding=box is None)
     for index in range(width):
         heading = table.columns[index] if table.columns else ""
         is_number = bool(table.columns) and all(_is_number(row[index]) for row in table.rows)

@@ -10,9 +10,9 @@ from keygroups.ranges import subtask_of
 from keygroups.rescale import Move, RescalePlan, plan_rescale
 from snapshots.cli.options import AsJson, Parallelism, StorageOptions, Uri, open_store
 from snapshots.cli.output import Table, output_for
-from snapshots.cli.sizes import size_of
 from snapshots.filesystem import redacted
 from snapshots.format.manifest import Manifest
+from snapshots.inspection import size_of
 
 _DRAWING_WIDTH = 64
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"

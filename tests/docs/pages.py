@@ -29,7 +29,8 @@ _FENCE = RawFencedCodeBlockLexer(re.compile(r'(?P<language>\w*)(?: title="(?P<ti
 _VOLATILE = (
     (re.compile(r"\b[0-9a-f]{32}\b"), "<id>"),
     (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(\+00:00|Z)"), "<time>"),
-    (re.compile(r"\d+(\.\d+)? (µs|ms|s)\b"), "<seconds>"),
+    (re.compile(r"(\d+ min )?\d+(\.\d+)? (µs|ms|s)\b"), "<seconds>"),
+    (re.compile(r"\d[\d,]*(\.\d+)?/(s|min)\b"), "<rate>"),
     (re.compile(r"~?\d[\d,]*\d\d"), "<number>"),
     (re.compile(r"[█▉▊▋▌▍▎▏]+"), "<bar>"),
     (re.compile(r"[─━═]+"), "-"),

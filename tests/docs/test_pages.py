@@ -127,5 +127,6 @@ def test_a_session_is_recorded_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_what_differs_from_run_to_run_is_not_compared() -> None:
     assert normalised("│ bytes │ 1,442 │ in 14.1 ms") == normalised("│ bytes   │ 99,171 │ in 3 s")
+    assert normalised("2 min 1 s ago, 0.5/s, 1,234.5/min") == normalised("14.1 s ago, 12.0/s, 3.0/min")
     assert normalised("rows 3") != normalised("rows 4")
     assert [command.output for command in commands("$ one\nout\nput\n$ two\n")] == ["out\nput", ""]

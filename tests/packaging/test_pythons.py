@@ -40,7 +40,7 @@ SUBSET = (
     "tests/snapshots/cli/test_exit_codes.py",
     "tests/snapshots/cli/test_inspect.py",
     "tests/snapshots/cli/test_repartition.py",
-    "tests/snapshots/cli/test_sizes.py",
+    "tests/snapshots/inspection/test_estimates.py",
     "tests/snapshots/cli/test_verify.py",
     "tests/async_op",
     "--ignore=tests/async_op/metrics",

@@ -17,6 +17,7 @@ from async_op.spark import EpochMetrics
 from async_op.spark.epoch.position import SourcePosition, StoredKey
 from async_op.spark.epoch.times import EpochTimes
 from keygroups import ValueState
+from snapshots.inspection.activity import COUNTED
 from tests.snapshot_kit import new_store, parts
 from tests.spark.runs import PipelineRun
 
@@ -107,6 +108,10 @@ def test_the_oldest_call_of_an_epoch_is_that_of_any_subtask() -> None:
     counted = dict.fromkeys(COUNTERS, 0)
     parts = [EpochMetrics(**counted, oldest_call_milliseconds=age) for age in (3, 70, 5)]
     assert EpochMetrics.total(parts).oldest_call_milliseconds == 70
+
+
+def test_a_terminal_view_reads_what_epochs_count() -> None:
+    assert {*COUNTED, "resident", "oldest_call_milliseconds"} <= {one.name for one in fields(EpochMetrics)}
 
 
 def test_a_manifest_has_what_manifests_always_had(spark: SparkSession, tmp_path: Path) -> None:

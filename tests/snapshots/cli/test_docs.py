@@ -69,6 +69,7 @@ FREE = {"largest_keys", "in_flight_by_age", "in_flight_by_attempt", "metrics", "
 
 CALLS: dict[str, list[str]] = {
     "inspect": ["--largest", "1"],
+    "top": ["--once"],
     "plan": ["--parallelism", "3"],
     "repartition": ["--parallelism", "3"],
     "diff": ["1", "2", "--rows"],

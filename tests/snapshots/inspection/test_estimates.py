@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from keygroups.ranges import KeyGroupRange
-from snapshots.cli.sizes import Size, size_of
 from snapshots.format.manifest import DataFile
+from snapshots.inspection import Size, size_of
 
 
 def data_file(first: int, last: int, rows: int) -> DataFile:

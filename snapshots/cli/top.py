@@ -1,0 +1,208 @@
+"""``keygroups top``: watches a running operator through its newest manifests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from keygroups.ttl import wall_time
+from snapshots.cli.bars import bar, sparkline
+from snapshots.cli.live import repeated
+from snapshots.cli.options import AsJson, StorageOptions, Uri, open_store, seconds_of
+from snapshots.cli.output import Table
+from snapshots.inspection import Activity, Commit, RecentVersions, Size, SubtaskShare
+
+_SECONDS_MIN, _SECONDS_MAX = 0.1, 3600.0
+"""A shorter interval would ask a storage for nothing but that; a longer one is a job for a scheduler."""
+
+_SUBTASKS_SHOWN_MAX = 16
+_BAR_WIDTH = 6
+_ALWAYS_SHOWN = {"rows", "outputs", "calls", "retries", "timeouts"}
+"""Of what epochs count, what is shown even if it is 0."""
+
+Interval = Annotated[str, typer.Option("--interval", help="How long to wait between two looks: 0.5s, 10s, 1m.")]
+Once = Annotated[bool, typer.Option("--once", help="Look once and end.")]
+
+pause = threading.Event().wait
+"""Waits for so many seconds; a test does something else instead."""
+
+
+def top(
+    uri: Uri,
+    interval: Interval = "2s",
+    once: Once = False,
+    as_json: AsJson = False,
+    storage_option: StorageOptions = None,
+) -> None:
+    """Watch a running operator: its newest epochs, rates, elements in flight, and skew; Ctrl-C ends it."""
+    seconds = seconds_of(interval, "--interval")
+    if not _SECONDS_MIN <= seconds <= _SECONDS_MAX:
+        raise typer.BadParameter(f"{interval!r} is not between 0.1s and 1h", param_hint="--interval")
+    versions = RecentVersions(open_store(uri, storage_option))
+    with repeated(as_json=as_json, once=once) as show, suppress(KeyboardInterrupt):
+        show(View(versions.activity(wall_time() / 1000)))
+        while not once:
+            pause(seconds)
+            show(View(versions.activity(wall_time() / 1000)))
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The report of ``keygroups top``."""
+
+    activity: Activity
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as data for JSON, in a stable form."""
+        activity, pace = self.activity, self.activity.pace
+        return {
+            "operator_id": activity.operator_id,
+            **self._commit_json(activity.newest),
+            "max_parallelism": activity.max_parallelism,
+            "in_flight": activity.in_flight,
+            "in_flight_skew": round(activity.in_flight_skew, 3),
+            "rows": activity.state.rows,
+            "bytes": activity.state.bytes,
+            "exact": activity.state.is_exact,
+            "state_skew": round(activity.state_skew, 3),
+            "files": activity.files,
+            "epoch": None if activity.epoch is None else self._epoch_json(activity.epoch),
+            "epochs": pace.epochs,
+            "span_seconds": _rounded(pace.seconds),
+            "epochs_per_minute": _rounded(pace.epochs_per_minute),
+            "rows_per_second": _rounded(pace.per_second("rows")),
+            "outputs_per_second": _rounded(pace.per_second("outputs")),
+            "calls_per_second": _rounded(pace.per_second("calls")),
+            "counts": pace.counts,
+            "subtasks": [_share_json(share) for share in activity.subtasks],
+            "recent": [
+                {
+                    "version": commit.version,
+                    "operation": commit.operation,
+                    "created_at": commit.created_at,
+                    "rows": commit.count("rows"),
+                    "outputs": commit.count("outputs"),
+                    "calls": commit.count("calls"),
+                }
+                for commit in activity.recent
+            ],
+        }
+
+    def _commit_json(self, commit: Commit) -> dict[str, Any]:
+        return {
+            "version": commit.version,
+            "operation": commit.operation,
+            "created_at": commit.created_at,
+            "age_seconds": _rounded(commit.age(self.activity.now)),
+            "parallelism": commit.parallelism,
+        }
+
+    def _epoch_json(self, epoch: Commit) -> dict[str, Any]:
+        names = ("resident", "oldest_call_milliseconds")
+        return self._commit_json(epoch) | {name: epoch.count(name) for name in names}
+
+    def tables(self) -> Iterable[Table]:
+        """Return the report as tables for people."""
+        activity, pace = self.activity, self.activity.pace
+        newest = activity.newest
+        what = "epoch" if newest.is_epoch else f"{newest.operation}, version"
+        yield Table(f"{activity.operator_id}: {what} {newest.version:,}, {self._ago(newest)}", (), tuple(self._facts()))
+        span = "" if pace.seconds is None else f", over {duration_text(pace.seconds)}"
+        yield Table(f"the newest epochs{span}", ("", "in all", "rate"), tuple(self._rates()))
+        yield self._subtasks()
+
+    def _facts(self) -> Iterable[tuple[str, object]]:
+        activity, newest, epoch = self.activity, self.activity.newest, self.activity.epoch
+        yield "parallelism", f"{newest.parallelism} of at most {activity.max_parallelism}"
+        if epoch is not None and not newest.is_epoch:
+            yield "newest epoch", f"{epoch.version:,}, {self._ago(epoch)}"
+        if epoch is not None and (resident := epoch.count("resident")) is not None:
+            yield "resident", f"{resident} of {epoch.parallelism} subtasks"
+        yield "in flight", f"{activity.in_flight:,}"
+        if epoch is not None and (oldest := epoch.count("oldest_call_milliseconds")):
+            yield "oldest call", duration_text(oldest / 1000)
+        yield "state", f"{_approximate(activity.state)} rows, {activity.state.bytes:,} bytes"
+        yield "files", activity.files
+        if len(activity.subtasks) > 1:
+            yield "skew", f"{activity.in_flight_skew:.1f} in flight, {activity.state_skew:.1f} in state"
+        if any(commit.count("rows") is not None for commit in activity.recent):
+            yield "rows by epoch", sparkline([commit.count("rows") for commit in activity.recent])
+
+    def _rates(self) -> Iterable[tuple[str, int, str]]:
+        pace = self.activity.pace
+        yield "epochs", pace.epochs, _rate(pace.epochs_per_minute, "min")
+        for name, count in pace.counts.items():
+            if count or (count is not None and name in _ALWAYS_SHOWN):
+                yield name.replace("_", " "), count, _rate(pace.per_second(name), "s")
+
+    def _subtasks(self) -> Table:
+        activity = self.activity
+        fullest = sorted(activity.subtasks, key=lambda share: (-share.in_flight.rows, -share.state.rows))
+        shown = sorted(fullest[:_SUBTASKS_SHOWN_MAX], key=lambda share: share.index)
+        of = f"the fullest {len(shown)} of {len(fullest)} subtasks" if len(shown) < len(fullest) else "subtasks"
+        in_flight_max = max(share.in_flight.rows for share in fullest)
+        rows_max = max(share.state.rows for share in fullest)
+        return Table(
+            of,
+            ("subtask", "key groups", "in flight", "", "rows", ""),
+            tuple(
+                (
+                    *(share.index, f"{share.key_groups.start}-{share.key_groups.end}"),
+                    *(_approximate(share.in_flight), bar(share.in_flight.rows, in_flight_max, _BAR_WIDTH)),
+                    *(_approximate(share.state), bar(share.state.rows, rows_max, _BAR_WIDTH)),
+                )
+                for share in shown
+            ),
+        )
+
+    def _ago(self, commit: Commit) -> str:
+        age = commit.age(self.activity.now)
+        if age is None:
+            return f"committed at {commit.created_at!r}"
+        return f"{duration_text(age)} ago" if age >= 0 else f"{duration_text(-age)} ahead of this machine's clock"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration for people, as one or two numbers.
+
+    Examples
+    --------
+    >>> [duration_text(seconds) for seconds in (0.04, 59.96, 61, 7384, 200_000)]
+    ['0.0 s', '1 min 0 s', '1 min 1 s', '2 h 3 min', '2 d 7 h']
+    """
+    if round(seconds, 1) < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for unit, length, part, part_length in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= length:
+            return f"{whole // length} {unit} {whole % length // part_length} {part}"
+    raise AssertionError(seconds)
+
+
+def _share_json(share: SubtaskShare) -> dict[str, Any]:
+    return {
+        "subtask": share.index,
+        "first": share.key_groups.start,
+        "last": share.key_groups.end,
+        "in_flight": share.in_flight.rows,
+        "rows": share.state.rows,
+        "bytes": share.state.bytes,
+        "exact": share.state.is_exact and share.in_flight.is_exact,
+    }
+
+
+def _approximate(size: Size) -> int | str:
+    return size.rows if size.is_exact else f"~{size.rows:,}"
+
+
+def _rate(rate: float | None, unit: str) -> str:
+    return "-" if rate is None else f"{rate:,.1f}/{unit}"
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 3)
