@@ -13,18 +13,18 @@ from async_op.hosting.placement import Address, Ways, claim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """What a task does in an epoch.
+    """What a task sends to a host in one epoch.
 
     Attributes
     ----------
     hello : Hello
-        The claim.
+        Claims the host.
     cut : Cut
-        The end.
+        Ends the epoch.
     batches : iterable
-        The rows.
+        The rows, in the form that `Blueprint.decoder` accepts.
     watermark : int or None
-        Stands before the rows.
+        The watermark before the rows, in milliseconds since the Unix epoch; None if there is no new one.
     """
 
     hello: Hello
@@ -34,16 +34,16 @@ class Epoch:
 
 
 def run(ways: Ways, epoch: Epoch) -> Waiting[tuple[Part, Address | None]]:
-    """Run an epoch; returns the part, and where the host is that goes on (None if there is none).
+    """Run an epoch; returns the part, and the address of the host that lives on (None if there is none).
 
     Raises
     ------
     FeederFenced
-        A newer attempt is at work.
+        A newer attempt has claimed the host.
     HostLost
-        The host ended meanwhile: the epoch has to be run again.
-    KeyGroupsError
-        The operator has failed.
+        The host ended during the epoch, which must be run again.
+    Exception
+        What the operator failed with.
     """
     feeder, address = yield from claim(ways, epoch.hello)
     try:
