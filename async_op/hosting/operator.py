@@ -79,7 +79,7 @@ class ResidentOperator(AsyncWaitOperator):
         return None if first is None else first.sequence
 
     async def snapshot(self, waiting: Iterable[Waiting] = ()) -> SubtaskSnapshot:
-        """Return the state and the elements in flight; the waiting ones come last, uncalled and with their full time."""
+        """Return the state and the elements in flight; the waiting ones come last, uncalled, with all their time."""
         cut = await super().snapshot()
         first = max((element.sequence for element in cut.in_flight), default=-1) + 1
         keys = self._readable().keys
