@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from async_op.hosting.feeder import Waiting
 from async_op.hosting.messages import Cut, Hello, Part
@@ -33,8 +33,26 @@ class Epoch:
     watermark: int | None = None
 
 
-def run(ways: Ways, epoch: Epoch) -> Waiting[tuple[Part, Address | None]]:
-    """Run an epoch; returns the part, and the address of the host that lives on (None if there is none).
+class Ran(NamedTuple):
+    """The result of an epoch for its task.
+
+    Attributes
+    ----------
+    part : Part
+        The part that the host wrote, not committed yet.
+    address : Address or None
+        Where the host listens; None if it does not live on.
+    fallback : str or None
+        Why the operator ran in the task; None if it did not.
+    """
+
+    part: Part
+    address: Address | None
+    fallback: str | None
+
+
+def run(ways: Ways, epoch: Epoch) -> Waiting[Ran]:
+    """Run an epoch: claim a host, feed it, wait for calls, and have it cut.
 
     Raises
     ------
@@ -45,7 +63,7 @@ def run(ways: Ways, epoch: Epoch) -> Waiting[tuple[Part, Address | None]]:
     Exception
         What the operator failed with.
     """
-    feeder, address = yield from claim(ways, epoch.hello)
+    feeder, address, fallback = yield from claim(ways, epoch.hello)
     try:
         if epoch.watermark is not None:
             yield from feeder.watermark(epoch.watermark)
@@ -54,4 +72,4 @@ def run(ways: Ways, epoch: Epoch) -> Waiting[tuple[Part, Address | None]]:
         part = yield from feeder.cut(epoch.cut)
     finally:
         feeder.close()
-    return part, None if epoch.cut.final else address
+    return Ran(part, None if epoch.cut.final else address, fallback)

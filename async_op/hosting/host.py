@@ -286,7 +286,6 @@ class Host:
         snapshot = await self._operator.snapshot(line)
         left = self._outbox.outputs + self._outbox.watermarks
         assert left == snapshot.emitted, "an output is in the queue or in the part, never in both"
-        line.ages.of(self._operator.oldest, self._clock.time())  # forgets elements that have left, even if nobody polls
         timers = self._operator.next_timer(), self._operator.next_timer(event_time=True)
         part = CutPart(cut.version, snapshot.cut_id, snapshot, self._outbox.take(), *timers)
         metrics = self._metrics(snapshot.in_flight, line)
@@ -311,7 +310,12 @@ class Host:
             "queued_seconds": line.queued_seconds(),
         }
         metrics, self._counted = since(self._counted, now), now
-        return metrics | {"in_flight": len(in_flight), "waiting": len(line), "is_loaded": self._operator.is_loaded}
+        return metrics | {
+            "in_flight": len(in_flight),
+            "waiting": len(line),
+            "oldest_call_seconds": line.ages.of(self._operator.oldest, self._clock.time()) or 0.0,
+            "is_loaded": self._operator.is_loaded,
+        }
 
     # Between epochs.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 from async_op.hosting.errors import HostLost, HostUnreachable
 from async_op.hosting.host import LEASE_SECONDS
@@ -18,6 +19,9 @@ _ANSWER_SECONDS = 5.0
 
 _RETRY_SECONDS = 60.0
 """Pause before the next try at a host that could not be reached: a firewall may hide many, and each try takes time."""
+
+_CONNECTIONS_AT_ONCE = 32
+"""Connections are opened side by side: one machine that does not answer must not hold up the leases of the others."""
 
 
 class Overseer:
@@ -40,10 +44,11 @@ class Overseer:
         self._generation = generation
         self._secret = secret
         self._pause_seconds = lease_seconds / _RENEWALS_PER_LEASE
-        self._lock = threading.Lock()
         self._addresses: dict[int, Address] = {}
-        self._channels: dict[int, SocketChannel] = {}
-        self._left_alone: dict[int, float] = {}
+        self._addresses_lock = threading.Lock()  # held for moments only: an epoch reports while hosts are asked
+        self._channels: dict[Address, SocketChannel] = {}
+        self._left_alone: dict[Address, float] = {}
+        self._asking = threading.Lock()  # of the channels: one question at a time
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="keygroups leases", daemon=True)
 
@@ -54,25 +59,16 @@ class Overseer:
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
         self._thread.join()
-        with self._lock:
-            for subtask in list(self._channels):
-                self._hang_up(subtask)
+        with self._asking:
+            self._keep_channels_of(())
 
     def report(self, subtask: int, address: Address | None) -> None:
         """Note the address of a subtask's host, as its task reported it; None if the operator ran in the task."""
-        with self._lock:
-            if self._addresses.get(subtask) != address:
-                self._hang_up(subtask)
-                self._left_alone.pop(subtask, None)
+        with self._addresses_lock:
             if address is None:
                 self._addresses.pop(subtask, None)
             else:
                 self._addresses[subtask] = address
-
-    def known(self, subtask: int) -> Sequence[Address]:
-        """Return the address at which the next epoch may find a subtask's host, or nothing."""
-        with self._lock:
-            return [self._addresses[subtask]] if subtask in self._addresses else []
 
     def poll(self) -> Mapping[int, Status]:
         """Return the status of each subtask's host; hosts that do not answer are left out."""
@@ -99,38 +95,70 @@ class Overseer:
 
     def _ask(self, message: Message) -> dict[int, Reply]:
         """Send a message to all hosts, then gather the replies that come within `_ANSWER_SECONDS`."""
-        with self._lock:
-            asked = [subtask for subtask in self._addresses if self._is_sent(subtask, message)]
+        with self._asking:
+            with self._addresses_lock:
+                addresses = dict(self._addresses)
+            self._keep_channels_of(addresses.values())
+            self._connect(addresses.values())
+            asked = {subtask: address for subtask, address in addresses.items() if self._is_sent(address, message)}
             until = time.monotonic() + _ANSWER_SECONDS
-            replies = {subtask: self._answer(subtask, until) for subtask in asked}
+            replies = {subtask: self._answer(address, until) for subtask, address in asked.items()}
             return {subtask: reply for subtask, reply in replies.items() if reply is not None}
 
-    def _is_sent(self, subtask: int, message: Message) -> bool:
-        if time.monotonic() < self._left_alone.get(subtask, 0.0):
+    def _keep_channels_of(self, addresses: Iterable[Address]) -> None:
+        """Forget the hosts that are not among these."""
+        kept = set(addresses)
+        for address in self._channels.keys() - kept:
+            self._hang_up(address)
+        for address in self._left_alone.keys() - kept:
+            del self._left_alone[address]
+
+    def _connect(self, addresses: Iterable[Address]) -> None:
+        now = time.monotonic()
+        missing = [
+            address
+            for address in addresses
+            if address not in self._channels and now >= self._left_alone.get(address, 0.0)
+        ]
+        if not missing:
+            return
+        with ThreadPoolExecutor(min(len(missing), _CONNECTIONS_AT_ONCE), "keygroups connect") as pool:
+            for address, channel in zip(missing, pool.map(self._connected, missing), strict=True):
+                if channel is None:
+                    self._left_alone[address] = time.monotonic() + _RETRY_SECONDS
+                else:
+                    self._channels[address] = channel
+
+    def _connected(self, address: Address) -> SocketChannel | None:
+        try:
+            return connect(address, self._secret, _ANSWER_SECONDS)
+        except HostUnreachable:
+            return None
+
+    def _is_sent(self, address: Address, message: Message) -> bool:
+        channel = self._channels.get(address)
+        if channel is None:
             return False
         try:
-            if subtask not in self._channels:
-                self._channels[subtask] = connect(self._addresses[subtask], self._secret, _ANSWER_SECONDS)
-            self._channels[subtask].send(message)
-        except (HostUnreachable, HostLost):
-            self._hang_up(subtask)
-            self._left_alone[subtask] = time.monotonic() + _RETRY_SECONDS
+            channel.send(message)
+        except HostLost:
+            self._hang_up(address)
             return False
         return True
 
-    def _answer(self, subtask: int, until: float) -> Reply | None:
+    def _answer(self, address: Address, until: float) -> Reply | None:
         """Wait for a reply. If it is late, hang up: otherwise it would be taken for the reply to the next message."""
         try:
-            while (reply := self._channels[subtask].receive()) is None:
+            while (reply := self._channels[address].receive()) is None:
                 if time.monotonic() > until:
                     break
         except HostLost:
             reply = None
         if reply is None:
-            self._hang_up(subtask)
+            self._hang_up(address)
         return reply
 
-    def _hang_up(self, subtask: int) -> None:
-        channel = self._channels.pop(subtask, None)
+    def _hang_up(self, address: Address) -> None:
+        channel = self._channels.pop(address, None)
         if channel is not None:
             channel.close()

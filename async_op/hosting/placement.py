@@ -53,10 +53,21 @@ class Ways(Protocol):
 
 
 class Claimed(NamedTuple):
-    """The feeder of a host that has accepted its hello, and the host's address: None if it runs inside the task."""
+    """A host that has accepted a feeder's hello.
+
+    Attributes
+    ----------
+    feeder : Feeder
+        The feeder of the host.
+    address : Address or None
+        Where the host listens; None if it runs in the task.
+    fallback : str or None
+        Why it runs in the task; None if it does not.
+    """
 
     feeder: Feeder
     address: Address | None
+    fallback: str | None = None
 
 
 def claim(ways: Ways, hello: Hello) -> Waiting[Claimed]:
@@ -77,15 +88,15 @@ def claim(ways: Ways, hello: Hello) -> Waiting[Claimed]:
         if feeder is not None:
             return Claimed(feeder, address)
         if is_busy:
-            return (yield from _in_task(ways, hello))
+            return (yield from _in_task(ways, hello, "another attempt feeds its host"))
     try:
         address = yield from ways.start()
-    except HostUnreachable:
-        return (yield from _in_task(ways, hello))
+    except HostUnreachable as error:
+        return (yield from _in_task(ways, hello, error.reason))
     feeder, _ = yield from _try(ways, address, hello)
     if feeder is not None:
         return Claimed(feeder, address)
-    return (yield from _in_task(ways, hello))
+    return (yield from _in_task(ways, hello, f"the host that was started does not answer, see {address.log}"))
 
 
 def _try(ways: Ways, address: Address, hello: Hello) -> Waiting[tuple[Feeder | None, bool]]:
@@ -107,8 +118,8 @@ def _try(ways: Ways, address: Address, hello: Hello) -> Waiting[tuple[Feeder | N
     return None, refused == "busy"
 
 
-def _in_task(ways: Ways, hello: Hello) -> Waiting[Claimed]:
+def _in_task(ways: Ways, hello: Hello, reason: str) -> Waiting[Claimed]:
     feeder = Feeder((yield from ways.in_task()))
     refused = yield from feeder.hello(hello)
     assert refused is None, "no other feeder knows this host"
-    return Claimed(feeder, None)
+    return Claimed(feeder, None, reason)

@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 import socket
+import stat
 import sys
 import threading
 import time
@@ -22,6 +23,9 @@ from async_op.hosting.loop_thread import new_event_loop
 from async_op.hosting.placement import Address
 from async_op.hosting.places import Place, leave, sweep
 from async_op.hosting.server import Server
+
+LOG_BYTES_MAX = 64 * 2**20
+"""A log that grows longer is emptied: a function that prints something in each call must not fill the disk."""
 
 _LOCK_SECONDS = 2 * CLOSE_SECONDS + 5.0
 """How long a new host waits for the host that it replaces to end."""
@@ -46,6 +50,8 @@ class Instructions:
     watched : int or None
         A file descriptor that becomes readable when the host must end: the pidfd of the process that it must not
         outlive.
+    prepare : callable or None
+        Called before the blueprint is unpickled; sets up what the user's function would find in a Python worker.
     """
 
     place: Place
@@ -54,6 +60,7 @@ class Instructions:
     residence: Residence
     interface: str | None = None
     watched: int | None = None
+    prepare: Callable[[], object] | None = None
 
 
 def live(instructions: Instructions, ready: Callable[[Address], None]) -> None:
@@ -91,6 +98,8 @@ def _lock(place: Place) -> int:
 
 
 async def _live(instructions: Instructions, ready: Callable[[Address], None]) -> None:
+    if instructions.prepare is not None:
+        instructions.prepare()
     host = Host(pickle.loads(instructions.blueprint), instructions.residence)  # noqa: S301 - pickled by the driver
     server = Server(host, instructions.secret)
     address = await _listen(server, instructions)
@@ -132,7 +141,16 @@ async def _beat(residence: Residence) -> None:
     while True:
         signal.setitimer(signal.ITIMER_REAL, residence.lease_seconds)
         faulthandler.dump_traceback_later(0.75 * residence.patience_seconds, file=sys.stderr)
+        _bound_log(sys.stderr.fileno())
         await asyncio.sleep(BEAT_SECONDS)
+
+
+def _bound_log(log: int) -> None:
+    """Empty a log that has become too long; it is open for appending."""
+    found = os.fstat(log)
+    if stat.S_ISREG(found.st_mode) and found.st_size > LOG_BYTES_MAX:
+        os.ftruncate(log, 0)
+        os.write(log, f"(what stood here was over {LOG_BYTES_MAX >> 20} MiB and is gone)\n".encode())
 
 
 def _exit(place: Place) -> None:

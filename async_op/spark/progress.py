@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -27,6 +27,8 @@ class EpochMetrics:
         Elements that failed for good; a dead letter is an output row, too.
     in_flight : int
         Elements still in flight at the cut, which the next epoch takes over.
+    oldest_call_milliseconds : int
+        Age of the oldest of them at the cut; for an epoch, the greatest of its subtasks.
     state_rows, state_bytes : int
         Keyed state written: as a rule, only what changed.
     work_milliseconds, back_pressured_milliseconds : int
@@ -58,6 +60,7 @@ class EpochMetrics:
     work_milliseconds: int
     overtime_milliseconds: int
     write_milliseconds: int
+    oldest_call_milliseconds: int = 0
     resident: int = 0
     cache_hits: int = 0
     cache_misses: int = 0
@@ -70,8 +73,14 @@ class EpochMetrics:
     def total(parts: Iterable[EpochMetrics]) -> EpochMetrics:
         """Return the sums over the subtasks of an epoch."""
         parts = list(parts)
-        sums = {one.name: sum(getattr(part, one.name) for part in parts) for one in fields(EpochMetrics)}
-        return EpochMetrics(**sums)
+        totals = {
+            one.name: _total_of(one.name)([getattr(part, one.name) for part in parts]) for one in fields(EpochMetrics)
+        }
+        return EpochMetrics(**totals)
+
+
+def _total_of(name: str) -> Callable[[list[int]], int]:
+    return max if name == "oldest_call_milliseconds" else sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from async_op import AsyncFunction, InvocationContext
 from async_op.elements import Element
 from async_op.hosting import messages as say
 from async_op.hosting.blueprint import CutPart
-from async_op.hosting.epoch import Epoch, run
+from async_op.hosting.epoch import Epoch, Ran, run
 from async_op.hosting.feeder import Channel, Feeder, Waiting
 from async_op.hosting.host import Residence
 from async_op.hosting.launch import launch
@@ -32,6 +32,7 @@ from keygroups import ValueState
 COUNT = ValueState("count", pa.int64(), default=0)
 GENERATION = "run, operator, 1"
 SECRET = b"the run's"
+IMPATIENT = {"patience_seconds": 4.0, "lease_seconds": 8.0}
 
 
 class Counting(AsyncFunction):
@@ -188,8 +189,9 @@ class OneWay:
 
 def task(ways: OneWay, greeting: say.Hello, batches: Iterable[pa.RecordBatch] = ()) -> tuple[Any, Address | None]:
     """Run an epoch as a task does."""
-    part, address = driven(run(ways, Epoch(hello=greeting, cut=say.Cut(greeting.fence.version + 1), batches=batches)))
-    return part.handle, address
+    epoch = Epoch(hello=greeting, cut=say.Cut(greeting.fence.version + 1), batches=batches)
+    ran: Ran = driven(run(ways, epoch))
+    return ran.part.handle, ran.address
 
 
 def pid_of(place: Place) -> int | None:
@@ -218,3 +220,13 @@ def is_running(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+def pid(machine: Machine) -> int:
+    found = pid_of(machine.instructions().place)
+    assert found is not None
+    return found
+
+
+def left(machine: Machine) -> list[str]:
+    return [path.name for path in machine.folder.rglob("*")]

@@ -13,7 +13,6 @@ from async_op.elements import Record, Watermark
 from async_op.hosting import errors, frames
 from async_op.hosting import messages as say
 from async_op.hosting.ages import RESOLUTION_SECONDS, Ages
-from async_op.hosting.delivery import Delivery
 from async_op.hosting.gate import Gate
 from async_op.hosting.outbox import RUN, Outbox
 from async_op.hosting.parts import one_of_each
@@ -86,27 +85,6 @@ def test_parts_of_another_job_are_not_taken() -> None:
     with pytest.raises(errors.IncompleteEpoch) as missing:
         one_of_each(parts, "job 1", 2)
     assert missing.value.missing == [1]
-
-
-def test_what_is_owed_is_delivered_before_anything_else() -> None:
-    seen: list[int] = []
-    failing = True
-
-    def deliver(epoch: int) -> None:
-        seen.append(epoch)
-        if failing:
-            raise OSError("down")
-
-    delivery = Delivery(deliver)
-    delivery.settle()
-    delivery.commit(7)
-    with pytest.raises(OSError, match="down"):
-        delivery.settle()
-    failing = False
-    delivery.settle()
-    delivery.settle()
-
-    assert seen == [7, 7]
 
 
 def test_outputs_are_packed_in_runs_of_bounded_size() -> None:

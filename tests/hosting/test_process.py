@@ -18,6 +18,7 @@ import pytest
 
 from async_op import ElementFailed
 from async_op.hosting import messages as say
+from async_op.hosting import resident
 from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable
 from async_op.hosting.feeder import Feeder
 from async_op.hosting.launch import watch
@@ -28,6 +29,7 @@ from async_op.hosting.sockets import connect
 from snapshots import SnapshotStore
 from tests.hosting.kit import (
     GENERATION,
+    IMPATIENT,
     SECRET,
     Blueprint,
     FailingOpen,
@@ -37,23 +39,12 @@ from tests.hosting.kit import (
     epoch,
     hello,
     is_running,
-    pid_of,
+    left,
+    pid,
     rows,
     task,
     wait_until,
 )
-
-IMPATIENT = {"patience_seconds": 4.0, "lease_seconds": 8.0}
-
-
-def pid(machine: Machine) -> int:
-    found = pid_of(machine.instructions().place)
-    assert found is not None
-    return found
-
-
-def left(machine: Machine) -> list[str]:
-    return [path.name for path in machine.folder.rglob("*")]
 
 
 def test_an_operator_goes_on_from_epoch_to_epoch(machine: Machine) -> None:
@@ -211,35 +202,11 @@ def test_a_function_that_eats_its_memory_fails_its_element(machine: Machine) -> 
     feeder.close()
 
 
-def test_a_failure_between_two_epochs_is_told_to_the_next_one(machine: Machine) -> None:
-    address = machine.start(blueprint=Blueprint(capacity=1))
-    greeting = hello(timeout=0.0)
-    cut_id, *_ = epoch(connect(address, SECRET), greeting, [rows("a", seconds=0.3), rows("b", action="fail")])
-    with Overseer(GENERATION, SECRET) as overseer:
-        overseer.report(0, address)
-        wait_until(lambda: overseer.poll()[0].failure is not None)
-
-    with pytest.raises(ElementFailed, match="ValueError: b"):
-        task(machine.ways([address]), hello(1, 2, cut_id=cut_id))
-
-
 def test_an_error_of_open_is_told_to_the_first_epoch(machine: Machine) -> None:
     address = machine.start(blueprint=Blueprint(FailingOpen))
 
     with pytest.raises(ConnectionError, match="no service"):
         task(machine.ways([address]), hello())
-
-
-def test_a_host_that_is_told_to_stop_leaves_nothing_behind(machine: Machine) -> None:
-    address = machine.start()
-    stopped = pid(machine)
-
-    with Overseer(GENERATION, SECRET) as overseer:
-        overseer.report(0, address)
-        overseer.stop(0)
-
-    wait_until(lambda: not is_running(stopped))
-    assert left(machine) == []
 
 
 def test_a_host_whose_driver_is_silent_ends_with_its_lease(machine: Machine) -> None:
@@ -248,19 +215,6 @@ def test_a_host_whose_driver_is_silent_ends_with_its_lease(machine: Machine) -> 
 
     wait_until(lambda: not is_running(silent))
     assert left(machine) == []
-
-
-def test_a_driver_that_lives_keeps_its_hosts(machine: Machine) -> None:
-    address = machine.start(**IMPATIENT)
-    with Overseer(GENERATION, SECRET, IMPATIENT["lease_seconds"]) as overseer:
-        overseer.report(0, address)
-        channel = connect(address, SECRET)
-        feeder = Feeder(channel)
-        assert driven(feeder.hello(hello(timeout=2 * IMPATIENT["lease_seconds"]))) is None
-        driven(feeder.feed([rows("a", seconds=600.0)]))
-        assert not driven(feeder.settle())
-        feeder.close()
-        assert overseer.poll()[0].in_flight == 1
 
 
 def test_a_host_ends_with_what_it_watches(machine: Machine) -> None:
@@ -312,6 +266,20 @@ def test_what_killed_hosts_have_left_is_removed_by_the_next(machine: Machine) ->
 
     (_, outputs, _), _ = task(machine.ways(), hello(), [rows("a")])
     assert outputs == [("a", 1)]
+
+
+def test_a_log_that_has_grown_too_long_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resident, "LOG_BYTES_MAX", 100)
+    path = tmp_path / "log"
+    with path.open("ab", buffering=0) as log:
+        log.write(b"x" * 100)
+        resident._bound_log(log.fileno())
+        assert path.stat().st_size == 100
+        log.write(b"y")
+        resident._bound_log(log.fileno())
+        log.write(b"and so on")
+
+    assert path.read_bytes() == b"(what stood here was over 0 MiB and is gone)\nand so on"
 
 
 def test_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:

@@ -242,6 +242,10 @@ class SimulatedSubtask:
         for index, element in zip(indices, records, strict=True):
             self._check_in_flight(index, element)
             (facts.stored if element.completed else facts.pending)[index] = element
+        # Those restored beyond the capacity wait for a worker, also with their fallbacks.
+        if self.scenario.timeout is not None and len(facts.pending) <= self.scenario.capacity:
+            for index in facts.pending:
+                ledger.check_in_time(index)
         facts.done = facts.accepted - set(facts.pending)
         for index in facts.done:
             owed = ledger.outputs_of(index)
@@ -281,7 +285,6 @@ class SimulatedSubtask:
         if self.scenario.timeout is not None:
             left = max(0.0, ledger.deadlines[index] - self.ledger.now())
             ledger.check(abs((element.remaining or 0.0) - left) < 1e-6, f"{index} is kept with {element.remaining} s")
-            ledger.check_in_time(index)
 
     def _check_places(self, cut: SubtaskSnapshot) -> None:
         """The queue is in the order in which the elements came, watermarks between them."""

@@ -22,7 +22,6 @@ from pyspark.sql import functions as F
 
 from async_op import AsyncFunction
 from async_op.spark import AsyncPipeline, PipelineQuery, Retention
-from async_op.spark.epoch.job_names import named_jobs
 from keygroups import ValueState
 from tests.spark.runs import PipelineRun
 
@@ -382,18 +381,6 @@ def test_jobs_say_of_which_pipeline_and_epoch_they_are(run: Run) -> None:
     whats = ("1: batch 0", "1: sink", "2: batch 1", "2: sink", "3: drain", "3: sink")
     assert named == {f"AsyncPipeline named, epoch {what}" for what in whats}
     assert properties == [f"AsyncPipeline named, epoch {epoch}: sink" for epoch in (1, 2, 3)]
-
-
-def test_the_names_of_jobs_are_given_back(spark: SparkSession) -> None:
-    context = spark.sparkContext
-    context.setJobDescription("mine")
-    try:
-        with pytest.raises(OSError, match="no"), named_jobs(spark, "count", 1, "sink"):
-            assert context.getLocalProperty("spark.job.description") == "AsyncPipeline count, epoch 1: sink"
-            raise OSError("no")
-        assert context.getLocalProperty("spark.job.description") == "mine"
-    finally:
-        context.setJobDescription(None)  # type: ignore[arg-type]
 
 
 def _job_descriptions(spark: SparkSession) -> list[str]:

@@ -8,19 +8,23 @@ import os
 import signal
 import socket
 import sys
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark import cloudpickle
+from pyspark import SparkFiles, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op import AsyncFunction, ElementFailed
+from async_op.hosting.places import place_of
 from async_op.spark import AsyncPipeline, PipelineQuery
+from async_op.spark.epoch import fleet
 from keygroups import ValueState
 from tests.hosting.kit import is_running, wait_until
 from tests.spark.runs import PipelineRun
@@ -43,13 +47,17 @@ class Count(AsyncFunction):
         self.endless: frozenset[int] = frozenset()
         self.wrong: frozenset[int] = frozenset()
         self.held: Any = None
+        self.shared_file: str | None = None
 
     def note(self, what: object) -> None:
         with self.log.open("a") as log:
             log.write(json.dumps(what) + "\n")
 
+    def read_shared(self) -> str:
+        return Path(SparkFiles.get(self.shared_file)).read_text()
+
     async def open(self, runtime: Any) -> None:
-        self.note("open")
+        self.note("open" if self.shared_file is None else self.read_shared())
 
     async def async_invoke(self, value: dict[str, Any], ctx: Any) -> list[Any]:
         number = value["id"]
@@ -256,6 +264,36 @@ def test_operators_that_are_not_resident_run_in_tasks(run: Run) -> None:
 
     run.assert_exact()
     assert {(epoch.resident, epoch.hosts) for epoch in pipeline.progress()} == {(0, ())}
+
+
+def test_where_no_host_starts_operators_run_in_tasks_and_the_log_says_so_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_id = uuid.uuid4()
+    monkeypatch.setattr(fleet, "uuid", SimpleNamespace(uuid4=lambda: run_id))
+    folder = place_of(run_id.hex, "", 0).folder
+    folder.chmod(0o777)
+    for _ in range(3):
+        run.write_rows()
+    pipeline = run.run()
+    folder.rmdir()
+
+    run.assert_exact()
+    assert {(epoch.resident, epoch.hosts) for epoch in pipeline.progress()} == {(0, ())}
+    assert caplog.text.count(f"{folder} is open to others") == 1
+
+
+def test_files_of_the_session_are_there_for_the_function(run: Run) -> None:
+    file = run.folder / f"{run.folder.name}.txt"
+    file.write_text("of the session")
+    run.spark.sparkContext.addFile(str(file))
+    run.count.shared_file = file.name
+    run.write_rows()
+    pipeline = run.run()
+
+    run.assert_exact()
+    assert {epoch.resident for epoch in pipeline.progress()} == {2}
+    assert run.logged().count("of the session") == 2
 
 
 def test_a_function_with_what_only_tasks_have_runs_in_tasks(run: Run, caplog: pytest.LogCaptureFixture) -> None:

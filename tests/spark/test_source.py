@@ -338,7 +338,7 @@ def test_a_state_that_an_operator_has_continued_is_not_written_over(source: Spar
             {"state": "count", "parallelism": 2},
             "a value state has key_group, key, value",
         ),
-        ("array(id) as key, id as value", {"state": "count", "parallelism": 2}, "keys of type list"),
+        ("make_dt_interval(id) as key, id as value", {"state": "count", "parallelism": 2}, "keys of type"),
         ("id as key, id as value", {"state": "count", "parallelism": 2, "kind": "set"}, "one of value"),
     ],
 )

@@ -17,7 +17,7 @@ from async_op.hosting.places import sockets_of
 from async_op.hosting.secret import new_secret
 from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.spark.task.pickling import names_bound_to_tasks, pickled
-from async_op.spark.task.report import SubtaskReport
+from async_op.spark.task.report import Report, SubtaskReport
 from async_op.spark.task.ways import HostAccess
 
 _log = logging.getLogger(__package__)
@@ -55,6 +55,7 @@ class Fleet:
         self._access: HostAccess | None = None
         self._overseer: Overseer | None = None
         self._is_loaded = True
+        self._has_warned = False
         self.waiting = 0
         self.is_resident = is_resident and _may_be_resident(blueprint_for(1))
         self.parallelism: int | None = None
@@ -73,17 +74,39 @@ class Fleet:
         assert self._access is not None, "a generation has begun"
         return self._access
 
+    def locate(self, reports: Iterable[Report]) -> None:
+        """Note where hosts are, also after a failed epoch, so that `end` can stop them."""
+        for report in reports:
+            if self._overseer is not None and report.address is not None:
+                self._overseer.report(report.subtask_index, report.address)
+
     def report(self, reports: Iterable[SubtaskReport]) -> None:
-        """Note where the hosts are and what waits in them, as the tasks of an epoch reported it."""
+        """Note where the hosts are and what waits in them, as the tasks of a successful epoch reported it."""
         reports = list(reports)
         self.waiting = sum(int(report.part.metrics["waiting"]) for report in reports)
         self._is_loaded = all(report.part.metrics["is_loaded"] or report.address is None for report in reports)
         if self._overseer is None or self._access is None:
             return
         for report in reports:
-            self._overseer.report(report.part.subtask_index, report.address)
-        addresses = {one.part.subtask_index: one.address for one in reports if one.address is not None}
+            self._overseer.report(report.subtask_index, report.address)
+        addresses = {one.subtask_index: one.address for one in reports if one.address is not None}
         self._access = replace(self._access, addresses=addresses)
+        self._warn_of_fallback(reports)
+
+    def _warn_of_fallback(self, reports: Iterable[SubtaskReport]) -> None:
+        """Warn, once per generation, that operators live for one epoch only, which repeats calls and takes time."""
+        fallen = [report for report in reports if report.fallback is not None]
+        if fallen and not self._has_warned:
+            self._has_warned = True
+            first = fallen[0]
+            _log.warning(
+                "%d of %d operators ran in their tasks, so calls under way are made again in the next epoch; that of "
+                "subtask %d because %s",
+                len(fallen),
+                self.parallelism,
+                first.subtask_index,
+                first.fallback,
+            )
 
     @property
     def is_loaded(self) -> bool:
@@ -126,6 +149,7 @@ class Fleet:
         generation = f"{self._run_id}, {next(self._generations)}"
         blueprint = self._blueprint_for(parallelism)
         self.parallelism = parallelism
+        self._has_warned = False
         if not self.is_resident:
             self._access = HostAccess(generation=generation, blueprint=blueprint)
             return

@@ -27,7 +27,7 @@ from async_op.spark.retention import Collector, Retention
 from async_op.spark.rows.keys import KeyColumn
 from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.spark.task.epoch_task import EpochTask
-from async_op.spark.task.report import REPORT_SCHEMA, SubtaskReport, reports_in
+from async_op.spark.task.report import REPORT_SCHEMA, SubtaskReport, checked, reports_in
 from keygroups.spark import subtask_column
 from keygroups.spark.partitions import no_rows, run_in_partitions
 from keygroups.ttl import wall_time
@@ -283,7 +283,9 @@ class EpochRunner:
             task = self._task(pending, order)
             try:
                 # The tasks run even without rows, to bring the watermark, take what has returned, and cut.
-                reports = reports_in(run_in_partitions(frame, task.parallelism, task, REPORT_SCHEMA))
+                found = reports_in(run_in_partitions(frame, task.parallelism, task, REPORT_SCHEMA))
+                self._fleet.locate(found)
+                reports = checked(found)
                 one_of_each([report.part for report in reports], task.job, task.parallelism)
             except (FeederFenced, HostLost, IncompleteEpoch) as error:
                 if attempt == _ATTEMPTS_MAX:

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark import TaskContext
 
-from async_op.hosting.epoch import Epoch, run
+from async_op.hosting.epoch import Epoch, Ran, run
 from async_op.hosting.host import Residence
-from async_op.hosting.messages import Cut, Fence, Hello, Manifest, Part
-from async_op.hosting.placement import Address
+from async_op.hosting.messages import Cut, Fence, Hello, Manifest
 from async_op.spark.progress import EpochMetrics
 from async_op.spark.task.blueprint import WrittenPart
 from async_op.spark.task.epoch_rows import EpochRows
 from async_op.spark.task.flush import flusher
-from async_op.spark.task.report import NO_REPORT, SubtaskReport, SubtaskTimes, batch_of
+from async_op.spark.task.report import NO_REPORT, SubtaskFailure, SubtaskReport, SubtaskTimes, batch_of
 from async_op.spark.task.ways import HostAccess, TaskWays
 from keygroups.errors import KeyGroupsError
 from keygroups.ranges import range_of
@@ -72,16 +71,17 @@ class EpochTask:
         assert context is not None, "this runs inside a Spark task"
         flush = flusher()
         subtask_index = context.partitionId()
-        try:
-            for report in self._run(subtask_index, context.taskAttemptId(), batches):
-                yield NO_REPORT if report is None else batch_of(subtask_index, report)
-                flush()
-        except KeyGroupsError as error:
-            # Reported, not raised: Spark would run the task again, and its calls with it.
-            yield batch_of(subtask_index, error)
+        with TaskWays(self.access, self._residence(subtask_index)) as ways:
+            try:
+                for report in self._run(ways, subtask_index, context.taskAttemptId(), batches):
+                    yield NO_REPORT if report is None else batch_of(report)
+                    flush()
+            except KeyGroupsError as error:
+                # Reported, not raised: Spark would run the task again, and its calls with it.
+                yield batch_of(SubtaskFailure(subtask_index, ways.reached, error))
 
     def _run(
-        self, subtask_index: int, attempt: int, batches: Iterable[pa.RecordBatch]
+        self, ways: TaskWays, subtask_index: int, attempt: int, batches: Iterable[pa.RecordBatch]
     ) -> Iterator[SubtaskReport | None]:
         """Run the subtask; yields None as a sign of life, and the report at the end."""
         rows = EpochRows(batches, self.event_time)
@@ -91,16 +91,15 @@ class EpochTask:
             batches=rows,
             watermark=self.watermark,
         )
-        with TaskWays(self.access, self._residence(subtask_index)) as ways:
-            steps = run(ways, epoch)
-            while True:
-                try:
-                    next(steps)
-                except StopIteration as end:
-                    part, address = end.value
-                    break
-                yield None
-        yield _report(part, address, rows)
+        steps = run(ways, epoch)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                ran: Ran = end.value
+                break
+            yield None
+        yield _report(ran, rows)
 
     def _hello(self, subtask_index: int, attempt: int) -> Hello:
         return Hello(
@@ -133,10 +132,10 @@ class EpochTask:
         return next((one.cut_id for one in channels if (one.subtask, one.key_groups) == (subtask_index, own)), None)
 
 
-def _report(part: Part, address: Address | None, rows: EpochRows) -> SubtaskReport:
-    written: WrittenPart = part.handle
+def _report(ran: Ran, rows: EpochRows) -> SubtaskReport:
+    written: WrittenPart = ran.part.handle
     state = [file for file in written.handle.files if file.kind in {"keyed", "delta"}]
-    counted = part.metrics
+    counted = ran.part.metrics
     work_seconds = max(counted["queued_seconds"], counted["processor_seconds"])
     metrics = EpochMetrics(
         rows=rows.rows,
@@ -149,10 +148,11 @@ def _report(part: Part, address: Address | None, rows: EpochRows) -> SubtaskRepo
         work_milliseconds=_milliseconds(work_seconds),
         overtime_milliseconds=_milliseconds(counted["overtime_seconds"]),
         write_milliseconds=_milliseconds(written.write_seconds),
-        resident=0 if address is None else 1,
+        oldest_call_milliseconds=_milliseconds(counted["oldest_call_seconds"]),
+        resident=0 if ran.address is None else 1,
     )
     times = SubtaskTimes(rows.event_time, written.next_timer, written.next_event_timer)
-    return SubtaskReport(part, address, metrics, times)
+    return SubtaskReport(ran.part, ran.address, metrics, times, ran.fallback)
 
 
 def _milliseconds(seconds: float) -> int:

@@ -56,12 +56,20 @@ class SubtaskReport:
         The subtask's share of the epoch's counters.
     times : SubtaskTimes
         What the next epoch needs to know about timestamps and timers.
+    fallback : str or None
+        Why the operator ran in the task; None if it lives in a process of its own.
     """
 
     part: Part
     address: Address | None
     metrics: EpochMetrics
     times: SubtaskTimes
+    fallback: str | None = None
+
+    @property
+    def subtask_index(self) -> int:
+        """The subtask."""
+        return self.part.subtask_index
 
     @property
     def handle(self) -> SubtaskHandle:
@@ -70,28 +78,51 @@ class SubtaskReport:
         return written.handle
 
 
-Report: TypeAlias = SubtaskReport | KeyGroupsError
+@dataclass(frozen=True, slots=True)
+class SubtaskFailure:
+    """The error that a subtask failed with.
+
+    Attributes
+    ----------
+    subtask_index : int
+        The subtask.
+    address : Address or None
+        The host that the task reached last, which the driver must stop; None if it reached none.
+    error : KeyGroupsError
+        The error.
+    """
+
+    subtask_index: int
+    address: Address | None
+    error: KeyGroupsError
+
+
+Report: TypeAlias = SubtaskReport | SubtaskFailure
 """What a subtask did, or the error that it failed with."""
 
 
-def batch_of(subtask_index: int, report: Report) -> pa.RecordBatch:
+def batch_of(report: Report) -> pa.RecordBatch:
     """Return a report as the one row that its task yields."""
-    columns = [pa.array([subtask_index], pa.int32()), pa.array([pickle.dumps(report)], pa.binary())]
+    columns = [pa.array([report.subtask_index], pa.int32()), pa.array([pickle.dumps(report)], pa.binary())]
     return pa.RecordBatch.from_arrays(columns, schema=_ARROW_SCHEMA)
 
 
-def reports_in(rows: Iterable[Row]) -> list[SubtaskReport]:
-    """Return the reports of an epoch's tasks.
+def reports_in(rows: Iterable[Row]) -> list[Report]:
+    """Return the reports of an epoch's tasks."""
+    return [pickle.loads(row["report"]) for row in rows]  # noqa: S301 - from our own tasks
+
+
+def checked(reports: Iterable[Report]) -> list[SubtaskReport]:
+    """Return the reports of an epoch in which every subtask did its part.
 
     Raises
     ------
     KeyGroupsError
         The error of the first task that failed.
     """
-    reports: list[SubtaskReport] = []
-    for row in rows:
-        report: Report = pickle.loads(row["report"])  # noqa: S301 - from our own task
-        if isinstance(report, KeyGroupsError):
-            raise report
-        reports.append(report)
-    return reports
+    found: list[SubtaskReport] = []
+    for report in reports:
+        if isinstance(report, SubtaskFailure):
+            raise report.error
+        found.append(report)
+    return found

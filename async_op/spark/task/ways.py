@@ -7,8 +7,11 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pickle import loads
 from typing import Any
+
+from pyspark import SparkFiles
 
 from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.feeder import Channel, Waiting
@@ -62,12 +65,18 @@ class TaskWays:
         What the driver knows about the hosts.
     residence : Residence
         Which subtask a new host is for, and what it is restored from.
+
+    Attributes
+    ----------
+    reached : Address or None
+        The host to which the task was connected last; None before the first.
     """
 
     def __init__(self, access: HostAccess, residence: Residence) -> None:
         self._access = access
         self._residence = residence
         self._own: HostThread | None = None
+        self.reached: Address | None = None
 
     def __enter__(self) -> TaskWays:
         return self
@@ -92,7 +101,9 @@ class TaskWays:
     def connect(self, address: Address) -> Channel:
         """Connect to a host; raises `HostUnreachable` if none answers there."""
         assert self._access.secret is not None, "without hosts there are no addresses"
-        return connect(address, self._access.secret)
+        channel = connect(address, self._access.secret)
+        self.reached = address
+        return channel
 
     def start(self) -> Waiting[Address]:
         """Start a host on this machine; raises `HostUnreachable` if it cannot."""
@@ -109,6 +120,7 @@ class TaskWays:
                 residence=residence,
                 interface=None if access.driver_host is None else _interface_to(access.driver_host),
                 watched=watched,
+                prepare=partial(_share_files, SparkFiles.getRootDirectory()),
             )
             return (yield from launch(instructions))
         finally:
@@ -128,6 +140,12 @@ class TaskWays:
         self._own = HostThread(blueprint, residence).__enter__()
         yield
         return self._own.channel()
+
+
+def _share_files(root: str) -> None:
+    """Let `SparkFiles.get` find what was added to the session, as in the worker that has started this process."""
+    SparkFiles._root_directory = root
+    SparkFiles._is_running_on_worker = True
 
 
 def _interface_to(host: str) -> str | None:

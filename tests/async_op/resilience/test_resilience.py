@@ -57,6 +57,14 @@ def test_sharing_that_makes_no_sense_is_refused(function: Any, resilience: Resil
         Bench(function, resilience=resilience, key_by=str)
 
 
+def _name_of(part: Any) -> str:
+    return (
+        part.__name__
+        if isinstance(part, type)
+        else str({name: getattr(one, "__name__", one) for name, one in part.items()})
+    )
+
+
 @pytest.mark.parametrize(
     ("part", "settings"),
     [
@@ -75,7 +83,7 @@ def test_sharing_that_makes_no_sense_is_refused(function: Any, resilience: Resil
         (CircuitBreaker, {"probes": 0}),
         (CircuitBreaker, {"when_open": "explode"}),
     ],
-    ids=str,
+    ids=_name_of,
 )
 def test_settings_that_can_never_work_are_refused(part: Any, settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):

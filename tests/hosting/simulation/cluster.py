@@ -16,7 +16,7 @@ from async_op.hosting.placement import Address
 from async_op.hosting.secret import is_proof, new_nonce, proof_of
 from tests.hosting.simulation.scenario import Row, Scenario
 from tests.hosting.simulation.service import Blueprint, Service
-from tests.hosting.simulation.storage import Manifest, Share, Storage
+from tests.hosting.simulation.storage import Manifest, Share, Storage, done_in
 
 LEASE_SECONDS = 60.0
 PATIENCE_SECONDS = 10.0
@@ -397,14 +397,3 @@ class Cluster:
         for task in list(self.tasks):
             task.cancel()
         await asyncio.gather(*list(self.tasks), return_exceptions=True)
-
-
-def done_in(manifests: Sequence[Manifest]) -> frozenset[int]:
-    """Return the rows whose calls have returned in some versions."""
-    rows = {output[1] for manifest in manifests for output in manifest.outputs if output[0] == "row"}
-    rows |= {element.value[0] for element in manifests[-1].in_flight if element.completed and is_row(element)}
-    return frozenset(rows)
-
-
-def is_row(element: Any) -> bool:
-    return not element.is_watermark and isinstance(element.value, tuple) and not hasattr(element.value, "event_time")

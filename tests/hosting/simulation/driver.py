@@ -10,16 +10,16 @@ from typing import Any
 
 from async_op import ElementFailed
 from async_op.hosting import messages as say
-from async_op.hosting.delivery import Delivery
 from async_op.hosting.epoch import Epoch, run
 from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable, IncompleteEpoch
 from async_op.hosting.parts import one_of_each
 from async_op.hosting.placement import Address
 from keygroups import key_group_of, subtask_of
-from tests.hosting.simulation.cluster import LEASE_SECONDS, Cluster, Connection, Ways, is_row
+from tests.hosting.simulation.cluster import LEASE_SECONDS, Cluster, Connection, Ways
+from tests.hosting.simulation.delivery import Delivery
 from tests.hosting.simulation.scenario import Row
 from tests.hosting.simulation.service import check
-from tests.hosting.simulation.storage import CommitFailed, Manifest, OutcomeUnknown, StoredPart
+from tests.hosting.simulation.storage import CommitFailed, Manifest, OutcomeUnknown, StoredPart, is_row
 
 _TASK_ATTEMPTS = 3
 _EXPECTED = (HostLost, HostUnreachable, FeederFenced, IncompleteEpoch, CommitFailed, OutcomeUnknown)
@@ -172,7 +172,7 @@ class Driver:
             error: BaseException = next(iter(done)).exception() or HostLost("x", "")
             for task in done:
                 if task.exception() is None:
-                    part, address = task.result()
+                    part, address, _ = task.result()
                     self.parts.append(part)
                     if address is not None:
                         self.directory[index] = address

@@ -9,7 +9,6 @@ import pytest
 
 from async_op.hosting import messages as say
 from async_op.hosting import placement
-from async_op.hosting.delivery import Delivery
 from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.gate import Gate
 from async_op.hosting.host import Host
@@ -17,6 +16,7 @@ from async_op.hosting.lease import Lease
 from async_op.hosting.line import Line
 from async_op.hosting.outbox import Outbox
 from tests.hosting.simulation import cluster, driver
+from tests.hosting.simulation.delivery import Delivery
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
@@ -114,7 +114,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("H7: nothing runs in the task")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def refuse(ways: Any, hello: Any) -> Any:
+    def refuse(ways: Any, hello: Any, reason: str) -> Any:
         yield
         raise HostUnreachable("no way")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,3 +138,14 @@ def stored(snapshot: SubtaskSnapshot, cut_id: str, outputs: list[Any]) -> Stored
         cut.descriptor.name: {number: group.load() for number, group in cut.groups.items()} for cut in snapshot.states
     }
     return StoredPart(cut_id, snapshot.key_groups, states, snapshot.in_flight, snapshot.watermark, outputs)
+
+
+def done_in(manifests: Sequence[Manifest]) -> frozenset[int]:
+    """Return the rows whose calls have returned in some versions."""
+    rows = {output[1] for manifest in manifests for output in manifest.outputs if output[0] == "row"}
+    rows |= {element.value[0] for element in manifests[-1].in_flight if element.completed and is_row(element)}
+    return frozenset(rows)
+
+
+def is_row(element: Any) -> bool:
+    return not element.is_watermark and isinstance(element.value, tuple) and not hasattr(element.value, "event_time")

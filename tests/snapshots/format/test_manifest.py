@@ -332,7 +332,7 @@ def test_what_json_gives_back_may_be_a_source_position(value: object) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [{0: 1}, {"a": 1, 0: 2}, {"a": (1,)}, {"a": {1}}, {"a": b""}, {"a": float("nan")}, {"a": "\ud800"}, object()],
+    [{0: 1}, {"a": 1, 0: 2}, {"a": (1,)}, {"a": {1}}, {"a": b""}, {"a": float("nan")}, {"a": "\ud800"}, object],
     ids=repr,
 )
 def test_what_json_would_change_may_not(value: object) -> None:

@@ -1,0 +1,108 @@
+"""The driver's side of hosts: leases, questions to all of them, and hosts that do not answer."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from async_op import ElementFailed
+from async_op.hosting import overseer as overseer_module
+from async_op.hosting.errors import HostUnreachable
+from async_op.hosting.feeder import Feeder
+from async_op.hosting.overseer import Overseer
+from async_op.hosting.placement import Address
+from async_op.hosting.sockets import SocketChannel, connect
+from tests.hosting.kit import (
+    GENERATION,
+    IMPATIENT,
+    SECRET,
+    Blueprint,
+    Machine,
+    driven,
+    epoch,
+    hello,
+    is_running,
+    left,
+    pid,
+    rows,
+    task,
+    wait_until,
+)
+
+
+def test_a_failure_between_two_epochs_is_told_to_the_next_one(machine: Machine) -> None:
+    address = machine.start(blueprint=Blueprint(capacity=1))
+    greeting = hello(timeout=0.0)
+    cut_id, *_ = epoch(connect(address, SECRET), greeting, [rows("a", seconds=0.3), rows("b", action="fail")])
+    with Overseer(GENERATION, SECRET) as overseer:
+        overseer.report(0, address)
+        wait_until(lambda: overseer.poll()[0].failure is not None)
+
+    with pytest.raises(ElementFailed, match="ValueError: b"):
+        task(machine.ways([address]), hello(1, 2, cut_id=cut_id))
+
+
+def test_a_host_that_is_told_to_stop_leaves_nothing_behind(machine: Machine) -> None:
+    address = machine.start()
+    stopped = pid(machine)
+
+    with Overseer(GENERATION, SECRET) as overseer:
+        overseer.report(0, address)
+        overseer.stop(0)
+
+    wait_until(lambda: not is_running(stopped))
+    assert left(machine) == []
+
+
+def test_a_driver_that_lives_keeps_its_hosts(machine: Machine) -> None:
+    address = machine.start(**IMPATIENT)
+    with Overseer(GENERATION, SECRET, IMPATIENT["lease_seconds"]) as overseer:
+        overseer.report(0, address)
+        channel = connect(address, SECRET)
+        feeder = Feeder(channel)
+        assert driven(feeder.hello(hello(timeout=2 * IMPATIENT["lease_seconds"]))) is None
+        driven(feeder.feed([rows("a", seconds=600.0)]))
+        assert not driven(feeder.settle())
+        feeder.close()
+        assert overseer.poll()[0].in_flight == 1
+
+
+def test_hosts_that_do_not_answer_hold_up_neither_the_others_nor_reports(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = machine.start()
+    silent = [Address(f"/nowhere/{number}.sock") for number in range(5)]
+    trying, given_up = threading.Barrier(len(silent) + 1), threading.Event()
+
+    def connect_or_wait(address: Address, *options: Any) -> SocketChannel:
+        if address not in silent:
+            return connect(address, *options)
+        trying.wait()  # all of them at once, or never
+        given_up.wait()
+        raise HostUnreachable("nobody is there")
+
+    monkeypatch.setattr(overseer_module, "connect", connect_or_wait)
+    with Overseer(GENERATION, SECRET) as overseer, ThreadPoolExecutor(1) as pool:
+        for subtask, one in enumerate([address, *silent]):
+            overseer.report(subtask, one)
+        polled = pool.submit(overseer.poll)
+        trying.wait()
+        overseer.report(1, None)
+        given_up.set()
+
+        assert list(polled.result()) == [0]
+        assert list(overseer.poll()) == [0]
+
+
+def test_a_host_that_moves_is_asked_where_it_is_now(machine: Machine) -> None:
+    address = machine.start()
+    with Overseer(GENERATION, SECRET) as overseer:
+        overseer.report(0, Address("/nowhere.sock"))
+        assert overseer.poll() == {}
+        overseer.report(0, address)
+        assert list(overseer.poll()) == [0]
+        overseer.report(0, None)
+        assert overseer.poll() == {}

@@ -1,0 +1,184 @@
+"""A host in this loop, on virtual time, and a task that feeds it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field, replace
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+from async_op import AsyncFunction, InvocationContext
+from async_op.elements import Element
+from async_op.hosting import messages as say
+from async_op.hosting.blueprint import CutPart
+from async_op.hosting.host import Host, Residence
+from async_op.hosting.operator import ResidentOperator
+from keygroups import ValueState
+from snapshots import InFlightElement
+from snapshots.format.in_flight_elements import RestoredQueue
+from tests.simulation.virtual_loop import VirtualClock, VirtualLoop
+
+GENERATION = "run"
+SEEN = ValueState("seen", default=0)
+
+
+@dataclass
+class Calls(AsyncFunction):
+    """Waits for as long as a value says, in seconds; a negative one fails after that."""
+
+    made: list[float] = field(default_factory=list)
+    states = (SEEN,)
+
+    async def async_invoke(self, value: float, ctx: InvocationContext) -> list[float]:
+        self.made.append(value)
+        await asyncio.sleep(abs(value))
+        if value < 0:
+            raise ValueError(value)
+        ctx.state(SEEN).update(ctx.state(SEEN).value() + 1)
+        return [value]
+
+
+class Ticking(Calls):
+    """Arms a timer that arms itself again, every second."""
+
+    async def async_invoke(self, value: float, ctx: InvocationContext) -> list[float]:
+        ctx.timers.register(ctx.timers.processing_time + 1000)
+        return []
+
+    async def on_timer(self, timestamp: int, ctx: InvocationContext) -> list[int]:
+        ctx.timers.register(timestamp + 1000)
+        return [timestamp]
+
+
+class Alarmed(Calls):
+    """Arms a timer of event time for each value."""
+
+    async def async_invoke(self, value: float, ctx: InvocationContext) -> list[float]:
+        await asyncio.sleep(abs(value))
+        ctx.timers.register(int(value), event_time=True)
+        return [value]
+
+    async def on_timer(self, timestamp: int, ctx: InvocationContext) -> list[str]:
+        return [f"timer {timestamp}"]
+
+
+@dataclass
+class Kit:
+    """Makes one operator; parts are what was cut."""
+
+    function: Calls = field(default_factory=Calls)
+    options: dict[str, Any] = field(default_factory=dict)
+    write_seconds: float = 0.0
+
+    def operator(self, subtask_index: int, output: Callable[[Any], object]) -> ResidentOperator:
+        loop: Any = asyncio.get_running_loop()
+        options = {"key_by": abs, "max_parallelism": 4, "clock": VirtualClock(loop)} | self.options
+        return ResidentOperator(self.function, output, **options)
+
+    def decoder(self, epoch: Any) -> Callable[[Any], Iterable[Element]]:
+        numbers = count()
+        return lambda rows: [(row, None, f"{epoch}-{next(numbers)}") for row in rows]
+
+    def pack(self, outputs: list[Any]) -> list[Any]:
+        return outputs
+
+    async def write(self, part: CutPart, target: Any) -> Any:
+        await asyncio.sleep(self.write_seconds)
+        if isinstance(target, Exception):
+            raise target
+        return part
+
+
+@dataclass
+class Run:
+    """A host, and a task that feeds it."""
+
+    host: Host
+    version: int = 0
+    cut_id: str | None = None
+    feeder: str = "a task"
+
+    async def hello(self, timeout: float | None = None, **changes: Any) -> say.Reply:
+        named = say.Manifest(f"m{self.version}" if self.version else None, self.cut_id)
+        hello = say.Hello(GENERATION, say.Fence(self.version, 1), named, "job", self.version, timeout)
+        return await self.host.answer(self.feeder, replace(hello, **changes))
+
+    async def feed(self, *values: float) -> say.Reply:
+        return await self.host.answer(self.feeder, say.Feed(values))
+
+    async def settle(self) -> bool:
+        reply = await self.host.answer(self.feeder, say.Settle())
+        assert isinstance(reply, say.Settled)
+        return reply.nothing_left
+
+    async def cut(self, **options: Any) -> CutPart:
+        reply = await self.host.answer(self.feeder, say.Cut(self.version + 1, **options))
+        assert isinstance(reply, say.Part), reply
+        self.version += 1
+        self.cut_id = reply.handle.cut_id
+        self.metrics = reply.metrics
+        part: CutPart = reply.handle
+        return part
+
+    async def epoch(self, *values: float, timeout: float | None = None) -> CutPart:
+        assert await self.hello(timeout) == say.Done()
+        await self.feed(*values)
+        await self.settle()
+        return await self.cut()
+
+    async def status(self) -> say.Status:
+        status = await self.host.answer("the driver", say.Poll())
+        assert isinstance(status, say.Status)
+        return status
+
+
+def outputs(part: CutPart) -> list[Any]:
+    return [output for run in part.runs for output in run]
+
+
+def hosted(test: Callable[[Run], Coroutine[Any, Any, None]], kit: Kit | None = None, **residence: Any) -> None:
+    """Run a test beside a host, on virtual time."""
+
+    async def live() -> None:
+        host = Host(kit or Kit(), Residence(generation=GENERATION, subtask_index=0, **residence))
+        await host.open()
+        renewing = asyncio.create_task(renew(host))
+        try:
+            await test(Run(host))
+        finally:
+            renewing.cancel()
+            await host.close()
+
+    async def renew(host: Host) -> None:
+        while True:
+            await host.answer("the driver", say.Renew(GENERATION))
+            await asyncio.sleep(20.0)
+
+    loop = VirtualLoop()
+    try:
+        loop.run_until_complete(live())
+    finally:
+        loop.close()
+
+
+def restored(*elements: InFlightElement) -> Any:
+    class Share:
+        snapshot_id = "m1"
+        manifest = SimpleNamespace(operator_states=())
+
+        def check_fits(self, *_: object) -> None:
+            pass
+
+        def states(self, descriptors: Iterable[Any], now: int | None = None) -> Any:
+            return {one.name: {} for one in descriptors}
+
+        def queue(self) -> RestoredQueue:
+            return RestoredQueue(elements, None)
+
+    return Share()
+
+
+def stored(value: float, **fields: Any) -> InFlightElement:
+    return InFlightElement(0, 0, value=value, key=abs(value), key_group=0, element_id=f"{value}", **fields)
