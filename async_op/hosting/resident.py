@@ -150,7 +150,7 @@ def _bound_log(log: int) -> None:
     found = os.fstat(log)
     if stat.S_ISREG(found.st_mode) and found.st_size > LOG_BYTES_MAX:
         os.ftruncate(log, 0)
-        os.write(log, f"(what stood here was over {LOG_BYTES_MAX >> 20} MiB and is gone)\n".encode())
+        os.write(log, f"(over {LOG_BYTES_MAX >> 20} MiB of output were removed here)\n".encode())
 
 
 def _exit(place: Place) -> None:
