@@ -34,7 +34,7 @@ OUTPUTS_MAX = 100_000
 """With this many outputs, a host takes in no elements and fires no timers until its next epoch."""
 
 CLOSE_SECONDS = 10.0
-"""A host waits no longer than this for its function to close."""
+"""A resident host waits no longer than this for its function to close."""
 
 _LINE_MAX = 1024
 """The feeder waits while more elements than this have no room in the operator."""
