@@ -18,8 +18,9 @@ install = $(python) -m pip install --disable-pip-version-check
 demo: $(venv)/.demo java
 	@$(python) -m demo $(DEMO_ARGS)
 
+# As many processes as there are processors, but not more Spark sessions than fit into memory; -n 0 for none.
 test: $(venv)/.dev java
-	@$(python) -m pytest $(TEST_ARGS)
+	@$(python) -m pytest -n auto --maxprocesses 4 --dist worksteal $(TEST_ARGS)
 
 lint: $(venv)/.dev
 	$(python) -m ruff check .

@@ -30,6 +30,10 @@ class Calls(Protocol):
         """The coroutine function for one element."""
         ...
 
+    def stop(self) -> None:
+        """Begin no more calls."""
+        ...
+
     async def close(self) -> None:
         """Ignore results from now on, and wait until no call is under way."""
         ...
@@ -51,6 +55,9 @@ class CoroutineCalls:
     def __init__(self, function: AsyncFunction) -> None:
         self.invoke = function.async_invoke
 
+    def stop(self) -> None:
+        """Do nothing: a call begins where it is made."""
+
     async def close(self) -> None:
         """Do nothing: no results arrive from other threads."""
 
@@ -61,6 +68,9 @@ class _ForeignCalls:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._mailbox = Mailbox(lambda: self._loop.call_soon_threadsafe(self._read_mail))
+
+    def stop(self) -> None:
+        """Do nothing: a call begins where it is made."""
 
     async def close(self) -> None:
         """Ignore results from now on."""
@@ -101,10 +111,13 @@ class BlockingCalls(_ForeignCalls):
         self._function = function
         self._pool = ThreadPoolExecutor(function.max_threads, thread_name_prefix="keygroups call")
         self._running = set[asyncio.Future[Iterable[Any]]]()
+        self._is_stopped = False
 
     async def invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
         """Call the function on a thread of the pool and wait for the result."""
         result: asyncio.Future[Iterable[Any]] = self._loop.create_future()
+        if self._is_stopped:
+            return await result  # never: the worker is cancelled
         handed_over = self._handed_over(ctx)
         call = self._pool.submit(self._call, value, handed_over, result)
         self._running.add(result)
@@ -114,6 +127,11 @@ class BlockingCalls(_ForeignCalls):
             handed_over.end()
             if call.cancel():  # the call had not begun
                 self._running.discard(result)
+
+    def stop(self) -> None:
+        """Begin no call that still waits for a thread: nobody would keep its result."""
+        self._is_stopped = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def close(self) -> None:
         """Ignore results from now on; a running call continues until it returns, because a thread cannot be stopped."""

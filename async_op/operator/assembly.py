@@ -150,6 +150,7 @@ class Parts:
             self.timers.stop()
         self.completion.stop()
         self.dispatch.stop()
+        self.calls.stop()
         if self.limits is not None:
             self.limits.stop()
 

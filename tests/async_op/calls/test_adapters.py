@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from async_op import BlockingFunction, CallbackFunction, ElementFailed, InvocationContext, Record, ResultFuture
+from async_op import (
+    AsyncTimeoutError,
+    BlockingFunction,
+    CallbackFunction,
+    ElementFailed,
+    InvocationContext,
+    Record,
+    ResultFuture,
+)
 from keygroups import ConfigError, ValueState
 from tests.async_op.kit import BOTH, Bench, commit, eventually, opened, settle
 
@@ -144,6 +152,28 @@ async def test_a_blocking_call_that_is_too_slow_gives_way_to_the_fallback() -> N
         await eventually(lambda: function.running == 0)
         await settle()
         assert bench.shown == ["late slow"]
+
+
+async def test_a_call_that_waits_for_a_thread_when_the_operator_fails_never_begins() -> None:
+    function = Blocking()
+    function.max_threads = 1
+    bench = Bench(function, timeout=10)
+    await bench.operator.open()
+    try:
+        await bench.operator.process("too slow")
+        await eventually(lambda: function.started == ["too slow"])
+        await bench.clock.advance(5)
+        await bench.operator.process("waits")
+        await bench.clock.advance(5)
+        with pytest.raises(AsyncTimeoutError):
+            await bench.operator.finish()
+        function.let_go("too slow", "waits")
+        pool: Any = bench.operator._parts.calls
+        await asyncio.to_thread(pool._pool.shutdown, wait=True)
+
+        assert function.started == ["too slow"]
+    finally:
+        await bench.operator.close()
 
 
 @pytest.mark.behaviour("a snapshot never waits for a call, although the queue is full")
