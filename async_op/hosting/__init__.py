@@ -1,6 +1,6 @@
 """Where an operator lives: in this loop, on a thread beside it, or in a process of its own.
 
 A *host* keeps one subtask's operator over many epochs; a *feeder* brings it the rows of one epoch and asks for the cut.
-The rules H1 to H9 stand where they are kept: `gate` (H2, H3), `parts` (H4), `lease` (H5), `secret` (H6), `placement`
-(H7), `host` (H1, H8), `delivery` (H9). Internal: what users touch is what runs on it.
+The rules H1 to H9 are described where they are kept: `host` (H1, H8), `gate` (H2, H3), `parts` (H4), `lease` (H5),
+`secret` (H6), `placement` (H7); `spark.epoch.delivery` keeps H9. Internal: users touch only what is built on it.
 """

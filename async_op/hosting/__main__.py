@@ -9,12 +9,12 @@ from typing import BinaryIO
 
 
 def main() -> None:
-    """Let go of who has started this, then do as standard input says; standard output gets where, or why not."""
+    """Detach from the starting process, then run a host; standard output gets its address, or why it has none."""
     if os.fork():
-        # The worker that has started this may end at any time; what lives on is nobody's child, in the same group.
+        # The worker that started this may end at any time. The host is no child of it, but stays in its process group.
         os._exit(0)
     with open(0, "rb") as told:
-        search_path, instructions = pickle.load(told)  # noqa: S301 - from the process that has started this one
+        search_path, instructions = pickle.load(told)  # noqa: S301 - from the process that started this one
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a function prints goes to the log
     sys.path[:] = search_path

@@ -1,21 +1,21 @@
-"""How long an element has been in the operator, told from the numbers of elements alone."""
+"""How long an element has been in the operator, found from sequence numbers alone."""
 
 from __future__ import annotations
 
 from collections import deque
 
 RESOLUTION_SECONDS = 0.1
-"""Marks that are nearer to each other become one: there may be one for each element of a busy operator."""
+"""Marks that are closer together become one; otherwise a busy operator could keep a mark for each element."""
 
 
 class Ages:
-    """Remembers when numbers were given. A mark is made with each look, so an age is as exact as looks are frequent."""
+    """Remembers when sequence numbers were given out; an element's age counts from the first mark after it came."""
 
     def __init__(self) -> None:
         self._marks = deque[tuple[int, float]]()
 
     def mark(self, following: int, now: float) -> None:
-        """Note that all elements before a number have come by now."""
+        """Note that all elements with a sequence number below `following` have come by now."""
         if not self._marks:
             self._marks.append((following, now))
         elif self._marks[-1][0] < following:
@@ -26,7 +26,9 @@ class Ages:
                 self._marks.append((following, now))
 
     def of(self, oldest: int | None, now: float) -> float | None:
-        """Return the seconds since an element came, or a little more (`RESOLUTION_SECONDS`); None for no element.
+        """Return the seconds since an element came, at most `RESOLUTION_SECONDS` too many; None for no element.
+
+        Marks of older elements are forgotten.
 
         Examples
         --------

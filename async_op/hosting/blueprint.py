@@ -1,4 +1,4 @@
-"""What a host is told about the operator that it keeps; the driver pickles it once."""
+"""How a host makes and uses its operator; the driver pickles a blueprint once for each generation."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from snapshots import SubtaskSnapshot
 
 @dataclass(frozen=True, slots=True)
 class CutPart:
-    """What was taken in one step of the loop.
+    """What a cut takes in one step of the event loop.
 
     Attributes
     ----------
     version : int
-        That it belongs to, if it is committed.
+        The version that it belongs to once it is committed.
     cut_id : str
-        Names the cut.
+        The id of the cut, which the manifest will name.
     snapshot : SubtaskSnapshot
-        State and queue.
+        The state and the elements in flight.
     runs : list
-        The outputs since the last cut, packed.
+        The outputs since the last cut, in packed runs.
     next_timer, next_event_timer : int or None
-        When the first timers that the operator keeps are to fire, by the clock and by the watermark.
+        When the operator's first timers are to fire, by the clock and by the watermark; None without timers.
     """
 
     version: int
@@ -38,20 +38,20 @@ class CutPart:
 
 
 class Blueprint(Protocol):
-    """Makes the operators of one generation, feeds them and writes their parts."""
+    """Makes the operators of one generation, decodes their input, and writes their parts."""
 
     def operator(self, subtask_index: int, output: Callable[[Record | Watermark], object]) -> ResidentOperator:
-        """Return the operator of a subtask, not opened."""
+        """Return the operator of a subtask, not opened yet; it calls `output` with what leaves it."""
         ...
 
     def decoder(self, epoch: Any) -> Callable[[Any], Iterable[Element]]:
-        """Return what makes elements of the rows of one epoch, one call for each feed, in their order."""
+        """Return what makes elements of rows in one epoch: called once for each feed, in their order."""
         ...
 
     def pack(self, outputs: list[Any]) -> Any:
-        """Make one object of a run of outputs."""
+        """Return a run of outputs as one object."""
         ...
 
     async def write(self, part: CutPart, target: Any) -> Any:
-        """Write a part beside the calls, never a manifest (H4); returns the handle by which the driver commits it."""
+        """Write a part while calls go on, never a manifest (H4); returns the handle by which the driver commits it."""
         ...

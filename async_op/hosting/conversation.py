@@ -1,4 +1,4 @@
-"""The host's end of one connection, whatever carries it: messages are answered one after the other."""
+"""The host's end of one connection of any kind: messages are answered one after the other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from async_op.hosting.host import Host
 from async_op.hosting.messages import Failed, Reply
 
 UNDER_WAY_MAX = 16
-"""Messages that are read before they are answered; a feeder has fewer of them under way."""
+"""How many messages are read before they are answered; a feeder sends fewer before it waits for a reply."""
 
 
 class Conversation:
@@ -19,9 +19,9 @@ class Conversation:
     Parameters
     ----------
     host : Host
-        What answers.
+        The host that answers.
     reply : callable
-        Sends a reply back.
+        Sends a reply to the feeder.
     """
 
     def __init__(self, host: Host, reply: Callable[[Reply], object]) -> None:
@@ -31,15 +31,15 @@ class Conversation:
         self._answering = asyncio.get_running_loop().create_task(self._answer())
 
     async def hear(self, message: Any) -> None:
-        """Take a message, or an error in place of one that cannot be read; waits while there are too many."""
+        """Take a message, or the error of one that cannot be read; waits while too many are not answered."""
         await self._inbox.put(message)
 
     def heard(self) -> None:
-        """Note a sign of life."""
+        """Note that the feeder has shown a sign of life."""
         self._host.heard(self)
 
     def end(self) -> None:
-        """Answer no more: the feeder has gone."""
+        """Stop answering: the feeder has hung up."""
         self._answering.cancel()
         self._host.gone(self)
 

@@ -21,16 +21,16 @@ COUNTED = (
     "back_pressured_seconds",
     "busy_seconds",
 )
-"""The statistics that only grow."""
+"""The statistics of an operator that only grow."""
 
 LIMITS = ("cache_hits", "cache_misses", "shared", "rate_limited", "circuit_opened", "circuit_refused", "wait_seconds")
-"""Those of the limits that do."""
+"""The statistics of limits that only grow."""
 
 Counted = dict[str, Any]
 
 
 def counted(statistics: OperatorStatistics) -> Counted:
-    """Return what only grows."""
+    """Return the statistics that only grow, by name."""
     values = {name: getattr(statistics, name) for name in COUNTED}
     if statistics.resilience is not None:
         values |= {name: getattr(statistics.resilience, name) for name in LIMITS}

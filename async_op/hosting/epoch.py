@@ -13,18 +13,18 @@ from async_op.hosting.placement import Address, Ways, claim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """What a task does in an epoch.
+    """What a task sends to a host in one epoch.
 
     Attributes
     ----------
     hello : Hello
-        The claim.
+        Claims the host.
     cut : Cut
-        The end.
+        Ends the epoch.
     batches : iterable
-        The rows.
+        The rows, in the form that `Blueprint.decoder` accepts.
     watermark : int or None
-        Stands before the rows.
+        The watermark before the rows, in milliseconds since the Unix epoch; None if there is no new one.
     """
 
     hello: Hello
@@ -34,16 +34,16 @@ class Epoch:
 
 
 class Ran(NamedTuple):
-    """What has come of an epoch.
+    """The result of an epoch for its task.
 
     Attributes
     ----------
     part : Part
-        Written, not committed.
+        The part that the host wrote, not committed yet.
     address : Address or None
-        Where the host goes on; None if there is none.
+        Where the host listens; None if it does not live on.
     fallback : str or None
-        Why the operator ran in the task.
+        Why the operator ran in the task; None if it did not.
     """
 
     part: Part
@@ -52,16 +52,16 @@ class Ran(NamedTuple):
 
 
 def run(ways: Ways, epoch: Epoch) -> Waiting[Ran]:
-    """Run an epoch.
+    """Run an epoch: claim a host, feed it, wait for calls, and have it cut.
 
     Raises
     ------
     FeederFenced
-        A newer attempt is at work.
+        A newer attempt has claimed the host.
     HostLost
-        The host ended meanwhile: the epoch has to be run again.
-    KeyGroupsError
-        The operator has failed.
+        The host ended during the epoch, which must be run again.
+    Exception
+        What the operator failed with.
     """
     feeder, address, fallback = yield from claim(ways, epoch.hello)
     try:

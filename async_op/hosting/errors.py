@@ -8,12 +8,12 @@ from keygroups.errors import KeyGroupsError
 
 
 class HostUnreachable(KeyGroupsError, ConnectionError):
-    """There is no host to talk to: none was started, or the way to it is closed. The operator runs in the task instead.
+    """No host can be reached: none could be started, or none answers. The operator runs in the task instead.
 
     Attributes
     ----------
     reason : str
-        What was tried, and what came of it.
+        What was tried, and how it failed.
     """
 
     def __init__(self, reason: str) -> None:
@@ -22,12 +22,12 @@ class HostUnreachable(KeyGroupsError, ConnectionError):
 
 
 class HostLost(KeyGroupsError, ConnectionError):
-    """A host has ended, or has shown no sign of life, while an epoch was fed to it.
+    """A host has ended, or has shown no sign of life for too long, while it was fed.
 
     Attributes
     ----------
     what : str
-        What was seen.
+        What happened to the host, such as "has ended".
     log : str
         The host's log file.
     """
@@ -36,13 +36,13 @@ class HostLost(KeyGroupsError, ConnectionError):
         self.what = what
         self.log = log
         super().__init__(
-            f"the operator's host {what}; its log is {log}: look there for a function that blocks the event loop, or "
-            "whose memory ran out. The epoch is run again from the newest snapshot"
+            f"the operator's host {what}. Look in its log, {log}, for a function that blocks the event loop or uses up "
+            "the memory. The epoch is run again from the newest snapshot"
         )
 
 
 class HostFailed(KeyGroupsError, RuntimeError):
-    """A host has met an error that cannot be sent as it is.
+    """A host failed with an error that cannot be passed on as it is.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class HostFailed(KeyGroupsError, RuntimeError):
 
 
 class FeederFenced(KeyGroupsError, RuntimeError):
-    """A newer attempt feeds the host: this one must end, and start nothing.
+    """A newer attempt has claimed the host: this one must end, and start no other host.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class IncompleteEpoch(KeyGroupsError, RuntimeError):
     job : str
         The attempt at the epoch.
     missing : list of int
-        These subtasks.
+        The indices of these subtasks.
     """
 
     def __init__(self, job: str, missing: Iterable[int]) -> None:
@@ -90,12 +90,12 @@ class IncompleteEpoch(KeyGroupsError, RuntimeError):
 
 
 class MessageTooLarge(KeyGroupsError, ValueError):
-    """A message is larger than the other side takes.
+    """A message is larger than the other side accepts.
 
     Attributes
     ----------
     size_bytes, limit_bytes : int
-        How large it is, and may be.
+        The size of the message, and the limit.
     """
 
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
@@ -108,12 +108,12 @@ class MessageTooLarge(KeyGroupsError, ValueError):
 
 
 class NotOurs(KeyGroupsError, ConnectionError):
-    """The other side does not know the run's secret, or speaks something else. Nothing of it was believed.
+    """The other side does not know the run's secret, or speaks another protocol. Nothing that it sent was unpickled.
 
     Attributes
     ----------
     reason : str
-        What was seen.
+        How the other side was found out.
     """
 
     def __init__(self, reason: str) -> None:

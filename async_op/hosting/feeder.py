@@ -1,6 +1,6 @@
-"""The feeder's side of an epoch: for a thread that must keep showing that it is alive.
+"""The feeder's side of an epoch, for a thread that must show signs of life while it waits.
 
-What waits is a generator, which yields every now and then (None), so that whoever runs it can do so.
+Methods that wait are generators. They yield None every so often, so that their caller can show a sign of life.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from async_op.hosting import messages as say
 from async_op.hosting.errors import FeederFenced
 
 WINDOW = 4
-"""Batches that are under way to a host at once."""
+"""How many batches a feeder sends before it waits for a reply."""
 
 _T = TypeVar("_T")
 
@@ -21,7 +21,7 @@ Waiting = Generator[None, None, _T]
 
 
 class Channel(Protocol):
-    """A connection to a host, of one thread. Replies come in the order of the messages."""
+    """A connection to a host, used by one thread. Replies come in the order of the messages."""
 
     def send(self, message: say.Message) -> None:
         """Send a message; never waits for the reply.
@@ -54,7 +54,7 @@ class Feeder:
     Parameters
     ----------
     channel : Channel
-        To the host.
+        The connection to the host.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -63,14 +63,14 @@ class Feeder:
         self._fence = say.Fence(-1, -1)
 
     def hello(self, hello: say.Hello) -> Waiting[say.Reason | None]:
-        """Claim the host; returns why it refuses, or None if it goes on.
+        """Claim the host; returns why it refuses, or None if it accepts.
 
         Raises
         ------
-        KeyGroupsError
-            The operator has failed (H8).
         FeederFenced
-            A newer attempt was there (H3).
+            A newer attempt has claimed the host (H3).
+        Exception
+            What the operator failed with (H8).
         """
         self._fence = hello.fence
         reply = yield from self._ask(hello)
@@ -81,7 +81,7 @@ class Feeder:
         return reply.reason
 
     def feed(self, batches: Iterable[Any]) -> Waiting[None]:
-        """Feed rows, a few batches under way at once."""
+        """Feed batches of rows, at most `WINDOW` of them unanswered at once, and wait for all replies."""
         for rows in batches:
             yield from self._wait_until_open_at_most(WINDOW - 1)
             self._send(say.Feed(rows))
@@ -89,25 +89,25 @@ class Feeder:
         yield from self._wait_until_open_at_most(0)
 
     def watermark(self, timestamp: int) -> Waiting[None]:
-        """Feed a watermark (milliseconds since the epoch)."""
+        """Feed a watermark (milliseconds since the Unix epoch)."""
         yield from self._ask(say.FeedWatermark(timestamp))
 
     def settle(self) -> Waiting[bool]:
-        """Wait until nothing is in flight, or the barrier timeout is over; tells whether nothing is."""
+        """Wait until nothing is in flight or the barrier timeout is over; returns whether nothing is in flight."""
         reply = yield from self._ask(say.Settle())
-        assert isinstance(reply, say.Settled), "what else is answered is raised"
+        assert isinstance(reply, say.Settled), "all other replies are raised"
         return reply.nothing_left
 
     def take(self) -> Waiting[list[Any]]:
-        """Take the outputs so far, packed."""
+        """Take the outputs so far, as packed runs."""
         reply = yield from self._ask(say.Take())
-        assert isinstance(reply, say.Outputs), "what else is answered is raised"
+        assert isinstance(reply, say.Outputs), "all other replies are raised"
         return reply.runs
 
     def cut(self, cut: say.Cut) -> Waiting[say.Part]:
-        """Have the host write its part."""
+        """Have the host cut its operator and write its part; returns the part."""
         reply = yield from self._ask(cut)
-        assert isinstance(reply, say.Part), "what else is answered is raised"
+        assert isinstance(reply, say.Part), "all other replies are raised"
         return reply
 
     def close(self) -> None:
@@ -134,6 +134,6 @@ class Feeder:
         if isinstance(reply, say.Failed):
             raise reply.error
         if isinstance(reply, say.Refused) and not isinstance(message, say.Hello):
-            # The session is somebody else's by now.
+            # A newer feeder has taken over the session.
             raise FeederFenced(*self._fence)
         return reply

@@ -1,4 +1,4 @@
-"""Messages as bytes: a length, a kind, and what belongs to it. Nothing here reads or writes.
+"""Messages as bytes: a length, a kind and a payload. This module does no input or output.
 
 Nothing is unpickled before both sides have proved that they know the secret of the run.
 """
@@ -14,7 +14,7 @@ from async_op.hosting.errors import HostFailed, MessageTooLarge
 from async_op.hosting.messages import Failed, Feed, Message, Reply, Status
 
 MAGIC = b"keygroups-host-1"
-"""What a host says first."""
+"""The first bytes that a host sends."""
 
 ALIVE = 0
 MESSAGE = 1
@@ -24,7 +24,7 @@ ROWS = 2
 FRAME_BYTES_MAX = 512 * 2**20
 
 BEAT_SECONDS = 1.0
-"""From one sign of life to the next."""
+"""Time from one sign of life to the next."""
 
 _HEADER = struct.Struct("!IB")
 HEADER_BYTES = _HEADER.size
@@ -41,9 +41,9 @@ def encode(message: Message | Reply) -> bytes:
     Raises
     ------
     MessageTooLarge
-        The other side would not take it.
+        The other side would not accept it.
     """
-    import pyarrow as pa  # a host that is fed nothing yet need not have loaded it
+    import pyarrow as pa  # a host does not need it before its first rows
 
     if isinstance(message, Feed) and isinstance(message.rows, pa.RecordBatch):
         sink = pa.BufferOutputStream()
@@ -54,7 +54,7 @@ def encode(message: Message | Reply) -> bytes:
 
 
 def encode_reply(reply: Reply) -> bytes:
-    """Return a reply as a frame; an error that cannot be pickled as one that says the same."""
+    """Return a reply as a frame; an error that cannot be pickled is replaced by one with the same text."""
     if isinstance(reply, Failed):
         reply = Failed(_sendable(reply.error))
     elif isinstance(reply, Status) and reply.failure is not None:
@@ -71,12 +71,12 @@ def _sendable(error: BaseException) -> BaseException:
 
 
 def size_and_kind(header: bytes) -> tuple[int, int]:
-    """Read a header.
+    """Return the size of the payload and the kind of the message, from a header.
 
     Raises
     ------
     MessageTooLarge
-        What follows is not to be read.
+        The payload is over the limit; do not read it.
     """
     size, kind = _HEADER.unpack(header)
     if size > FRAME_BYTES_MAX:
@@ -85,9 +85,9 @@ def size_and_kind(header: bytes) -> tuple[int, int]:
 
 
 def decode(kind: int, payload: bytes | memoryview) -> Any:
-    """Return the message of a frame."""
+    """Return the message in a payload."""
     if kind != ROWS:
-        return pickle.loads(payload)  # noqa: S301 - from somebody who knows the run's secret
+        return pickle.loads(payload)  # noqa: S301 - the other side knows the run's secret
     import pyarrow as pa
 
     with pa.ipc.open_stream(payload) as stream:

@@ -1,4 +1,4 @@
-"""Who may feed a host, and whether its content is what they start from. Pure: it knows no operator and no transport."""
+"""Who may feed a host, and whether its content is that of the newest manifest. Knows no operator and no transport."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Literal, TypeAlias
 from async_op.hosting.messages import Fence, Hello, Manifest, Reason
 
 Content: TypeAlias = tuple[Literal["manifest", "cut"], str | None] | None
-"""What a host holds: all of a manifest, all of a cut of its own, or (None) something in between."""
+"""What a host holds: exactly a manifest's content, exactly that of its last cut, or (None) something in between."""
 
 _NOBODY = Fence(-1, -1)
 
 
 class Gate:
-    """Judges each hello and stop.
+    """Decides which hellos and stops a host accepts.
 
     Parameters
     ----------
     generation : str
-        The host's.
+        The generation of the host.
     restored_from : str or None
-        The id of the manifest that the host was restored from.
+        The id of the manifest that the host was restored from; None if it began without a snapshot.
     """
 
     def __init__(self, generation: str, restored_from: str | None) -> None:
@@ -29,16 +29,16 @@ class Gate:
         self._content: Content = ("manifest", restored_from)
 
     def judge(self, hello: Hello, *, is_being_fed: bool) -> Reason | None:
-        """Return why a feeder is refused, or None if the host goes on with it.
+        """Return why a feeder is refused, or None if the host accepts it.
 
-        Only an answer of "replace", or None, changes anything.
+        Only the answers "replace" and None change the gate: the hello's fence is then the newest.
 
         Parameters
         ----------
         hello : Hello
-            The claim.
+            The feeder's claim.
         is_being_fed : bool
-            Another feeder that shows life is connected.
+            Whether another feeder is connected and shows signs of life.
         """
         if hello.generation != self.generation:
             return "foreign"
@@ -50,21 +50,21 @@ class Gate:
         return None if self.is_content_of(hello.manifest) else "replace"
 
     def is_newer(self, fence: Fence) -> bool:
-        """H3: an older feeder changes nothing; only a newer one takes over, or closes a host that somebody has left."""
+        """H3: Tell whether a fence is the newest; only then may a feeder take over the host, or close a dirty one."""
         return fence > self._newest
 
     def is_content_of(self, manifest: Manifest) -> bool:
-        """H2: a host goes on only if it is clean and its content is exactly the newest manifest's."""
+        """H2: Tell whether the host may go on: it is clean, and its content is exactly that of the newest manifest."""
         return self._content in (("manifest", manifest.snapshot_id), ("cut", manifest.cut_id or ""))
 
     def may_stop(self, fence: Fence) -> bool:
-        """H3 for a stop: it is obeyed unless somebody newer has come since; who was let in may also end it."""
+        """H3: Tell whether a stop is obeyed: its fence is at least as new as that of every feeder that was let in."""
         return fence == self._newest or self.is_newer(fence)
 
     def soil(self) -> None:
-        """Note that the content is nobody's from now on: somebody was let in."""
+        """Note that a feeder was let in: from now on, no manifest and no cut has the host's content."""
         self._content = None
 
     def clean(self, cut_id: str) -> None:
-        """Note that the content is that of a cut; whether it counts is for the next manifest to say."""
+        """Note that the content is that of a cut; the next manifest shows whether the cut counts."""
         self._content = ("cut", cut_id)

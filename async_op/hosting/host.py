@@ -1,7 +1,7 @@
-"""One subtask's operator over many epochs, behind a few messages.
+"""Keeps one subtask's operator over many epochs, and answers the messages of feeders and of the driver.
 
-H1: the newest manifest is the only truth. A host is a guess about the future, so nothing of it is ever asked for but
-parts, and it may vanish at any moment.
+H1: the newest manifest is the only truth. A host is a guess about the future: all that counts of it is the parts that
+it writes, and it may vanish at any moment.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from async_op.hosting.outbox import Outbox
 from snapshots import SubtaskRestore
 
 LEASE_SECONDS = 120.0
-"""From the driver's last sign of life to the end of a host."""
+"""Time from the driver's last sign of life to the end of a host."""
 
 PATIENCE_SECONDS = 60.0
-"""A feeder, or a host, that is silent for so long is taken for dead; a function may block its loop for less, only."""
+"""A feeder or host that is silent for this long is taken for dead; so a function must block its loop for less."""
 
 OUTPUTS_MAX = 100_000
-"""Outputs that are kept between two epochs before nothing new begins."""
+"""With this many outputs, a host takes in no elements and fires no timers until its next epoch."""
 
 CLOSE_SECONDS = 10.0
-"""A function that takes longer to close is not waited for."""
+"""A resident host waits no longer than this for its function to close."""
 
 _LINE_MAX = 1024
-"""Elements without room before the feeder waits."""
+"""The feeder waits while more elements than this have no room in the operator."""
 
 _SETTLE_SECONDS = 60.0
 
@@ -56,25 +56,25 @@ class _Session:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residence:
-    """Whose host it is.
+    """Which subtask a host is for, and how it lives.
 
     Attributes
     ----------
     generation : str
-        The run, the operator, its parallelism and options.
+        The name of the generation that the host belongs to.
     subtask_index : int
         The subtask.
     restore : SubtaskRestore or None
-        What it starts with.
+        The subtask's share of the newest snapshot; None without a snapshot.
     manifest_id : str or None
-        The id of the manifest that this is a share of.
+        The id of that snapshot's manifest.
     lease_seconds, patience_seconds : float
         See `LEASE_SECONDS`, `PATIENCE_SECONDS`.
     outputs_max : int
         See `OUTPUTS_MAX`.
     is_resident : bool
-        False for a host that ends with its epoch. It loads only the state that is asked for. Its feeder waits however
-        long it takes for room, and for the calls of the epoch before: they would be cut off again and again and never
+        False for a host that ends with its epoch. It loads only the state that calls ask for. Its feeder waits as long
+        as it takes for room, and for the calls of the epoch before: cut off in each epoch, a long call would never
         return.
     """
 
@@ -89,23 +89,23 @@ class Residence:
 
 
 class Host:
-    """Keeps one operator. Only the thread of the event loop may call it; a feeder's messages come one after the other.
+    """Keeps one operator. Only the thread of the event loop may call it, with one message of a feeder at a time.
 
     Parameters
     ----------
     blueprint : Blueprint
         Makes the operator.
     residence : Residence
-        Whose it is.
+        Which subtask the host is for.
     clock : Clock, optional
-        The event loop's unless given; the operator's is the blueprint's matter.
+        The host's source of time; the event loop's by default. The operator has the clock that the blueprint gives it.
 
     Attributes
     ----------
     ended : asyncio.Event
-        Set when the host is to be closed: told so, replaced, or nobody has renewed its lease.
+        Set when the host must be closed: it was told to end, is to be replaced, or its lease has run out.
     is_between_epochs : bool
-        Nobody feeds it, or its cut is being written.
+        Whether no feeder feeds it; also true while its part is being written.
     """
 
     def __init__(self, blueprint: Blueprint, residence: Residence, clock: Clock | None = None) -> None:
@@ -129,51 +129,51 @@ class Host:
         self._lease = Lease(residence.lease_seconds, self._clock, self.ended.set)
 
     async def open(self) -> None:
-        """Open the operator; what goes wrong is kept, and told to who comes (H8)."""
+        """Open the operator. If that fails, the next hello or poll is answered with the error (H8)."""
         try:
             await self._operator.open(self._residence.restore, preload=self._residence.is_resident)
             self._line = Line(self._operator, self._clock, self._fail)
-        except BaseException as error:  # noqa: BLE001 - told to the next feeder
+        except BaseException as error:  # noqa: BLE001 - kept for the next feeder
             self._failure = as_exception(error)
         finally:
             self._opened.set()
 
     async def close(self) -> None:
-        """Give everything up, whatever is under way; the function is closed."""
+        """Give up all calls under way, and close the operator with its function."""
         self._lease.end()
         self.ended.set()
         self._stop()
         await self._operator.close()
 
     def fail(self, error: BaseException) -> None:
-        """Keep what has gone wrong outside of the operator, and tell it to whoever feeds the host (H8)."""
+        """Keep an error that was raised outside the operator, and answer feeders with it (H8)."""
         self._fail(error)
         if self._line is not None:
             self._line.end(error)
 
     async def answer(self, feeder: Hashable, message: say.Message) -> say.Reply:
-        """Do what a message says, and return what is to be answered.
+        """Carry out a message and return the reply.
 
         Parameters
         ----------
         feeder : hashable
-            The connection that it came by.
+            The connection that the message came through.
         message : Message
-            The driver's messages may come by any connection, those of an epoch only by that of its hello.
+            The driver's messages may come through any connection; those of an epoch only through that of its hello.
         """
         self.heard(feeder)
         try:
             return await self._answer(feeder, message)
-        except Exception as error:  # noqa: BLE001 - it is the feeder's, which raises it in its task
+        except Exception as error:  # noqa: BLE001 - sent to the feeder, which raises it
             return say.Failed(self._found_failure() or error)
 
     def heard(self, feeder: Hashable) -> None:
-        """Note a sign of life of a feeder."""
+        """Note that a feeder has shown a sign of life."""
         if self._session is not None and self._session.feeder == feeder:
             self._session.heard_at = self._clock.time()
 
     def gone(self, feeder: Hashable) -> None:
-        """Note that a feeder is not connected any more. What it has fed stays nobody's: the host is dirty."""
+        """Note that a feeder has hung up. If it had not cut, the host stays dirty: no manifest names what it holds."""
         if self._session is not None and self._session.feeder == feeder:
             self._leave_session()
 
@@ -206,7 +206,7 @@ class Host:
             case say.Cut():
                 return await self._cut(session, line, message)
 
-    # Who comes.
+    # Claims, and orders of the driver.
 
     def _hello(self, feeder: Hashable, hello: say.Hello) -> say.Reply:
         refused = self._gate.judge(hello, is_being_fed=self._is_being_fed(feeder))
@@ -214,10 +214,10 @@ class Host:
             self.ended.set()
         if refused is not None:
             return say.Refused(refused)
-        # H8: a failure between epochs is kept and told; no restart hides it.
+        # H8: raises a failure between epochs; a fresh host would hide it.
         self._usable_line()
         self._gate.soil()
-        # The task was sent by its driver just now, which may have no other way to this machine.
+        # The driver has just sent this task, so it is alive; it may have no other way to reach this machine.
         self._lease.renew()
         now = self._clock.time()
         timeout = hello.barrier_timeout
@@ -259,7 +259,7 @@ class Host:
         is_first = not line and self._operator.statistics().in_flight == 0
         line.put_watermark(watermark)
         if is_first:
-            # Then only its timers hold it, and no element is to come before the timer of its key.
+            # Only the timers that it makes due hold it up, and they must fire before elements of the same keys come in.
             await self._wait_for_calls(line, session.until)
 
     async def _settle(self, session: _Session, line: Line) -> bool:
@@ -282,10 +282,10 @@ class Host:
                 return False
 
     async def _cut(self, session: _Session, line: Line, cut: say.Cut) -> say.Reply:
-        """Take all in one step of the loop, so that the calls go on at once and what they bring is the next part's."""
+        """Take everything in one step of the loop: calls go on at once, and their results belong to the next part."""
         snapshot = await self._operator.snapshot(line)
         left = self._outbox.outputs + self._outbox.watermarks
-        assert left == snapshot.emitted, "an output is in the queue's or in the part, never in both"
+        assert left == snapshot.emitted, "an output is in the queue or in the part, never in both"
         timers = self._operator.next_timer(), self._operator.next_timer(event_time=True)
         part = CutPart(cut.version, snapshot.cut_id, snapshot, self._outbox.take(), *timers)
         metrics = self._metrics(snapshot.in_flight, line)
@@ -294,7 +294,7 @@ class Host:
             self._final_version = cut.version
             self._stop()
         try:
-            # The feeder stays meanwhile: until it knows its part, nobody else is let in.
+            # The session lasts until the part is written: no other feeder is let in before.
             handle = await self._blueprint.write(part, cut.target)
             if not cut.final:
                 self._gate.clean(part.cut_id)
@@ -330,9 +330,9 @@ class Host:
             self._hold()
 
     def _hold(self) -> None:
-        """Begin nothing new between epochs while there are many outputs; else go on.
+        """Between epochs, take in nothing and fire no timers while there are too many outputs; otherwise go on.
 
-        Timers may register timers, so this is the only end to what a host keeps.
+        Timers may register timers, so nothing else bounds the outputs that a host keeps.
         """
         if self._line is None or self._is_over:
             return
@@ -364,7 +364,7 @@ class Host:
         failure = self._found_failure()
         if failure is not None:
             raise failure
-        assert self._line is not None, "what was opened has one"
+        assert self._line is not None, "an operator that was opened has a line"
         return self._line
 
     def _found_failure(self) -> BaseException | None:
@@ -374,7 +374,7 @@ class Host:
         self._failure = self._failure or error
 
     def _stop(self) -> None:
-        """Begin nothing any more; the function is closed at the host's end."""
+        """Begin no more calls; the function is closed when the host is."""
         self._is_over = True
         if self._line is not None:
             self._line.end(OperatorClosed("closed"))

@@ -1,4 +1,4 @@
-"""H5: a host lives as long as its driver does, whatever its calls do."""
+"""H5: a host lives as long as its driver shows signs of life, however long its calls take."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from async_op.clock import Clock, TimerHandle
 
 
 class Lease:
-    """Ends unless it is renewed in time. Only the thread of the event loop may call it.
+    """Ends the host unless it is renewed in time. Only the thread of the event loop may call it.
 
-    Only the driver renews it, so it is about the driver's life, and not about the length of calls, epochs or sinks.
+    The driver renews it, and so does the hello of each task that the driver sends. So it depends on the driver's life,
+    and not on the length of calls, epochs or sinks.
 
     Parameters
     ----------
     seconds : float
-        From one renewal to the end.
+        Time from the last renewal to the end.
     clock : Clock
         The source of time.
     over : callable
-        Called once, when nobody has renewed it in time.
+        Called when the time is over.
     """
 
     def __init__(self, seconds: float, clock: Clock, over: Callable[[], None]) -> None:
@@ -30,11 +31,11 @@ class Lease:
         self.renew()
 
     def renew(self) -> None:
-        """Begin again: the driver has shown that it lives."""
+        """Start the time again: the driver has shown a sign of life."""
         self.end()
         self._timer = self._clock.call_at(self._clock.time() + self._seconds, self._over)
 
     def end(self) -> None:
-        """Watch nothing any more."""
+        """Stop the time; `over` is not called."""
         if self._timer is not None:
             self._timer.cancel()

@@ -1,4 +1,4 @@
-"""Elements that a feeder has handed over and that have no room yet."""
+"""Elements that a feeder has handed over and for which the operator has no room yet."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from async_op.in_flight.waiters import Waiters
 
 
 class Line:
-    """Brings elements into the operator as it has room. Only the thread of the event loop may call it.
+    """Moves elements into the operator when it has room. Only the thread of the event loop may call it.
 
-    What waits has not been called for, and its time budget has not begun. A cut takes the line as it is at that
-    moment: an element is in the line until it is in the operator, and never in neither.
+    No call has begun for an element in the line, and its timeout is not running. A cut includes the line: at any
+    moment, an element is either in the line or in the operator.
 
     Parameters
     ----------
     operator : ResidentOperator
-        Opened.
+        The operator, already open.
     clock : Clock
-        For waits that end.
+        The source of time.
     failed : callable
-        Called with the error of an element that the operator does not take.
+        Called with the error if the operator does not accept an element.
 
     Attributes
     ----------
     ages : Ages
-        Of what has come into the operator.
+        When elements came into the operator.
     """
 
     def __init__(self, operator: ResidentOperator, clock: Clock, failed: Callable[[BaseException], None]) -> None:
@@ -61,29 +61,29 @@ class Line:
         self._grown()
 
     def put_watermark(self, watermark: Watermark) -> None:
-        """Add a watermark at the end; it never waits for room, because it takes the place of one right before it."""
+        """Add a watermark at the end; it replaces one that is right before it, so watermarks alone use up no room."""
         if self._elements and isinstance(self._elements[-1], Watermark):
             self._elements.pop()
         self._elements.append(watermark)
         self._grown()
 
     def queued_seconds(self) -> float:
-        """Return for how long there was something in the line, all times together."""
+        """Return the total time during which the line was not empty."""
         since = self._queued_since
         return self._queued_seconds + (0.0 if since is None else self._clock.time() - since)
 
     def hold(self, is_held: bool) -> None:
-        """Let nothing into the operator for now, or go on."""
+        """Stop moving elements into the operator, or go on."""
         self._is_held = is_held
         self._changed.wake()
 
     async def wait_until_at_most(self, length: int, until: float | None) -> None:
-        """Return once the line is that short, or a moment has come.
+        """Wait until the line has at most `length` elements, or until the clock shows `until` (None: without limit).
 
         Raises
         ------
         BaseException
-            What has ended the line.
+            The reason for which the line has ended.
         """
         if until is None:
             await self._changed.wait_until(lambda: len(self) <= length)
@@ -93,7 +93,7 @@ class Line:
             self._check()
 
     def end(self, reason: BaseException) -> None:
-        """Move nothing any more; whoever waits gets the reason."""
+        """Stop for good; all who wait for the line get the reason as an error."""
         self._pump.cancel()
         if self._failure is None:
             self._failure = reason
@@ -104,12 +104,12 @@ class Line:
             while True:
                 await self._changed.wait_until(lambda: bool(self._elements) and not self._is_held)
                 await self._operator.room()
-                if self._elements and not self._is_held:  # while it waited, things may have changed
+                if self._elements and not self._is_held:  # both may have changed during the wait
                     await self._move_some()
                     self.ages.mark(self._operator.accepted, self._clock.time())
                     self._shrunk()
                     await asyncio.sleep(0)
-        except Exception as error:  # noqa: BLE001 - it is the host's
+        except Exception as error:  # noqa: BLE001 - handed to the host
             self.end(error)
             self._failed(error)
 
@@ -125,7 +125,7 @@ class Line:
         self._changed.wake()
 
     async def _move_some(self) -> None:
-        """Move a watermark, or what fits of the elements before the next one; nothing else runs meanwhile."""
+        """Move a watermark, or the elements before the next watermark that fit, in one step of the event loop."""
         if isinstance(self._elements[0], Watermark):
             await self._operator.process_watermark(self._elements.popleft().timestamp)  # type: ignore[union-attr]
         else:

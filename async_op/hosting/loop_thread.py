@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, for a thread that must not be held up by what runs on it."""
+"""An event loop on a thread of its own, so that what runs on it does not hold up the calling thread."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _T = TypeVar("_T")
 
 
 class LoopThread:
-    """Runs an event loop until it is stopped, whatever is raised on it. Other threads call the methods.
+    """Runs an event loop until it is stopped, whatever is raised on it. Call its methods from other threads.
 
     Parameters
     ----------
     stray : callable
-        Called on the loop's thread with what a task has raised that would end the loop, such as SystemExit.
+        Called on the loop's thread with an error of a task that would end the loop, such as SystemExit.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class LoopThread:
         Raises
         ------
         TimeoutError
-            It takes longer than `seconds`.
+            The coroutine takes longer than `seconds`; it goes on.
         """
         future: Future[_T] = asyncio.run_coroutine_threadsafe(_raising_exceptions(work), self.loop)
         return future.result(seconds)
@@ -65,8 +65,8 @@ class LoopThread:
         while True:
             try:
                 self.loop.run_forever()
-            except BaseException as error:  # noqa: BLE001 - raised by a task that the function has left behind
-                # Who waits for the loop would wait for ever, so it goes on until it is stopped.
+            except BaseException as error:  # noqa: BLE001 - from a task that the function left behind
+                # If the loop ended here, threads would wait for it for ever; so it goes on until it is stopped.
                 self._stray(as_exception(error))
             else:
                 return
@@ -82,15 +82,15 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 async def _raising_exceptions(work: Coroutine[Any, Any, _T]) -> _T:
-    """Await it; what is no `Exception` would end the loop before anybody learned of it."""
+    """Await a coroutine; errors are raised as `Exception`s, because others would end the loop, unseen by the caller."""
     try:
         return await work
-    except BaseException as error:  # noqa: BLE001 - raised again, as what can be
+    except BaseException as error:  # noqa: BLE001 - raised again, as an Exception
         raise as_exception(error) from error.__cause__
 
 
 async def _end_all_tasks() -> None:
-    """End what a function has started on the loop and left behind, its threads included."""
+    """End the tasks and threads that a function has started on the loop and left behind."""
     loop = asyncio.get_running_loop()
     await cancel_all(asyncio.all_tasks() - {asyncio.current_task()})
     await loop.shutdown_asyncgens()

@@ -1,4 +1,4 @@
-"""What a feeder or the driver says to a host, and what it answers."""
+"""The messages of feeders and of the driver to a host, and the host's replies."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 DRIVER = 2**63 - 1
-"""The attempt of the driver itself, newer than that of any of its tasks."""
+"""The attempt of the driver in a fence: newer than every attempt of its tasks."""
 
 
 class Fence(NamedTuple):
-    """What orders those who claim a host.
+    """Orders the claims on a host: the greater fence is the newer one.
 
-    First the version of the manifest that they start from, then the id of their task attempt. That id is unique in its
-    run and grows; the number of an attempt is neither.
+    The version is that of the manifest that the claimant starts from. The attempt is Spark's task attempt id, which
+    grows and is unique in its run; the attempt number is neither.
     """
 
     version: int
@@ -27,9 +27,9 @@ class Manifest(NamedTuple):
     Attributes
     ----------
     snapshot_id : str or None
-        The manifest's own id; None where there is none yet.
+        The id of the manifest's snapshot; None if there is no snapshot yet.
     cut_id : str or None
-        The cut that it names for the subtask's channel, if that has the same range and parallelism.
+        The cut that it names for the subtask's channel; None unless that has the same range and parallelism.
     """
 
     snapshot_id: str | None
@@ -38,22 +38,23 @@ class Manifest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A feeder claims the host for one epoch.
+    """Claim the host for one epoch.
 
     Attributes
     ----------
     generation : str
-        The run, the operator, its parallelism and options.
+        The name of the generation that the host must belong to.
     fence : Fence
-        The feeder's.
+        The fence of the feeder.
     manifest : Manifest
-        The newest one.
+        What the newest manifest says about the subtask.
     job : str
-        Names the attempt at the epoch, of which all parts have to come.
+        Names the attempt at the epoch; all parts of a version come from one attempt.
     epoch : object
-        What makes elements of the feed's rows; handed to `Blueprint.decoder`.
+        What `Blueprint.decoder` needs to make elements of the rows.
     barrier_timeout : float or None
-        For how many seconds from now feeding and settling may wait together; None for as long as it takes.
+        Seconds from now that feeding and settling may take together; None for no limit. If the host is not resident,
+        they begin when all rows are in and the calls of the epoch before have returned.
     """
 
     generation: str
@@ -66,40 +67,40 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Rows of a batch, in whatever form `Blueprint.decoder` takes."""
+    """Take in a batch of rows, in the form that `Blueprint.decoder` accepts."""
 
     rows: Any
 
 
 @dataclass(frozen=True, slots=True)
 class FeedWatermark:
-    """A watermark (milliseconds since the epoch), behind all rows before it."""
+    """Take in a watermark (milliseconds since the Unix epoch), behind all rows that were fed before it."""
 
     timestamp: int
 
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Wait until nothing is in flight, or the barrier timeout is over."""
+    """Wait until nothing is in flight, or until the barrier timeout is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Hand out what has left so far, for a feeder that wants no snapshot."""
+    """Return the outputs so far, for a feeder that wants no snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Cut a part of a version.
+    """Cut the operator, and write its part of a version.
 
     Attributes
     ----------
     version : int
-        What the driver is going to commit.
+        The version that the driver is going to commit.
     final : bool
-        Begin no calls afterwards.
+        Whether the host begins no more calls after the cut.
     target : object
-        Where the part goes; handed to `Blueprint.write`.
+        Where the part is written; handed to `Blueprint.write`.
     """
 
     version: int
@@ -109,24 +110,24 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Ask how it is, without a cut."""
+    """Return the status of the host, without a cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Ask for the operator's counters."""
+    """Return the operator's counters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """The driver lives."""
+    """Renew the lease: the driver is alive."""
 
     generation: str
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A version exists now; a host whose final cut it holds may go."""
+    """Note that a version is committed; a host whose final cut belongs to it ends."""
 
     generation: str
     version: int
@@ -134,7 +135,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End, unless somebody newer has claimed the host meanwhile."""
+    """End the host, unless a newer feeder has claimed it meanwhile."""
 
     generation: str
     fence: Fence
@@ -145,7 +146,7 @@ Message: TypeAlias = Hello | Feed | FeedWatermark | Settle | Take | Cut | Poll |
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Nothing else is to be said."""
+    """The message was carried out, and there is nothing to return."""
 
 
 Reason: TypeAlias = Literal["stale", "busy", "replace", "foreign"]
@@ -153,14 +154,14 @@ Reason: TypeAlias = Literal["stale", "busy", "replace", "foreign"]
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The host does not do that for this feeder.
+    """The host refuses a message of this feeder.
 
     Attributes
     ----------
     reason : {"stale", "busy", "replace", "foreign"}
-        "stale": somebody newer was here, so the task fails and starts nothing. "busy": another feeder is at work, so
-        the operator runs in the task. "replace": the content is not the manifest's; the host ends, and a fresh one
-        restores. "foreign": it is a host of another generation.
+        "stale": a newer feeder has been let in, so the task fails and starts nothing. "busy": another feeder is at
+        work, so the operator runs in the task. "replace": the host's content is not the manifest's, so the host ends,
+        and a fresh one restores. "foreign": the host belongs to another generation.
     """
 
     reason: Reason
@@ -168,21 +169,21 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The operator has failed, with what is to be raised."""
+    """The message, or the operator, has failed; the feeder raises the error."""
 
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The end of the wait; `nothing_left` if nothing is in flight or waits."""
+    """The wait is over; `nothing_left` tells whether nothing is in flight and nothing waits for room."""
 
     nothing_left: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What has left, in the packed runs that `Blueprint.pack` made."""
+    """Outputs, in the packed runs that `Blueprint.pack` made."""
 
     runs: list[Any]
 
@@ -194,15 +195,15 @@ class Part:
     Attributes
     ----------
     job : str
-        Of the hello.
+        The attempt at the epoch, as in the hello.
     subtask_index : int
-        Whose.
+        The subtask.
     version : int
-        Of the cut.
+        The version, as in the cut.
     handle : object
         What `Blueprint.write` returned.
     metrics : mapping of str to number
-        Since the last cut.
+        What the host has counted since its last cut, and how many elements are in flight and wait for room.
     """
 
     job: str
@@ -214,22 +215,22 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """How a host is; nothing of it is known before its operator is open.
+    """The status of a host; before its operator is open, only `failure` says anything.
 
     Attributes
     ----------
     ready : int
-        Outputs since the last cut.
+        Outputs since the last cut that nobody has taken.
     in_flight, waiting : int
-        Elements that the operator has, and those that have no room yet.
+        Elements in the operator, and elements for which it has no room yet.
     oldest_call_seconds : float or None
-        For how long the oldest element that has not returned is in the operator.
+        How long the oldest element without a result has been in the operator; None if there is none.
     next_timer, next_event_timer : int or None
-        When the first timers are to fire.
+        When the first timers are to fire, by the clock and by the watermark; milliseconds since the Unix epoch.
     is_loaded : bool
-        All restored state is here: the version that it was restored from is not read any more.
+        Whether all restored state has been loaded, so that the host reads no more files of that version.
     failure : BaseException or None
-        What the next hello is going to be answered with.
+        The error with which the next hello will be answered.
     """
 
     ready: int = 0

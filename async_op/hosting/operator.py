@@ -1,4 +1,4 @@
-"""The operator as a host needs it: it takes in without waiting, may be held, and tells what a poll asks."""
+"""The operator as a host needs it: it takes in what fits without waiting, can be held, and can be polled."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from snapshots.format.in_flight_elements import RestoredQueue
 
 
 class ResidentOperator(AsyncWaitOperator):
-    """An operator whose elements wait outside of it. Parameters as of `AsyncWaitOperator`."""
+    """An operator whose elements wait outside until it has room. Takes the parameters of `AsyncWaitOperator`."""
 
     __slots__ = ("_left_over",)
 
     @property
     def left_over(self) -> list[Waiting]:
-        """What the operator was opened with and had no room for, in order; for whoever feeds it."""
+        """Restored elements that did not fit when the operator was opened, in order; the host's line takes them."""
         return self._left_over
 
     async def open(self, restore: SubtaskRestore | None = None, *, preload: bool = True) -> None:
-        """Open the function and take over what fits of a snapshot; the rest is `left_over`."""
+        """Open the function and take over the restored elements that fit; the others are in `left_over`."""
         self._left_over: list[Waiting] = []
         await super().open(restore, preload=preload)
 
     async def room(self) -> None:
-        """Wait until an element fits."""
+        """Wait until there is room for an element."""
         await self._check().back_pressure.wait_for_room()
 
     def offer(self, source: Iterator[Element]) -> None:
@@ -42,11 +42,11 @@ class ResidentOperator(AsyncWaitOperator):
         self._check().back_pressure.take_some(source)
 
     def stop(self) -> None:
-        """Begin no more calls, and let nothing leave; those that run go on until `close`."""
+        """Begin no more calls, and let no output leave; calls under way go on until `close`."""
         self._fail(HostFailed("it makes no calls after its final cut"))
 
     def hold(self) -> None:
-        """Fire no timers for now."""
+        """Fire no timers until `release`."""
         timers = self._readable().timers
         if timers is not None:
             timers.pause()
@@ -59,27 +59,27 @@ class ResidentOperator(AsyncWaitOperator):
 
     @property
     def failure(self) -> BaseException | None:
-        """What has ended the operator."""
+        """The error to raise when somebody uses the operator; None while it is open."""
         return self._lifecycle.obstacle
 
     @property
     def is_loaded(self) -> bool:
-        """Whether all restored state is in memory."""
+        """Whether all restored state has been loaded."""
         return self._readable().dispatch.is_loaded
 
     @property
     def accepted(self) -> int:
-        """The sequence number of the next element."""
+        """The sequence number that the next element gets."""
         return self._readable().in_flight.accepted
 
     @property
     def oldest(self) -> int | None:
-        """The sequence number of the oldest element whose call has not returned."""
+        """The sequence number of the oldest element without a result; None if there is none."""
         first = next(iter(self._readable().in_flight.queue.pending()), None)
         return None if first is None else first.sequence
 
     async def snapshot(self, waiting: Iterable[Waiting] = ()) -> SubtaskSnapshot:
-        """Return the state and the elements in flight, and behind them those that wait: uncalled, their time whole."""
+        """Return the state and the elements in flight; the waiting ones come last, uncalled, with all their time."""
         cut = await super().snapshot()
         first = max((element.sequence for element in cut.in_flight), default=-1) + 1
         keys = self._readable().keys
@@ -91,7 +91,7 @@ class ResidentOperator(AsyncWaitOperator):
             return capture_watermark(WatermarkEntry(sequence, waiting.timestamp), keys)
         entry = new_entry(*waiting, sequence)
         if self._options.key_by is not None:
-            with suppress(Exception):  # its key is wrong: the error policy decides once it comes in
+            with suppress(Exception):  # its key is invalid: the error policy applies when it comes in
                 keys.set_key(entry)
         return capture_entry(entry, keys, 0.0)
 

@@ -1,4 +1,4 @@
-"""What has left an operator and has not been cut yet."""
+"""The outputs that have left an operator since its last cut."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from async_op.elements import Record, Watermark
 
 RUN = 1024
-"""Outputs that are packed together, so that neither each of them costs something nor all of them are packed at once."""
+"""How many outputs are packed at a time: packing one by one is slow, and packing all at the cut delays the calls."""
 
 
 class Outbox:
@@ -17,12 +17,12 @@ class Outbox:
     Parameters
     ----------
     pack : callable
-        Makes one object of a list of outputs.
+        Returns a list of outputs as one object.
 
     Attributes
     ----------
     watermarks : int
-        How many have left since the operator was opened; they are not among the outputs.
+        How many watermarks have left since the operator was opened; only their number is kept.
     outputs : int
         How many outputs have left since the operator was opened.
     """
@@ -35,11 +35,11 @@ class Outbox:
         self._taken = 0
 
     def __len__(self) -> int:
-        """Return the number of outputs that nobody has taken."""
+        """Return the number of outputs that have not been taken."""
         return self.outputs - self._taken
 
     def put(self, element: Record | Watermark) -> None:
-        """Take what leaves the operator."""
+        """Add an element that leaves the operator."""
         if not isinstance(element, Record):
             self.watermarks += 1
             return
@@ -49,7 +49,7 @@ class Outbox:
             self._end_run()
 
     def take(self) -> list[Any]:
-        """Hand out all runs, and begin anew."""
+        """Return all outputs as packed runs, and forget them."""
         if self._run:
             self._end_run()
         runs, self._runs = self._runs, []

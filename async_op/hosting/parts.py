@@ -9,14 +9,14 @@ from async_op.hosting.messages import Part
 
 
 def one_of_each(parts: Iterable[Part], job: str, parallelism: int) -> list[Part]:
-    """Pick one part for each subtask, all of one job.
+    """Pick one part for each subtask, all of one job, which is one attempt at an epoch.
 
-    Parts of an earlier job stand on the same manifest and may look whole; what they were fed is not what this job was.
+    Parts of an earlier job start from the same manifest and may look complete, but were made of other rows.
 
     Raises
     ------
     IncompleteEpoch
-        A subtask has none, because its host was lost: the epoch is run anew.
+        A subtask has no part, because its host was lost; the epoch must be run again.
     """
     picked: dict[int, Part] = {}
     for part in parts:

@@ -58,11 +58,11 @@ class Claimed(NamedTuple):
     Attributes
     ----------
     feeder : Feeder
-        Feeds it.
+        The feeder of the host.
     address : Address or None
-        Where it listens; None if it runs in the task.
+        Where the host listens; None if it runs in the task.
     fallback : str or None
-        Why it runs in the task.
+        Why it runs in the task; None if it does not.
     """
 
     feeder: Feeder

@@ -1,4 +1,4 @@
-"""Files of hosts on one machine: a private folder for each run, and in it a socket, a lock and a log for each host."""
+"""The files of hosts on one machine: a private folder for each run, with a socket, a lock and a log for each host."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import NamedTuple
 from async_op.hosting.errors import HostUnreachable
 
 PATH_BYTES_MAX = 107
-"""What the kernel takes as the path of a Unix socket."""
+"""The longest path that the kernel accepts for a Unix socket."""
 
 _PREFIX = "keygroups-"
 
 
 class Place(NamedTuple):
-    """Where one host of a machine has its files."""
+    """Where one host has its files on its machine."""
 
     folder: Path
     name: str
@@ -29,54 +29,54 @@ class Place(NamedTuple):
 
     @property
     def socket(self) -> Path:
-        """Listens."""
+        """The Unix socket on which the host listens."""
         return self.folder / f"{self.name}.sock"
 
     @property
     def lock(self) -> Path:
-        """Is locked as long as the host lives: there is one for each run, subtask and machine."""
+        """The file that a host locks as long as it lives: a machine has one for each subtask of a generation."""
         return self.folder / f"{self.name}.lock"
 
     @property
     def log(self) -> Path:
-        """What the host and its function have printed; another one for each start, so that none takes another's."""
+        """What the host and its function print; each start has a file of its own, so that no host takes another's."""
         return self.folder / f"{self.name}-{self.start}.log"
 
     def try_lock(self) -> int | None:
-        """Lock the place; returns what holds it until it is closed, or None while somebody else has it."""
+        """Lock the place; returns a descriptor that holds the lock until closed, or None if another host has it."""
         held = os.open(self.lock, os.O_CREAT | os.O_RDWR, 0o600)
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(held).st_ino == self.lock.stat().st_ino:
                 return held
-        except OSError:  # held by another, or removed by one that has just ended
+        except OSError:  # held by another host, or removed by one that has just ended
             pass
         os.close(held)
         return None
 
     def clear(self) -> None:
-        """Remove what its host has left; whoever calls this holds the lock. A log stays if it says anything."""
+        """Remove the host's files, except a log that is not empty. The caller must hold the lock."""
         _remove_empty(self.log)
         for path in (self.socket, self.lock):
             path.unlink(missing_ok=True)
 
 
 def place_of(run_id: str, generation: str, subtask_index: int, parent: str | None = None) -> Place:
-    """Return the place of a subtask's host on this machine, whose folder exists and is nobody else's.
+    """Return the place of a subtask's host on this machine, and make its folder, which no other user can read.
 
     Parameters
     ----------
     run_id, generation : str
-        The run, and what tells its hosts apart.
+        The run and the generation of the host.
     subtask_index : int
-        Whose.
+        The subtask.
     parent : str, optional
-        The folder above; that for temporary files unless given.
+        The folder in which the run's folder is made; by default, that for temporary files.
 
     Raises
     ------
     HostUnreachable
-        There can be no socket.
+        The path of the socket is too long, or the folder cannot be made, or other users can open it.
     """
     folder = _folder_of(run_id, parent)
     place = Place(folder, f"{_digest(generation)}-{subtask_index}", secrets.token_hex(4))
@@ -86,21 +86,21 @@ def place_of(run_id: str, generation: str, subtask_index: int, parent: str | Non
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
     except OSError as error:
-        raise HostUnreachable(f"its folder cannot be made: {error}") from error
+        raise HostUnreachable(f"the folder of its socket cannot be made: {error}") from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise HostUnreachable(f"{folder} is open to others")
     return place
 
 
 def sockets_of(run_id: str, parent: str | None = None) -> list[Path]:
-    """Return the sockets of a run's hosts on this machine."""
+    """Return the sockets of all hosts of a run on this machine."""
     return sorted(_folder_of(run_id, parent).glob("*.sock"))
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed hosts of other runs have left beside a run's folder, but logs that say something.
+    """Remove what killed hosts of other runs have left beside a run's folder, except logs that are not empty.
 
-    Nobody holds the locks of these. Those of the same run are for their successors to remove.
+    A killed host is known by its lock, which nobody holds. Hosts of the same run leave their files to their successors.
     """
     for lock in folder.parent.glob(f"{_PREFIX}{os.getuid()}-*/*.lock"):
         if lock.parent == folder:
@@ -117,7 +117,7 @@ def sweep(folder: Path) -> None:
 
 
 def leave(folder: Path) -> None:
-    """Remove a run's folder once nothing is in it."""
+    """Remove a run's folder if it is empty."""
     with suppress(OSError):
         folder.rmdir()
 

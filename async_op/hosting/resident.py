@@ -25,7 +25,7 @@ from async_op.hosting.places import Place, leave, sweep
 from async_op.hosting.server import Server
 
 LOG_BYTES_MAX = 64 * 2**20
-"""A longer log is begun anew: a function that prints something for each call must not fill the disk in a week."""
+"""A log that grows longer is emptied: a function that prints something in each call must not fill the disk."""
 
 _LOCK_SECONDS = 2 * CLOSE_SECONDS + 5.0
 """How long a new host waits for the host that it replaces to end."""
@@ -51,7 +51,7 @@ class Instructions:
         A file descriptor that becomes readable when the host must end: the pidfd of the process that it must not
         outlive.
     prepare : callable or None
-        Called before the blueprint is read; gives the process what the user's function finds in the one that starts it.
+        Called before the blueprint is unpickled; sets up what the user's function would find in a Python worker.
     """
 
     place: Place
@@ -146,11 +146,11 @@ async def _beat(residence: Residence) -> None:
 
 
 def _bound_log(log: int) -> None:
-    """Begin a log anew that has become too long; it is open for appending."""
+    """Empty a log that has become too long; it is open for appending."""
     found = os.fstat(log)
     if stat.S_ISREG(found.st_mode) and found.st_size > LOG_BYTES_MAX:
         os.ftruncate(log, 0)
-        os.write(log, f"(what stood here was over {LOG_BYTES_MAX >> 20} MiB and is gone)\n".encode())
+        os.write(log, f"(over {LOG_BYTES_MAX >> 20} MiB of output were removed here)\n".encode())
 
 
 def _exit(place: Place) -> None:

@@ -1,4 +1,4 @@
-"""What an operator takes over of a snapshot that has more elements in flight than fit, and what waits."""
+"""Which elements an operator takes over from a snapshot with more in flight than fit, and which ones wait."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from snapshots.format.in_flight_elements import RestoredQueue
 from snapshots.format.subtask import NO_KEY_GROUP
 
 Waiting = Element | Watermark
-"""What was handed over and has no room yet."""
+"""An element or watermark that has been handed over and has no room yet."""
 
 
 def fitting_part(queue: RestoredQueue, options: OperatorOptions) -> tuple[RestoredQueue, list[Waiting]]:
-    """Return what of a queue goes back into the operator, and the others in their order."""
+    """Return the part of a queue that goes back into the operator, and the other elements in their order."""
     keyless = [element for element in queue.elements if _is_keyless(element, options)]
     elements = tuple(element for element in queue.elements if not _is_keyless(element, options))
     size = _begun(elements, options.capacity, has_budgets=options.timeout is not None)
@@ -23,14 +23,14 @@ def fitting_part(queue: RestoredQueue, options: OperatorOptions) -> tuple[Restor
 
 
 def _is_keyless(element: InFlightElement, options: OperatorOptions) -> bool:
-    """Tell whether an element has waited with a key that is wrong; whoever takes it in finds out again."""
+    """Tell whether an element waited with an invalid key; the error policy applies when it comes in."""
     return options.key_by is not None and not element.is_watermark and element.key_group == NO_KEY_GROUP
 
 
 def _begun(elements: tuple[InFlightElement, ...], capacity: int, *, has_budgets: bool) -> int:
-    """Return how many elements go back into the operator: what fits, and all up to the last whose calls had begun.
+    """Return how many elements go back into the operator: as many as fit, or more if calls had begun for later ones.
 
-    Two queues that became one may hold more of them than fit; their calls are bounded by the workers.
+    Two queues merged by a rescale may hold more such elements than fit; the number of workers still bounds the calls.
     """
     behind = elements[capacity:]
     last = max((place for place, element in enumerate(behind) if _has_begun(element, has_budgets)), default=-1)

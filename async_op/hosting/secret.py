@@ -1,4 +1,4 @@
-"""H6: only who knows the run's secret gets in; both sides prove it, and neither shows it."""
+"""H6: only feeders that know the run's secret get in; both sides prove that they know it, and neither sends it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def new_secret() -> bytes:
 
 
 def new_nonce() -> bytes:
-    """Return what one side asks the other to sign; never the same twice, so that no proof can be used again."""
+    """Return bytes that one side asks the other to sign; they never repeat, so that no proof can be used again."""
     return secrets.token_bytes(NONCE_BYTES)
 
 
 def proof_of(secret: bytes, side: Side, host_nonce: bytes, feeder_nonce: bytes) -> bytes:
-    """Sign both nonces; the side is signed with them, so that nobody can send a proof back."""
+    """Sign both nonces; the side is signed, too, so that a proof cannot be sent back as the other side's own."""
     return hmac.digest(secret, side.encode() + host_nonce + feeder_nonce, "sha256")
 
 
 def is_proof(proof: bytes, secret: bytes, side: Side, host_nonce: bytes, feeder_nonce: bytes) -> bool:
-    """Tell whether the other side knows the secret."""
+    """Tell whether a proof shows that the other side knows the secret."""
     return hmac.compare_digest(proof, proof_of(secret, side, host_nonce, feeder_nonce))

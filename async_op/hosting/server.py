@@ -1,4 +1,4 @@
-"""A host behind sockets: Unix for its own machine, TCP for others."""
+"""A host behind sockets: a Unix socket for feeders on the same machine, TCP for others."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Server:
     Parameters
     ----------
     host : Host
-        What answers them.
+        The host that answers them.
     secret : bytes
-        Of the run.
+        The secret of the run.
     """
 
     def __init__(self, host: Host, secret: bytes) -> None:
@@ -34,18 +34,18 @@ class Server:
         self._listening: list[asyncio.AbstractServer] = []
 
     async def listen_unix(self, path: str) -> None:
-        """Listen on a Unix socket."""
+        """Listen on a Unix socket with this path."""
         self._listening.append(await asyncio.start_unix_server(self._serve, path, limit=_BUFFER_BYTES))
 
     async def listen_tcp(self, interface: str) -> int:
-        """Listen on any free port of an interface, and return it."""
+        """Listen on a free TCP port of an interface, and return the port."""
         server = await asyncio.start_server(self._serve, interface, 0, limit=_BUFFER_BYTES)
         self._listening.append(server)
         port: int = server.sockets[0].getsockname()[1]
         return port
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening; connections that are open stay open."""
         for server in self._listening:
             server.close()
 
@@ -54,12 +54,12 @@ class Server:
             await asyncio.wait_for(self._check(reader, writer), _HANDSHAKE_SECONDS)
             await self._converse(reader, writer)
         except _GONE:
-            pass  # its feeder sees the same
+            pass  # the feeder notices it, too
         finally:
             writer.close()
 
     async def _check(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Prove to each other who we are; until then exactly so many bytes are read, and none is believed."""
+        """Let both sides prove that they know the secret; until then, few bytes are read, and none is unpickled."""
         host_nonce = new_nonce()
         writer.write(frames.MAGIC + host_nonce)
         answer = await reader.readexactly(NONCE_BYTES + PROOF_BYTES)
@@ -84,7 +84,7 @@ class Server:
 
 
 async def _beat(writer: asyncio.StreamWriter) -> None:
-    """Show signs of life from the loop that the function runs on: where it hangs, they end."""
+    """Show signs of life from the loop that the function runs on: they stop if the function blocks it."""
     while True:
         writer.write(frames.alive())
         await asyncio.sleep(frames.BEAT_SECONDS)
@@ -93,5 +93,5 @@ async def _beat(writer: asyncio.StreamWriter) -> None:
 def _message(kind: int, payload: bytes) -> object:
     try:
         return frames.decode(kind, payload)
-    except Exception as error:  # noqa: BLE001 - what a user's class raises when it is unpickled
+    except Exception as error:  # noqa: BLE001 - a user's class may raise anything when it is unpickled
         return error

@@ -1,4 +1,4 @@
-"""A feeder's channel over a socket: one thread that must not be held up, and a second one that beats."""
+"""A feeder's channel over a socket: sending never blocks its thread, and a second thread shows signs of life."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from async_op.hosting.placement import Address
 from async_op.hosting.secret import NONCE_BYTES, PROOF_BYTES, is_proof, new_nonce, proof_of
 
 TICK_SECONDS = 0.1
-"""How long a feeder waits before it may show that it is alive."""
+"""How long a feeder waits for a reply before it may show a sign of life."""
 
 CONNECT_SECONDS = 5.0
 
@@ -29,11 +29,11 @@ class SocketChannel:
     Parameters
     ----------
     connected : socket.socket
-        To a host that has proved who it is.
+        A connection to a host that has proved that it knows the secret.
     log : str
         The host's log file.
     patience_seconds : float
-        A host that is silent for so long is taken for dead.
+        A host that is silent for this long is taken for dead.
     """
 
     def __init__(self, connected: socket.socket, log: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
@@ -44,7 +44,7 @@ class SocketChannel:
         self._replies = deque[Reply]()
         self._received = bytearray()
         self._unsent = bytearray()
-        self._lock = threading.Lock()  # of what is unsent, and of the sending end
+        self._lock = threading.Lock()  # guards the unsent bytes and the order of sending
         self._heard_at = time.monotonic()
         self._poll = select.poll()
         self._closed = threading.Event()
@@ -111,24 +111,24 @@ class SocketChannel:
                 del self._unsent[:sent]
 
     def _beat(self) -> None:
-        """Show that this process lives, also while its thread waits for rows."""
+        """Show signs of life, also while the feeding thread waits for rows."""
         while not self._closed.wait(frames.BEAT_SECONDS):
             try:
                 self._send(frames.alive())
             except OSError:
-                return  # the other thread finds out, and raises it where it can be handled
+                return  # the feeding thread meets the same error, and can handle it
 
     def _lost(self, error: OSError) -> HostLost:
         return error if isinstance(error, HostLost) else HostLost(f"has ended ({error})", self._log)
 
 
 def connect(address: Address, secret: bytes, patience_seconds: float = PATIENCE_SECONDS) -> SocketChannel:
-    """Connect to a host by whichever of its sockets can be reached, and have it prove who it is.
+    """Connect to a host by its Unix socket or else by TCP, and have it prove that it knows the secret.
 
     Raises
     ------
     HostUnreachable
-        Nobody is there, or somebody else.
+        No host answers, or the one that answers is not of this run.
     """
     reasons = []
     for open_socket in (_open_unix, _open_tcp):
@@ -138,7 +138,7 @@ def connect(address: Address, secret: bytes, patience_seconds: float = PATIENCE_
             reasons.append(str(error))
             continue
         try:
-            # It may be busy for as long as one that is being fed.
+            # A function may block the host's loop for this long, as it may during an epoch.
             connected.settimeout(patience_seconds)
             _prove(connected, secret)
         except (OSError, NotOurs) as error:
@@ -171,7 +171,7 @@ def _open_tcp(address: Address) -> socket.socket:
 def _prove(connected: socket.socket, secret: bytes) -> None:
     greeting = _read_exactly(connected, len(frames.MAGIC) + NONCE_BYTES)
     if not greeting.startswith(frames.MAGIC):
-        raise NotOurs("it is no host")
+        raise NotOurs("it is not a host")
     host_nonce, feeder_nonce = greeting[len(frames.MAGIC) :], new_nonce()
     connected.sendall(feeder_nonce + proof_of(secret, "feeder", host_nonce, feeder_nonce))
     if not is_proof(_read_exactly(connected, PROOF_BYTES), secret, "host", host_nonce, feeder_nonce):
@@ -183,6 +183,6 @@ def _read_exactly(connected: socket.socket, size: int) -> bytes:
     while len(data) < size:
         part = connected.recv(size - len(data))
         if not part:
-            raise NotOurs("it hung up")
+            raise NotOurs("it closed the connection")
         data += part
     return data

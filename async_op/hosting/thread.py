@@ -1,4 +1,4 @@
-"""A host on the event loop of a thread beside the one that feeds it."""
+"""A host on an event loop of its own, in a thread beside the one that feeds it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _NO_LOG = "this task's own"
 
 
 class HostThread:
-    """Runs a host on a loop of its own, as long as it is entered. One other thread, the feeding one, calls the methods.
+    """Runs a host on an event loop of its own, as a context manager. Only the feeding thread may call it.
 
     Parameters
     ----------
     blueprint : Blueprint
         Makes the operator.
     residence : Residence
-        Whose it is; its lease is not renewed, so it has to be as long as the epoch may take.
+        Which subtask it is for. No driver renews its lease, so the lease must be as long as an epoch may take.
     """
 
     def __init__(self, blueprint: Blueprint, residence: Residence) -> None:
@@ -40,16 +40,16 @@ class HostThread:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # In a task, a function may take its time to close.
+        # Inside a task, a function may take as long as it needs to close.
         seconds = CLOSE_SECONDS if self._residence.is_resident else None
         try:
             self._thread.call(self._host.close(), seconds)
             self._thread.stop(seconds)
         except TimeoutError:
-            return  # a function blocks the loop: its thread cannot be ended, and ends with the process
+            return  # a function blocks the loop, so the thread cannot be ended; it ends with the process
 
     def channel(self) -> ThreadChannel:
-        """Return a channel of the feeding thread."""
+        """Return a channel to the host, for the feeding thread."""
         return ThreadChannel(self._thread.loop, self._host, self._residence.patience_seconds)
 
     async def _make(self) -> None:
@@ -57,12 +57,12 @@ class HostThread:
         self._opening = asyncio.get_running_loop().create_task(self._host.open())
 
     def _stray(self, error: Exception) -> None:
-        # Not at once: outside of the loop there is no running one.
+        # Not called here, because `fail` needs the loop to be running.
         self._thread.loop.call_soon(self._host.fail, error)
 
 
 class ThreadChannel:
-    """Talks to a host on another thread's loop. One thread may call it."""
+    """A channel to a host on another thread's loop. One thread may call it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, host: Host, patience_seconds: float) -> None:
         self._loop = loop
@@ -91,14 +91,14 @@ class ThreadChannel:
         """Hang up."""
         self._loop.call_soon_threadsafe(self._end)
 
-    # The loop's.
+    # Called on the thread of the loop.
 
     def _begin(self) -> None:
         self._conversation = Conversation(self._host, self._replies.put)
         self._beat()
 
     async def _hear(self, message: Message) -> None:
-        assert self._conversation is not None, "it began before"
+        assert self._conversation is not None, "the loop runs `_begin` before"
         await self._conversation.hear(message)
 
     def _beat(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import keygroups.spark  # noqa: F401 - first, because it says what to install where there is no Spark
+import keygroups.spark  # noqa: F401 - first, because its error says what to install if Spark is missing
 from async_op.spark.autoscale import AutoscalePolicy, EpochMeasurement, ScalingDecision
 from async_op.spark.errors import OutputMismatch, UnpicklableFunction, UnrelatedHistories
 from async_op.spark.pipeline import AsyncPipeline

@@ -1,7 +1,7 @@
-"""Which parallelism the next epoch should have, from what the epochs before it measured.
+"""Decides the parallelism of the next epoch from measurements of earlier epochs.
 
-As in DS2 (Kalavri and others, "Three steps is all you need", OSDI 2018) one measurement of the work that subtasks
-share says how many of them are needed, whatever their number is now; what they do not share is left out of it.
+As in DS2 (Kalavri and others, "Three steps is all you need", OSDI 2018), one measurement of the work that subtasks
+share shows how many subtasks are needed, whatever their number is now. Time that they do not share is left out.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from keygroups.errors import ConfigError
 from keygroups.ranges import check_parallelism
 
 UTILISATION = 0.8
-"""An epoch is planned to take this share of the target, so that ordinary changes of load are no reason to rescale."""
+"""Epochs are planned to take this share of the target, so that ordinary changes in load cause no rescale."""
 
 GROW_AFTER_EPOCHS = 2
 SHRINK_AFTER_EPOCHS = 5
-"""So many epochs in succession must agree; the first after a rescale, which loads state, is not asked."""
+"""This many epochs in succession must agree; the first after a rescale does not count, because it loads state."""
 
 STEP_MAX = 2
-"""The parallelism is at most multiplied by this at once: the less is left of the target, the less is known."""
+"""One decision changes the parallelism at most by this factor: estimates far from the current one are uncertain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +37,12 @@ class EpochMeasurement:
     seconds : float
         How long the epoch took, its commit and its delivery included.
     work_seconds : float
-        What its subtasks share, all of them together: of each the time to take in its rows, or its processor time,
-        whichever is more. The wait for the last calls is not in it: more subtasks do not shorten it.
+        The work that subtasks share, summed over them: for each the time to take in its rows, or its processor time,
+        whichever is more. The wait for the last calls is left out, because more subtasks do not shorten it.
     back_pressured_seconds : float
-        How long subtasks had no room for the next row, all of them together; a part of the work.
+        Time without room for the next row, summed over the subtasks; a part of the work.
     backlog : int
-        By how many elements what is in flight has grown: their work is still to be done.
+        By how much the number of elements in flight has grown: their work is still to be done.
     """
 
     parallelism: int
@@ -54,16 +54,16 @@ class EpochMeasurement:
 
     @property
     def unshared_seconds(self) -> float:
-        """What the epoch takes at any parallelism."""
+        """Seconds that the epoch takes at any parallelism."""
         return max(0.0, self.seconds - self.work_seconds / self.parallelism)
 
     @property
     def load_seconds(self) -> float:
-        """The work of the rows that came, done or not."""
+        """Seconds of work for the rows that came, done or still to be done."""
         return self.work_seconds * (1 + max(self.backlog, 0) / max(self.rows, 1))
 
     def seconds_at(self, parallelism: int) -> float:
-        """How long such an epoch would take with so many subtasks."""
+        """Return how many seconds such an epoch would take at a parallelism."""
         return self.unshared_seconds + self.load_seconds / parallelism
 
 
@@ -74,9 +74,9 @@ class ScalingDecision:
     Attributes
     ----------
     parallelism : int
-        Of the next epoch.
+        The parallelism of the next epoch.
     reason : str
-        For people.
+        The reason, for people to read.
     """
 
     parallelism: int
@@ -85,24 +85,25 @@ class ScalingDecision:
 
 @dataclass(frozen=True, slots=True)
 class AutoscalePolicy:
-    """Keeps the duration of micro-batches below a target, with as few subtasks as that takes.
+    """Keeps the duration of micro-batches below a target, with as few subtasks as possible.
 
-    Subtasks are added when two epochs in succession took longer than the target, and taken away when five could have
-    done with fewer. Between the two lies a fifth of the target, so that noise does not make the parallelism flap.
+    Subtasks are added if two epochs in succession took longer than the target, and removed if five in succession could
+    have done with fewer. Removal leaves a margin of a fifth of the target, so that noise does not make the parallelism
+    flap.
 
     Parameters
     ----------
     min, max : int
-        The parallelism is never below or above these.
+        The bounds of the parallelism, inclusive.
     target_batch_duration : float
-        Seconds. It must be well above what an epoch takes without rows, which no parallelism changes.
+        Seconds; well above the duration of an epoch without rows, which no parallelism shortens.
     dry_run : bool
-        Decide, log and report, but leave the parallelism alone.
+        Whether to decide, log and report without changing the parallelism.
 
     Raises
     ------
     ConfigError
-        The bounds or the target can never work.
+        The bounds or the target are invalid.
 
     Examples
     --------
@@ -121,9 +122,9 @@ class AutoscalePolicy:
     def __post_init__(self) -> None:
         check_parallelism(self.max, self.max)
         if not 1 <= self.min <= self.max:
-            raise ConfigError("min", self.min, f"it is between 1 and max={self.max}")
+            raise ConfigError("min", self.min, f"it must be between 1 and max={self.max}")
         if not self.target_batch_duration > 0:
-            raise ConfigError("target_batch_duration", self.target_batch_duration, "it is more than 0 seconds")
+            raise ConfigError("target_batch_duration", self.target_batch_duration, "it must be more than 0 seconds")
 
     def decide(self, history: Sequence[EpochMeasurement], parallelism: int) -> ScalingDecision:
         """Return the parallelism for the next epoch; depends on the arguments alone.
@@ -133,7 +134,7 @@ class AutoscalePolicy:
         history : sequence of EpochMeasurement
             The newest micro-batches, the newest last.
         parallelism : int
-            What the next epoch would have.
+            The parallelism that the next epoch would have.
         """
         bounded = self._bounded(parallelism)
         if bounded != parallelism:
@@ -150,7 +151,7 @@ class AutoscalePolicy:
         newest = slow[-1]
         found = _described(newest, self.target_batch_duration)
         needed = [self._needed(one) for one in slow]
-        # The smaller one: what two epochs in succession ask for.
+        # The smallest number counts, because both epochs must ask for it.
         known = [number for number in needed if number is not None]
         if not known:
             unshared = f"{newest.unshared_seconds:.1f} s of it are not shared by subtasks"
@@ -169,11 +170,11 @@ class AutoscalePolicy:
         return ScalingDecision(wanted, f"{found}; {wanted} would have done in the last {SHRINK_AFTER_EPOCHS} epochs")
 
     def _needed(self, one: EpochMeasurement) -> int | None:
-        """Return the smallest number of subtasks for which an epoch would be as short as planned; None if none is."""
+        """Return the smallest number of subtasks that makes an epoch as short as planned; None if no number does."""
         share = UTILISATION * self.target_batch_duration - one.unshared_seconds
         if share <= 0:
             return None
-        # More than there can be is as good as infinitely many.
+        # Bounded, so that a tiny share does not give a huge number.
         return max(1, math.ceil(min(one.load_seconds / share, 2 * self.max)))
 
     def _bounded(self, parallelism: int) -> int:
@@ -181,7 +182,7 @@ class AutoscalePolicy:
 
 
 def _settled(history: Sequence[EpochMeasurement], parallelism: int) -> Sequence[EpochMeasurement]:
-    """Return the newest epochs that ran at a parallelism, without the first of them."""
+    """Return the newest epochs in succession at a parallelism, without the first of them."""
     start = len(history)
     while start and history[start - 1].parallelism == parallelism:
         start -= 1

@@ -26,23 +26,23 @@ class OutputMismatch(KeyGroupsError, ValueError):
         place = "" if column is None else f" in column {column!r}"
         super().__init__(
             f"output {self.output} does not fit output_schema{place}: {reason}; "
-            "return dicts or tuples that have every column of output_schema in its type"
+            "return dicts or tuples that fit the columns of output_schema and their types"
         )
 
 
 class UnrelatedHistories(KeyGroupsError, ValueError):
-    """A checkpoint and the snapshots are not of one history: rows would count twice, or not at all.
+    """A checkpoint and the snapshots do not belong together: rows would count twice, or not at all.
 
     Attributes
     ----------
     snapshots : str
         The operator's folder.
     checkpoint : str
-        Where Spark's checkpoint is.
+        The location of Spark's checkpoint.
     reason : str
-        How one can tell.
+        What does not fit.
     ways : list of str
-        How to go on nevertheless.
+        How to start anyway.
     """
 
     def __init__(self, snapshots: str, checkpoint: str, reason: str, ways: list[str]) -> None:
@@ -50,7 +50,7 @@ class UnrelatedHistories(KeyGroupsError, ValueError):
         self.checkpoint = checkpoint
         self.reason = reason
         self.ways = ways
-        super().__init__(f"{reason}; bring together what belongs together, or {', or '.join(ways)}")
+        super().__init__(f"{reason}; pass the checkpoint and the snapshots of one query, or {', or '.join(ways)}")
 
 
 class UnpicklableFunction(KeyGroupsError, TypeError):
@@ -59,11 +59,11 @@ class UnpicklableFunction(KeyGroupsError, TypeError):
     Attributes
     ----------
     function : str
-        Its class.
+        The name of the function.
     attributes : list of str
-        Those of its attributes that cannot be sent.
+        Its attributes that cannot be sent.
     reason : str
-        What the pickler said.
+        The error message of the pickler.
     """
 
     def __init__(self, function: str, attributes: list[str], reason: str) -> None:
@@ -73,5 +73,5 @@ class UnpicklableFunction(KeyGroupsError, TypeError):
         held = f" (its {', '.join(attributes)})" if attributes else ""
         super().__init__(
             f"{function}{held} cannot be sent to the workers: {reason}; "
-            "keep what it takes to connect, and make clients, locks and the like in `open()`, which runs on the worker"
+            "keep only addresses and settings in it; create clients, locks and the like in `open()`, on the executor"
         )

@@ -1,4 +1,4 @@
-"""The streaming pipeline: keyed state, and calls that may outlive a micro-batch."""
+"""The streaming pipeline: an operator with keyed state, whose calls may outlive a micro-batch."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ DEFAULT_RETENTION = Retention()
 class AsyncPipeline:
     """Applies an `AsyncFunction` with keyed state to a streaming DataFrame, exactly once.
 
-    Each micro-batch is an epoch: rows go to the operators of their subtasks, which live as long as the query, and the
-    epoch waits at most `barrier_timeout` for calls that are still under way; those go on, and their outputs leave with
-    the next epoch, or with one of their own where no input comes. State, in-flight elements and outputs are committed
-    together, then the sink gets the outputs. If it fails, it gets the same outputs again, without a call, before
-    another epoch begins. Methods may be called from any thread.
+    Each micro-batch is an epoch. Its rows go to the operators of their subtasks, which live as long as the query. The
+    epoch waits at most `barrier_timeout` for calls under way. Calls that take longer go on, and their outputs leave
+    with the next epoch, which needs no input. State, in-flight elements and outputs are committed together; then the
+    sink gets the outputs. If the sink fails, it gets the same outputs again, without a call, before another epoch
+    begins. Methods may be called from any thread.
 
     Parameters
     ----------
     function : AsyncFunction, AsyncBatchFunction, BlockingFunction, CallbackFunction or a plain function
-        Gets each row as a dict; returns dicts or tuples that fit `output_schema`. Pickled to the workers.
+        Gets each row as a dict; returns dicts or tuples that fit `output_schema`. It is pickled and sent to executors.
     key_by : str or list of str
         The key columns.
     output_schema : StructType or DDL string
@@ -59,13 +59,13 @@ class AsyncPipeline:
     snapshots : str or path
         Where snapshots are kept: an fsspec URI that the driver and all workers can reach.
     operator_id : str
-        Names the operator's folder there.
+        The name of the operator's folder there.
     parallelism : int
         The number of subtasks. May differ from that of earlier runs.
     max_parallelism : int, optional
-        The number of key groups: fixed once the first snapshot exists.
+        The number of key groups, which is fixed once the first snapshot exists.
     order_by : str or list of str, optional
-        Columns by which each subtask sorts an epoch's rows; without it their order is Spark's.
+        Columns by which each subtask sorts an epoch's rows; by default they come in the order of Spark's shuffle.
     mode : {"unordered", "ordered", "key_ordered"}
         As for `AsyncWaitOperator`.
     capacity : int
@@ -73,39 +73,41 @@ class AsyncPipeline:
     timeout : float or timedelta, optional
         Seconds for all attempts at an element together.
     retry : RetryPolicy, optional
-        Which outcomes are tried again, and when.
+        Which failed calls are made again, and when.
     barrier_timeout : float or timedelta, optional
-        Seconds that an epoch waits for room for its rows and for calls under way; without it, until all have returned.
-        It decides how soon an epoch is delivered, and not how often a call is made. With `resident=False` it begins at
-        the end of the input, and a call that is carried over is made again in the next epoch, which waits for it
-        however long it takes: so a row is called for at most twice, retries apart. Set a `timeout` if a call may never
-        return.
+        Seconds that an epoch waits for room for its rows and for calls under way; by default, until all calls have
+        returned. It decides how soon an epoch is delivered, not how often a call is made. With `resident=False` it
+        begins at the end of the input, and a call that is carried over is made again in the next epoch, which waits
+        for it as long as it takes: so a row is called for at most twice, apart from retries. Set a `timeout` if a call
+        may never return.
     on_error : {"fail", "skip", "dead_letter"}
-        What becomes of a row that fails for good: it fails its epoch, is dropped, or becomes a dead letter.
+        What happens to a row that fails for good: it fails its epoch, is dropped, or becomes a dead letter.
     dead_letters : {"column"}, optional
-        Where dead letters go, with `on_error="dead_letter"`: into a column of the sink's DataFrame, as described for
-        `AsyncDataStream.ordered_wait`. They are committed with the epoch and delivered again with it.
+        Where dead letters go with `on_error="dead_letter"`: into a column of the sink's DataFrame, as described for
+        `AsyncDataStream.ordered_wait`. They are committed and delivered with their epoch.
     resilience : Resilience, optional
-        A cache, and limits of rate and concurrency; a rate is that of all subtasks together. They keep what they have
-        learnt as long as the operators live.
+        A cache, and limits of rate and concurrency; a rate is for all subtasks together. The cache and the limits live
+        as long as the operators.
     state_backend : {"memory"} or DiskStateBackend
-        Where operators have keyed state: a `DiskStateBackend()` for state that is larger than memory.
+        Where operators keep their state: a `DiskStateBackend()` is for state that is larger than memory.
     storage_options : dict, optional
         Passed to the fsspec filesystem of `snapshots`.
     autoscale : AutoscalePolicy, optional
-        Changes the parallelism between micro-batches by what they measured. The first run begins with `parallelism`,
-        later ones with that of the newest snapshot. Each decision is logged, with its reason, and is in `progress()`.
+        Changes the parallelism between micro-batches, as their measurements suggest. The first run begins with
+        `parallelism`, later runs with that of the newest snapshot. The log and `progress()` show each decision with its
+        reason.
     event_time : str, optional
-        The column that has the timestamps of rows; a row where it is null has none. The input must have a watermark on
-        it (`DataFrame.withWatermark`). Each epoch begins with the watermark of all epochs before: the greatest
-        timestamp of their rows, less the delay. It makes timers of event time fire. Late rows are not dropped. In mode
-        "unordered" no output passes it, so a call that is carried over also holds back what came in after it.
+        The column with the timestamps of rows; a row has no timestamp if it is null. The input must have a watermark on
+        it (`DataFrame.withWatermark`). Each epoch begins with the watermark of all epochs before it: the greatest
+        timestamp of their rows, minus the delay. The watermark fires timers of event time. Late rows are not dropped.
+        No output passes a watermark, so a call that is carried over also holds back the outputs of later rows.
     retention : Retention, optional
-        Which versions stay while the pipeline runs; others are removed in the background. None keeps all of them.
+        Which versions stay while the pipeline runs; the others are removed in the background. None keeps all.
     resident : bool
-        Whether operators outlive micro-batches, each in a process of its own on an executor's machine: calls go on
-        while an epoch is committed and while there is no input, `open` runs once, and state stays in memory. With False
-        each epoch opens its operators in Spark's tasks and closes them again. Outputs and state are the same.
+        Whether operators outlive micro-batches, each in a process of its own on an executor's machine. Then calls go on
+        while an epoch is committed and while there is no input, `open` runs once for each process, and state stays
+        loaded. If false, each epoch opens its operators in Spark's tasks and closes them at its end. Outputs and state
+        are the same.
 
     Raises
     ------
@@ -175,7 +177,7 @@ class AsyncPipeline:
             capacity=capacity,
             timeout=check_timeout("timeout", timeout),
             retry=retry,
-            key_by=itemgetter(*self._key_by),  # until the input tells of which fields a struct is made
+            key_by=itemgetter(*self._key_by),  # `start` replaces it, once the fields of struct columns are known
             on_error=on_error,
             dead_letters=rows_in_place() if on_error == "dead_letter" else None,
             resilience=resilience,
@@ -195,43 +197,45 @@ class AsyncPipeline:
         trigger: dict[str, Any] | None = None,
         adopt: Adopt | None = None,
     ) -> PipelineQuery:
-        """Start, or continue where the newest snapshot and the checkpoint stand.
+        """Start, or continue from the newest snapshot and the checkpoint.
 
-        The two belong together: the snapshots say what has become of the rows that the checkpoint has passed. If one of
-        them was lost, replaced or taken from another query, nothing starts unless `adopt` says which one counts. Where
-        they do belong together it changes nothing.
+        The two belong together: the snapshots have the results of the rows that the checkpoint records as processed. If
+        one of them was lost, replaced or taken from another query, nothing starts unless `adopt` says which one counts.
+        If they belong together, `adopt` has no effect.
 
         Parameters
         ----------
         stream_df : DataFrame
             The streaming input.
         sink : callable
-            `sink(batch_df, epoch)`; an epoch may come again, with the same rows, and must then replace itself.
+            `sink(batch_df, epoch)`. An epoch may come again with the same rows; the sink must then replace it.
         checkpoint_location : str or path
             Spark's checkpoint.
         trigger : dict, optional
             Keywords of `DataStreamWriter.trigger`, such as `{"availableNow": True}`.
         adopt : {"state", "checkpoint"}, optional
-            With "state", the state of the newest snapshot goes on under a checkpoint that knows nothing of it: under a
-            new one, rows that the state has counted may count again. With "checkpoint", the state begins empty under
-            the checkpoint as it is; numbers of epochs are not used again. State of other keys cannot be adopted.
+            With "state", the state of the newest snapshot continues with this checkpoint; if that is new, rows that are
+            in the state may count again. With "checkpoint", the state begins empty where the checkpoint
+            stands; epoch numbers are never reused. State of other keys cannot be adopted.
 
         Raises
         ------
         ConfigError
-            The pipeline runs already, there is no such column, or the input has no watermark on the column of event
-            time.
+            The pipeline is already running, a column does not exist, the input has no watermark on the column of event
+            time, or the session is a Spark Connect one.
+        UnpicklableFunction
+            The function holds what cannot be sent to the executors.
         UnsupportedKey
-            A key column is of a type that has no hash.
+            The type of a key column has no hash.
         UnrelatedHistories
             The checkpoint and the snapshots do not belong together.
         IncompatibleSnapshot
-            The newest snapshot has another max parallelism, or is of other key columns or of other types of them.
+            The newest snapshot has another max parallelism, other key columns, or other types of key columns.
         """
         if type(stream_df).__module__.startswith("pyspark.sql.connect."):
             raise ConfigError("stream_df", stream_df, "a pipeline needs a classic Spark session, not a Connect one")
         if self._query is not None and self._query.isActive:
-            raise ConfigError("pipeline", self._store.uri, "it runs already: stop its query first")
+            raise ConfigError("pipeline", self._store.uri, "it is already running: stop its query first")
         check_pickles(self._settings.options.function)
         spark = stream_df.sparkSession
         keys = key_columns(stream_df.schema, self._key_by)
@@ -261,12 +265,12 @@ class AsyncPipeline:
         return self._query
 
     def rescale(self, parallelism: int) -> None:
-        """Run with another parallelism from the next micro-batch on.
+        """Change the parallelism from the next micro-batch on.
 
         Raises
         ------
         ConfigError
-            It is not between 1 and the max parallelism.
+            The parallelism is not between 1 and the max parallelism.
         """
         check_parallelism(parallelism, self._key_groups())
         self._parallelism = parallelism
@@ -274,7 +278,7 @@ class AsyncPipeline:
             self._query.runner.parallelism = parallelism
 
     def drain(self) -> None:
-        """Finish what is in flight, and fire the timers that are due, without input; deliver the outputs.
+        """Finish what is in flight and fire timers that are due, in an epoch without input; deliver its outputs.
 
         Raises
         ------
@@ -282,7 +286,7 @@ class AsyncPipeline:
             The pipeline was never started, so it has no sink.
         """
         if self._query is None:
-            raise ConfigError("pipeline", self._store.uri, "start it before: draining needs its sink")
+            raise ConfigError("pipeline", self._store.uri, "start it first: a drain needs its sink")
         self._query.drain()
 
     def progress(self) -> tuple[EpochProgress, ...]:
@@ -290,7 +294,7 @@ class AsyncPipeline:
         return () if self._query is None else tuple(self._query.runner.progress)
 
     def _key_groups(self) -> int:
-        """Return the number of key groups: as asked for, else the newest snapshot's, else a default."""
+        """Return the number of key groups: the one passed, else the newest snapshot's, else a default."""
         if self._max_parallelism is None:
             latest = self._store.latest()
             self._max_parallelism = (

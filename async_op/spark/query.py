@@ -1,4 +1,4 @@
-"""The running query of a pipeline: micro-batches from Spark, and epochs of its own where none comes."""
+"""The running query of a pipeline: Spark's micro-batches, and epochs without input when none comes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from async_op.spark.epoch.runner import EpochRunner
 from keygroups.errors import KeyGroupsError
 
 _DRAIN_AFTER_IDLE_SECONDS = 1
-"""How long a query must be idle before an epoch of its own drains what is in flight, or fires timers that are due."""
+"""How long a query must be idle before an epoch without input may run."""
 
 
 class PipelineQuery:
-    """The running query: a `StreamingQuery` whose end includes what is in flight. Any thread may call it.
+    """The running query: a `StreamingQuery` that also delivers results without new input. Any thread may call it.
 
-    Spark starts no micro-batch without new input, so a thread drains what is in flight, and fires timers that are due,
-    when none has come for a while, and at the end of a query with the trigger `availableNow` or `once`. Timers that are
-    due later are kept: they hold up no end. Everything that this class does not have itself
-    is the `StreamingQuery`'s. The progress of a micro-batch has that of its epoch among its `observedMetrics`, by the
-    name `keygroups`; drains, which Spark knows nothing of, stand in `AsyncPipeline.progress()` only.
+    Spark starts no micro-batch without new input. So a thread of this class runs epochs without input: while no
+    micro-batch comes, if calls have returned or timers are due; and at the end of a query with the trigger
+    `availableNow` or `once`, to finish what is in flight. Timers that are due later stay in the snapshot and do not
+    delay the end. All other attributes are those of the `StreamingQuery`. In the progress of a micro-batch,
+    `observedMetrics["keygroups"]` is the progress of its epoch. Spark does not know of epochs without input; their
+    progress is in `AsyncPipeline.progress()` only.
     """
 
     def __init__(self, runner: EpochRunner, spark: SparkSession) -> None:
@@ -37,7 +38,7 @@ class PipelineQuery:
         self._drainer = threading.Thread(target=self._drain_when_idle, name="keygroups drain", daemon=True)
 
     def start(self, stream_df: DataFrame, checkpoint_location: str, trigger: dict[str, Any]) -> None:
-        """Start the streaming query and the thread that drains."""
+        """Start the streaming query, and the thread that runs epochs without input."""
         writer = stream_df.writeStream.foreachBatch(self._run_batch).option("checkpointLocation", checkpoint_location)
         self._ends_drained = bool({"availableNow", "once"} & trigger.keys())
         self.query: StreamingQuery = (writer.trigger(**trigger) if trigger else writer).start()
@@ -46,27 +47,32 @@ class PipelineQuery:
 
     @property
     def isActive(self) -> bool:  # noqa: N802 - StreamingQuery's name
-        """Whether micro-batches may still come, or what is in flight is being drained."""
+        """Whether micro-batches may still come, or the drain at the end is still running."""
         return self.query.isActive or (self._ends_drained and self._drainer.is_alive())
 
     @property
     def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802 - StreamingQuery's name
-        """Spark's newest progress, with the epoch's."""
+        """Spark's newest progress, with that of its epoch; None before the first."""
         newest = self.query.lastProgress
         return None if newest is None else self._with_epoch(newest)
 
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802 - StreamingQuery's name
-        """Spark's recent progress, with that of the epochs."""
+        """Spark's recent progress, each with that of its epoch."""
         return [self._with_epoch(one) for one in self.query.recentProgress]
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - StreamingQuery's name
         """Wait for the end of the query, then finish what is in flight.
 
+        Parameters
+        ----------
+        timeout : int, optional
+            Seconds to wait at most; returns whether the query has ended by then.
+
         Raises
         ------
         KeyGroupsError
-            What made an epoch fail.
+            The error of the epoch that failed.
         """
         try:
             ended = self.query.awaitTermination(timeout)
@@ -82,16 +88,17 @@ class PipelineQuery:
         return ended
 
     def stop(self) -> None:
-        """Stop the query and its operators; what calls have brought by then is delivered with one more epoch.
+        """Stop the query and its operators; results that have come by then are delivered with one more epoch.
 
-        What is in flight stays in the newest snapshot, unless somebody drains it.
+        After a failure there is no such epoch. Elements in flight stay in the newest snapshot, for `drain` or the next
+        start.
         """
         self._ends_drained = False
         self.query.stop()
         self.runner.close(self._spark, failed=self._failure is not None or self.query.exception() is not None)
 
     def drain(self) -> None:
-        """Finish what is in flight, and fire the timers that are due, without input."""
+        """Finish what is in flight and fire timers that are due, in an epoch without input."""
         self.runner.drain(self._spark)
 
     def __getattr__(self, name: str) -> Any:
@@ -113,7 +120,7 @@ class PipelineQuery:
         return progress
 
     def _drain_when_idle(self) -> None:
-        """Drain after an idle interval, and at the end of a query that ends by itself."""
+        """Run epochs without input while the query is idle, and drain at the end of a query that ends by itself."""
         try:
             idle_epoch = 0
             while not self.query.awaitTermination(_DRAIN_AFTER_IDLE_SECONDS):
@@ -125,7 +132,7 @@ class PipelineQuery:
                 self.drain()
             self.runner.close(self._spark)
         except StreamingQueryException:
-            self.runner.close(self._spark, failed=True)  # who waits for the query gets it
+            self.runner.close(self._spark, failed=True)  # `awaitTermination` of the query raises it
         except Exception as error:  # noqa: BLE001 - raised by `awaitTermination`
             self._failure = error
             self.query.stop()

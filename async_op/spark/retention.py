@@ -1,4 +1,4 @@
-"""Old versions go while a pipeline runs: in the background, and often enough for their number to stay bounded."""
+"""Removes old versions while a pipeline runs, in the background and often enough to keep their number bounded."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from snapshots.upkeep.retention import check_retention, collect_garbage
 _log = logging.getLogger(__name__)
 
 _COLLECTIONS_PER_AGE = 10
-"""How often garbage is collected while a file grows old enough: so there is at most a tenth more than there must be."""
+"""How many collections fall into a `min_age`: ten, so that at most a tenth more files stay than must."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """Which versions a running pipeline keeps; the newest one and those that are pinned stay in any case.
+    """Which versions a running pipeline keeps; the newest version and pinned versions always stay.
 
     Parameters
     ----------
     keep_last : int
-        How many of the newest versions.
+        How many of the newest versions stay.
     min_age : float
-        Seconds that a file is kept after it was written, also if no version names it: others may be at work, such as a
-        rewrite. Who reads a version that is not among the newest pins it (`SnapshotStore.pin`).
+        Seconds for which a file stays after it was written, even if no version names it: another writer, such as a
+        rewrite, may be at work. To read an older version for longer, pin it (`SnapshotStore.pin`).
 
     Raises
     ------
     ConfigError
-        Less than one version, or a negative age.
+        `keep_last` is less than one, or `min_age` is negative.
 
     Examples
     --------
@@ -56,14 +56,14 @@ class Collector:
     Parameters
     ----------
     retention : Retention
-        What stays.
+        Which versions stay.
     clock : callable
-        Returns seconds; never goes back.
+        Returns seconds that never go back.
 
     Attributes
     ----------
     failures : int
-        How many collections have failed since the last one that did not.
+        How many collections have failed since the last one that succeeded.
     """
 
     def __init__(self, retention: Retention, clock: Callable[[], float] = time.monotonic) -> None:
@@ -75,23 +75,23 @@ class Collector:
         self._under_way: list[str] = []
 
     def epoch_begins(self, attempts_prefix: str) -> None:
-        """Leave the files of an epoch alone until it has ended, however long its calls take."""
+        """Protect the files of an epoch from collections until it has ended, however long its calls take."""
         if not self._is_running():
             self._under_way.clear()
         self._under_way.append(attempts_prefix)
 
     def epoch_ended(self, folder: Folder) -> None:
-        """Begin a collection, if one is due."""
+        """Begin a collection, if one is due and none is running."""
         now = self._clock()
         if now < self._due or self._is_running():
             return
         self._due = now + self._retention.min_age / _COLLECTIONS_PER_AGE
-        # Not a daemon: a program that ends after a few epochs would never get a collection done.
+        # Not a daemon: otherwise a program that ends after a few epochs would never finish a collection.
         self._thread = threading.Thread(target=self._collect, args=(folder,), name="keygroups retention", daemon=False)
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the collection that runs, if one does."""
+        """Wait for the running collection, if there is one."""
         if self._thread is not None:
             self._thread.join()
 
@@ -104,10 +104,10 @@ class Collector:
             report = collect_garbage(
                 folder, keep_last=keep_last, min_age=min_age, dry_run=False, under_way=self._under_way
             )
-        except Exception:  # noqa: BLE001 - logged and counted: no epoch fails because a file was not removed
+        except Exception:  # noqa: BLE001 - logged and counted: no epoch fails because a file stays
             self.failures += 1
-            _log.exception("the garbage in %s was not collected, for the %d. time", folder.uri, self.failures)
+            _log.exception("garbage in %s was not collected (failure %d in a row)", folder.uri, self.failures)
         else:
             self.failures = 0
             found = len(report.expired), len(report.files), report.bytes
-            _log.info("retention in %s: %d versions, %d files, %d bytes are gone", folder.uri, *found)
+            _log.info("retention in %s: removed %d versions, %d files, %d bytes", folder.uri, *found)

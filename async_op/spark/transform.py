@@ -37,7 +37,7 @@ def transform(
     dead_letters: DeadLetters | None = None,
     resilience: Resilience | None = None,
 ) -> DataFrame:
-    """Apply a function to each row of a DataFrame, batch or streaming; nothing survives a partition's end.
+    """Apply a function to each row of a DataFrame, batch or streaming; nothing is kept after the end of a partition.
 
     Raises
     ------
@@ -65,6 +65,6 @@ def transform(
         resilience=resilience,
     )
     task = PartitionTask(elements, options)
-    task.make_operator(lambda _: None)  # so that what can never work is refused here
+    task.make_operator(lambda _: None)  # refuses here, on the driver, what can never work
     check_pickles(function)
     return frame.mapInArrow(task, schema)

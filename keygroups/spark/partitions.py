@@ -11,7 +11,7 @@ PartitionFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch
 
 
 def no_rows(spark: SparkSession, partitions: int) -> DataFrame:
-    """Return a DataFrame without rows, whose partitions Spark still runs."""
+    """Return a DataFrame without rows for which Spark still runs a task in each partition."""
     return spark.range(0, partitions, 1, partitions).where("id < 0")
 
 

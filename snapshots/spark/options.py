@@ -26,16 +26,16 @@ class SourceOptions:
     given: Mapping[str, str]
 
     def check(self) -> None:
-        """Refuse unknown options.
+        """Refuse options that the data source does not have.
 
         Raises
         ------
         ConfigError
-            There is an unknown option.
+            There is such an option; the error names those that exist.
         """
         for name in self.given:
             if name.lower() not in NAMES:
-                raise ConfigError(name, self.given[name], f"there is no such option; there are {', '.join(NAMES)}")
+                raise ConfigError(name, self.given[name], f"there is no such option; use one of {', '.join(NAMES)}")
 
     def text(self, name: str) -> str | None:
         """Return an option as text, or None if it was not given."""
@@ -49,14 +49,14 @@ class SourceOptions:
         return value
 
     def number(self, name: str) -> int | None:
-        """Return a numeric option, or None if it was not given."""
+        """Return an option as an integer, or None if it was not given."""
         value = self.given.get(name)
         if value is None:
             return None
         try:
             return int(value)
         except ValueError:
-            raise ConfigError(name, value, "it is a number") from None
+            raise ConfigError(name, value, "it must be a whole number") from None
 
     def store(self) -> SnapshotStore:
         """Open the operator's folder that `path` or `uri` names."""
@@ -77,5 +77,5 @@ class SourceOptions:
             options = None
         if not isinstance(options, dict):
             # The message does not show the text, which may contain a secret.
-            raise ConfigError("storage_options", "…", "it is a JSON object, such as json.dumps({'anon': True})")
+            raise ConfigError("storage_options", "…", "pass a JSON object, such as json.dumps({'anon': True})")
         return options

@@ -86,7 +86,7 @@ def spark_schema(schema: pa.Schema, what: str) -> StructType:
 
 
 def reader_of(snapshot: Snapshot, what: str, schema: StructType) -> DataSourceReader:
-    """Return the reader of a part of a snapshot."""
+    """Return the reader of a state, of the elements in flight, or of the metadata."""
     wanted_schema = arrow_schema_of(schema, "UTC")
     if what == METADATA:
         return _MetadataReader(_metadata(snapshot.manifest).cast(wanted_schema))

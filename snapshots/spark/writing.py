@@ -47,7 +47,7 @@ class StagedFiles(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class Target:
-    """The target of a write.
+    """How the rows of a write are encoded and distributed.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Target:
 
 
 class StateWriter(DataSourceArrowWriter):
-    """Writes a state; the driver and every task have their own copy.
+    """Writes a state from the rows of a DataFrame; the driver and every task have their own copy.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class StateWriter(DataSourceArrowWriter):
 
 
 class _Staging:
-    """Collects the rows of one attempt by subtask, in memory and in Arrow files."""
+    """Collects the rows of one task attempt by subtask, in memory and then in Arrow files."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
@@ -206,7 +206,7 @@ def _descriptor(options: SourceOptions, columns: pa.Schema, name: str) -> StateD
             return ReducingState(name, max, type_)
         case "aggregating":
             return AggregatingState(name, int, max, int, type_)
-    raise ConfigError("kind", kind, "it is one of value, list, map, reducing, aggregating")
+    raise ConfigError("kind", kind, "use one of value, list, map, reducing, aggregating")
 
 
 def _read(folder: Folder, name: str) -> pa.Table:

@@ -279,7 +279,7 @@ def test_a_log_that_has_grown_too_long_is_begun_anew(tmp_path: Path, monkeypatch
         resident._bound_log(log.fileno())
         log.write(b"and so on")
 
-    assert path.read_bytes() == b"(what stood here was over 0 MiB and is gone)\nand so on"
+    assert path.read_bytes() == b"(over 0 MiB of output were removed here)\nand so on"
 
 
 def test_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:

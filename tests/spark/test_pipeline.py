@@ -314,7 +314,7 @@ def test_what_makes_a_drain_fail_ends_the_query(run: Run) -> None:
 
 
 def test_drain_needs_a_sink(run: Run) -> None:
-    with pytest.raises(KeyGroupsError, match="start it before"):
+    with pytest.raises(KeyGroupsError, match="start it first"):
         run.pipeline().drain()
 
 

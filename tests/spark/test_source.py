@@ -206,7 +206,7 @@ def test_what_spark_has_no_type_for_is_refused(tmp_path: Path) -> None:
     [
         ({"what": "nothing"}, "count, profile, in_flight, metadata"),
         ({}, "name one, 'in_flight' or 'metadata'"),
-        ({"version": "first"}, "it is a number"),
+        ({"version": "first"}, "it must be a whole number"),
         ({"version": 9}, "no snapshot of version 9"),
         ({"wath": "count"}, "there is no such option"),
         ({"what": "count", "storage_options": "a=b"}, "JSON object"),

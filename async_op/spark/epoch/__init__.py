@@ -1,1 +1,1 @@
-"""Internal: the driver's side of an epoch: its place in the source, its run, its commit, its way to the sink."""
+"""Internal: the driver's side of an epoch: its source position, its run, its commit and its delivery."""

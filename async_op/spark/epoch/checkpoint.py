@@ -1,4 +1,4 @@
-"""What Spark's checkpoint says: whose it is, and how far it has come."""
+"""Reads Spark's checkpoint: which query it belongs to, and how far that query has come."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Checkpoint:
     Attributes
     ----------
     location : str
-        Where it is.
+        The folder of the checkpoint.
     query_id : str or None
-        Of the query that it belongs to; None before its first start.
+        The id of the query that it belongs to; None before the first start.
     committed : int
         The newest batch that Spark counts as done; -1 before the first.
     begun : int
-        The newest batch whose input is settled, at most one more; -1 before the first.
+        The newest batch whose input Spark has fixed, at most one after `committed`; -1 before the first.
     """
 
     location: str
@@ -34,7 +34,7 @@ class Checkpoint:
 
     @classmethod
     def read(cls, spark: SparkSession, location: str) -> Checkpoint:
-        """Read it as Spark does, wherever a checkpoint may be."""
+        """Read a checkpoint from any storage that Spark can use."""
         folder = _Folder(spark, location)
         query_id = folder.query_id()
         if query_id is None:
@@ -44,7 +44,7 @@ class Checkpoint:
 
 
 class _Folder:
-    """A checkpoint's files, by Hadoop's filesystems: readers of DataFrames warn of what is missing, and start jobs."""
+    """A checkpoint's files, read through Hadoop: DataFrame readers would warn of missing files and start jobs."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         jvm: Any = spark._jvm
@@ -53,7 +53,7 @@ class _Folder:
         self._files = self._root.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
 
     def query_id(self) -> str | None:
-        """Return what the file with the metadata says, if it is there."""
+        """Return the query id in the file `metadata`, or None if there is no such file."""
         path = self._path("metadata")
         if not self._files.exists(path):
             return None
@@ -66,7 +66,7 @@ class _Folder:
         return query_id
 
     def newest(self, log: str) -> int:
-        """Return the newest batch of a log."""
+        """Return the newest batch of a log, or -1 if there is none."""
         path = self._path(log)
         files = self._files.listStatus(path) if self._files.exists(path) else ()
         names = (str(file.getPath().getName()) for file in files)

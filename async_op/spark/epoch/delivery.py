@@ -1,4 +1,4 @@
-"""What gives epochs to the sink: one after the other, each before the next begins, none that it has taken already."""
+"""Gives epochs to the sink: one after the other, each before the next begins (H9), and none that it has had already."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ Sink = Callable[[DataFrame, int], None]
 
 
 class Delivery:
-    """The newest epoch's way to the sink. Any thread may call it; an operator has one sink at a time in a process.
+    """Delivers the newest epoch. Any thread may call it; in one process, one sink of an operator runs at a time.
 
-    An epoch is named by the newest manifest, whatever committed that since: a claim, a rescale, a compaction.
+    The newest manifest names the newest epoch, even if a claim, a rescale or a compaction has committed that manifest.
 
     Parameters
     ----------
     sink : callable
         Called with the outputs and the epoch; must be idempotent by epoch.
     output_schema : pyarrow.Schema
-        Of outputs that were stored without theirs.
+        The schema of the outputs, for old snapshots that do not store it.
     """
 
     def __init__(self, sink: Sink, output_schema: pa.Schema) -> None:
@@ -41,9 +41,10 @@ class Delivery:
         self._last: Delivered | None = None
 
     def deliver(self, spark: SparkSession, snapshot: Snapshot) -> None:
-        """Give the newest epoch to the sink, unless that has returned from it in this run or an earlier one.
+        """Give the newest epoch to the sink, unless the sink has returned from it, in this run or an earlier one.
 
-        A crash between the sink and the mark lets it come again: that is all that cannot be prevented here.
+        After the sink has returned, the epoch is marked as delivered. It comes again only if the mark was not written,
+        because of a crash or an error of the storage.
         """
         newest = _epoch_of(snapshot)
         if newest is None or newest == self._last:
@@ -59,9 +60,9 @@ class Delivery:
 
 
 def _epoch_of(snapshot: Snapshot) -> Delivered | None:
-    """Return the newest epoch; None where there is none, as in a bootstrapped snapshot."""
+    """Return the newest epoch, or None if there is none, as in a bootstrapped snapshot."""
     position = SourcePosition.of(snapshot)
-    # Without an attempt it was committed by a release that left no marks.
+    # A manifest without an attempt is from a release that wrote no marks.
     return None if position.epoch is None else Delivered(position.epoch, position.attempt or "")
 
 
@@ -69,7 +70,7 @@ def _remember(snapshot: Snapshot, delivered: Delivered) -> None:
     try:
         mark_delivered(snapshot.folder, delivered)
     except OSError as error:
-        _log.warning("epoch %d was delivered, and a restart will deliver it again: %s", delivered.epoch, error)
+        _log.warning("epoch %d was delivered but not marked, a restart delivers it again: %s", delivered.epoch, error)
 
 
 _turns: WeakValueDictionary[str, Any] = WeakValueDictionary()
@@ -77,6 +78,6 @@ _turns_lock = threading.Lock()
 
 
 def _turn_of(uri: str) -> Any:
-    """Return the lock of an operator's sinks: a query that was stopped may still be in one."""
+    """Return the lock of an operator's sinks: that of a stopped query may still be running."""
     with _turns_lock:
         return _turns.setdefault(uri, threading.RLock())

@@ -1,4 +1,4 @@
-"""Whether a checkpoint and the snapshots are of one history, and what counts where they are not."""
+"""Whether a checkpoint and the snapshots belong together, and which of the two counts if they do not."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def join_histories(
     parallelism: int,
     max_parallelism: int,
 ) -> None:
-    """Make sure that the snapshots and the checkpoint go on together.
+    """Make sure that the snapshots and the checkpoint belong together.
 
     Each epoch is committed before Spark counts its batch as done. So the newest snapshot is that of the checkpoint's
-    newest committed batch, or of the one after it. Where it is not, nothing is done unless the user says what counts.
-    That comes before the operator is claimed, so that a start that is refused stops nobody else.
+    newest committed batch, or of the batch after it. If it is not, the start is refused unless `adopt` says which of
+    the two counts. This happens before the operator is claimed, so that a refused start stops no other query.
 
     Raises
     ------
     IncompatibleSnapshot
-        The newest snapshot is of other key columns, or of other types of them: rows would not find their state.
+        The newest snapshot has other key columns, or other types of them: rows would not find their state.
     UnrelatedHistories
-        They do not belong together, and nothing is to be adopted, or there is nothing that could be.
+        They do not belong together, and `adopt` is None or names what does not exist.
     """
     if adopt not in (None, "state", "checkpoint"):
         raise ConfigError("adopt", adopt, "use one of None, 'state', 'checkpoint'")
@@ -60,14 +60,14 @@ def join_histories(
 
 def _check_keys(latest: Snapshot | None, keys: Sequence[KeyColumn]) -> None:
     wanted, found = stored_keys(keys), SourcePosition.of(latest).keys
-    # Snapshots of earlier releases do not tell their keys.
+    # Snapshots of earlier releases do not name their keys.
     if found is not None and found != wanted:
-        advice = "state of other keys cannot be adopted: pass the snapshot's, or another operator_id for new state"
+        advice = "state of other keys cannot be adopted: pass the snapshot's keys, or another operator_id for new state"
         raise IncompatibleSnapshot("key columns", ", ".join(map(str, wanted)), ", ".join(map(str, found)), advice)
 
 
 def _reason(uri: str, position: SourcePosition, checkpoint: Checkpoint) -> str | None:
-    """Return why they do not belong together; None if they do."""
+    """Return why the two do not belong together; None if they do."""
     query_id, batch_id = position.query_id, position.batch_id
     done = f"{checkpoint.location} has completed batch {checkpoint.committed}"
     if query_id is None or batch_id is None:

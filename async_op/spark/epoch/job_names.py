@@ -1,4 +1,4 @@
-"""What Spark's pages call the jobs of an epoch: without a description, they show where Python was called from."""
+"""The descriptions of an epoch's jobs in Spark's web UI, which otherwise shows where in Python a job was started."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _DESCRIPTION = "spark.job.description"
 
 @contextmanager
 def named_jobs(spark: SparkSession, operator_id: str, epoch: int, what: str) -> Iterator[None]:
-    """Name the jobs that this thread starts after an epoch; afterwards all is as it was.
+    """Describe the jobs that this thread starts as those of an epoch, then restore the old description.
 
-    Spark's own thread of a query comes through here, and what it has set for its micro-batch is to stay.
+    The thread may be that of Spark's streaming query, whose own description of its micro-batch must stay.
     """
     context = spark.sparkContext
     before = context.getLocalProperty(_DESCRIPTION)
@@ -22,5 +22,5 @@ def named_jobs(spark: SparkSession, operator_id: str, epoch: int, what: str) -> 
     try:
         yield
     finally:
-        # None removes it, though the annotation of PySpark says text only.
+        # None removes the property, although PySpark annotates it as text.
         context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What epochs did, told to whoever asks or listens, and to the autoscaler."""
+"""Records what epochs did, for `progress`, events, the log and the autoscaler."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _MEASURED_MAX = 16
 """How many micro-batches the autoscaler looks at."""
 
 _NO_NUMBERS = frozenset({"scaling", "hosts"})
-"""What events of epochs leave out."""
+"""Fields that events of epochs leave out."""
 
 
 class EpochLog:
-    """Remembers epochs, and tells of each. One thread at a time may add, any may read.
+    """Remembers epochs, publishes and logs them. One thread at a time may add, any may read.
 
     Parameters
     ----------
     operator_id : str
-        Whose epochs they are.
+        The operator that runs the epochs.
     autoscale : AutoscalePolicy, optional
         Decides on the parallelism after each micro-batch.
 
     Attributes
     ----------
     progress : deque of EpochProgress
-        The newest ones, oldest first.
+        The newest epochs, oldest first.
     """
 
     def __init__(self, operator_id: str, autoscale: AutoscalePolicy | None) -> None:
@@ -55,7 +55,7 @@ class EpochLog:
         carried_over : int
             Elements in flight before it.
         parallelism : int
-            Of the next epoch, as it stands.
+            The parallelism that the next epoch would have.
         """
         decided = None
         if self._autoscale is not None and progress.kind == "batch":
@@ -73,13 +73,13 @@ class EpochLog:
         if not progress.waited_for_calls or sum(one.waited_for_calls for one in self.progress) > 1:
             return
         waited = progress.overtime_milliseconds / 1000
-        advice = "where calls take longer than a micro-batch, make that or barrier_timeout longer"
+        advice = "if calls take longer than micro-batches, make these or barrier_timeout longer"
         _log.warning("epoch %d waited %.1f s for calls that it took over: %s", progress.epoch, waited, advice)
 
     def _scale(
         self, policy: AutoscalePolicy, progress: EpochProgress, carried_over: int, parallelism: int
     ) -> tuple[EpochProgress, int | None]:
-        """Decide on the next epoch's parallelism, and have that reported with this one."""
+        """Decide on the parallelism of the next epoch, and report the decision with this epoch."""
         self._measured.append(measurement_of(progress, carried_over))
         decision = policy.decide(tuple(self._measured), parallelism)
         _log.log(

@@ -1,4 +1,4 @@
-"""What an epoch is to do."""
+"""The order that the driver gives for one epoch."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from async_op.spark.epoch.position import SourcePosition
 
 @dataclass(frozen=True, slots=True)
 class EpochOrder:
-    """What an epoch is to do.
+    """What one epoch must do, and the source position that it commits.
 
     Attributes
     ----------
     position : SourcePosition
-        Of the source, once it is committed.
+        The position of the source after the epoch.
     parallelism : int
         The number of subtasks.
     barrier_timeout : float or None
-        Seconds to wait for calls; None until nothing is in flight.
+        Seconds to wait for calls; None to wait until nothing is in flight.
     is_final : bool
-        Operators of this parallelism end with it.
+        Whether the operators of this generation end with the epoch.
     """
 
     position: SourcePosition
@@ -30,5 +30,5 @@ class EpochOrder:
 
     @property
     def description(self) -> str:
-        """What Spark's pages call its jobs."""
+        """What Spark's web UI calls the epoch's jobs."""
         return f"batch {self.position.batch_id}" if self.position.kind == "batch" else "drain"

@@ -1,4 +1,4 @@
-"""The source position that a manifest keeps of its epoch: the one place that knows how it is stored."""
+"""The source position that a manifest stores for its epoch; only this module knows the stored form."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from snapshots import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """A key column, as a manifest names it.
+    """A key column as a manifest stores it.
 
     Attributes
     ----------
     column : str
-        Its name.
+        The name of the column.
     type : str
-        What it is hashed as.
+        The type as which it is hashed.
     """
 
     column: str
@@ -33,23 +33,23 @@ class StoredKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePosition:
-    """How far the input is in the state, and what an epoch leaves to the next. None is what a manifest does not tell.
+    """How much of the input is in the state, and what an epoch leaves to the next. What a manifest lacks is None.
 
-    Manifests of earlier releases do not tell everything, and those that no epoch has committed, such as that of a
-    bootstrapped snapshot, nothing at all or something of their own.
+    Manifests of earlier releases lack some fields. A manifest that no epoch committed, such as that of a bootstrapped
+    snapshot, may lack all of them or have others.
 
     Attributes
     ----------
     query_id : str or None
-        The streaming query.
+        The id of the streaming query.
     batch_id : int or None
-        Its newest micro-batch whose rows are in the state.
+        The query's newest micro-batch whose rows are in the state.
     kind : {"batch", "drain"} or None
-        Whether that was this epoch's, or one before it.
+        "batch" if that micro-batch was this epoch's; "drain" if this epoch had no input.
     epoch : int or None
         The number under which the sink gets the outputs.
     attempt : str or None
-        Which of the attempts at the epoch was committed.
+        Which attempt at the epoch was committed: attempts with the same epoch number differ in it.
     keys : tuple of StoredKey or None
         The key columns.
     times : EpochTimes or None
@@ -66,7 +66,7 @@ class SourcePosition:
 
     @classmethod
     def of(cls, snapshot: Snapshot | None) -> SourcePosition:
-        """Return what a snapshot's manifest tells."""
+        """Return the position in a snapshot's manifest; all fields are None without a snapshot."""
         stored = {} if snapshot is None else snapshot.source_position or {}
         keys, times = stored.get("keys"), stored.get("times")
         return cls(
@@ -80,16 +80,16 @@ class SourcePosition:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a manifest stores: what it does not tell is left out, but for the place in the input."""
+        """Return what a manifest stores; fields that are None are left out, except `query_id` and `batch_id`."""
         keys = None if self.keys is None else [asdict(key) for key in self.keys]
         stored = {**asdict(self), "keys": keys}
         return {name: value for name, value in stored.items() if value is not None or name in ("query_id", "batch_id")}
 
     def has_passed(self, query_id: str, batch_id: int) -> bool:
-        """Tell whether the rows of a micro-batch are in the state."""
+        """Tell whether the rows of a micro-batch are in the state already."""
         return self.query_id == query_id and self.batch_id is not None and batch_id <= self.batch_id
 
 
 def stored_keys(keys: Sequence[KeyColumn]) -> tuple[StoredKey, ...]:
-    """Return key columns as a source position has them."""
+    """Return key columns as a source position stores them."""
     return tuple(StoredKey(key.name, key.type) for key in keys)

@@ -1,4 +1,4 @@
-"""What all epochs of a pipeline share."""
+"""The settings that all epochs of a pipeline share."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class EpochSettings:
     Attributes
     ----------
     options : OperatorOptions
-        The operator's, with the user's function.
+        The options of the operator, with the user's function.
     barrier_timeout : float or None
-        Seconds that an epoch waits for calls under way.
+        Seconds that an epoch waits for calls under way; None to wait for all.
     event_time : str or None
-        The column that has the timestamps of rows.
+        The column with the timestamps of rows; None without event time.
     is_resident : bool
-        Whether operators live on between epochs.
+        Whether operators live on between epochs, in hosts.
     """
 
     options: OperatorOptions

@@ -17,18 +17,18 @@ _DELAY = "spark.watermarkDelayMs"
 
 @dataclass(frozen=True, slots=True)
 class EpochTimes:
-    """What a manifest keeps in its source position, so that the next epoch is the same whenever it runs.
+    """The times in a source position; a manifest stores them, so that the next epoch is the same whenever it runs.
 
-    All times are milliseconds since the epoch.
+    All times are milliseconds since the Unix epoch.
 
     Attributes
     ----------
     watermark : int or None
-        The newest that operators were given.
+        The newest watermark that operators have had.
     next_watermark : int or None
-        What the rows so far make of it: the next epoch begins with it.
+        The watermark that follows from all rows so far; the next epoch begins with it.
     next_timer, next_event_timer : int or None
-        When the first timer is to fire, by the clock and by the watermark.
+        When the first timers are to fire, by the clock and by the watermark.
 
     Examples
     --------
@@ -46,11 +46,11 @@ class EpochTimes:
 
     @property
     def new_watermark(self) -> int | None:
-        """The watermark that the next epoch begins with, None if operators have it already."""
+        """The watermark that the next epoch begins with; None if operators have had it already."""
         return self.next_watermark if self.next_watermark != self.watermark else None
 
     def after(self, subtasks: Iterable[SubtaskTimes], delay_milliseconds: int) -> EpochTimes:
-        """Return the times after an epoch."""
+        """Return the times after an epoch; its watermark stays `delay_milliseconds` behind the rows."""
         subtasks = list(subtasks)
         event_times = [one.event_time for one in subtasks if one.event_time is not None]
         seen = [event_time - delay_milliseconds for event_time in event_times]
@@ -63,11 +63,11 @@ class EpochTimes:
         )
 
     def is_any_due(self, now: int) -> bool:
-        """Tell whether an epoch without rows would make a timer fire."""
+        """Tell whether an epoch without rows would fire a timer."""
         return _is_due(self.next_timer, now) or self.is_watermark_due()
 
     def is_watermark_due(self) -> bool:
-        """Tell whether timers wait for a watermark that operators have not been given yet."""
+        """Tell whether timers wait for the watermark that the next epoch begins with."""
         return _is_due(self.next_event_timer, self.new_watermark)
 
 
@@ -77,7 +77,7 @@ def watermark_delay_of(frame: DataFrame, event_time: str) -> int:
     Raises
     ------
     ConfigError
-        There is no such column, or it has no watermark.
+        The column does not exist or has no watermark.
     """
     check_columns(frame, "event_time", event_time)
     delay = frame.schema[event_time].metadata.get(_DELAY)

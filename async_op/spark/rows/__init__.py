@@ -1,1 +1,1 @@
-"""Internal: what a row is on Spark: its key, its schema, how outputs become Arrow, a column for rows that failed."""
+"""Internal: rows on Spark: their keys and schemas, outputs as Arrow, and the column of dead letters."""

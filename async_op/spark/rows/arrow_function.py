@@ -1,4 +1,4 @@
-"""Functions that take and return whole record batches, without a Python object for a row."""
+"""Functions that take and return whole record batches, without a Python object for each row."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from keygroups.errors import ConfigError
 
 
 class ArrowFunction(AsyncFunction):
-    """A function of record batches, as the operator sees it: a batch is one element with one output.
+    """A function of record batches as the operator sees it: each batch is one element with one output.
 
     Parameters
     ----------
     function : AsyncBatchFunction
-        With `arrow = True`.
+        The user's function, with `arrow = True`.
     writer : OutputWriter
-        Checks what it returns.
+        Checks the batches that it returns.
     """
 
     def __init__(self, function: AsyncBatchFunction, writer: OutputWriter) -> None:
@@ -39,7 +39,7 @@ class ArrowFunction(AsyncFunction):
         return [self._writer.fit(await invoke(value, ctx))]
 
     async def timeout(self, value: pa.RecordBatch, ctx: InvocationContext) -> list[pa.RecordBatch]:
-        """Ask the function for the fallback for a batch."""
+        """Ask the function for the fallback of a batch that timed out."""
         return [self._writer.fit(await self._function.timeout(value, ctx))]
 
     async def close(self) -> None:
@@ -48,7 +48,7 @@ class ArrowFunction(AsyncFunction):
 
 
 def recut(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
-    """Cut and join batches so that all have `size` rows but the last; copies only what is joined."""
+    """Cut and join batches so that all but the last have `size` rows; only joined rows are copied."""
     parts: list[pa.RecordBatch] = []
     missing = size
     for batch in batches:
@@ -66,7 +66,7 @@ def recut(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBat
 
 
 def check_arrow(function: Function, key_by: str | list[str] | None, mode: str) -> None:
-    """Raise `ConfigError` if a function of record batches is to be used with keys."""
+    """Raise `ConfigError` if a function of record batches is used with keys."""
     if not isinstance(function, AsyncBatchFunction) or not function.arrow:
         return
     if key_by is not None or mode == "key_ordered":

@@ -1,4 +1,4 @@
-"""Rows between Spark's Arrow batches and the values of a function: dicts in, dicts or tuples out."""
+"""Outputs of a function, which are dicts, tuples or record batches, as Arrow batches of one schema."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _PLAIN_TYPES: list[tuple[Callable[[pa.DataType], bool], type, _Test]] = [
     (types.is_float64, int, range(-(2**53), 2**53 + 1).__contains__),
     (types.is_boolean, bool, True),
     (types.is_binary, bytes, True),
-    # Other text may hold half of a surrogate pair.
+    # Other text may hold half a surrogate pair, which Arrow refuses.
     (types.is_string, str, str.isascii),
 ]
-"""The types of columns that are looked at quickly, the Python type that fits them, and which of its values do."""
+"""Column types with a quick check: for each, a Python type that fits, and which of its values fit."""
 
 _CONVERSION_ERRORS = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
 class OutputWriter:
-    """Makes batches of exactly one schema from what functions return.
+    """Makes record batches of one schema from what a function returns.
 
     Parameters
     ----------
     schema : pyarrow.Schema
-        Of the batches. If its last column is `DEAD_LETTER`, that is not the function's: it is null unless an output is
-        a dict that has it.
+        The schema of the batches. If its last column is `DEAD_LETTER`, that column is not the function's own: it is
+        null unless an output is a dict with this key.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -52,19 +52,19 @@ class OutputWriter:
         Raises
         ------
         OutputMismatch
-            An output has another shape, or a value another type.
+            An output does not have the columns of the schema, or a value does not have the type of its column.
         """
         columns = self._columns(outputs)
         arrays = [_array(column, field, outputs) for column, field in zip(columns, self.schema, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def check(self, output: Any) -> None:
-        """Refuse a dict or tuple that does not fit; takes a fraction of a microsecond where all types are plain.
+        """Refuse an output that does not fit the schema; takes less than a microsecond if all types are plain.
 
         Raises
         ------
         OutputMismatch
-            It has another shape, or a value another type.
+            It does not have the columns of the schema, or a value does not have the type of its column.
         """
         for value, tests, field in zip(self._own_row(output), self._tests, self._fields, strict=False):
             test = tests.get(type(value), False)
@@ -77,7 +77,7 @@ class OutputWriter:
         Raises
         ------
         OutputMismatch
-            It is no record batch, or has other columns or types.
+            It is not a record batch, or has other columns or types.
         """
         if not isinstance(output, pa.RecordBatch):
             raise OutputMismatch(output, None, f"it is a {type(output).__name__}, not a RecordBatch")
@@ -90,7 +90,7 @@ class OutputWriter:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _columns(self, outputs: Sequence[Any]) -> Sequence[Sequence[Any]]:
-        """Return a list of values for each column; all of one shape is the fast case."""
+        """Return the values of each column; fast if all outputs are tuples or all are dicts."""
         kinds = set(map(type, outputs))
         if kinds == {tuple} and set(map(len, outputs)) == {len(self._fields)}:
             columns: list[Sequence[Any]] = list(zip(*outputs, strict=True))
@@ -147,7 +147,7 @@ def _array(values: Sequence[Any], field: pa.Field, outputs: Sequence[Any]) -> pa
 
 
 def _tests_of(field: pa.Field) -> dict[type, _Test]:
-    """Return by Python type which values certainly fit a column: all, or those that pass a test."""
+    """Return, by Python type, which values certainly fit a column: all, or those that pass a test."""
     tests: dict[type, _Test] = {type(None): True} if field.nullable else {}
     tests |= {kind: test for is_type, kind, test in _PLAIN_TYPES if is_type(field.type)}
     if types.is_signed_integer(field.type):

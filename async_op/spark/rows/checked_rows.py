@@ -1,4 +1,4 @@
-"""A look at each row that a function returns, while it is still known which element it belongs to."""
+"""Checks each row that a function returns, while it is still known which element it belongs to."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ _F = TypeVar("_F", bound=Function)
 def with_checked_rows(function: _F, writer: OutputWriter) -> _F:
     """Return a copy of a function whose calls fail if what they return does not fit the output schema.
 
-    The failure is the element's, like every other one of its call: the error names it, and the error policy decides.
+    It is a failure of the element, like any other failure of its call: the error names the element, and the error
+    policy applies.
 
     Parameters
     ----------
     function : Function
-        Of any kind; not of record batches.
+        A function of any kind, except one of record batches.
     writer : OutputWriter
-        For the rows that leave.
+        Checks the rows against the output schema.
     """
     checked = copy.copy(function)
 
@@ -58,7 +59,7 @@ def with_checked_rows(function: _F, writer: OutputWriter) -> _F:
     elif isinstance(checked, CallbackFunction):
         replaced["async_invoke"] = _checked_callback(checked.async_invoke, check)
     for name, method in replaced.items():
-        # A frozen dataclass would not let it be set.
+        # A function that is a frozen dataclass refuses ordinary assignment.
         object.__setattr__(checked, name, method)
     return checked
 
@@ -75,7 +76,7 @@ def _checked_batch(call: Callable[[Any, Any], Awaitable[Any]], check: Check) -> 
         try:
             return result if isinstance(result, BaseException) else check(result)
         except (InvalidFunctionResult, OutputMismatch) as error:
-            return error  # of this element, not of the others in its batch
+            return error  # fails this element, not the others in its batch
 
     async def invoke(values: Sequence[Any], ctxs: Sequence[InvocationContext]) -> Any:
         results = await call(values, ctxs)
@@ -96,7 +97,7 @@ def _checked_callback(call: Callable[[Any, ResultFuture], None], check: Check) -
                 return
             try:
                 rows = check(outputs)
-            except Exception as failure:  # noqa: BLE001 - it is the failure of the element
+            except Exception as failure:  # noqa: BLE001 - fails the element
                 result_future.complete_exceptionally(failure)
             else:
                 result_future.complete(rows)

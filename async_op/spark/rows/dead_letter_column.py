@@ -33,13 +33,13 @@ _LETTER = (
 def split_dead_letters(frame: DataFrame) -> tuple[DataFrame, DataFrame]:
     """Return the outputs, without the column `dead_letter`, and the dead letters, with its fields as columns.
 
-    Both are filters of the same DataFrame, and Spark computes each of them from the start: with all calls made twice,
-    unless `frame` is cached or has been written before. In a streaming query, split the batches of `foreachBatch`.
+    Both are filters of the same DataFrame, and Spark computes each of them from the start. So all calls are made twice,
+    unless `frame` is cached or read back from storage. In a streaming query, split the batches of `foreachBatch`.
 
     Parameters
     ----------
     frame : DataFrame
-        What was made with `dead_letters="column"`.
+        A DataFrame that was made with `dead_letters="column"`.
 
     Examples
     --------
@@ -52,12 +52,12 @@ def split_dead_letters(frame: DataFrame) -> tuple[DataFrame, DataFrame]:
 
 
 def schema_with_letters(schema: StructType, on_error: OnError, dead_letters: DeadLetters | None) -> StructType:
-    """Return the schema of what leaves: of the outputs, and of the dead letters if they are asked for.
+    """Return the schema of the outputs, with a column for dead letters if they are asked for.
 
     Raises
     ------
     ConfigError
-        The arguments contradict each other, or the column is the function's own.
+        The arguments contradict each other, or `schema` has a column of that name already.
     """
     if on_error not in ("fail", "skip", "dead_letter"):
         raise ConfigError("on_error", on_error, "use one of fail, skip, dead_letter")
@@ -69,18 +69,18 @@ def schema_with_letters(schema: StructType, on_error: OnError, dead_letters: Dea
         )
     if dead_letters is None:
         return schema
-    # A row has either outputs or a dead letter, so each of them may be null.
+    # A row has either outputs or a dead letter, so every column may be null.
     outputs = [StructField(field.name, field.dataType, True, field.metadata) for field in schema]
     return StructType([*outputs, StructField(DEAD_LETTER, _LETTER)])
 
 
 def rows_in_place() -> InPlace:
-    """Return the receiver for elements that are rows: it gives a row of nothing but the dead letter."""
+    """Return what turns a failed row into one output row with only its dead letter."""
     return InPlace(lambda letter: [{DEAD_LETTER: _fields(letter, letter.value)}])
 
 
 def batches_in_place(writer: OutputWriter) -> InPlace:
-    """Return the receiver for elements that are record batches: it gives one with a dead letter for each row."""
+    """Return what turns a failed record batch into a batch with a dead letter for each row."""
 
     def convert(letter: DeadLetter) -> list[pa.RecordBatch]:
         return [writer.batch_of([{DEAD_LETTER: _fields(letter, row)} for row in letter.value.to_pylist()])]
@@ -105,7 +105,7 @@ def _json(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON has for a value: text for bytes (base64), dates, decimals and whatever else it does not know."""
+    """Return a value that JSON can hold: dicts for mappings, text for bytes (base64), dates, decimals and the rest."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The key columns of a DataFrame: which they are, whether they have a hash, and the key of a row."""
+"""The key columns of a DataFrame: their names, their hashed types, and the key of a row."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from keygroups.spark import hashed_type
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """A column of the key, or one of the fields if that is a struct.
+    """A key column, or one field of a key column that is a struct.
 
     Attributes
     ----------
     path : tuple of str
         The name of the column, then those of the fields that lead to it.
     type : str
-        What it is hashed as: integers of any width are ``bigint``.
+        The type as which it is hashed: ``bigint`` for integers of any width.
     """
 
     path: tuple[str, ...]
@@ -32,16 +32,16 @@ class KeyColumn:
 
     @property
     def name(self) -> str:
-        """The path as one says it."""
+        """The path with dots, such as ``pair.a``."""
         return ".".join(self.path)
 
     @property
     def column(self) -> Column:
-        """The column of a DataFrame, whatever its name is made of."""
+        """The column of a DataFrame, whatever characters its name has."""
         return F.col(".".join(f"`{part.replace('`', '``')}`" for part in self.path))
 
     def value_in(self, row: dict[str, Any]) -> Any:
-        """Return the value in a row; None also where a struct around it is null."""
+        """Return the value in a row; None also if a struct around it is null."""
         value: Any = row
         for part in self.path:
             if value is None:
@@ -51,7 +51,7 @@ class KeyColumn:
 
 
 def names_of(key_by: str | Sequence[str] | None) -> list[str]:
-    """Return the names of the key columns; raises `ConfigError` unless there are some."""
+    """Return the names of the key columns; raises `ConfigError` if there are none."""
     names = [key_by] if isinstance(key_by, str) else key_by
     if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
         raise ConfigError(
@@ -63,14 +63,14 @@ def names_of(key_by: str | Sequence[str] | None) -> list[str]:
 
 
 def key_columns(schema: StructType, names: Sequence[str]) -> tuple[KeyColumn, ...]:
-    """Return the key columns, with the fields of a struct in its place.
+    """Return the key columns; a struct is replaced by its fields.
 
     Raises
     ------
     ConfigError
-        There is no such column.
+        A column does not exist.
     UnsupportedKey
-        A column, or a field of it, is of a type that has no hash.
+        The type of a column, or of a field of it, has no hash.
     """
     found: list[KeyColumn] = []
     for name in names:

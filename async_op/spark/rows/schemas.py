@@ -1,4 +1,4 @@
-"""The schema of outputs, as it is given and as Arrow has it, and the columns of an input."""
+"""The schema of outputs, for Spark and for Arrow, and a check of an input's columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from snapshots.spark.types import arrow_schema_of
 
 
 def parse_schema(schema: StructType | str | None) -> StructType:
-    """Return a schema given as such or as a DDL string."""
+    """Return a schema that was passed as such or as a DDL string; raises `ConfigError` for anything else."""
     parsed = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(parsed, StructType):
         raise ConfigError("output_schema", schema, "name the columns that come out, as in 'id bigint, city string'")
@@ -19,7 +19,7 @@ def parse_schema(schema: StructType | str | None) -> StructType:
 
 
 def arrow_schema(spark: SparkSession, schema: StructType) -> pa.Schema:
-    """Return the Arrow schema in which Spark takes rows; timestamps are in the session's time zone."""
+    """Return the Arrow schema in which Spark accepts rows; timestamps are in the session's time zone."""
     return arrow_schema_of(schema, str(spark.conf.get("spark.sql.session.timeZone")))
 
 

@@ -1,1 +1,1 @@
-"""Internal: what a Python worker runs: one operator on a thread of its own, fed by the task with its rows."""
+"""Internal: what a Python worker runs: a task that feeds its rows to a host, or to an operator on a thread."""

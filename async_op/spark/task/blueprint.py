@@ -1,4 +1,4 @@
-"""The pipeline's operator, as the host of a subtask makes it, feeds it, and writes its part of an epoch."""
+"""How the host of a subtask makes the pipeline's operator, decodes its rows, and writes its part of an epoch."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class WrittenPart:
     Attributes
     ----------
     handle : SubtaskHandle
-        By which the driver commits it.
+        The handle by which the driver commits the part.
     outputs : int
-        Rows that leave with it.
+        Output rows in the part.
     write_seconds : float
-        What it took.
+        Seconds that writing took.
     next_timer, next_event_timer : int or None
-        When the first of its timers are to fire.
+        When the subtask's first timers are to fire, by the clock and by the watermark.
     """
 
     handle: SubtaskHandle
@@ -46,18 +46,18 @@ class WrittenPart:
 
 @dataclass(frozen=True, kw_only=True)
 class EpochBlueprint:
-    """What makes the operators of a query with one parallelism.
+    """Makes the operators of one generation of a query; a `Blueprint`.
 
     Attributes
     ----------
     options : OperatorOptions
-        The operator's, with the user's function.
+        The options of the operator, with the user's function.
     event_time : str or None
-        The column that has the timestamps of rows.
+        The column with the timestamps of rows; None without event time.
     parallelism, max_parallelism : int
-        Of the query, for now.
+        The number of subtasks in this generation, and the number of key groups.
     output_schema : pyarrow.Schema
-        Of the outputs.
+        The schema of the outputs.
     """
 
     options: OperatorOptions
@@ -67,24 +67,24 @@ class EpochBlueprint:
     output_schema: pa.Schema
 
     def operator(self, subtask_index: int, output: Callable[[Record | Watermark], object]) -> ResidentOperator:
-        """Return the operator of a subtask, not opened."""
+        """Return the operator of a subtask, not opened yet."""
         function = with_checked_rows(self.options.function, OutputWriter(self.output_schema))
         place = Place(parallelism=self.parallelism, subtask_index=subtask_index, max_parallelism=self.max_parallelism)
         return ResidentOperator.of(replace(self.options, function=function), output, place=place)
 
     def decoder(self, epoch: str) -> Callable[[pa.RecordBatch], Iterable[Element]]:
-        """Return what makes elements of an epoch's rows; the epoch's id is the same for every run of it."""
+        """Return what makes elements of an epoch's rows; `epoch` is the id that every run of the epoch has."""
         return EpochElements(epoch, self.event_time).of
 
     def pack(self, outputs: list[object]) -> pa.RecordBatch:
-        """Return outputs as a batch."""
+        """Return a run of outputs as a record batch."""
         return OutputWriter(self.output_schema).batch_of(outputs)
 
     async def write(self, part: CutPart, target: PendingSnapshot) -> WrittenPart:
-        """Write a part beside the calls."""
+        """Write a part on a thread of its own, while calls go on."""
         started = time.monotonic()
         outputs = pa.Table.from_batches(part.runs, self.output_schema)
-        # Not the loop's own threads: calls of the user's function may have them all.
+        # Not the loop's default threads: the user's function may occupy all of them.
         writer = ThreadPoolExecutor(1, "keygroups write")
         loop = asyncio.get_running_loop()
         try:

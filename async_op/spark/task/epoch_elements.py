@@ -1,4 +1,4 @@
-"""The rows of one subtask's epoch as elements: with ids that are the same whenever it runs, and timestamps."""
+"""The rows of one subtask's epoch as elements, with timestamps and with ids that are the same in every run of it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from keygroups.codec import pack
 
 
 class EpochElements:
-    """Makes elements of rows. An id is the same whenever the epoch runs, in whatever order the rows come.
+    """Makes elements of rows. Their ids are the same in every run of the epoch, in whatever order the rows come.
 
     Parameters
     ----------
     epoch_id : str
-        The same for every run of the epoch.
+        The id of the epoch, the same in every run of it.
     event_time : str or None
-        The column that has the timestamps of rows.
+        The column with the timestamps of rows; None without event time.
     """
 
     def __init__(self, epoch_id: str, event_time: str | None) -> None:

@@ -1,4 +1,4 @@
-"""The rows of one subtask's epoch, as its task feeds them: counted, and in pieces of a size that a feed takes."""
+"""The rows of one subtask's epoch as its task feeds them: in pieces of bounded size, and counted."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from async_op.spark.task.event_times import event_times
 
 
 class EpochRows(Iterator[pa.RecordBatch]):
-    """Cuts Spark's batches into pieces. One thread may call it.
+    """Cuts Spark's batches into pieces and counts their rows. One thread may call it.
 
     Parameters
     ----------
     batches : iterable of RecordBatch
-        Spark's.
+        Spark's batches.
     event_time : str or None
-        The column that has the timestamps of rows.
+        The column with the timestamps of rows; None without event time.
 
     Attributes
     ----------
     rows : int
-        How many there were so far.
+        The number of rows so far.
     event_time : int or None
-        The greatest timestamp so far, in milliseconds.
+        The greatest timestamp so far, in milliseconds since the Unix epoch; None before the first.
     """
 
     def __init__(self, batches: Iterable[pa.RecordBatch], event_time: str | None) -> None:

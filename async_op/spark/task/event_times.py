@@ -6,7 +6,7 @@ import pyarrow as pa
 
 
 def event_times(batch: pa.RecordBatch, column: str | None) -> list[int | None]:
-    """Return the timestamps of rows in milliseconds since the epoch; None for each row where there is no column."""
+    """Return the timestamps of rows in milliseconds since the Unix epoch, or None for each row without one."""
     if column is None:
         return [None] * batch.num_rows
     microseconds = batch.column(column).cast(pa.timestamp("us", "UTC")).cast(pa.int64())

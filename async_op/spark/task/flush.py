@@ -8,12 +8,12 @@ from types import FrameType
 
 
 def flusher() -> Callable[[], object]:
-    """Return what sends to the JVM at once what the calling generator has yielded.
+    """Return a function that sends to the JVM at once what the calling generator has yielded.
 
-    Spark sends it only when 64 KB have gathered (unless `spark.python.udf.pipelined.enabled` is set, since 4.3), so
-    the outputs of slow calls would wait for more of them, and a worker would learn late that its task was cancelled.
-    The stream is found as an argument of `Serializer.dump_stream`, which runs the generator; where there is none,
-    nothing is flushed.
+    Spark itself sends only when 64 KB have gathered (unless `spark.python.udf.pipelined.enabled` is set, since 4.3).
+    So outputs of slow calls would wait for more, and a worker would learn late that its task was cancelled. The stream
+    is found as an argument of `Serializer.dump_stream`, which runs the generator; without it, the function does
+    nothing.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -1,4 +1,4 @@
-"""An operator on an event loop of its own thread, beside the thread that Spark feeds with batches."""
+"""An operator on an event loop of its own thread, beside the thread that gets Spark's batches."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from async_op.threads.wait_strategies import ParkWait, WaitSituation, WaitStrate
 _T = TypeVar("_T")
 
 OUTPUTS_AT_ONCE = 1024
-"""Outputs that cross from the loop to the feeding thread together."""
+"""How many outputs cross from the loop to the feeding thread together."""
 
 TICK_SECONDS = 0.1
-"""How long an output may wait for company, and how often the feeding thread wakes where nothing leaves."""
+"""How long an output may wait for others, and how often the feeding thread wakes up without outputs."""
 
 # A thread that spins takes the interpreter lock from the loop that it waits for, so the default is to park.
 _PARK = ParkWait(5e-3)
@@ -30,17 +30,17 @@ OperatorFactory = Callable[[Callable[[Record | Watermark], object]], AsyncWaitOp
 
 
 class OperatorThread:
-    """Runs one operator on its own loop. One other thread, the feeding one, calls the methods.
+    """Runs one operator on an event loop of its own, as a context manager. Only the feeding thread may call it.
 
-    The feeding thread is a mailbox's: its default action takes the next batch of elements from the source, and is
-    suspended until the operator has accepted them; outputs come as mail.
+    The feeding thread runs a mailbox. Its default action takes the next batch of elements from the source, and is
+    suspended until the operator has accepted them. Outputs come as mail.
 
     Parameters
     ----------
     make_operator : callable
-        Called with the operator's `output`.
+        Returns the operator; called with the function that gets its outputs.
     outputs_at_once : int
-        How many outputs cross to the feeding thread together, unless `TICK_SECONDS` are over before.
+        How many outputs cross to the feeding thread together; after `TICK_SECONDS`, fewer do.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class OperatorThread:
     def run(self, source: Iterator[Iterable[Element]]) -> Iterator[list[Any]]:
         """Feed elements until the source ends, then wait for what is in flight; yields outputs as they come.
 
-        Opens the operator first. Where no output comes, an empty list is yielded every `TICK_SECONDS`, so that whoever
-        takes them can show that it is alive, and learns that nobody listens any more.
+        Opens the operator first. While no output comes, it yields an empty list every `TICK_SECONDS`: then the caller
+        can show a sign of life, and notices if Spark no longer wants the outputs.
 
         Parameters
         ----------
         source : iterator of iterables of elements
-            One iterable a batch.
+            One iterable for each batch.
         """
         self._processor = MailboxProcessor(lambda _: self._feed(source), DEFAULT_STRATEGIES)
         self._mail = self._processor.executor()
@@ -91,7 +91,7 @@ class OperatorThread:
         finally:
             self._processor.close()
 
-    # The feeding thread's.
+    # Called on the feeding thread.
 
     def _feed(self, source: Iterator[Iterable[Element]]) -> None:
         started = time.monotonic()
@@ -102,7 +102,7 @@ class OperatorThread:
             self._start(self.operator.process_all(batch), accepted.resume)
         else:
             self._processor.suspend_default_action(WaitSituation.CONSUME)
-            # As mail, so that it comes after the outputs.
+            # As mail, so that the end comes after the outputs.
             self._start(self._end(), lambda: self._mail.execute(self._leave_run, "end"))
 
     def _start(self, work: Coroutine[Any, Any, object], then: Callable[[], object]) -> None:
@@ -120,7 +120,7 @@ class OperatorThread:
         arrived, self._arrived = self._arrived, []
         return arrived
 
-    # The loop's.
+    # Called on the thread of the loop.
 
     async def _end(self) -> None:
         await self.operator.finish()
@@ -135,19 +135,19 @@ class OperatorThread:
             then()
 
     def _keep(self, element: Record | Watermark) -> None:
-        assert isinstance(element, Record), "no watermark goes in"
+        assert isinstance(element, Record), "no watermark is fed"
         self._outputs.append(element.value)
         if len(self._outputs) >= self._outputs_at_once:
             self._flush()
 
     def _tick(self) -> None:
-        # Mail that nobody has taken yet says as much as an empty one more.
+        # While mail waits, the feeding thread needs no empty list to wake up.
         if (self._outputs or not self._processor.mailbox.has_mail()) and not self._flush():
             return
         self._thread.loop.call_later(TICK_SECONDS, self._tick)
 
     def _flush(self) -> bool:
-        """Send what has left the operator to the feeding thread; tell whether that takes anything any more."""
+        """Send the gathered outputs to the feeding thread; returns False if it accepts no more."""
         outputs = self._outputs
         keep = lambda: self._arrived.append(outputs)  # noqa: E731
         try:

@@ -27,11 +27,11 @@ class RowElements:
     Attributes
     ----------
     row_function : Function
-        Of a row.
+        The function, which takes one row.
     capacity : int
-        Rows in flight.
+        The number of rows that may be in flight.
     writer : OutputWriter
-        For the rows that leave.
+        Makes batches of output rows.
     """
 
     row_function: Function
@@ -40,20 +40,20 @@ class RowElements:
     outputs_at_once = OUTPUTS_AT_ONCE
 
     def function(self) -> Function:
-        """Return the function, as the operator is to call it."""
+        """Return the function as the operator calls it, with its outputs checked."""
         return with_checked_rows(self.row_function, self.writer)
 
     def elements_in(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Iterable[Element]]:
-        """Return the elements, in portions that are put in together."""
+        """Return the elements, in portions that are fed together."""
         for part in slices_of(batches):
             yield zip(rows_of(part), repeat(None), repeat(None), strict=False)
 
     def batches_of(self, outputs: Sequence[Any]) -> list[pa.RecordBatch]:
-        """Return the rows as one batch."""
+        """Return output rows as one batch."""
         return [self.writer.batch_of(outputs)]
 
     def dead_letters(self) -> InPlace:
-        """Return the receiver that gives a row of nothing but the dead letter."""
+        """Return what turns a failed element into one row with only its dead letter."""
         return rows_in_place()
 
 
@@ -64,11 +64,11 @@ class BatchElements:
     Attributes
     ----------
     batch_function : AsyncBatchFunction
-        With `arrow = True`.
+        The function, with `arrow = True`.
     rows : int
-        How many may be in flight; at least one batch is.
+        How many rows may be in flight; one batch always may.
     writer : OutputWriter
-        For the batches that leave.
+        Checks output batches.
     """
 
     batch_function: AsyncBatchFunction
@@ -77,25 +77,25 @@ class BatchElements:
     outputs_at_once = 1
 
     def function(self) -> Function:
-        """Return the function, as the operator is to call it."""
+        """Return the function as the operator calls it, with its outputs checked."""
         return ArrowFunction(self.batch_function, self.writer)
 
     @property
     def capacity(self) -> int:
-        """Batches in flight."""
+        """The number of batches that may be in flight."""
         return max(1, self.rows // self.batch_function.max_batch_size) if self.rows > 0 else self.rows
 
     def elements_in(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Iterable[Element]]:
-        """Return the elements, in portions that are put in together."""
+        """Return the elements, in portions that are fed together."""
         for batch in recut(batches, self.batch_function.max_batch_size):
             yield ((batch, None, None),)
 
     def batches_of(self, outputs: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
-        """Return the batches as they are."""
+        """Return output batches as they are."""
         return outputs
 
     def dead_letters(self) -> InPlace:
-        """Return the receiver that gives a batch with a dead letter for each row of the element."""
+        """Return what turns a failed element into a batch with a dead letter for each of its rows."""
         return batches_in_place(self.writer)
 
 
@@ -103,7 +103,7 @@ PartitionElements: TypeAlias = RowElements | BatchElements
 
 
 def elements_of(function: Function, capacity: int, writer: OutputWriter) -> PartitionElements:
-    """Return what the elements are that a function takes."""
+    """Return the kind of elements that a function takes: record batches with `arrow = True`, else rows."""
     if isinstance(function, AsyncBatchFunction) and function.arrow:
         return BatchElements(function, capacity, writer)
     return RowElements(function, capacity, writer)

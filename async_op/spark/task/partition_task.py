@@ -23,9 +23,9 @@ class PartitionTask:
     Attributes
     ----------
     elements : PartitionElements
-        What the function takes.
+        What an element is: a row or a record batch.
     options : OperatorOptions
-        The operator's, with the user's function.
+        The options of the operator, with the user's function.
     """
 
     elements: PartitionElements
@@ -41,9 +41,9 @@ class PartitionTask:
                     yield from self.elements.batches_of(outputs) if outputs else [empty]
                     flush()
         except ElementFailed as failure:
-            # The driver gets one traceback only: let it be that of the user's function.
+            # The driver gets only one traceback, so it should be that of the user's function.
             cause = failure.__cause__
-            raise failure.with_traceback(None if cause is None else cause.__traceback__)  # noqa: B904 - it is the same
+            raise failure.with_traceback(None if cause is None else cause.__traceback__)  # noqa: B904 - the same error
 
     def make_operator(self, output: Callable[[Record | Watermark], object]) -> AsyncWaitOperator:
         """Return the operator for one partition."""

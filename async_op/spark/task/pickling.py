@@ -1,4 +1,4 @@
-"""Whether a function can be sent to the workers, and to processes that know nothing of Spark's tasks."""
+"""Whether a function can be sent to Python workers, and to processes outside of Spark's tasks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _Pickler: Any = cloudpickle.CloudPickler
 
 
 def check_pickles(function: Function) -> None:
-    """Refuse a function that holds what cannot leave this process.
+    """Refuse a function that cannot be pickled.
 
     Raises
     ------
     UnpicklableFunction
-        It names the attribute, if it is one.
+        The function, or an attribute that the error names, cannot be pickled.
     """
     error = _failure_of(function)
     if error is not None:
@@ -30,20 +30,20 @@ def check_pickles(function: Function) -> None:
 
 
 def pickled(value: object) -> bytes:
-    """Return what any process makes the value of with `pickle`, classes of a notebook included."""
+    """Return a pickle that any process can load, even if it holds classes defined in a notebook."""
     data: bytes = _dumps(value)
     return data
 
 
 def names_bound_to_tasks(value: object) -> list[str]:
-    """Return of which kinds are the objects in a value that Spark gives to its tasks alone."""
+    """Return the kinds of objects in a value that work only in Spark's tasks, such as broadcast variables."""
     finder = _TaskBound(io.BytesIO())
     finder.dump(value)
     return sorted(finder.found)
 
 
 class _TaskBound(_Pickler):  # type: ignore[misc]
-    """Looks at each object on its way into a pickle that nobody reads."""
+    """Looks at each object that it pickles; the pickle itself is not used."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
@@ -59,6 +59,6 @@ class _TaskBound(_Pickler):  # type: ignore[misc]
 def _failure_of(value: object) -> Exception | None:
     try:
         _dumps(value)
-    except Exception as error:  # noqa: BLE001 - whatever the user's objects raise
+    except Exception as error:  # noqa: BLE001 - a user's objects may raise anything
         return error
     return None

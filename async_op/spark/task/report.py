@@ -57,7 +57,7 @@ class SubtaskReport:
     times : SubtaskTimes
         What the next epoch needs to know about timestamps and timers.
     fallback : str or None
-        Why the operator ran in the task.
+        Why the operator ran in the task; None if it lives in a process of its own.
     """
 
     part: Part
@@ -87,9 +87,9 @@ class SubtaskFailure:
     subtask_index : int
         The subtask.
     address : Address or None
-        Of the host that the task has reached, which the driver must stop.
+        The host that the task reached last, which the driver must stop; None if it reached none.
     error : KeyGroupsError
-        What went wrong.
+        The error.
     """
 
     subtask_index: int

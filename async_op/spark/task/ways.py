@@ -69,7 +69,7 @@ class TaskWays:
     Attributes
     ----------
     reached : Address or None
-        The host that it was connected to last.
+        The host to which the task was connected last; None before the first.
     """
 
     def __init__(self, access: HostAccess, residence: Residence) -> None:

@@ -1,4 +1,4 @@
-"""H9: what is committed is delivered before anything else begins."""
+"""H9: a committed epoch is delivered before another one begins."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Delivery:
-    """Knows the one epoch that is committed and that the sink has not returned from. One thread at a time may call it.
+    """Remembers the committed epoch from which the sink has not returned yet. One thread at a time may call it.
 
     Parameters
     ----------
@@ -19,12 +19,12 @@ class Delivery:
         self._owed: int | None = None
 
     def commit(self, epoch: int) -> None:
-        """Note that an epoch exists, which the sink has not seen."""
-        assert self._owed is None, "no epoch is committed before the one before it is delivered"
+        """Note that an epoch is committed; the sink has not had it yet."""
+        assert self._owed is None, "each epoch is delivered before the next is committed"
         self._owed = epoch
 
     def settle(self) -> None:
-        """Deliver what is owed; to be called after each commit, and before an epoch begins."""
+        """Deliver the committed epoch, if the sink has not had it; call it after each commit and before each epoch."""
         if self._owed is not None:
             self._deliver(self._owed)
             self._owed = None
