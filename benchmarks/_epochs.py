@@ -95,7 +95,10 @@ def empty_batches(stream: DataFrame, folder: Path) -> float:
 
 
 def pipeline_batches(
-    stream: DataFrame, folder: Path, at_epoch: Callable[[AsyncPipeline, int], None] = lambda pipeline, epoch: None
+    stream: DataFrame,
+    folder: Path,
+    at_epoch: Callable[[AsyncPipeline, int], None] = lambda pipeline, epoch: None,
+    **options: Any,
 ) -> tuple[AsyncPipeline, Any]:
     """Run the pipeline over the stream, with a sink that reads nothing."""
     pipeline = AsyncPipeline(
@@ -106,6 +109,7 @@ def pipeline_batches(
         operator_id="bench",
         parallelism=2,
         max_parallelism=MAX_PARALLELISM,
+        **options,
     )
     query = pipeline.start(
         stream,

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,10 @@ from pyspark.sql import functions as F
 
 from async_op import AsyncFunction
 from async_op.spark import AsyncPipeline
+from benchmarks import _epochs
+from benchmarks._epochs import LARGE, SMALL, batch_milliseconds, pipeline_batches, write_state
 from benchmarks._session import session
-from keygroups import ValueState
+from keygroups import DiskStateBackend, ValueState
 
 COUNT = ValueState("count", pa.int64(), default=0)
 SCHEMA = "id bigint, user string"
@@ -109,6 +112,7 @@ class Run:
             parallelism=PARALLELISM,
             **options,
         )
+        self.began_at = time.monotonic()
         query = pipeline.start(
             self.stream(),
             sink,
@@ -168,16 +172,13 @@ def epoch_milliseconds(spark: SparkSession, folder: Path, *, resident: bool) -> 
 
 
 def plain_milliseconds(spark: SparkSession, folder: Path) -> float:
-    """Return the usual milliseconds of a `foreachBatch` with the same shuffle, an identity, and the same sink."""
+    """Return the usual milliseconds of a `foreachBatch` with the same shuffle, an identity, collect, and the sink."""
     run = Run(spark, folder, EPOCHS, EPOCH_ROWS, 0.0)
 
     def batch(frame: DataFrame, epoch: int) -> None:
         routed = frame.withColumn("to", F.pmod(F.xxhash64("user"), F.lit(PARALLELISM)).cast("int"))
         identity = routed.repartitionById(PARALLELISM, "to").drop("to").mapInArrow(lambda rows: rows, SCHEMA)
-        rows = identity.toArrow()
-        path = folder / f"{epoch}.parquet"
-        pq.write_table(rows, path)
-        spark.read.parquet(str(path)).count()
+        spark.createDataFrame(identity.toArrow()).count()
 
     writer = run.stream().writeStream.foreachBatch(batch).trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(folder / "plain")).start()
@@ -185,7 +186,43 @@ def plain_milliseconds(spark: SparkSession, folder: Path) -> float:
     return statistics.median([one["durationMs"]["addBatch"] for one in query.recentProgress][WARM_UP_EPOCHS:])
 
 
+def stateful_milliseconds(spark: SparkSession, folder: Path, keys: int, backend: Any) -> float:
+    """Return the usual milliseconds of an epoch over the state of so many keys."""
+    stream = _epochs.write_input(spark, folder / "in", keys)
+    write_state(folder / "state", keys)
+    _, query = pipeline_batches(stream, folder / "state", state_backend=backend)
+    return statistics.median(batch_milliseconds(query))
+
+
+def cold_start_seconds(spark: SparkSession, folder: Path) -> float:
+    """Return the seconds from the start of a query to its first call, less those to the first row of Spark's own."""
+    run = Run(spark, folder, 1, EPOCH_ROWS, 0.001)
+    first_row = [_seconds_to_first_row(run, folder / f"plain {turn}") for turn in ("to warm up", "measured")][-1]
+    run.go()
+    return min(began for began, _ in run.noted("span")) - run.began_at - first_row
+
+
+def _seconds_to_first_row(run: Run, folder: Path) -> float:
+    folder.mkdir()
+    book = folder / "book"
+
+    def note(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            with book.open("a") as line:
+                line.write(f"{time.monotonic()}\n")
+            yield batch
+
+    def batch(frame: DataFrame, epoch: int) -> None:
+        frame.repartition(PARALLELISM).mapInArrow(note, SCHEMA).toArrow()
+
+    began = time.monotonic()
+    writer = run.stream().writeStream.foreachBatch(batch).trigger(availableNow=True)
+    writer.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
+    return min(map(float, book.read_text().split())) - began
+
+
 CASES = {"calls ÷ rows": calls_per_row, "openings": openings, "share of gaps": share_of_gaps}
+OTHERS = ("epochs", "state", "cold start")
 
 
 def measure(spark: SparkSession, names: list[str]) -> dict[str, Any]:
@@ -199,7 +236,7 @@ def measure(spark: SparkSession, names: list[str]) -> dict[str, Any]:
                         CASES[name](spark, Path(folder), resident=resident), 3
                     )
         else:
-            figures |= epochs(spark)
+            figures |= {"epochs": epochs, "state": state, "cold start": cold_start}[name](spark)
     return figures
 
 
@@ -219,14 +256,38 @@ def epochs(spark: SparkSession) -> dict[str, Any]:
     }
 
 
+def state(spark: SparkSession) -> dict[str, Any]:
+    """Return how an epoch's cost grows with the state, and with state on disk."""
+    milliseconds = {}
+    for name, keys, backend in (
+        ("small", SMALL, "memory"),
+        ("large", LARGE, "memory"),
+        ("on disk", SMALL, DiskStateBackend()),
+    ):
+        with tempfile.TemporaryDirectory() as folder:
+            milliseconds[name] = stateful_milliseconds(spark, Path(folder), keys, backend)
+    return {
+        f"epoch over {SMALL:,} keys, ms": milliseconds["small"],
+        f"{LARGE:,} keys ÷ {SMALL:,}": round(milliseconds["large"] / milliseconds["small"], 3),
+        "state on disk ÷ in memory": round(milliseconds["on disk"] / milliseconds["small"], 3),
+    }
+
+
+def cold_start(spark: SparkSession) -> dict[str, Any]:
+    """Return what it takes until the first call, above Spark's own."""
+    with tempfile.TemporaryDirectory() as folder:
+        return {"first call after, s": round(cold_start_seconds(spark, Path(folder)), 3)}
+
+
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hosting", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--cases", nargs="*", default=[*CASES, "epochs"], help="which of them")
+    parser.add_argument("--cases", nargs="*", default=[*CASES, *OTHERS], help="which of them")
     parser.add_argument("--repeats", type=int, default=1, help="take the median of so many runs")
     arguments = parser.parse_args()
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    for module in (sys.modules[__name__], _epochs):
+        cloudpickle.register_pickle_by_value(module)
     runs = [measure(session(PARALLELISM), arguments.cases) for _ in range(arguments.repeats)]
     figures = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
     if arguments.json:
