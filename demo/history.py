@@ -54,9 +54,10 @@ class History:
         """Elements in flight at the newest barrier."""
         return self.snapshots[-1].in_flight_count if self._snapshots else 0
 
-    def total(self, counter: str) -> int:
-        """Sum a counter over all epochs."""
-        return sum(epoch.manifest.metrics[counter] for epoch in self.epochs)
+    def total(self, counter: str, until: int | None = None) -> int:
+        """Sum a counter over all epochs, or over those up to a version."""
+        epochs = (epoch for epoch in self.epochs if until is None or epoch.version <= until)
+        return sum(epoch.manifest.metrics[counter] for epoch in epochs)
 
     def bytes_written(self) -> int:
         """Bytes of all files that a snapshot names, each counted once."""

@@ -140,6 +140,7 @@ def _summarise(runs: Runs, outcome: _Outcome, baseline: Baseline, comparison: di
         calls_made=runs.service.calls(),
         calls_saved=history.total("reemitted"),
         reinvoked=history.total("reinvoked"),
+        reinvoked_before_crash=history.total("reinvoked", until=at_crash.version),
         version_at_crash=at_crash.version,
         in_flight_at_crash=at_crash.in_flight_count,
         reinvoked_after_crash=after_crash["reinvoked"],

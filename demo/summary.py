@@ -24,8 +24,9 @@ class Summary:
         As the service counted them.
     calls_saved : int
         Elements whose result stood in a snapshot and was emitted again without a call.
-    reinvoked : int
-        Elements that were called again because a snapshot held them pending, in all epochs.
+    reinvoked, reinvoked_before_crash : int
+        Elements that were called again because a snapshot held them pending: in all epochs, and in those before the
+        crash, where calls go on from one epoch to the next.
     version_at_crash : int
         The newest snapshot when the driver was killed.
     in_flight_at_crash, reinvoked_after_crash, reemitted_after_crash : int
@@ -51,6 +52,7 @@ class Summary:
     calls_made: int
     calls_saved: int
     reinvoked: int
+    reinvoked_before_crash: int
     version_at_crash: int
     in_flight_at_crash: int
     reinvoked_after_crash: int
@@ -91,6 +93,7 @@ class Summary:
             ("rows out, different from the batch job's", f"{self.rows_delivered:,}, {self.rows_different:,}"),
             ("calls made", f"{self.calls_made:,}"),
             ("calls saved by stored results", f"{self.calls_saved:,}"),
+            ("calls repeated before the crash", f"{self.reinvoked_before_crash:,}"),
             ("in flight in the snapshot before the crash", f"{self.in_flight_at_crash:,}"),
             ("  of them called again after the crash", f"{self.reinvoked_after_crash:,}"),
             ("  of them emitted from their stored result", f"{self.reemitted_after_crash:,}"),

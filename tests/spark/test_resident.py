@@ -176,6 +176,16 @@ def test_a_function_is_opened_once_for_each_host_and_closed_at_its_end(run: Run)
     assert Counter(what for what in run.logged() if isinstance(what, str)) == {"open": 2, "close": 2}
 
 
+def test_there_may_be_more_subtasks_than_tasks_at_once(run: Run) -> None:
+    for _ in range(3):
+        run.write_rows()
+    pipeline = run.run(parallelism=5)
+
+    run.assert_exact()
+    assert {epoch.resident for epoch in pipeline.progress()} == {5}
+    assert run.logged().count("open") == 5
+
+
 def test_results_that_come_without_input_have_an_epoch_of_their_own(run: Run) -> None:
     run.write_rows()
     run.count.slow = frozenset(range(ROWS))
