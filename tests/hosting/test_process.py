@@ -299,11 +299,12 @@ def test_a_folder_that_cannot_be_made_is_refused(machine: Machine) -> None:
     file.unlink()
 
 
-def test_a_folder_that_is_open_to_others_is_refused(tmp_path: Path) -> None:
-    place_of("run", GENERATION, 0, str(tmp_path)).folder.chmod(0o755)
+def test_a_folder_that_is_open_to_others_is_refused(machine: Machine) -> None:
+    parent = str(machine.folder)
+    place_of("another run", GENERATION, 0, parent).folder.chmod(0o755)
 
     with pytest.raises(HostUnreachable, match="open to others"):
-        place_of("run", GENERATION, 0, str(tmp_path))
+        place_of("another run", GENERATION, 0, parent)
 
 
 def test_a_host_is_reached_by_tcp_where_its_socket_is_not_there(machine: Machine) -> None:
