@@ -11,7 +11,7 @@ from async_op.hosting.errors import HostLost, HostUnreachable
 from async_op.hosting.host import LEASE_SECONDS
 from async_op.hosting.messages import DRIVER, Committed, Fence, Message, Poll, Renew, Reply, Status, Stop
 from async_op.hosting.placement import Address
-from async_op.hosting.sockets import SocketChannel, connect
+from async_op.hosting.wire.sockets import SocketChannel, connect
 
 _RENEWALS_PER_LEASE = 4
 

@@ -9,11 +9,11 @@ import time
 from async_op.hosting.blueprint import Blueprint
 from async_op.hosting.conversation import Conversation
 from async_op.hosting.errors import HostLost
-from async_op.hosting.frames import BEAT_SECONDS
 from async_op.hosting.host import CLOSE_SECONDS, Host, Residence
 from async_op.hosting.loop_thread import LoopThread
 from async_op.hosting.messages import Message, Reply
-from async_op.hosting.sockets import TICK_SECONDS
+from async_op.hosting.wire.frames import BEAT_SECONDS
+from async_op.hosting.wire.sockets import TICK_SECONDS
 
 _NO_LOG = "this task's own"
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from async_op.hosting.places import place_of
-from async_op.hosting.resident import Instructions
+from async_op.hosting.process.places import place_of
+from async_op.hosting.process.resident import Instructions
 from tests.hosting.kit import GENERATION, SECRET, Blueprint, Machine, is_running, pid_of, residence, wait_until
 
 

@@ -19,14 +19,15 @@ from async_op.elements import Element
 from async_op.hosting import messages as say
 from async_op.hosting.blueprint import CutPart
 from async_op.hosting.epoch import Epoch, Ran, run
+from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.feeder import Channel, Feeder, Waiting
 from async_op.hosting.host import Residence
-from async_op.hosting.launch import launch
 from async_op.hosting.operator import ResidentOperator
 from async_op.hosting.placement import Address
-from async_op.hosting.places import Place
-from async_op.hosting.resident import Instructions
-from async_op.hosting.sockets import connect
+from async_op.hosting.process.launch import launch
+from async_op.hosting.process.places import Place
+from async_op.hosting.process.resident import Instructions
+from async_op.hosting.wire.sockets import connect
 from keygroups import ValueState
 
 COUNT = ValueState("count", pa.int64(), default=0)
@@ -180,10 +181,13 @@ class OneWay:
         return connect(address, SECRET)
 
     def start(self) -> Waiting[Address]:
-        return launch(self.machine.instructions())
+        try:
+            return (yield from launch(self.machine.instructions()))
+        except HostUnreachable as error:
+            raise AssertionError(f"a host can be started, but {error}") from error
 
     def in_task(self) -> Waiting[Channel]:
-        raise AssertionError("a host can be started")
+        raise AssertionError("there is no other attempt, and a host that has started answers")
         yield
 
 

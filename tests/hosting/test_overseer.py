@@ -14,7 +14,7 @@ from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.feeder import Feeder
 from async_op.hosting.overseer import Overseer
 from async_op.hosting.placement import Address
-from async_op.hosting.sockets import SocketChannel, connect
+from async_op.hosting.wire.sockets import SocketChannel, connect
 from tests.hosting.kit import (
     GENERATION,
     IMPATIENT,

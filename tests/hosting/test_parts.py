@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from async_op.elements import Record, Watermark
-from async_op.hosting import errors, frames
+from async_op.hosting import errors
 from async_op.hosting import messages as say
 from async_op.hosting.ages import RESOLUTION_SECONDS, Ages
 from async_op.hosting.gate import Gate
 from async_op.hosting.outbox import RUN, Outbox
 from async_op.hosting.parts import one_of_each
-from async_op.hosting.secret import is_proof, new_nonce, proof_of
+from async_op.hosting.wire import frames
+from async_op.hosting.wire.secret import is_proof, new_nonce, proof_of
 from keygroups import KeyGroupsError
 
 

@@ -18,14 +18,14 @@ import pytest
 
 from async_op import ElementFailed
 from async_op.hosting import messages as say
-from async_op.hosting import resident
 from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable
 from async_op.hosting.feeder import Feeder
-from async_op.hosting.launch import watch
 from async_op.hosting.overseer import Overseer
 from async_op.hosting.placement import Address
-from async_op.hosting.places import PATH_BYTES_MAX, place_of
-from async_op.hosting.sockets import connect
+from async_op.hosting.process import resident
+from async_op.hosting.process.launch import watch
+from async_op.hosting.process.places import PATH_BYTES_MAX, place_of
+from async_op.hosting.wire.sockets import connect
 from snapshots import SnapshotStore
 from tests.hosting.kit import (
     GENERATION,

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from async_op.hosting.messages import Status
 from async_op.hosting.overseer import Overseer
 from async_op.hosting.placement import Address
-from async_op.hosting.places import sockets_of
-from async_op.hosting.secret import new_secret
+from async_op.hosting.process.places import sockets_of
+from async_op.hosting.wire.secret import new_secret
 from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.spark.task.pickling import names_bound_to_tasks, pickled
 from async_op.spark.task.report import Report, SubtaskReport

@@ -16,12 +16,12 @@ from pyspark import SparkFiles
 from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.feeder import Channel, Waiting
 from async_op.hosting.host import Residence
-from async_op.hosting.launch import launch, watch
 from async_op.hosting.placement import Address
-from async_op.hosting.places import Place, place_of
-from async_op.hosting.resident import Instructions
-from async_op.hosting.sockets import connect
+from async_op.hosting.process.launch import launch, watch
+from async_op.hosting.process.places import Place, place_of
+from async_op.hosting.process.resident import Instructions
 from async_op.hosting.thread import HostThread
+from async_op.hosting.wire.sockets import connect
 from async_op.spark.task.blueprint import EpochBlueprint
 
 _LEASE_SECONDS = 10.0**9

@@ -13,7 +13,7 @@ from async_op.hosting.errors import HostLost, HostUnreachable
 from async_op.hosting.feeder import Channel, Waiting
 from async_op.hosting.host import Host, Residence
 from async_op.hosting.placement import Address
-from async_op.hosting.secret import is_proof, new_nonce, proof_of
+from async_op.hosting.wire.secret import is_proof, new_nonce, proof_of
 from tests.hosting.simulation.scenario import Row, Scenario
 from tests.hosting.simulation.service import Blueprint, Service
 from tests.hosting.simulation.storage import Manifest, Share, Storage, done_in

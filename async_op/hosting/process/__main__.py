@@ -1,4 +1,4 @@
-"""`python -m async_op.hosting`: the process of a host. `launch` starts it."""
+"""`python -m async_op.hosting.process`: the process of a host. `launch` starts it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def main() -> None:
     os.dup2(2, 1)  # whatever a function prints goes to the log
     sys.path[:] = search_path
     try:
-        from async_op.hosting.resident import live
+        from async_op.hosting.process.resident import live
 
         live(pickle.loads(instructions), lambda address: _say(answer, address))  # noqa: S301 - as above
     except Exception as error:

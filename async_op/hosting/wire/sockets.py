@@ -8,12 +8,12 @@ import threading
 import time
 from collections import deque
 
-from async_op.hosting import frames
 from async_op.hosting.errors import HostLost, HostUnreachable, NotOurs
 from async_op.hosting.host import PATIENCE_SECONDS
 from async_op.hosting.messages import Message, Reply
 from async_op.hosting.placement import Address
-from async_op.hosting.secret import NONCE_BYTES, PROOF_BYTES, is_proof, new_nonce, proof_of
+from async_op.hosting.wire import frames
+from async_op.hosting.wire.secret import NONCE_BYTES, PROOF_BYTES, is_proof, new_nonce, proof_of
 
 TICK_SECONDS = 0.1
 """How long a feeder waits for a reply before it may show a sign of life."""

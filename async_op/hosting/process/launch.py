@@ -12,8 +12,8 @@ from contextlib import suppress
 from async_op.hosting.errors import HostFailed, HostUnreachable
 from async_op.hosting.feeder import Waiting
 from async_op.hosting.placement import Address
-from async_op.hosting.resident import Instructions
-from async_op.hosting.sockets import TICK_SECONDS
+from async_op.hosting.process.resident import Instructions
+from async_op.hosting.wire.sockets import TICK_SECONDS
 
 START_SECONDS = 60.0
 """A host that does not listen after this time is given up."""
@@ -60,7 +60,7 @@ class _Start:
         watched = () if instructions.watched is None else (instructions.watched,)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "async_op.hosting"],
+                [sys.executable, "-P", "-m", "async_op.hosting.process"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from async_op.hosting import frames
 from async_op.hosting.conversation import Conversation
 from async_op.hosting.errors import MessageTooLarge, NotOurs
 from async_op.hosting.host import Host
-from async_op.hosting.secret import NONCE_BYTES, PROOF_BYTES, is_proof, new_nonce, proof_of
+from async_op.hosting.wire import frames
+from async_op.hosting.wire.secret import NONCE_BYTES, PROOF_BYTES, is_proof, new_nonce, proof_of
 
 _HANDSHAKE_SECONDS = 60.0
 

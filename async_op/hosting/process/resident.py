@@ -17,12 +17,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from async_op.hosting.errors import HostUnreachable
-from async_op.hosting.frames import BEAT_SECONDS
 from async_op.hosting.host import CLOSE_SECONDS, Host, Residence
 from async_op.hosting.loop_thread import new_event_loop
 from async_op.hosting.placement import Address
-from async_op.hosting.places import Place, leave, sweep
-from async_op.hosting.server import Server
+from async_op.hosting.process.places import Place, leave, sweep
+from async_op.hosting.wire.frames import BEAT_SECONDS
+from async_op.hosting.wire.server import Server
 
 LOG_BYTES_MAX = 64 * 2**20
 """A log that grows longer is emptied: a function that prints something in each call must not fill the disk."""
