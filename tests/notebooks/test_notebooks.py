@@ -29,7 +29,7 @@ def imports_from(folder: Path) -> Iterator[None]:
 
 def execute(path: Path, folder: Path) -> None:
     client = NotebookClient(
-        read(path), timeout=240, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+        read(path), timeout=600, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
     )
     with imports_from(ROOT):
         client.execute()
@@ -42,6 +42,7 @@ def execute(path: Path, folder: Path) -> None:
         for path in NOTEBOOKS
     ],
 )
+@pytest.mark.timeout(900)
 # The client of the kernel leaves its sockets to the garbage collector.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_notebook_runs(path: Path, tmp_path: Path) -> None:
