@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import keygroups.spark  # noqa: F401 - first, because it says what to install if Spark is missing
-from snapshots.spark.outputs import outputs_frame
-from snapshots.spark.source import register
+from lazy_loader import attach_stub
 
-__all__ = ["outputs_frame", "register"]
+import keygroups.spark  # noqa: F401 - its error says what to install if Spark is missing
+
+# `__init__.pyi` maps each name to its module. A module is loaded, with its dependencies, on the first use of a name.
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
