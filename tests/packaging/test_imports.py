@@ -28,8 +28,9 @@ def loaded_by(statement: str) -> set[str]:
         [sys.executable, "-S", "-c", f"import sys; sys.path[:] = {folders!r}; {program}"],
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
     )
+    assert ended.returncode == 0, ended.stderr
     return set(json.loads(ended.stdout))
 
 

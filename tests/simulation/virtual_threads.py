@@ -6,6 +6,7 @@ so what two threads do at once is tried in every order, and the same order for t
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 import threading
@@ -117,7 +118,10 @@ class Threads:
         """Let the library use these threads and their locks; at the end there are none left."""
         shim = mock.Mock(wraps=threading, Lock=lambda: VirtualLock(self), RLock=lambda: VirtualLock(self))
         before = sys.gettrace()
+        # A finalizer that the collector runs comes at any moment, of which the seed knows nothing.
+        gc.disable()
         with ExitStack() as patches:
+            patches.callback(gc.enable)
             for module in LOCKED:
                 patches.enter_context(mock.patch.object(module, "threading", shim))
             patches.enter_context(mock.patch.object(adapters, "ThreadPoolExecutor", partial(VirtualPool, self)))
@@ -166,7 +170,9 @@ class Threads:
             self._running.turn.release()
 
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
-        return self._trace_line if frame.f_code.co_filename in WATCHED else None
+        # A finalizer may run within what must not lose its turn.
+        is_watched = frame.f_code.co_filename in WATCHED and frame.f_code.co_name != "__del__"
+        return self._trace_line if is_watched else None
 
     def _trace_line(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == "line" and self._rate and not self._is_closed and self._draw.random() < self._rate:
