@@ -166,7 +166,8 @@ class Fleet:
 def _may_be_resident(blueprint: EpochBlueprint) -> bool:
     names = names_bound_to_tasks(blueprint)
     if names:
-        _log.warning("the function holds %s, which works in tasks only: it runs there, as with resident=False", names)
+        held = " and ".join(names)
+        _log.warning("the function holds %s, for tasks only: it runs there, as with resident=False", held)
     return not names
 
 
