@@ -25,6 +25,9 @@ settings.register_profile(
 )
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
 
+# Tests end before Java's optimising compiler has paid for itself: it took a third of the processors' time.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("simulation")

@@ -43,4 +43,6 @@ class Ages:
             return None
         while self._marks and self._marks[0][0] <= oldest:
             self._marks.popleft()
-        return now - self._marks[0][1] if self._marks else 0.0
+        if not self._marks:
+            self.mark(oldest + 1, now)  # a timer's, which nobody has marked: its age counts from here
+        return now - self._marks[0][1]

@@ -7,6 +7,7 @@ it writes, and it may vanish at any moment.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from async_op.hosting.lease import Lease
 from async_op.hosting.line import Line
 from async_op.hosting.outbox import Outbox
 from snapshots import SubtaskRestore
+
+_log = logging.getLogger(__package__)
 
 LEASE_SECONDS = 120.0
 """Time from the driver's last sign of life to the end of a host."""
@@ -143,7 +146,11 @@ class Host:
         self._lease.end()
         self.ended.set()
         self._stop()
-        await self._operator.close()
+        try:
+            await self._operator.close()
+        except Exception:  # noqa: BLE001 - told in the log
+            # Nothing depends on it any more, and it must not hide the error that has ended the epoch.
+            _log.exception("the function failed to close")
 
     def fail(self, error: BaseException) -> None:
         """Keep an error that was raised outside the operator, and answer feeders with it (H8)."""
@@ -168,8 +175,12 @@ class Host:
             return say.Failed(self._found_failure() or error)
 
     def heard(self, feeder: Hashable) -> None:
-        """Note that a feeder has shown a sign of life."""
-        if self._session is not None and self._session.feeder == feeder:
+        """Note that a feeder has shown a sign of life, and so the driver whose task it is."""
+        is_fed = self._session is not None and self._session.feeder == feeder
+        # The driver learns of a new host when its epoch has ended: until then, only the feeder can renew the lease.
+        if (is_fed or not self._opened.is_set()) and not self.ended.is_set():
+            self._lease.renew()
+        if self._session is not None and is_fed:
             self._session.heard_at = self._clock.time()
 
     def gone(self, feeder: Hashable) -> None:

@@ -10,8 +10,8 @@ from async_op.clock import Clock, TimerHandle
 class Lease:
     """Ends the host unless it is renewed in time. Only the thread of the event loop may call it.
 
-    The driver renews it, and so does the hello of each task that the driver sends. So it depends on the driver's life,
-    and not on the length of calls, epochs or sinks.
+    The driver renews it, and so do the signs of life of the tasks that the driver sends. So it depends on the driver's
+    life, and not on the length of calls, epochs or sinks.
 
     Parameters
     ----------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -12,6 +13,8 @@ from async_op.hosting.host import LEASE_SECONDS
 from async_op.hosting.messages import DRIVER, Committed, Fence, Message, Poll, Renew, Reply, Status, Stop
 from async_op.hosting.placement import Address
 from async_op.hosting.wire.sockets import SocketChannel, connect
+
+_log = logging.getLogger(__package__)
 
 _RENEWALS_PER_LEASE = 4
 
@@ -91,7 +94,10 @@ class Overseer:
 
     def _renew(self) -> None:
         while not self._stopped.wait(self._pause_seconds):
-            self._ask(Renew(self._generation))
+            try:
+                self._ask(Renew(self._generation))
+            except Exception:  # noqa: BLE001 - without this thread all hosts would end with their leases
+                _log.exception("the leases of hosts were not renewed; the next try is in %s s", self._pause_seconds)
 
     def _ask(self, message: Message) -> dict[int, Reply]:
         """Send a message to all hosts, then gather the replies that come within `_ANSWER_SECONDS`."""

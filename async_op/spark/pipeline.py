@@ -260,8 +260,13 @@ class AsyncPipeline:
             retention=self._retention,
         )
         runner.deliver_latest(spark)
-        self._query = PipelineQuery(runner, spark)
-        self._query.start(stream_df, str(checkpoint_location), trigger or {})
+        # Before it starts, because a sink may call `rescale` in the first epoch.
+        before, self._query = self._query, PipelineQuery(runner, spark)
+        try:
+            self._query.start(stream_df, str(checkpoint_location), trigger or {})
+        except BaseException:
+            self._query = before
+            raise
         return self._query
 
     def rescale(self, parallelism: int) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +15,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from async_op.spark.epoch.runner import EpochRunner
 from keygroups.errors import KeyGroupsError
+
+_log = logging.getLogger(__package__)
 
 _DRAIN_AFTER_IDLE_SECONDS = 1
 """How long a query must be idle before an epoch without input may run."""
@@ -62,30 +66,40 @@ class PipelineQuery:
         return [self._with_epoch(one) for one in self.query.recentProgress]
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - StreamingQuery's name
-        """Wait for the end of the query, then finish what is in flight.
+        """Wait for the end of the query, and of its epochs without input.
+
+        A query that ends by itself finishes what is in flight. One that is stopped leaves that to `drain` and to the
+        next start.
 
         Parameters
         ----------
         timeout : int, optional
-            Seconds to wait at most; returns whether the query has ended by then.
+            Seconds to wait at most; returns whether all has ended by then.
 
         Raises
         ------
         KeyGroupsError
             The error of the epoch that failed.
         """
+        until = None if timeout is None else time.monotonic() + timeout
         try:
             ended = self.query.awaitTermination(timeout)
         except StreamingQueryException:
             if self._failure is not None:
                 raise self._failure from None
             raise
-        if ended is not False:
-            self._drainer.join()
-            if self._failure is not None:
-                raise self._failure
-            self.drain()
+        if ended is False:
+            return False
+        self._drainer.join(None if until is None else max(0.0, until - time.monotonic()))
+        if self._drainer.is_alive():
+            return False
+        if self._failure is not None:
+            raise self._failure
         return ended
+
+    def exception(self) -> Exception | None:
+        """Return the error that has ended the query, also that of an epoch without input, or None."""
+        return self._failure or self.query.exception()
 
     def stop(self) -> None:
         """Stop the query and its operators; results that have come by then are delivered with one more epoch.
@@ -95,13 +109,15 @@ class PipelineQuery:
         """
         self._ends_drained = False
         self.query.stop()
-        self.runner.close(self._spark, failed=self._failure is not None or self.query.exception() is not None)
+        self.runner.close(self._spark, failed=self.exception() is not None)
 
     def drain(self) -> None:
         """Finish what is in flight and fire timers that are due, in an epoch without input."""
         self.runner.drain(self._spark)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "query":
+            raise AttributeError("the query has not started")
         return getattr(self.query, name)
 
     def _run_batch(self, frame: DataFrame, batch_id: int) -> None:
@@ -135,5 +151,8 @@ class PipelineQuery:
             self.runner.close(self._spark, failed=True)  # `awaitTermination` of the query raises it
         except Exception as error:  # noqa: BLE001 - raised by `awaitTermination`
             self._failure = error
-            self.query.stop()
-            self.runner.close(self._spark, failed=True)
+            _log.exception("an epoch without input has failed, so the query stops")
+            try:
+                self.query.stop()
+            finally:
+                self.runner.close(self._spark, failed=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import io
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -49,6 +51,8 @@ class Counting(AsyncFunction):
             ctypes.PyDLL(None).usleep(int(1e6 * value["seconds"]))
         elif action == "fail":
             raise ValueError(value["key"])
+        elif action == "redirect":
+            sys.stderr = sys.stdout = io.StringIO()
         elif action == "die":
             os.kill(os.getpid(), 9)
         elif action == "eat":
@@ -84,6 +88,11 @@ class Straying(Counting):
 
     async def wander(self) -> None:
         raise SystemExit
+
+
+class FailingClose(Counting):
+    async def close(self) -> None:
+        raise TimeoutError("no answer")
 
 
 class StuckClose(Counting):

@@ -8,7 +8,7 @@ import pytest
 
 from async_op import ElementFailed, InvocationContext
 from async_op.hosting import messages as say
-from async_op.hosting.host import Host, Residence
+from async_op.hosting.host import LEASE_SECONDS, Host, Residence
 from tests.hosting.virtual_host import (
     GENERATION,
     Calls,
@@ -189,3 +189,18 @@ def test_a_feeder_that_is_silent_gives_way_to_a_newer_one() -> None:
         ) == (say.Refused("replace"))
 
     hosted(test, patience_seconds=10.0)
+
+
+def test_the_signs_of_life_of_a_feeder_renew_the_lease_of_a_host_that_the_driver_does_not_know() -> None:
+    async def test(run: Run) -> None:
+        assert await run.hello() == say.Done()
+        for _ in range(100):
+            await asyncio.sleep(LEASE_SECONDS - 1.0)
+            run.host.heard(run.feeder)
+        assert not run.host.ended.is_set()
+
+        await asyncio.sleep(LEASE_SECONDS)
+        assert run.host.ended.is_set()
+        run.host.heard(run.feeder)  # too late, and no error
+
+    hosted(test, renews=False, patience_seconds=1e9)

@@ -64,7 +64,8 @@ def test_a_driver_that_lives_keeps_its_hosts(machine: Machine) -> None:
         channel = connect(address, SECRET)
         feeder = Feeder(channel)
         assert driven(feeder.hello(hello(timeout=2 * IMPATIENT["lease_seconds"]))) is None
-        driven(feeder.feed([rows("a", seconds=600.0)]))
+        # Whatever a function does to its output, the host goes on.
+        driven(feeder.feed([rows("b", action="redirect"), rows("a", seconds=600.0)]))
         assert not driven(feeder.settle())
         feeder.close()
         assert overseer.poll()[0].in_flight == 1

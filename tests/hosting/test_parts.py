@@ -113,6 +113,13 @@ def test_an_age_is_that_of_the_mark_after_the_element(steps: list[tuple[int, flo
         assert -1e-9 <= age - (now + 1.0 - came) <= RESOLUTION_SECONDS
 
 
+def test_the_age_of_a_timer_which_nobody_has_marked_counts_from_the_first_look() -> None:
+    ages = Ages()
+    assert ages.of(5, 1.0) == 0.0
+    assert ages.of(5, 4.0) == 3.0
+    assert ages.of(None, 5.0) is None
+
+
 def test_a_busy_operator_leaves_a_bounded_number_of_marks() -> None:
     ages = Ages()
     for number in range(10_000):

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from async_op.hosting.feeder import Feeder
 from async_op.hosting.overseer import Overseer
 from async_op.hosting.placement import Address
 from async_op.hosting.process import resident
-from async_op.hosting.process.launch import watch
+from async_op.hosting.process.launch import launch, watch
 from async_op.hosting.process.places import PATH_BYTES_MAX, place_of
 from async_op.hosting.wire.sockets import connect
 from snapshots import SnapshotStore
@@ -190,6 +191,24 @@ def test_a_function_that_dies_is_an_error_that_names_the_log(machine: Machine) -
     feeder.close()
 
     assert lost.value.log == address.log
+
+
+def test_a_host_that_is_told_to_end_within_an_epoch_is_lost_and_has_not_failed(machine: Machine) -> None:
+    feeder = Feeder(connect(machine.start(), SECRET))
+    step_hello(feeder)
+    driven(feeder.feed([rows("a", seconds=600.0)]))
+
+    os.kill(pid(machine), signal.SIGTERM)
+    with pytest.raises(HostLost):
+        driven(feeder.settle())
+    feeder.close()
+
+
+def test_the_log_of_a_host_that_does_not_start_says_why(machine: Machine) -> None:
+    with pytest.raises(HostUnreachable, match="ZeroDivisionError.*its log is") as refused:
+        driven(launch(replace(machine.instructions(), prepare=partial(divmod, 1, 0))))
+
+    assert "ZeroDivisionError" in Path(refused.value.reason.rpartition("its log is ")[2].rstrip(")")).read_text()
 
 
 def test_a_function_that_eats_its_memory_fails_its_element(machine: Machine) -> None:

@@ -17,6 +17,7 @@ from snapshots import SnapshotStore
 from tests.hosting.kit import (
     Blueprint,
     CancelledOpen,
+    FailingClose,
     FailingOpen,
     InterruptedOpen,
     Straying,
@@ -145,3 +146,12 @@ def test_what_a_host_in_a_task_took_over_is_waited_for_beyond_the_barrier_and_no
 def test_a_stray_task_that_would_end_the_loop_fails_the_epoch() -> None:
     with HostThread(Blueprint(Straying), residence()) as host, pytest.raises(OperatorInterrupted, match="SystemExit"):
         epoch(host.channel(), hello(), [rows("endless", seconds=600.0)])
+
+
+def test_a_function_that_fails_to_close_leaves_no_thread(caplog: pytest.LogCaptureFixture) -> None:
+    before = set(threading.enumerate())
+    with HostThread(Blueprint(FailingClose), residence(is_resident=False)) as host:
+        epoch(host.channel(), hello(), [rows("a")])
+
+    assert set(threading.enumerate()) <= before
+    assert "no answer" in caplog.text

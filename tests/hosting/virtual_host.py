@@ -138,8 +138,10 @@ def outputs(part: CutPart) -> list[Any]:
     return [output for run in part.runs for output in run]
 
 
-def hosted(test: Callable[[Run], Coroutine[Any, Any, None]], kit: Kit | None = None, **residence: Any) -> None:
-    """Run a test beside a host, on virtual time."""
+def hosted(
+    test: Callable[[Run], Coroutine[Any, Any, None]], kit: Kit | None = None, *, renews: bool = True, **residence: Any
+) -> None:
+    """Run a test beside a host, on virtual time; unless the driver renews it, its lease is the test's matter."""
 
     async def live() -> None:
         host = Host(kit or Kit(), Residence(generation=GENERATION, subtask_index=0, **residence))
@@ -152,7 +154,7 @@ def hosted(test: Callable[[Run], Coroutine[Any, Any, None]], kit: Kit | None = N
             await host.close()
 
     async def renew(host: Host) -> None:
-        while True:
+        while renews:
             await host.answer("the driver", say.Renew(GENERATION))
             await asyncio.sleep(20.0)
 

@@ -234,6 +234,18 @@ def test_a_query_that_is_stopped_leaves_no_process_and_delivers_what_has_come(ru
     wait_until(lambda: not any(map(is_running, hosts)))
 
 
+def test_who_waits_for_a_query_that_is_stopped_makes_no_call_again(run: Run) -> None:
+    run.write_rows()
+    run.count.endless = frozenset({3})
+    query = run.start_endless(run.pipeline())
+    run.wait_for(ROWS - 1)
+    query.stop()
+
+    assert query.awaitTermination(120)
+    run.assert_exact()
+    assert run.calls()[3] == 1
+
+
 def test_a_failure_between_two_epochs_fails_the_query(run: Run) -> None:
     run.write_rows()
     run.count.wrong = frozenset({5})
@@ -241,7 +253,18 @@ def test_a_failure_between_two_epochs_fails_the_query(run: Run) -> None:
 
     with pytest.raises(ElementFailed, match="the service said no"):
         query.awaitTermination()
+    assert isinstance(query.exception(), ElementFailed)
     assert run.calls()[5] == 1
+
+
+def test_a_start_that_fails_leaves_a_pipeline_that_can_be_started(run: Run) -> None:
+    run.write_rows()
+    pipeline = run.pipeline()
+    with pytest.raises(TypeError):
+        pipeline.start(run.stream(), run.sink, checkpoint_location=run.folder / "other", trigger={"never": True})
+    run.start(pipeline).awaitTermination()
+
+    run.assert_exact()
 
 
 def test_with_another_parallelism_only_calls_under_way_are_made_again(run: Run) -> None:

@@ -87,7 +87,8 @@ class _Start:
         if isinstance(answer, HostUnreachable):
             raise answer
         if isinstance(answer, Exception):
-            raise HostUnreachable(str(HostFailed(f"{type(answer).__name__}: {answer}"))) from answer
+            failed = HostFailed(f"{type(answer).__name__}: {answer}")
+            raise HostUnreachable(f"{failed} (its log is {self.log})") from answer
         assert isinstance(answer, Address), "a host reports an address or an error"
         return answer
 

@@ -12,6 +12,7 @@ import stat
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ from async_op.hosting.placement import Address
 from async_op.hosting.process.places import Place, leave, sweep
 from async_op.hosting.wire.frames import BEAT_SECONDS
 from async_op.hosting.wire.server import Server
+
+_LOG = 2
+"""The descriptor of the log: a function may put anything in the place of `sys.stderr`."""
 
 LOG_BYTES_MAX = 64 * 2**20
 """A log that grows longer is emptied: a function that prints something in each call must not fill the disk."""
@@ -82,6 +86,9 @@ def live(instructions: Instructions, ready: Callable[[Address], None]) -> None:
         place.socket.unlink(missing_ok=True)
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_live(instructions, ready))
+    except BaseException:
+        traceback.print_exc()  # before `clear`, which removes an empty log
+        raise
     finally:
         place.clear()
         os.close(held)
@@ -140,8 +147,8 @@ async def _beat(residence: Residence) -> None:
     """
     while True:
         signal.setitimer(signal.ITIMER_REAL, residence.lease_seconds)
-        faulthandler.dump_traceback_later(0.75 * residence.patience_seconds, file=sys.stderr)
-        _bound_log(sys.stderr.fileno())
+        faulthandler.dump_traceback_later(0.75 * residence.patience_seconds, file=_LOG)
+        _bound_log(_LOG)
         await asyncio.sleep(BEAT_SECONDS)
 
 
@@ -158,6 +165,7 @@ def _exit(place: Place) -> None:
     faulthandler.cancel_dump_traceback_later()
     place.clear()
     leave(place.folder)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # a function may have put anything in their place
+            stream.flush()
     os._exit(0)

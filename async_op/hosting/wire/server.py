@@ -32,6 +32,7 @@ class Server:
         self._host = host
         self._secret = secret
         self._listening: list[asyncio.AbstractServer] = []
+        self._writers: set[asyncio.StreamWriter] = set()
 
     async def listen_unix(self, path: str) -> None:
         """Listen on a Unix socket with this path."""
@@ -45,17 +46,21 @@ class Server:
         return port
 
     def close(self) -> None:
-        """Stop listening; connections that are open stay open."""
+        """Stop listening and hang up, so that feeders see a lost host, whose epoch is run again, and no failed one."""
         for server in self._listening:
             server.close()
+        for writer in self._writers:
+            writer.close()  # replies that were written before are still sent
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         try:
             await asyncio.wait_for(self._check(reader, writer), _HANDSHAKE_SECONDS)
             await self._converse(reader, writer)
         except _GONE:
             pass  # the feeder notices it, too
         finally:
+            self._writers.discard(writer)
             writer.close()
 
     async def _check(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

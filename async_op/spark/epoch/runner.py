@@ -183,8 +183,8 @@ class EpochRunner:
             self.drain(spark)
         elif self._has_news():
             with self._lock:
-                if self._is_closed:
-                    return
+                if self._is_closed or not self._has_news():
+                    return  # a micro-batch has taken the results meanwhile
                 self._begin(spark)
                 self._make_way_for(spark, self.parallelism)
                 self._run_without_input(spark, 0.0)
@@ -242,6 +242,7 @@ class EpochRunner:
     def _end_generation(self, spark: SparkSession) -> None:
         """Store and deliver results since the newest epoch; calls still under way are made again after the restore."""
         is_anybody_there = self._fleet.is_resident and self._fleet.parallelism is not None
+        self._not_before = 0.0  # there is no later epoch for hosts that cannot be polled
         # After a failed epoch, what its hosts hold does not count.
         if is_anybody_there and self._is_clean and self._has_news():
             self._begin(spark)
