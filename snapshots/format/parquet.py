@@ -198,7 +198,7 @@ class ParquetReader:
         with damage_named(self.path, self.file.key_groups):
             start, end = _chunk_span(metadata.row_group(row_group).column(0))
             source = pa.PythonFile(_Pieces([self._read_bytes(start, end)], self.file.bytes), mode="r")
-            parquet = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True)
+            parquet = self._open(source, metadata, verifies=True)
             table = parquet.read_row_group(row_group, columns=[KEY_GROUP], use_threads=False)
             return table.column(0).to_numpy()  # type: ignore[no-any-return]
 
@@ -210,8 +210,13 @@ class ParquetReader:
             source = pa.PythonFile(_Pieces(pieces, self.file.bytes), mode="r")
             for piece in pieces:
                 self._check_digests(piece, row_groups)
-            parquet = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=not self._digests)
+            parquet = self._open(source, metadata, verifies=not self._digests)
             return parquet.read_row_groups(row_groups, use_threads=False).cast(schema)
+
+    def _open(self, source: pa.PythonFile, metadata: pq.FileMetaData, *, verifies: bool) -> pq.ParquetFile:
+        # The bytes are in memory. Reading ahead would call `source` from a thread of Arrow's, which aborts the process
+        # if the interpreter ends at that moment.
+        return pq.ParquetFile(source, metadata=metadata, page_checksum_verification=verifies, pre_buffer=False)
 
     def read_all(self) -> pa.Table:
         """Read the whole file."""

@@ -76,7 +76,7 @@ def test_the_code_of_the_page_runs_with_spark(path: Path, java: None, pytestconf
             capture_output=True,
             text=True,
             check=False,
-            timeout=240,
+            timeout=1000,
         )
 
     assert ended.returncode == 0, ended.stderr[-4000:]

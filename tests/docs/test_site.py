@@ -29,7 +29,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=1000,
     )
     assert ended.returncode == 0, ended.stderr[-4000:]
     return folder

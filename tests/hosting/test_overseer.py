@@ -36,7 +36,7 @@ from tests.hosting.kit import (
 def test_a_failure_between_two_epochs_is_told_to_the_next_one(machine: Machine) -> None:
     address = machine.start(blueprint=Blueprint(capacity=1))
     greeting = hello(timeout=0.0)
-    cut_id, *_ = epoch(connect(address, SECRET), greeting, [rows("a", seconds=0.3), rows("b", action="fail")])
+    cut_id, *_ = epoch(connect(address, SECRET), greeting, [rows("a", seconds=2.0), rows("b", action="fail")])
     with Overseer(GENERATION, SECRET) as overseer:
         overseer.report(0, address)
         wait_until(lambda: overseer.poll()[0].failure is not None)

@@ -60,7 +60,7 @@ def test_an_operator_goes_on_from_epoch_to_epoch(machine: Machine) -> None:
 def test_a_call_outlives_its_epoch_and_is_delivered_with_the_next(machine: Machine) -> None:
     address = machine.start()
 
-    cut_id, outputs, in_flight = epoch(connect(address, SECRET), hello(timeout=0.0), [rows("slow", seconds=0.5)])
+    cut_id, outputs, in_flight = epoch(connect(address, SECRET), hello(timeout=0.0), [rows("slow", seconds=2.0)])
     assert (outputs, in_flight) == ([], ["slow"])
     _, outputs, in_flight = epoch(connect(address, SECRET), hello(1, 2, cut_id=cut_id))
     assert (outputs, in_flight) == ([("slow", 1)], [])
@@ -177,7 +177,7 @@ def test_a_function_that_blocks_the_loop_is_an_error_that_names_the_log(machine:
     feeder.close()
 
     assert lost.value.log == address.log
-    assert "async_invoke" in Path(address.log).read_text()
+    wait_until(lambda: "async_invoke" in Path(address.log).read_text())
     wait_until(lambda: not is_running(hanging))
 
 

@@ -105,11 +105,9 @@ def test_a_feeder_waits_in_steps_that_let_it_show_that_it_lives() -> None:
     with HostThread(Blueprint(), residence()) as host:
         feeder = Feeder(host.channel())
         assert driven(feeder.hello(hello())) is None
-        driven(feeder.feed([rows("a", seconds=0.5)]))
-        steps = sum(1 for _ in feeder.settle())
+        driven(feeder.feed([rows("a", seconds=600.0)]))
+        assert next(feeder.settle()) is None
         feeder.close()
-
-    assert steps > 0
 
 
 def test_a_feeder_whose_epoch_is_over_is_fenced() -> None:
@@ -128,7 +126,7 @@ def test_what_a_host_in_a_task_took_over_is_waited_for_beyond_the_barrier_and_no
     with HostThread(Blueprint(), residence()) as host:
         feeder = Feeder(host.channel())
         assert driven(feeder.hello(hello(timeout=0.0))) is None
-        driven(feeder.feed([rows("slow", seconds=0.5)]))
+        driven(feeder.feed([rows("slow", seconds=2.0)]))
         handle, _ = driven(feeder.cut(say.Cut(1, target=pending))).handle
         feeder.close()
     taken_over = pending.commit([handle])

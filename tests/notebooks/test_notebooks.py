@@ -42,7 +42,7 @@ def execute(path: Path, folder: Path) -> None:
         for path in NOTEBOOKS
     ],
 )
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 # The client of the kernel leaves its sockets to the garbage collector.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_notebook_runs(path: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ SUPPORTED = ("3.11", "3.12", "3.13")
 
 def run(command: Sequence[str | Path], **options: object) -> str:
     """Run a command that has to succeed; return what it wrote to stdout."""
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280, **options)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1000, **options)
     assert ended.returncode == 0, f"{command} failed\n{ended.stdout[-6000:]}\n{ended.stderr[-6000:]}"
     return ended.stdout
 

@@ -97,7 +97,7 @@ def test_the_transform_works_over_connect(tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=1000,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-4000:]

@@ -308,7 +308,7 @@ def test_what_makes_a_drain_fail_ends_the_query(run: Run) -> None:
     run.fail_sink_at = 2
     query = pipeline.start(run.stream(), run.sink, checkpoint_location=run.folder / "checkpoint")
     with pytest.raises(Exception, match="the sink is down"):
-        query.awaitTermination(60)
+        query.awaitTermination(240)
     assert not query.isActive
     assert pipeline.progress()[-1].kind == "batch"
 

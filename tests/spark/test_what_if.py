@@ -95,7 +95,7 @@ def test_rows_of_a_hot_key_wait_for_each_other_and_keep_nobody_else(run: Run) ->
         run.released.touch()
 
     run.sink = release  # type: ignore[method-assign]
-    pipeline = run.run(barrier_timeout=1.0)
+    pipeline = run.run(barrier_timeout=5.0)
 
     assert {user for _, user, _ in run.delivered[1]} == {f"u{n}" for n in range(0, ROWS_PER_FILE, 4)}
     assert pipeline.progress()[0].in_flight == ROWS_PER_FILE * 3 // 4

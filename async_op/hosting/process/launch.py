@@ -58,7 +58,7 @@ class _Start:
         self.log = instructions.place.log
         self._told = pickle.dumps((sys.path, pickle.dumps(instructions)))
         watched = () if instructions.watched is None else (instructions.watched,)
-        with self.log.open("ab") as log:
+        with instructions.place.open_log() as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "async_op.hosting.process"],
                 stdin=subprocess.PIPE,

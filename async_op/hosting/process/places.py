@@ -10,7 +10,7 @@ import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from async_op.hosting.errors import HostUnreachable
 
@@ -18,6 +18,9 @@ PATH_BYTES_MAX = 107
 """The longest path that the kernel accepts for a Unix socket."""
 
 _PREFIX = "keygroups-"
+
+_TRIES_MAX = 100
+"""How often a folder is made again that another host removes at the same moment."""
 
 
 class Place(NamedTuple):
@@ -42,9 +45,21 @@ class Place(NamedTuple):
         """What the host and its function print; each start has a file of its own, so that no host takes another's."""
         return self.folder / f"{self.name}-{self.start}.log"
 
+    def open_log(self) -> BinaryIO:
+        """Open the log for appending; once it is there, no host that ends can remove the folder."""
+        for _ in range(_TRIES_MAX):
+            _make_private(self.folder)
+            with suppress(FileNotFoundError):
+                return self.log.open("ab")
+        raise HostUnreachable(f"{self.folder} is removed again and again")
+
     def try_lock(self) -> int | None:
         """Lock the place; returns a descriptor that holds the lock until closed, or None if another host has it."""
-        held = os.open(self.lock, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            held = os.open(self.lock, os.O_CREAT | os.O_RDWR, 0o600)
+        except FileNotFoundError:  # a host of another run has just swept the folder
+            _make_private(self.folder)
+            return None
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(held).st_ino == self.lock.stat().st_ino:
@@ -82,13 +97,7 @@ def place_of(run_id: str, generation: str, subtask_index: int, parent: str | Non
     place = Place(folder, f"{_digest(generation)}-{subtask_index}", secrets.token_hex(4))
     if len(os.fsencode(place.socket)) > PATH_BYTES_MAX:
         raise HostUnreachable(f"the path of its socket, {place.socket}, is over {PATH_BYTES_MAX} bytes")
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-    except OSError as error:
-        raise HostUnreachable(f"the folder of its socket cannot be made: {error}") from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise HostUnreachable(f"{folder} is open to others")
+    _make_private(folder)
     return place
 
 
@@ -114,6 +123,23 @@ def sweep(folder: Path) -> None:
                     _remove_empty(log)
                 os.close(held)
                 leave(place.folder)
+
+
+def _make_private(folder: Path) -> None:
+    try:
+        found = _made(folder)
+    except OSError as error:
+        raise HostUnreachable(f"the folder of its socket cannot be made: {error}") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise HostUnreachable(f"{folder} is open to others")
+
+
+def _made(folder: Path) -> os.stat_result:
+    for _ in range(_TRIES_MAX):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with suppress(FileNotFoundError):  # a host that has ended removed it in between
+            return folder.lstat()
+    return folder.lstat()
 
 
 def leave(folder: Path) -> None:

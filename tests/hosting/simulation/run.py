@@ -71,6 +71,8 @@ async def _run(scenario: Scenario) -> Cluster:
     else:
         check(False, "the query never ends")
     _check_end(cluster)
+    for attempt, _ in list(cluster.attempts):
+        attempt.cancel()  # Spark ends the tasks of a driver with it
     await asyncio.sleep(2 * LEASE_SECONDS)
     check(not cluster.alive(), f"hosts are left: {[process.address for process in cluster.alive()]}")
     _raise_heard()
