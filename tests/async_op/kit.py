@@ -45,7 +45,7 @@ async def settle() -> None:
 
 async def eventually(condition: Callable[[], object]) -> None:
     """Wait for what another thread does; the limit is only there to end a test that fails."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not condition():
             await asyncio.sleep(0.001)
 

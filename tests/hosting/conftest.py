@@ -10,9 +10,16 @@ from typing import Any
 
 import pytest
 
+from async_op.hosting import overseer
 from async_op.hosting.process.places import place_of
 from async_op.hosting.process.resident import Instructions
 from tests.hosting.kit import GENERATION, SECRET, Blueprint, Machine, is_running, pid_of, residence, wait_until
+
+
+@pytest.fixture(autouse=True)
+def patient_overseers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no host be left out because the machine is busy."""
+    monkeypatch.setattr(overseer, "_ANSWER_SECONDS", 120.0)
 
 
 @pytest.fixture
