@@ -19,27 +19,26 @@ from async_op.spark import AsyncPipeline
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-IDLE_TIMEOUT_SECONDS = 5
+IDLE_TIMEOUT_SECONDS = 10
 LONG_SECONDS = 2 * IDLE_TIMEOUT_SECONDS
 
 
 class Long(AsyncFunction):
     """Outlasts the timeout, whatever else the machine does."""
 
+    def __init__(self, seconds: float = LONG_SECONDS) -> None:
+        self.seconds = seconds
+
     async def async_invoke(self, value: dict[str, Any], ctx: Any) -> list[Any]:
-        await asyncio.sleep(LONG_SECONDS)
+        await asyncio.sleep(self.seconds)
         return [(value["id"],)]
-
-
-def import_everything(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Take the time that a new worker needs, in which it is silent for other reasons."""
-
-    yield from batches
 
 
 @pytest.fixture
 def impatient(spark: SparkSession) -> Iterator[SparkSession]:
-    spark.range(4).mapInArrow(import_everything, "id bigint").collect()
+    # New workers are silent while they start and import, so both are there before: two tasks that run side by side.
+    warm = spark.range(0, 4, 1, 2)
+    assert AsyncDataStream.unordered_wait(warm, Long(2.0), output_schema="id bigint").count() == 4
     settings = {"idleTimeoutSeconds": IDLE_TIMEOUT_SECONDS, "killOnIdleTimeout": True}
     for name, value in settings.items():
         spark.conf.set(f"spark.sql.execution.pyspark.udf.{name}", str(value).lower())

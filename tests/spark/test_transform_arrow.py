@@ -43,11 +43,18 @@ class Sizes(AsyncBatchFunction):
     arrow = True
     max_batch_size = 10
 
+    def __init__(self, together: int) -> None:
+        self.together = together
+
     async def open(self, runtime: Any) -> None:
         self.running = 0
+        self.are_together = asyncio.Event()
 
     async def async_invoke_batch(self, batch: Any, ctx: Any) -> pa.RecordBatch:
         self.running += 1
+        if self.running == self.together:
+            self.are_together.set()
+        await self.are_together.wait()
         await asyncio.sleep(0.01)
         running, self.running = self.running, self.running - 1
         return pa.RecordBatch.from_pydict({"twice": pa.array([running]), "id": pa.array([batch.num_rows])})
@@ -129,7 +136,7 @@ def test_batches_are_cut_and_joined_and_capacity_counts_rows(spark: SparkSession
     before = spark.conf.get(option)
     spark.conf.set(option, arriving)
     try:
-        outputs = AsyncDataStream.ordered_wait(spark.range(0, 95, 1, 1), Sizes(), output_schema=SCHEMA, capacity=39)
+        outputs = AsyncDataStream.ordered_wait(spark.range(0, 95, 1, 1), Sizes(3), output_schema=SCHEMA, capacity=39)
         rows = outputs.collect()
     finally:
         spark.conf.set(option, before)
@@ -138,7 +145,7 @@ def test_batches_are_cut_and_joined_and_capacity_counts_rows(spark: SparkSession
 
 
 def test_a_batch_larger_than_the_capacity_is_alone(spark: SparkSession) -> None:
-    outputs = AsyncDataStream.ordered_wait(spark.range(0, 30, 1, 1), Sizes(), output_schema=SCHEMA, capacity=1)
+    outputs = AsyncDataStream.ordered_wait(spark.range(0, 30, 1, 1), Sizes(1), output_schema=SCHEMA, capacity=1)
     assert [tuple(row) for row in outputs.collect()] == [(10, 1)] * 3
 
 
