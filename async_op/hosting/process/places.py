@@ -45,21 +45,21 @@ class Place(NamedTuple):
         """What the host and its function print; each start has a file of its own, so that no host takes another's."""
         return self.folder / f"{self.name}-{self.start}.log"
 
+    def make_folder(self) -> None:
+        """Make the folder if it is not there; raises `HostUnreachable` if other users could open it."""
+        _make_private(self.folder)
+
     def open_log(self) -> BinaryIO:
         """Open the log for appending; once it is there, no host that ends can remove the folder."""
         for _ in range(_TRIES_MAX):
-            _make_private(self.folder)
+            self.make_folder()
             with suppress(FileNotFoundError):
                 return self.log.open("ab")
         raise HostUnreachable(f"{self.folder} is removed again and again")
 
     def try_lock(self) -> int | None:
         """Lock the place; returns a descriptor that holds the lock until closed, or None if another host has it."""
-        try:
-            held = os.open(self.lock, os.O_CREAT | os.O_RDWR, 0o600)
-        except FileNotFoundError:  # a host of another run has just swept the folder
-            _make_private(self.folder)
-            return None
+        held = os.open(self.lock, os.O_CREAT | os.O_RDWR, 0o600)
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(held).st_ino == self.lock.stat().st_ino:
@@ -97,7 +97,7 @@ def place_of(run_id: str, generation: str, subtask_index: int, parent: str | Non
     place = Place(folder, f"{_digest(generation)}-{subtask_index}", secrets.token_hex(4))
     if len(os.fsencode(place.socket)) > PATH_BYTES_MAX:
         raise HostUnreachable(f"the path of its socket, {place.socket}, is over {PATH_BYTES_MAX} bytes")
-    _make_private(folder)
+    place.make_folder()
     return place
 
 

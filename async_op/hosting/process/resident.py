@@ -97,11 +97,19 @@ def live(instructions: Instructions, ready: Callable[[Address], None]) -> None:
 
 def _lock(place: Place) -> int:
     until, pause = time.monotonic() + _LOCK_SECONDS, threading.Event()
-    while (held := place.try_lock()) is None:
+    while (held := _try_lock(place)) is None:
         if time.monotonic() > until:
             raise HostUnreachable(f"another host holds {place.lock}")
         pause.wait(0.02)
     return held
+
+
+def _try_lock(place: Place) -> int | None:
+    try:
+        return place.try_lock()
+    except FileNotFoundError:  # a host of another run has just swept the folder
+        place.make_folder()
+        return None
 
 
 async def _live(instructions: Instructions, ready: Callable[[Address], None]) -> None:
