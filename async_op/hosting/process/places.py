@@ -136,9 +136,10 @@ def _make_private(folder: Path) -> None:
 
 def _made(folder: Path) -> os.stat_result:
     for _ in range(_TRIES_MAX):
-        folder.mkdir(mode=0o700, exist_ok=True)
-        with suppress(FileNotFoundError):  # a host that has ended removed it in between
+        with suppress(FileNotFoundError, FileExistsError):  # a host that has ended removed it in between
+            folder.mkdir(mode=0o700, exist_ok=True)
             return folder.lstat()
+    folder.mkdir(mode=0o700, exist_ok=True)
     return folder.lstat()
 
 
