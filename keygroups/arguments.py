@@ -91,17 +91,19 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise ConfigError(name, value, f"use one of {', '.join(choices)}")
 
 
-def check_callable(name: str, value: object, *, reason: str) -> None:
-    """Check that a value is callable and not asynchronous, for callbacks that nobody awaits.
+def check_callable(name: str, value: object, *, reason: str, awaited: bool = False) -> None:
+    """Check that a value is callable, and a coroutine function only if somebody awaits it.
 
     Raises
     ------
     ConfigError
-        The value is not callable, or it is a coroutine function.
+        The value is not callable, is an async generator, or is a coroutine function that nobody awaits.
     """
     if not callable(value):
         raise ConfigError(name, value, f"pass a callable, not {_kind(value)}; {reason}")
-    if is_asynchronous(value):
+    if awaited and inspect.isasyncgenfunction(run_by(value)):
+        raise ConfigError(name, value, f"nobody iterates over it, so use `await` in place of `yield`; {reason}")
+    if not awaited and is_asynchronous(value):
         raise ConfigError(name, value, f"it is called without `await`, so use `def` in place of `async def`; {reason}")
 
 

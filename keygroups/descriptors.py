@@ -1,14 +1,15 @@
-"""Declarations of keyed state: name, kind and, optionally, Arrow type and time to live."""
+"""Declarations of state: name, kind and, optionally, Arrow type and, with keys, time to live."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
-from keygroups.arguments import check_callable
+from keygroups.arguments import check_callable, check_choice
 from keygroups.errors import ConfigError
-from keygroups.names import STATE_NAME
+from keygroups.names import OPERATOR_STATE_NAME, STATE_NAME
+from keygroups.representation import fields_repr
 from keygroups.ttl import StateTtl, Ttl, ttl_of
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class ValueState(_Declaration):
     default: object = None
     ttl: Ttl = None
 
+    __repr__ = fields_repr
+
 
 @dataclass(frozen=True, slots=True)
 class ListState(_Declaration):
@@ -117,6 +120,8 @@ class ListState(_Declaration):
     name: str
     type: pa.DataType | None = None
     ttl: Ttl = None
+
+    __repr__ = fields_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +158,8 @@ class MapState(_Declaration):
     name: str
     type: pa.DataType | None = None
     ttl: Ttl = None
+
+    __repr__ = fields_repr
 
     @property
     def value_type(self) -> pa.DataType | None:
@@ -199,6 +206,8 @@ class ReducingState(_Declaration):
     type: pa.DataType | None = None
     ttl: Ttl = None
 
+    __repr__ = fields_repr
+
 
 @dataclass(frozen=True, slots=True)
 class AggregatingState(_Declaration):
@@ -242,6 +251,98 @@ class AggregatingState(_Declaration):
     type: pa.DataType | None = None
     ttl: Ttl = None
 
+    __repr__ = fields_repr
+
 
 StateDescriptor: TypeAlias = ValueState | ListState | MapState | ReducingState | AggregatingState
 """The declaration of a keyed state of any kind."""
+
+ListMode = Literal["split", "union"]
+"""How a rescale deals out the items of an `OperatorListState`."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorListState:
+    """A list of items that belongs to a subtask and not to a key, such as the partitions that it reads.
+
+    Parameters
+    ----------
+    name : str
+        Unique among all states of a function; it becomes part of a file name.
+    type : pyarrow.DataType, optional
+        The type that each item must fit. Items are stored as msgpack, with or without it.
+    mode : {"split", "union"}
+        What a restore does. "split": each subtask gets its items back; a rescale deals them out evenly. "union": every
+        subtask gets to see all items, and keeps those that "split" would give it.
+
+    Raises
+    ------
+    ConfigError
+        The name cannot be part of a file name, or another argument is invalid.
+
+    Examples
+    --------
+    >>> OperatorListState("offsets").mode
+    'split'
+    """
+
+    kind: ClassVar[str] = "list"
+
+    name: str
+    type: pa.DataType | None = None
+    mode: ListMode = "split"
+
+    def __post_init__(self) -> None:
+        OPERATOR_STATE_NAME.check("name", self.name)
+        if self.type is not None:
+            _check_type(self.type)
+        check_choice("mode", self.mode, get_args(ListMode))
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorMapState:
+    """A mapping of which every subtask has the same copy, such as rules; written in `open` only.
+
+    Parameters
+    ----------
+    name : str
+        Unique among all states of a function; it becomes part of a file name.
+    type : pyarrow.DataType, optional
+        The type that each value must fit, or `pa.map_(key, value)` for the keys as well. Entries are stored as msgpack,
+        with or without it.
+
+    Raises
+    ------
+    ConfigError
+        The name cannot be part of a file name, or the type is invalid.
+
+    Examples
+    --------
+    >>> OperatorMapState("rules").mode
+    'broadcast'
+    """
+
+    kind: ClassVar[str] = "map"
+    mode: ClassVar[Literal["broadcast"]] = "broadcast"
+
+    name: str
+    type: pa.DataType | None = None
+
+    def __post_init__(self) -> None:
+        OPERATOR_STATE_NAME.check("name", self.name)
+        if self.type is not None:
+            _check_type(self.type)
+
+    @property
+    def value_type(self) -> pa.DataType | None:
+        """The Arrow type that each value must fit; None if values of any type are allowed."""
+        return getattr(self.type, "item_type", self.type)
+
+    @property
+    def key_type(self) -> pa.DataType | None:
+        """The Arrow type that each key must fit; None if keys of any type are allowed."""
+        return getattr(self.type, "key_type", None)
+
+
+OperatorStateDescriptor: TypeAlias = OperatorListState | OperatorMapState
+"""The declaration of a state without a key."""

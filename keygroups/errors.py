@@ -151,3 +151,20 @@ class SparkNotInstalled(KeyGroupsError, ImportError):
             f"this part of the library needs {package}, which is not installed: pip install 'keygroups[spark]', "
             "or the PySpark of the release that your cluster runs"
         )
+
+
+class PackageNotInstalled(KeyGroupsError, ImportError):
+    """A method needs a package that is not installed.
+
+    Attributes
+    ----------
+    package : str
+        The missing package.
+    method : str
+        The method that needs it.
+    """
+
+    def __init__(self, package: str, method: str) -> None:
+        self.package = package
+        self.method = method
+        super().__init__(f"{method} needs {package}, which is not installed: pip install {package}")

@@ -67,6 +67,13 @@ OPERATOR_STATE_NAME = NameRule(
 )
 """The name of an operator state. It is part of a file name, so it must be neither a path nor a glob pattern."""
 
+STEP_NAME = NameRule(
+    re.compile("[A-Za-z0-9_][A-Za-z0-9_-]*"),
+    64,
+    "use letters, digits, '_' and '-', at most 64 of them, and no '-' first",
+)
+"""The name of a step of a job. It has no dot, so in `step.state` the first dot ends it."""
+
 OPERATOR_ID = NameRule(
     re.compile("[A-Za-z0-9_][A-Za-z0-9_.-]*"), 255, "use letters, digits, '_', '.' and '-', at most 255 of them"
 )
@@ -78,3 +85,26 @@ DATA_PATH = NameRule(
     "a data file lies below data/ in the operator's folder: no part of its path is '.', '..' or empty",
 )
 """The path of a data file, relative to the folder of its operator."""
+
+
+def in_step(step: str, name: str) -> str:
+    """Return the name that a state of a step has in a job's snapshot.
+
+    Examples
+    --------
+    >>> in_step("enrich", "visits")
+    'enrich.visits'
+    """
+    return f"{step}.{name}"
+
+
+def split_step(name: str) -> tuple[str, str]:
+    """Return the step and the state of a name in a job's snapshot.
+
+    Examples
+    --------
+    >>> split_step("source.topic.offsets")
+    ('source', 'topic.offsets')
+    """
+    step, _, state = name.partition(".")
+    return step, state

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from keygroups.ranges import KeyGroupRange, check_parallelism, range_of, subtask_of
+from keygroups.representation import fields_repr, html_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,16 @@ class RescalePlan:
     new_parallelism: int
     max_parallelism: int
     moves: tuple[Move, ...]
+
+    __repr__ = fields_repr
+
+    def _repr_html_(self) -> str:
+        title = f"from parallelism {self.old_parallelism} to {self.new_parallelism}, {self.max_parallelism} key groups"
+        rows = [
+            (move.source_subtask, move.target_subtask, move.key_groups.start, move.key_groups.end)
+            for move in self.moves
+        ]
+        return html_table(title, ("from subtask", "to subtask", "first", "last"), rows)
 
     @property
     def moved_key_groups(self) -> int:

@@ -1,4 +1,4 @@
-"""Key groups and subtasks as Spark columns, computed in the JVM."""
+"""Key groups and subtasks as Spark columns."""
 
 from __future__ import annotations
 

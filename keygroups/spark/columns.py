@@ -1,16 +1,22 @@
-"""Key groups and subtasks as Spark columns, computed in the JVM."""
+"""Key groups and subtasks as Spark columns: computed in the JVM, or for Flink's hash in Python."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
 
 from keygroups.errors import ConfigError, NullKey, SparkNotInstalled, UnsupportedKey
+from keygroups.hashes.flink import NAME as FLINK
 from keygroups.hashes.xxhash64 import NAME
+from keygroups.hashing import key_groups_of, key_hasher
 from keygroups.ranges import check_max_parallelism, check_parallelism
 
 try:
     from pyspark.sql import Column
     from pyspark.sql import functions as F
+    from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.types import DataType, DecimalType
 except ModuleNotFoundError as missing:
     raise SparkNotInstalled(missing.name or "pyspark") from missing
@@ -21,18 +27,21 @@ KeyColumns = Column | str | Sequence[Column | str]
 _NARROW_INTEGERS = ("tinyint", "smallint", "int")
 _FLOAT = "float"
 _SAME_IN_PYTHON = ("bigint", "double", "string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")
+_SAME_IN_FLINK = ("bigint", "double", "string", "boolean")
+_SUPPORTED_IN_FLINK = (*_NARROW_INTEGERS, _FLOAT, *_SAME_IN_FLINK)
 _SUPPORTED = (*_NARROW_INTEGERS, _FLOAT, *_SAME_IN_PYTHON, "decimal")
 _DECIMAL = r"^decimal\("
 _DECIMAL_OF_64_BITS = r"^decimal\(([1-9]|1[0-8]),"
 _UNSUPPORTED = str(UnsupportedKey("%s", NAME, ", ".join(_SUPPORTED)))
 
 
-def key_group_column(column: KeyColumns, max_parallelism: int) -> Column:
-    """Return the key group of each row, equal to ``key_group_of`` with ``"xxhash64"``.
+def key_group_column(column: KeyColumns, max_parallelism: int, hash: str = NAME) -> Column:
+    """Return the key group of each row, equal to ``key_groups_of`` for the same column.
 
     A row with a null key fails the query. So does a key column with a type other than integer, float, double,
     decimal, string (uncollated), binary, boolean, date or timestamp. For the fields of a struct, name each field
-    as a key column (``["pair.a", "pair.b"]``).
+    as a key column (``["pair.a", "pair.b"]``). With ``"flink"`` there are fewer types, int and bigint are different
+    keys, as in Flink, and Python workers compute the hash.
 
     Parameters
     ----------
@@ -40,6 +49,8 @@ def key_group_column(column: KeyColumns, max_parallelism: int) -> Column:
         The key column or columns.
     max_parallelism : int
         The number of key groups.
+    hash : {"xxhash64", "flink"}
+        The hash.
 
     Returns
     -------
@@ -49,19 +60,22 @@ def key_group_column(column: KeyColumns, max_parallelism: int) -> Column:
     Raises
     ------
     ConfigError
-        There is no key column, or ``0 < max_parallelism <= 32768`` does not hold.
+        There is no key column or no such hash, or ``0 < max_parallelism <= 32768`` does not hold.
 
     Examples
     --------
     >>> routed = df.withColumn("key_group", key_group_column("user", 128))  # doctest: +SKIP
     """
     check_max_parallelism(max_parallelism)
+    key_hasher(hash)
     keys = _columns(column)
+    if hash == FLINK:
+        return _flink_key_groups(max_parallelism)(*keys)
     hashes = F.xxhash64(*[form for key in keys for form in _forms(key)])
     return _checked(keys, F.pmod(hashes, F.lit(max_parallelism)).cast("int"))
 
 
-def subtask_column(column: KeyColumns, parallelism: int, max_parallelism: int) -> Column:
+def subtask_column(column: KeyColumns, parallelism: int, max_parallelism: int, hash: str = NAME) -> Column:
     """Return the subtask of each row, for ``DataFrame.repartitionById``.
 
     Parameters
@@ -72,6 +86,8 @@ def subtask_column(column: KeyColumns, parallelism: int, max_parallelism: int) -
         The number of subtasks.
     max_parallelism : int
         The number of key groups.
+    hash : {"xxhash64", "flink"}
+        The hash.
 
     Returns
     -------
@@ -81,22 +97,23 @@ def subtask_column(column: KeyColumns, parallelism: int, max_parallelism: int) -
     Raises
     ------
     ConfigError
-        There is no key column, or ``0 < parallelism <= max_parallelism <= 32768`` does not hold.
+        There is no key column or no such hash, or ``0 < parallelism <= max_parallelism <= 32768`` does not hold.
 
     Examples
     --------
     >>> routed = df.repartitionById(4, subtask_column("user", 4, 128))  # doctest: +SKIP
     """
     check_parallelism(parallelism, max_parallelism)
-    group = key_group_column(column, max_parallelism)
+    group = key_group_column(column, max_parallelism, hash)
     return F.call_function("div", group * parallelism, F.lit(max_parallelism)).cast("int")
 
 
-def hashed_type(kind: DataType, column: str) -> str:
+def hashed_type(kind: DataType, column: str, hash: str = NAME) -> str:
     """Return the DDL name of the type as which a key column is hashed.
 
     Columns with the same hashed type have the same key groups for the same keys. Integers of any width are hashed as
-    ``bigint`` and floats as ``double``; for decimals only the scale matters.
+    ``bigint`` and floats as ``double``; for decimals only the scale matters. A pipeline casts its keys to these types
+    for Flink's hash, too, because rows reach the function as Python values.
 
     Raises
     ------
@@ -110,14 +127,15 @@ def hashed_type(kind: DataType, column: str) -> str:
     ('bigint', 'decimal(38,2)')
     """
     name = kind.simpleString()
-    if isinstance(kind, DecimalType):
+    same, supported = (_SAME_IN_FLINK, _SUPPORTED_IN_FLINK) if hash == FLINK else (_SAME_IN_PYTHON, _SUPPORTED)
+    if isinstance(kind, DecimalType) and hash != FLINK:
         return f"decimal(38,{kind.scale})"
     if name in _NARROW_INTEGERS:
         return "bigint"
     if name == _FLOAT:
         return "double"
-    if name not in _SAME_IN_PYTHON:
-        raise UnsupportedKey(f"{name} (column {column!r})", NAME, ", ".join(_SUPPORTED))
+    if name not in same:
+        raise UnsupportedKey(f"{name} (column {column!r})", hash, ", ".join(supported))
     return name
 
 
@@ -126,6 +144,16 @@ def _columns(column: KeyColumns) -> list[Column]:
     if not several:
         raise ConfigError("column", column, "name at least one key column")
     return [F.col(key) if isinstance(key, str) else key for key in several]
+
+
+def _flink_key_groups(max_parallelism: int) -> Callable[..., Column]:
+    def key_groups(*keys: pa.Array) -> pa.Array:
+        columns = keys[0] if len(keys) == 1 else pa.StructArray.from_arrays(keys, [f"_{n}" for n in range(len(keys))])
+        return pa.array(key_groups_of(columns, max_parallelism, FLINK))
+
+    wrap: Any = arrow_udf  # its overloads know no functions of any number of arrays
+    as_column: Callable[..., Column] = wrap(key_groups, "int")
+    return as_column
 
 
 def _forms(key: Column) -> list[Column]:

@@ -1,15 +1,24 @@
-"""Keyed state: the backend protocol, the backends in memory and on disk, and what one invocation sees of state."""
+"""State: the backends in memory and on disk, what one invocation sees of them, and state without a key."""
 
 from __future__ import annotations
 
 from keygroups.state.backend import MISSING, EntriesStateTable, KeyedStateBackend, StateCut, StateTable
 from keygroups.state.collections import Entries, SharedList, entries_of, entry_of
 from keygroups.state.disk import DiskBackend, DiskStateBackend
-from keygroups.state.errors import StateAccessOutsideInvocation, StateNotDeclared, StateOfAnotherThread, WrongStateKind
+from keygroups.state.errors import (
+    OperatorMapIsFinal,
+    OperatorStateNotDeclared,
+    OperatorStateOfAnotherThread,
+    StateAccessOutsideInvocation,
+    StateNotDeclared,
+    StateOfAnotherThread,
+    WrongStateKind,
+)
 from keygroups.state.group import ENTRY_KINDS, KeyGroupContent, LazyGroup, StateRows, TakeRows
 from keygroups.state.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, ValueHandle
 from keygroups.state.identity import TypedKey, identity_of, original_of
 from keygroups.state.memory import MemoryBackend, MemoryGroup
+from keygroups.state.operator import OperatorListHandle, OperatorMapHandle, OperatorStates
 from keygroups.state.transaction import Transaction
 from keygroups.state.ttl import HOLE, Expiring
 
@@ -30,6 +39,12 @@ __all__ = [
     "MapHandle",
     "MemoryBackend",
     "MemoryGroup",
+    "OperatorListHandle",
+    "OperatorMapHandle",
+    "OperatorMapIsFinal",
+    "OperatorStateNotDeclared",
+    "OperatorStateOfAnotherThread",
+    "OperatorStates",
     "ReducingHandle",
     "SharedList",
     "StateAccessOutsideInvocation",
