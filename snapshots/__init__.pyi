@@ -7,22 +7,27 @@ from .errors import (
     CommitConflict,
     CommitOutcomeUnknown,
     DuplicateKey,
-    FilesystemNotInstalled,
     FolderMoved,
     IncompatibleSnapshot,
     IncompleteSnapshot,
     ManifestMissing,
-    PathObstructed,
     SnapshotCorrupted,
     SnapshotExists,
     SnapshotNotFound,
+    UnequalCopies,
+    WriterFenced,
+    WrongStep,
+)
+from .filesystem.errors import (
+    FilesystemNotInstalled,
+    PathObstructed,
     StorageRefused,
     StorageUnavailable,
     UnsafeFilesystem,
     UnsupportedFilesystem,
-    WriterFenced,
 )
 from .format.subtask import InFlightElement, OperatorStateCut, SubtaskSnapshot
+from .restore.outputs import StoredOutputs
 from .restore.share import SubtaskRestore
 from .restore.snapshot import Snapshot
 from .store import SnapshotStore
@@ -54,11 +59,14 @@ __all__ = [
     "SnapshotStore",
     "StorageRefused",
     "StorageUnavailable",
+    "StoredOutputs",
     "SubtaskHandle",
     "SubtaskRestore",
     "SubtaskSnapshot",
+    "UnequalCopies",
     "UnsafeFilesystem",
     "UnsupportedFilesystem",
     "VerifyReport",
     "WriterFenced",
+    "WrongStep",
 ]

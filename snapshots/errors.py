@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keygroups.errors import KeyGroupsError
+from keygroups.errors import ConfigError, KeyGroupsError
 from keygroups.ranges import KeyGroupRange
 
 
@@ -12,22 +12,22 @@ class SnapshotNotFound(KeyGroupsError, FileNotFoundError):
     Attributes
     ----------
     uri : str
-        The operator's folder.
+        The folder.
     version : int or None
         The requested version; None for the newest.
     nearby : tuple of str
         Nearby folders that have snapshots.
     """
 
-    def __init__(self, uri: str, version: int | None = None, nearby: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, uri: str, version: int | None = None, nearby: tuple[str, ...] = (), advice: str | None = None
+    ) -> None:
         self.uri = uri
         self.version = version
         self.nearby = nearby
         wanted = "no snapshot" if version is None else f"no snapshot of version {version}"
-        around = f" and list its manifests; there are snapshots in {', '.join(nearby)}" if nearby else ""
-        super().__init__(
-            f"{wanted} in {uri}; check the URI (it names one operator's folder){around or ' and list its manifests'}"
-        )
+        look = "check the URI (it names one operator's folder)" if version is None else "retention may have removed it"
+        super().__init__(f"{wanted} in {uri}{advice or f'; {look}, and see what there is: `keygroups inspect {uri}`'}")
 
 
 class SnapshotCorrupted(KeyGroupsError):
@@ -125,6 +125,27 @@ class FolderMoved(IncompatibleSnapshot):
         )
 
 
+class WrongStep(ConfigError):
+    """A snapshot of a job was used without a step, or with one that it does not have; or a plain one with a step.
+
+    Attributes
+    ----------
+    step_names : tuple of str
+        The steps of the snapshot; none if it is of one operator.
+    """
+
+    def __init__(self, step: str | None, step_names: tuple[str, ...]) -> None:
+        self.step_names = step_names
+        there = ", ".join(step_names)
+        if not step_names:
+            reason = "the snapshot is of one operator and has no steps: leave it out"
+        elif step is None:
+            reason = f"the snapshot is of a job: name one of its steps {there}"
+        else:
+            reason = f"the job has no such step: name one of {there}"
+        super().__init__("step", step, reason)
+
+
 class IncompleteSnapshot(KeyGroupsError, ValueError):
     """The parts given to a commit do not make a whole snapshot.
 
@@ -137,6 +158,28 @@ class IncompleteSnapshot(KeyGroupsError, ValueError):
     def __init__(self, problem: str) -> None:
         self.problem = problem
         super().__init__(f"{problem}; nothing was committed: commit exactly one part of every subtask of one run")
+
+
+class UnequalCopies(IncompleteSnapshot):
+    """Two subtasks hold different copies of a broadcast operator state.
+
+    Attributes
+    ----------
+    state : str
+        The name of the state.
+    subtasks : tuple of int
+        The first two subtasks that differ.
+    """
+
+    def __init__(self, state: str, subtasks: tuple[int, int]) -> None:
+        self.state = state
+        self.subtasks = subtasks
+        one, other = subtasks
+        self.problem: str = f"subtasks {one} and {other} hold different copies of operator state {state!r}"
+        super(IncompleteSnapshot, self).__init__(
+            f"{self.problem}; nothing was committed: in `open`, write the same entries in every subtask, such as only "
+            "while `runtime.restored` is false, or use an OperatorListState for what may differ"
+        )
 
 
 class DuplicateKey(KeyGroupsError, ValueError):
@@ -242,121 +285,4 @@ class WriterFenced(KeyGroupsError):
         super().__init__(
             f"{uri} is already at version {newest}, so this writer, which would write version {version}, is stale; "
             "stop it: another coordinator owns the operator"
-        )
-
-
-class UnsupportedFilesystem(KeyGroupsError, ValueError):
-    """Snapshots cannot be committed safely on this kind of filesystem.
-
-    Attributes
-    ----------
-    protocol : str
-        The protocol of the URI.
-    """
-
-    def __init__(self, protocol: str) -> None:
-        self.protocol = protocol
-        super().__init__(
-            f"snapshots on {protocol}:// are not supported, because no atomic way to create a file is known there; "
-            "use a local or shared POSIX path (file://), s3://, gs://, abfs://, or memory:// in tests"
-        )
-
-
-class FilesystemNotInstalled(KeyGroupsError):
-    """The package of a filesystem is missing.
-
-    Attributes
-    ----------
-    protocol : str
-        The protocol of the URI.
-    extra : str
-        The extra of this project that installs the package.
-    """
-
-    def __init__(self, protocol: str, extra: str) -> None:
-        self.protocol = protocol
-        self.extra = extra
-        super().__init__(f"{protocol}:// needs a package that is not installed: pip install 'keygroups[{extra}]'")
-
-
-class UnsafeFilesystem(KeyGroupsError):
-    """The storage overwrites files instead of refusing to create them, so two writers could commit the same version.
-
-    Attributes
-    ----------
-    uri : str
-        The operator's folder.
-    found : str
-        What the trial showed.
-    """
-
-    def __init__(self, uri: str, found: str) -> None:
-        self.uri = uri
-        self.found = found
-        super().__init__(
-            f"snapshots cannot be committed safely to {uri}: {found}; nothing was committed: use a storage with "
-            "conditional writes (S3 of AWS, or a release of your object store with `If-None-Match: *`), "
-            "or a POSIX filesystem with hard links"
-        )
-
-
-class StorageRefused(KeyGroupsError, PermissionError):
-    """The storage does not let this process read or write, for instance because a folder is read-only.
-
-    Attributes
-    ----------
-    uri : str
-        The operator's folder.
-    path : str
-        The requested path.
-    reason : str
-        The storage's own message.
-    """
-
-    def __init__(self, uri: str, path: str, reason: str) -> None:
-        self.uri = uri
-        self.path = path
-        self.reason = reason
-        super().__init__(
-            f"the storage refused access to {path} ({reason}): let this process read and write in {uri}, "
-            "or keep snapshots in a folder where it may"
-        )
-
-
-class PathObstructed(KeyGroupsError, OSError):
-    """There is a folder in the place of a file, or a file in the place of a folder.
-
-    Attributes
-    ----------
-    path : str
-        The requested path.
-    reason : str
-        The storage's own message.
-    """
-
-    def __init__(self, path: str, reason: str) -> None:
-        self.path = path
-        self.reason = reason
-        super().__init__(
-            f"something else is in the place of {path} ({reason}); look at it, move it away, and check the URI, "
-            "which names a folder"
-        )
-
-
-class StorageUnavailable(KeyGroupsError, OSError):
-    """The storage did not answer, after all attempts of its client.
-
-    Attributes
-    ----------
-    path : str
-        The requested path.
-    reason : str
-        The client's own message.
-    """
-
-    def __init__(self, path: str, reason: str) -> None:
-        self.path = path
-        self.reason = reason
-        super().__init__(
-            f"the storage did not answer for {path} ({reason}); check network and credentials, and try again"
         )

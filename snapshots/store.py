@@ -10,8 +10,8 @@ from keygroups.descriptors import StateDescriptor
 from keygroups.names import OPERATOR_ID
 from keygroups.ttl import wall_time
 from snapshots.commit.claim import Claim, take_over
-from snapshots.commit.pending import PendingSnapshot
-from snapshots.filesystem import Folder, check_uri, open_folder
+from snapshots.commit.pending import PendingSnapshot, write_and_commit
+from snapshots.filesystem import Folder, divided, open_folder
 from snapshots.format.subtask import SubtaskSnapshot
 from snapshots.observing import observed_rescale
 from snapshots.restore.snapshot import Snapshot, newest_snapshot
@@ -63,10 +63,9 @@ class SnapshotStore:
 
     @classmethod
     def at(cls, uri: str | PathLike[str], *, storage_options: dict[str, Any] | None = None) -> SnapshotStore:
-        """Open the store in the operator's folder `uri`."""
-        check_uri(str(uri))
-        root, slash, operator_id = str(uri).rstrip("/").rpartition("/")
-        return cls(f"{root}{slash}" or ".", operator_id, storage_options=storage_options)
+        """Open the store in the operator's folder `uri`, as the command line does: `at("a/b")` is `("a", "b")`."""
+        above, operator_id = divided(str(uri))
+        return cls(above, operator_id, storage_options=storage_options)
 
     @classmethod
     def on(cls, folder: Folder) -> SnapshotStore:
@@ -76,32 +75,36 @@ class SnapshotStore:
         return store
 
     def _use(self, folder: Folder) -> None:
-        self._folder = folder
+        self.folder: Folder = folder
         self.operator_id: str = folder.operator_id
+
+    def __repr__(self) -> str:
+        return f"SnapshotStore.at({self.uri!r})"
 
     @property
     def uri(self) -> str:
         """The URI of the operator's folder."""
-        return self._folder.uri
+        return self.folder.uri
 
     def write(
-        self, subtask_snapshots: Iterable[SubtaskSnapshot], *, source_position: dict[str, Any] | None = None
+        self,
+        subtask_snapshots: Iterable[SubtaskSnapshot] | Mapping[str, Iterable[SubtaskSnapshot]],
+        *,
+        source_position: dict[str, Any] | None = None,
     ) -> Snapshot:
-        """Write and commit the parts of all subtasks.
+        """Write and commit the parts of all subtasks; for a job, a dict of the parts of each step by its name.
 
         Raises
         ------
         IncompleteSnapshot, CommitConflict, CommitOutcomeUnknown, UnstorableValue
             Nothing was committed, unless the outcome is unknown.
         """
-        pending = self.begin()
-        handles = [pending.write_subtask(snapshot) for snapshot in subtask_snapshots]
-        return pending.commit(handles, source_position=source_position)
+        return write_and_commit(self.begin(), subtask_snapshots, source_position)
 
     def begin(self) -> PendingSnapshot:
         """Begin a snapshot on top of the newest one; workers write its parts, and `commit` makes it visible."""
         latest = self.latest()
-        return PendingSnapshot(self._folder, self.operator_id, None if latest is None else latest.manifest)
+        return PendingSnapshot(self.folder, self.operator_id, None if latest is None else latest.manifest)
 
     def claim(
         self,
@@ -144,15 +147,15 @@ class SnapshotStore:
         >>> claim.snapshot.version, claim.begin().version
         (1, 2)
         """
-        return take_over(self._folder, parallelism, max_parallelism, hash, accept_loss=accept_loss)
+        return take_over(self.folder, parallelism, max_parallelism, hash, accept_loss=accept_loss)
 
     def versions(self) -> list[int]:
         """Return the committed versions, ascending."""
-        return committed_versions(self._folder)
+        return committed_versions(self.folder)
 
     def newest_version(self) -> int:
         """Return the newest version, or 0 if there is none, without reading its manifest or listing all versions."""
-        return newest_version(self._folder) or 0
+        return newest_version(self.folder) or 0
 
     def latest(self) -> Snapshot | None:
         """Return the newest snapshot, or None if there is none yet.
@@ -164,9 +167,9 @@ class SnapshotStore:
         ManifestMissing, SnapshotCorrupted
             A newer snapshot existed but its manifest is missing, or the manifest is damaged.
         """
-        newest = newest_snapshot(self._folder)
+        newest = newest_snapshot(self.folder)
         if newest is None:
-            explain_empty(self._folder)
+            explain_empty(self.folder)
         return newest
 
     def load(self, version: int | None = None) -> Snapshot:
@@ -180,10 +183,10 @@ class SnapshotStore:
             The manifest is damaged.
         """
         if version is not None:
-            return Snapshot(self._folder, load_manifest(self._folder, version))
-        newest = newest_snapshot(self._folder)
+            return Snapshot(self.folder, load_manifest(self.folder, version))
+        newest = newest_snapshot(self.folder)
         if newest is None:
-            raise not_found(self._folder)
+            raise not_found(self.folder)
         return newest
 
     def repartition(
@@ -286,7 +289,7 @@ class SnapshotStore:
         >>> store.bootstrap({ValueState("visits"): [("ann", 2), ("bob", 1)]}, parallelism=2).version
         1
         """
-        return bootstrap(self._folder, self.operator_id, states, parallelism, max_parallelism, hash, source_position)
+        return bootstrap(self.folder, self.operator_id, states, parallelism, max_parallelism, hash, source_position)
 
     def edit(self) -> Editor:
         """Return an editor that changes the states of the newest snapshot by hand.
@@ -295,9 +298,8 @@ class SnapshotStore:
         ------
         SnapshotNotFound
             There is no snapshot yet.
-
         """
-        return Editor(self._folder, self.load().manifest)
+        return Editor(self.folder, self.load().manifest)
 
     def copy_to(self, other: SnapshotStore, version: int | None = None) -> Snapshot:
         """Copy a snapshot, by default the newest, into the empty store of another operator.
@@ -312,7 +314,7 @@ class SnapshotStore:
         SnapshotExists
             The other store is not empty.
         """
-        return copy_snapshot(self.load(version), other._folder)
+        return copy_snapshot(self.load(version), other.folder)
 
     def compact(self) -> Snapshot:
         """Fold the deltas of the newest snapshot into its base files, and commit the result as the next version.
@@ -329,7 +331,7 @@ class SnapshotStore:
         CommitConflict
             Another writer committed in the meantime.
         """
-        return compact(self._folder, self.load(), wall_time())
+        return compact(self.folder, self.load(), wall_time())
 
     def verify(self, version: int | None = None, *, progress: Progress | None = None) -> VerifyReport:
         """Read every file of a snapshot, by default the newest, and compare it with the manifest.
@@ -346,7 +348,7 @@ class SnapshotStore:
         SnapshotNotFound
             There is no such version.
         """
-        return verify_version(self._folder, version, progress)
+        return verify_version(self.folder, version, progress)
 
     def pin(self, version: int) -> None:
         """Protect a version from garbage collection until it is unpinned.
@@ -356,15 +358,15 @@ class SnapshotStore:
         SnapshotNotFound
             There is no such version, or it is expiring.
         """
-        Pins(self._folder).add(version)
+        Pins(self.folder).add(version)
 
     def unpin(self, version: int) -> None:
         """Allow garbage collection to remove a version again; has no effect if it is not pinned."""
-        Pins(self._folder).remove(version)
+        Pins(self.folder).remove(version)
 
     def pinned(self) -> list[int]:
         """Return the pinned versions, ascending."""
-        return Pins(self._folder).versions()
+        return Pins(self.folder).versions()
 
     def collect_garbage(
         self, *, keep_last: int = KEEP_LAST, min_age: float = MIN_AGE_SECONDS, dry_run: bool = True
@@ -393,4 +395,4 @@ class SnapshotStore:
             SnapshotCorrupted, IncompatibleSnapshot
             A remaining version cannot be read, so its files are unknown; nothing was removed.
         """
-        return collect_garbage(self._folder, keep_last=keep_last, min_age=min_age, dry_run=dry_run)
+        return collect_garbage(self.folder, keep_last=keep_last, min_age=min_age, dry_run=dry_run)

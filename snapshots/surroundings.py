@@ -16,12 +16,23 @@ _log = logging.getLogger(__name__)
 
 
 def not_found(folder: Folder) -> SnapshotNotFound:
-    """Return the error for a folder without a snapshot; it names nearby folders with snapshots."""
+    """Return the error for a folder without a snapshot: it says what the folder is, and names those with snapshots."""
     parent = folder.parent
     if parent is not None and _is_operator(parent):
-        return SnapshotNotFound(folder.uri, nearby=(parent.uri,))
+        return _error(folder, (parent.uri,), f", which is a part of the folder of an operator: name {parent.uri}")
     below = _operators_in(folder)
-    return SnapshotNotFound(folder.uri, nearby=below or neighbours(folder))
+    if below:
+        advice = f", which is the folder above those of operators: name one of {', '.join(below)}"
+        return _error(folder, below, f"{advice}, or list them with `keygroups ls {folder.uri}`")
+    what = "which has files of something else" if _names(folder, "") else "which is empty or absent"
+    around = neighbours(folder)
+    if not around:
+        return _error(folder, (), f", {what}: check the URI, which names one operator's folder")
+    return _error(folder, around, f", {what}: check the URI; there are snapshots in {', '.join(around)}")
+
+
+def _error(folder: Folder, nearby: tuple[str, ...], advice: str) -> SnapshotNotFound:
+    return SnapshotNotFound(folder.uri, nearby=nearby, advice=advice)
 
 
 def explain_empty(folder: Folder) -> None:
@@ -41,7 +52,7 @@ def explain_empty(folder: Folder) -> None:
             f"is the folder of operator {operator_id!r} itself, where no other has its own: "
             f"open SnapshotStore({above!r}, {operator_id!r}), or SnapshotStore.at({parent.uri!r})",
         )
-    others = neighbours(folder)
+    others = _operators_in(folder) or neighbours(folder)
     if others:
         _log.warning(
             "%s has no snapshot, so its operator begins empty; there are snapshots in %s: "

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import logging
 
-from snapshots.errors import FolderMoved, ManifestMissing, PathObstructed, SnapshotCorrupted, SnapshotNotFound
+from snapshots.errors import FolderMoved, ManifestMissing, SnapshotCorrupted, SnapshotNotFound
 from snapshots.filesystem import Folder
-from snapshots.format.manifest import MANIFEST_BYTES_MAX, Manifest, is_version_name, manifest_name, version_name
+from snapshots.filesystem.errors import PathObstructed
+from snapshots.format.manifest import MANIFEST_BYTES_MAX, Manifest, manifest_name
+from snapshots.format.version_names import is_version_name, version_name
 
 HINT = "latest"
 PROBES_MAX = 8

@@ -1,4 +1,4 @@
-"""The command line: ``keygroups inspect``, ``top``, ``plan``, ``repartition``, ``verify``, ``gc`` and others."""
+"""The command line: ``keygroups ls``, ``inspect``, ``get``, ``top``, ``plan``, ``repartition``, ``gc`` and others."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ __all__ = ["main"]
 _HELP_WITHOUT_EXTRA = """\
 Usage: keygroups COMMAND [ARGS]...
 
-Inspect, watch, check, change, rescale and clean up snapshots: inspect, top, plan, repartition, diff, export, report,
-edit, copy, compact, claim, verify, gc, pin, unpin, doctor.
+List, inspect, watch, check, change, rescale and clean up snapshots: ls, inspect, get, top, plan, repartition, diff,
+export, report, edit, copy, compact, claim, verify, gc, pin, unpin, doctor.
 
 The commands need packages that are not installed: pip install 'keygroups[cli]'
 """
@@ -35,9 +35,22 @@ def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
+def version_text() -> str:
+    """Return the version of the project, or how it is run where it is not installed."""
+    import importlib.metadata  # expensive: it also imports an e-mail parser
+
+    try:
+        return importlib.metadata.version("keygroups")
+    except importlib.metadata.PackageNotFoundError:
+        return "from a source tree"
+
+
 def _run_without(package: str) -> int:
     if "--help" in sys.argv:
         sys.stdout.write(_HELP_WITHOUT_EXTRA)
+        return 0
+    if "--version" in sys.argv[1:2]:
+        sys.stdout.write(f"keygroups {version_text()}\n")
         return 0
     sys.stderr.write(f"error: the command line needs {package}, which is not installed: pip install 'keygroups[cli]'\n")
     return 2

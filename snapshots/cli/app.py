@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from keygroups.errors import KeyGroupsError
+from snapshots.cli import version_text
 from snapshots.cli.claim import claim
 from snapshots.cli.compact import compact
 from snapshots.cli.copy import copy
@@ -19,7 +20,9 @@ from snapshots.cli.edit import edit
 from snapshots.cli.errors import exit_code_of, show_error
 from snapshots.cli.export import export
 from snapshots.cli.gc import gc, pin, unpin
+from snapshots.cli.get import get
 from snapshots.cli.inspect import inspect
+from snapshots.cli.ls import ls
 from snapshots.cli.plan import plan
 from snapshots.cli.repartition import repartition
 from snapshots.cli.report import report
@@ -34,7 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    *(inspect, top, plan, repartition, diff, export, report, edit, copy, compact, claim),
+    *(ls, inspect, get, top, plan, repartition, diff, export, report, edit, copy, compact, claim),
     *(verify, gc, pin, unpin, doctor),
 ):
     app.command()(command)
@@ -45,9 +48,21 @@ Imports = Annotated[
 ]
 
 
+def show_version(wanted: bool) -> None:
+    """Print the version of the project, and end."""
+    if wanted:
+        sys.stdout.write(f"keygroups {version_text()}\n")
+        raise typer.Exit
+
+
+ShowVersion = Annotated[
+    bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
+]
+
+
 @app.callback()
-def prepare(import_: Imports = None) -> None:
-    """Inspect, watch, check, change, rescale and clean up snapshots."""
+def prepare(import_: Imports = None, version: ShowVersion = False) -> None:
+    """List, inspect, watch, check, change, rescale and clean up snapshots."""
     for name in import_ or ():
         if "" not in sys.path:
             sys.path.insert(0, "")  # as `python -m` does

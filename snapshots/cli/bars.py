@@ -8,7 +8,7 @@ from snapshots.cli.output import Table
 from snapshots.inspection import KeyGroupSizes
 
 _LINES_MAX = 16
-_BAR_WIDTH = 40
+_BAR_WIDTH = 28
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 
@@ -34,7 +34,7 @@ def bar(value: int, largest: int, width: int = _BAR_WIDTH) -> str:
     Examples
     --------
     >>> bar(1, 1), bar(1, 80), bar(0, 1)
-    ('████████████████████████████████████████', '▌', '')
+    ('████████████████████████████', '▍', '')
     """
     eighths = round(value * width * 8 / largest) if largest else 0
     whole, rest = divmod(eighths, 8)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from snapshots.cli.options import AsJson, StorageOptions, Uri, open_store
-from snapshots.cli.output import Table, output_for
+from snapshots.cli.output import Table, output_for, value_text
 from snapshots.cli.progress import progress_bar
 from snapshots.inspection import Difference, RowChange, compare
 from snapshots.inspection.export import plain
@@ -18,7 +18,7 @@ _KEY_GROUPS_SHOWN_MAX = 20
 
 OldVersion = Annotated[int, typer.Argument(metavar="V1", min=1, help="The version to compare with.")]
 NewVersion = Annotated[int, typer.Argument(metavar="V2", min=1, help="The version to compare.")]
-Rows = Annotated[bool, typer.Option("--rows", help="Name the keys that differ.")]
+Rows = Annotated[bool, typer.Option("--rows", help="Name the keys that differ, with their values before and after.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="How many keys --rows names.")]
 
 
@@ -66,6 +66,7 @@ class Comparison:
                 }
                 for state in found.states
             ],
+            "operator_states": [asdict(state) for state in found.operator_states],
             "in_flight": asdict(found.in_flight),
         }
         if self.with_rows:
@@ -85,6 +86,7 @@ class Comparison:
                 )
                 for state in found.states
             ),
+            spare=("in the same files", "compared", "key groups that differ"),
         )
         for state in found.states:
             shown = state.key_groups[:_KEY_GROUPS_SHOWN_MAX]
@@ -92,16 +94,30 @@ class Comparison:
                 title = f"key groups of {state.name}: {len(shown)} of the {len(state.key_groups)} that differ"
                 rows = tuple((one.key_group, one.added, one.removed, one.changed) for one in shown)
                 yield Table(title, ("key group", "added", "removed", "changed"), rows)
+        if found.operator_states:
+            counts = tuple((state.name, state.added, state.removed) for state in found.operator_states)
+            yield Table("operator states", ("state", "items added", "items removed"), counts)
         yield Table("in flight", (), tuple((name.replace("_", " "), n) for name, n in asdict(found.in_flight).items()))
         if found.rows:
-            columns = ("state", "key group", "key", "entry", "change")
-            yield Table(f"keys that differ (at most {len(found.rows)})", columns, tuple(map(_cells_of, found.rows)))
+            columns = ("state", "key group", "key", "entry", "change", "before", "after")
+            title = f"keys that differ (at most {len(found.rows)})"
+            yield Table(title, columns, tuple(map(_cells_of, found.rows)), spare=("key group",))
 
 
 def _row_of(change: RowChange) -> dict[str, Any]:
-    return asdict(change) | {"key": plain(change.key), "entry": plain(change.entry)}
+    return {
+        "state": change.state,
+        "key_group": change.key_group,
+        "key": plain(change.key),
+        "entry": plain(change.entry),
+        "change": change.change,
+        "before": plain(change.before),
+        "after": plain(change.after),
+    }
 
 
 def _cells_of(change: RowChange) -> tuple[object, ...]:
     entry = None if change.entry is None else repr(change.entry)
-    return change.state, str(change.key_group), repr(change.key), entry, change.change
+    before = None if change.change == "added" else value_text(change.before)
+    after = None if change.change == "removed" else value_text(change.after)
+    return change.state, str(change.key_group), repr(change.key), entry, change.change, before, after

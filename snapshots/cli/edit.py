@@ -10,6 +10,8 @@ import typer
 
 from snapshots.cli.options import AsJson, StorageOptions, Uri, open_store
 from snapshots.cli.output import Table, output_for
+from snapshots.restore.snapshot import Snapshot
+from snapshots.upkeep.edit import Editor
 
 Drop = Annotated[list[str] | None, typer.Option("--drop", metavar="NAME", help="Drop a state; may be repeated.")]
 Rename = Annotated[
@@ -36,10 +38,14 @@ def edit(
     for one, other in renames:
         editor.rename(one, other)
     output = output_for(as_json=as_json)
-    before, after = (", ".join(names) or "none" for names in (old.state_names, editor.state_names))
+    before, after = (", ".join(names) or "none" for names in (_all(old), _all(editor)))
     output.note(f"the states {before} become {after}; no file is written")
     new = editor.commit()
-    output.show(Edited(old_version=old.version, new_version=new.version, states=new.state_names))
+    output.show(Edited(old_version=old.version, new_version=new.version, states=_all(new)))
+
+
+def _all(holder: Snapshot | Editor) -> tuple[str, ...]:
+    return *holder.state_names, *holder.operator_state_names
 
 
 def _names(text: str) -> tuple[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from keygroups.errors import ConfigError, MissingCodec
+from keygroups.errors import ConfigError, KeyGroupsError, MissingCodec
 from snapshots.errors import CommitConflict, SnapshotExists, SnapshotNotFound, WriterFenced
 
 CHECK_FAILED = 1
@@ -13,12 +13,16 @@ NOT_FOUND = 3
 CONFLICT = 4
 
 
+class NotFound(KeyGroupsError, LookupError):
+    """What a command was asked for does not exist; the text says where it was looked for."""
+
+
 def exit_code_of(error: Exception) -> int:
     """Return the exit code of an error that is shown without a traceback."""
     match error:
         case ConfigError():
             return USAGE
-        case SnapshotNotFound():
+        case SnapshotNotFound() | NotFound():
             return NOT_FOUND
         case CommitConflict() | WriterFenced() | SnapshotExists():
             return CONFLICT

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from keygroups.ranges import KeyGroupRange, range_of
+from keygroups.ttl import wall_time
 from snapshots.cli.bars import bar_chart
 from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, open_store
 from snapshots.cli.output import Table, output_for
@@ -23,8 +24,11 @@ from snapshots.inspection import (
     in_flight_summary,
     key_group_sizes,
     largest_keys,
+    operator_state_sizes,
+    steps_of,
 )
 from snapshots.inspection.export import plain
+from snapshots.inspection.for_people import age_text, moment_text, size_text
 from snapshots.restore.snapshot import Snapshot
 from snapshots.store import SnapshotStore
 
@@ -71,6 +75,7 @@ class Inspection:
     sizes: dict[str, KeyGroupSizes]
     history: list[VersionSummary]
     largest: dict[str, list[LargeKey]] | None
+    now: float
 
     @classmethod
     def of(cls, store: SnapshotStore, snapshot: Snapshot, *, versions: int = 5, largest: int = 0) -> Inspection:
@@ -91,6 +96,7 @@ class Inspection:
             sizes=sizes,
             history=history(store, versions) if versions else [],
             largest={name: largest_keys(snapshot, name, largest) for name in sizes} if largest else None,
+            now=wall_time() / 1000,
         )
 
     @property
@@ -113,6 +119,7 @@ class Inspection:
             "max_parallelism": manifest.max_parallelism,
             "rows": manifest.rows_total,
             "bytes": manifest.bytes_total,
+            "output_rows": _output_rows(manifest),
             "subtasks": [
                 {
                     "subtask": subtask.index,
@@ -128,12 +135,14 @@ class Inspection:
             "states": [
                 dict(zip(("name", "kind", "type", "rows", "bytes", "skew"), row, strict=True)) for row in self._states()
             ],
+            "operator_states": [asdict(state) for state in operator_state_sizes(manifest)],
             "in_flight": {
                 "elements": manifest.in_flight_count,
                 "pending": self.in_flight.pending,
                 "completed": self.in_flight.completed,
                 "watermarks": self.in_flight.watermarks,
             },
+            "steps": [asdict(step) for step in steps_of(manifest)],
             "watermarks": list(manifest.watermarks),
             "source_position": manifest.source_position,
             "metrics": manifest.metrics,
@@ -167,10 +176,16 @@ class Inspection:
                 )
                 for subtask in self.subtasks
             ),
+            spare=("key groups",),
         )
         states = tuple((*row[:5], f"{row[5]:.1f}") for row in self._states())
-        yield Table("states", ("state", "kind", "type", "rows", "bytes", "skew"), states)
+        if manifest.step_names:
+            yield _steps_table(manifest)
+        yield Table("states", ("state", "kind", "type", "rows", "bytes", "skew"), states, ("type", "kind"))
         yield bar_chart(self.all_sizes)
+        if manifest.operator_states:
+            sizes = tuple((one.name, one.mode, one.items, one.bytes) for one in operator_state_sizes(manifest))
+            yield Table("operator states", ("state", "mode", "items", "bytes"), sizes)
         if self.in_flight.pending + self.in_flight.completed:
             ages = (*((age, n) for age, n in self.in_flight.by_age.items() if n),)
             attempts = (*((f"attempt {attempt}", n) for attempt, n in self.in_flight.by_attempt.items()),)
@@ -179,24 +194,26 @@ class Inspection:
             rows = tuple((repr(key.key), key.key_group, key.entries, key.bytes) for key in keys)
             yield Table(f"largest keys of {name}", ("key", "key group", "entries", "bytes"), rows)
         if self.history:
-            yield _history_table(self.history)
+            yield _history_table(self.history, self.now)
 
     def _facts(self) -> Iterable[tuple[str, object]]:
         manifest = self.manifest
         yield "id", manifest.snapshot_id
         yield "parent", manifest.parent_version
-        yield "created", manifest.created_at
+        yield "created", moment_text(manifest.created_at, self.now)
         yield "operation", manifest.operation
         yield "hash", manifest.hash
         yield "parallelism", f"{manifest.parallelism} of at most {manifest.max_parallelism}"
         yield "rows", manifest.rows_total
+        if outputs := _output_rows(manifest):
+            yield "  of outputs that are kept", outputs
         yield "bytes", manifest.bytes_total
         yield "in flight", manifest.in_flight_count
         yield "  pending", self.in_flight.pending
         yield "  completed", self.in_flight.completed
         yield "  watermarks", self.in_flight.watermarks
-        for channel, watermark in enumerate(manifest.watermarks):
-            yield f"watermark of channel {channel}", watermark
+        for channel in () if manifest.step_names else manifest.channels:
+            yield f"watermark of channel {channel.subtask}", channel.watermark
         for name, value in (manifest.source_position or {}).items():
             yield f"source {name}", value
         for name, count in manifest.metrics.items():
@@ -209,6 +226,12 @@ class Inspection:
             yield state.name, state.kind, state.type, *size, round(self.sizes[state.name].skew, 3)
 
 
+def _steps_table(manifest: Manifest) -> Table:
+    columns = ("step", "rows", "bytes", "in flight", "watermark")
+    rows = tuple((one.name, one.rows, one.bytes, one.in_flight, one.watermark) for one in steps_of(manifest))
+    return Table("steps of the job", columns, rows)
+
+
 def _sizes_json(sizes: KeyGroupSizes) -> dict[str, Any]:
     return {
         "rows": sizes.rows.tolist(),
@@ -219,16 +242,22 @@ def _sizes_json(sizes: KeyGroupSizes) -> dict[str, Any]:
     }
 
 
-def _history_table(versions: list[VersionSummary]) -> Table:
-    columns = ("version", "created", "operation", "parallelism", "files", "deltas", "bytes", "added", "in flight", "")
-    rows = tuple(
+def _output_rows(manifest: Manifest) -> int:
+    """Return the rows of outputs that a snapshot keeps until the sink has had them; `rows` counts them, too."""
+    return sum(file.rows for file in manifest.whole_files if file.kind == "output")
+
+
+def _history_table(versions: list[VersionSummary], now: float) -> Table:
+    columns = ("version", "created", "operation", "subtasks", "files", "deltas", "size", "added", "in flight", "pinned")
+    rows: tuple[tuple[object, ...], ...] = tuple(
         (
-            *(one.version, one.created_at, one.operation, one.parallelism, one.files, one.deltas, one.bytes),
-            *(one.bytes_added, one.in_flight, "pinned" if one.pinned else ""),
+            *(one.version, age_text(one.created_at, now), one.operation, one.parallelism, one.files, one.deltas),
+            *(size_text(one.bytes), size_text(one.bytes_added), one.in_flight, "pinned" if one.pinned else None),
         )
         for one in versions
     )
-    return Table("history", columns, rows)
+    table = Table("history", columns, rows, spare=("deltas", "files", "subtasks", "added"))
+    return table if any(one.pinned for one in versions) else table.without("pinned")
 
 
 def _approximate(number: int, size: Size) -> int | str:

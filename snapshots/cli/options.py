@@ -35,7 +35,12 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 def open_store(uri: str, storage_options: Sequence[str] | None) -> SnapshotStore:
     """Open the store in the folder of one operator."""
-    return SnapshotStore.at(uri, storage_options=dict(map(_parse_option, storage_options or ())) or None)
+    return SnapshotStore.at(uri, storage_options=parsed(storage_options))
+
+
+def parsed(storage_options: Sequence[str] | None) -> dict[str, Any] | None:
+    """Return options as the filesystem takes them."""
+    return dict(map(_parse_option, storage_options or ())) or None
 
 
 def seconds_of(text: str, option: str) -> float:

@@ -13,8 +13,14 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from snapshots.inspection.export import plain
+
 # Wide enough that tables in files and pipes are not wrapped at the 80 columns that rich assumes.
 _WIDTH_WITHOUT_TERMINAL = 200
+
+_WIDTH_UNLIMITED = 100_000
+
+_VALUE_CHARACTERS_MAX = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +36,20 @@ class Table:
     rows : tuple of tuples
         The rows. Numbers, including approximate ones (text that begins with ~), are aligned and grouped by thousands.
         None is shown as a dash.
+    spare : tuple of str
+        The columns that a narrow terminal goes without, the first of them first.
     """
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[object, ...], ...]
+    spare: tuple[str, ...] = ()
+
+    def without(self, column: str) -> Table:
+        """Return the table without a column."""
+        place = self.columns.index(column)
+        rows = tuple((*row[:place], *row[place + 1 :]) for row in self.rows)
+        return Table(self.title, (*self.columns[:place], *self.columns[place + 1 :]), rows, self.spare)
 
 
 class Report(Protocol):
@@ -82,16 +97,36 @@ class ConsoleOutput:
         for table in report.tables():
             # Not the table's own title, which rich would wrap to the width of the table.
             console.print(Text(table.title, style="bold"), soft_wrap=True)
-            console.print(to_rich(table, HEAVY_HEAD))
+            console.print(fitted(table, console))
 
     def note(self, text: str) -> None:
         """Write the remark to stderr."""
         sys.stderr.write(f"{text}\n")
 
 
+def value_text(value: object) -> str:
+    """Return a key or a value as JSON, which shows all characters; a long one is truncated."""
+    text = json.dumps(plain(value), ensure_ascii=False)
+    if len(text) <= _VALUE_CHARACTERS_MAX:
+        return text
+    return f"{text[:_VALUE_CHARACTERS_MAX]}… ({len(text):,} characters)"
+
+
 def new_console() -> Console:
     """Return the console for data; it is as wide as the terminal, if there is one."""
     return Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
+
+
+def fitted(table: Table, console: Console) -> RichTable:
+    """Return a table that fits the console: if need be without lines, and without columns that it can spare."""
+    unlimited = console.options.update_width(_WIDTH_UNLIMITED)
+    rendered = to_rich(table, HEAVY_HEAD)
+    for column in (None, *table.spare):
+        if console.measure(rendered, options=unlimited).maximum <= console.width:
+            return rendered
+        table = table if column is None else table.without(column)
+        rendered = to_rich(table, None)
+    return rendered
 
 
 def to_rich(table: Table, box: Box | None) -> RichTable:

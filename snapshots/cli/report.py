@@ -24,12 +24,18 @@ Largest = Annotated[
 ]
 
 
+Samples = Annotated[
+    int, typer.Option("--samples", min=0, max=1000, help="How many rows of each state to show, with values.")
+]
+
+
 def report(
     uri: Uri,
     output: Target,
     parallelism: Planned = None,
     version: Version = None,
     largest: Largest = 10,
+    samples: Samples = 0,
     as_json: AsJson = False,
     storage_option: StorageOptions = None,
 ) -> None:
@@ -37,7 +43,7 @@ def report(
     store = open_store(uri, storage_option)
     snapshot = store.load(version)
     with progress_bar("reading") as progress:
-        page = render(store, snapshot, parallelism=parallelism, largest=largest, progress=progress)
+        page = render(store, snapshot, parallelism=parallelism, largest=largest, samples=samples, progress=progress)
     with replacing(Path(output)) as unfinished:
         Path(unfinished).write_text(page, encoding="utf-8")
     written = Written(version=snapshot.version, path=output, bytes=len(page.encode()))

@@ -16,6 +16,7 @@ from snapshots.cli.live import repeated
 from snapshots.cli.options import AsJson, StorageOptions, Uri, open_store, seconds_of
 from snapshots.cli.output import Table
 from snapshots.inspection import Activity, Commit, RecentVersions, Size, SubtaskShare
+from snapshots.inspection.for_people import duration_text
 
 _SECONDS_MIN, _SECONDS_MAX = 0.1, 3600.0
 """A shorter interval would ask a storage for nothing but that; a longer one is a job for a scheduler."""
@@ -165,23 +166,6 @@ class View:
         if age is None:
             return f"committed at {commit.created_at!r}"
         return f"{duration_text(age)} ago" if age >= 0 else f"{duration_text(-age)} ahead of this machine's clock"
-
-
-def duration_text(seconds: float) -> str:
-    """Return a duration for people, as one or two numbers.
-
-    Examples
-    --------
-    >>> [duration_text(seconds) for seconds in (0.04, 59.96, 61, 7384, 200_000)]
-    ['0.0 s', '1 min 0 s', '1 min 1 s', '2 h 3 min', '2 d 7 h']
-    """
-    if round(seconds, 1) < 60:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for unit, length, part, part_length in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
-        if whole >= length:
-            return f"{whole // length} {unit} {whole % length // part_length} {part}"
-    raise AssertionError(seconds)
 
 
 def _share_json(share: SubtaskShare) -> dict[str, Any]:

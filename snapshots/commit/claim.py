@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from keygroups.errors import ConfigError
 from keygroups.ranges import default_max_parallelism
+from keygroups.representation import representation
+from snapshots.commit.completeness import check_fixed
 from snapshots.commit.creation import first_manifest, next_manifest, put_manifest
-from snapshots.commit.pending import PendingSnapshot, check_fixed
+from snapshots.commit.pending import PendingSnapshot, write_and_commit
 from snapshots.commit.writer import SubtaskHandle
 from snapshots.errors import CommitConflict, ManifestMissing, WriterFenced
 from snapshots.filesystem import Folder, attempts
@@ -48,6 +50,9 @@ class Claim:
         self._fenced: WriterFenced | None = None
         self.snapshot: Snapshot = snapshot
 
+    def __repr__(self) -> str:
+        return representation(self, {"version": self.snapshot.version, "uri": self._folder.uri})
+
     def check(self) -> None:
         """Ask the storage whether the claim still holds; call it before work that could otherwise not be committed.
 
@@ -78,9 +83,12 @@ class Claim:
         return ClaimedSnapshot(self._folder, manifest.operator_id, manifest, self)
 
     def write(
-        self, subtask_snapshots: Iterable[SubtaskSnapshot], *, source_position: dict[str, Any] | None = None
+        self,
+        subtask_snapshots: Iterable[SubtaskSnapshot] | Mapping[str, Iterable[SubtaskSnapshot]],
+        *,
+        source_position: dict[str, Any] | None = None,
     ) -> Snapshot:
-        """Write and commit the parts of all subtasks.
+        """Write and commit the parts of all subtasks; for a job, a dict of the parts of each step by its name.
 
         Raises
         ------
@@ -89,9 +97,7 @@ class Claim:
         IncompleteSnapshot, CommitOutcomeUnknown, UnstorableValue
             As `SnapshotStore.write` does.
         """
-        pending = self.begin()
-        handles = [pending.write_subtask(snapshot) for snapshot in subtask_snapshots]
-        return pending.commit(handles, source_position=source_position)
+        return write_and_commit(self.begin(), subtask_snapshots, source_position)
 
     def _commit(
         self,

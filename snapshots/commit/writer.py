@@ -5,14 +5,16 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 import pyarrow as pa
 
 from keygroups.codec import codecs_used
 from keygroups.errors import UnstorableValue
+from keygroups.names import in_step
 from keygroups.ranges import KeyGroupRange
+from keygroups.representation import fields_repr
 from keygroups.state import MemoryGroup, StateCut
 from snapshots.filesystem import Folder
 from snapshots.format import compute as pc
@@ -32,10 +34,11 @@ from snapshots.format.in_flight_elements import IN_FLIGHT_SCHEMA, in_flight_tabl
 from snapshots.format.layers import share_of
 from snapshots.format.manifest import Channel, DataFile, Manifest, OperatorStateInfo, StateInfo, manifest_name
 from snapshots.format.manifest_schema import FileKind
-from snapshots.format.operator_state import OPERATOR_STATE_SCHEMA, operator_state_table
+from snapshots.format.operator_state import OPERATOR_STATE_SCHEMA, digest_of, operator_state_table
 from snapshots.format.parquet import KEY_GROUP, ParquetEncoder
 from snapshots.format.schema_text import encode_schema
 from snapshots.format.schemas import state_info
+from snapshots.format.steps import files_in_step, states_in_step
 from snapshots.format.subtask import NO_KEY_GROUP, SubtaskSnapshot
 from snapshots.restore.reader import KeyedReader, StateReader, in_schema, merge, stored_key_type
 
@@ -54,7 +57,10 @@ _IN_FLIGHT_ROW_GROUP_ROWS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskHandle:
-    """What a worker reports to the coordinator: everything that the commit needs. Small and picklable."""
+    """What a worker reports to the coordinator: everything that the commit needs. Small and picklable.
+
+    The states and files of a step of a job have the names that they have in the manifest.
+    """
 
     subtask_index: int
     parallelism: int
@@ -69,6 +75,11 @@ class SubtaskHandle:
     channel: Channel
     in_flight_count: int
     output_schema: str | None = None
+    copies: dict[str, str] = field(default_factory=dict)
+    """For each broadcast operator state a digest of its items, by which the commit compares the copies."""
+    step: str | None = None
+
+    __repr__ = fields_repr
 
 
 def write_subtask(
@@ -77,18 +88,22 @@ def write_subtask(
     snapshot: SubtaskSnapshot,
     parent: Manifest | None,
     outputs: pa.Table | None = None,
+    step: str | None = None,
 ) -> SubtaskHandle:
-    """Write one subtask's files under names that no other attempt uses."""
+    """Write one subtask's files under names that no other attempt uses.
+
+    With `step`, the subtask is of this step of a job, and the parent is what the job's parent says about the step.
+    """
     states = tuple(
         state_info(cut.descriptor, None if parent is None else parent.state(cut.descriptor.name))
         for cut in snapshot.states
     )
-    with FileWriter(folder, attempt_id) as files:
+    with FileWriter(folder, attempt_id if step is None else f"{attempt_id}.{step}") as files:
         writer = _SubtaskWriter(folder, files, snapshot, parent)
         codecs = writer.write_keyed(states)
         writer.write_others(outputs)
         stored = files.stored()
-    return SubtaskHandle(
+    handle = SubtaskHandle(
         subtask_index=snapshot.subtask_index,
         parallelism=snapshot.parallelism,
         max_parallelism=snapshot.max_parallelism,
@@ -102,6 +117,22 @@ def write_subtask(
         channel=_channel(snapshot),
         in_flight_count=len(snapshot.in_flight),
         output_schema=None if outputs is None else encode_schema(outputs.schema),
+        copies={state.name: digest_of(state) for state in snapshot.operator_states if state.mode == "broadcast"},
+    )
+    return handle if step is None else _in_step(step, handle)
+
+
+def _in_step(step: str, handle: SubtaskHandle) -> SubtaskHandle:
+    """Return a handle with the names that states and files have in the manifest of a job."""
+    return replace(
+        handle,
+        states=states_in_step(step, handle.states),
+        codecs={in_step(step, name): used for name, used in handle.codecs.items()},
+        operator_states=states_in_step(step, handle.operator_states),
+        files=files_in_step(step, handle.files),
+        channel=replace(handle.channel, step=step),
+        copies={in_step(step, name): digest for name, digest in handle.copies.items()},
+        step=step,
     )
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from keygroups.errors import ConfigError
-from snapshots.errors import PathObstructed, StorageRefused, UnsupportedFilesystem
+from snapshots.filesystem.errors import PathObstructed, StorageRefused, UnsupportedFilesystem
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -66,6 +66,10 @@ class Folder:
         """The parent folder; None at the top of the storage."""
         root = self.root.rpartition("/")[0]
         return type(self)(self.filesystem, root) if root else None
+
+    def child(self, name: str) -> Folder:
+        """Return a folder in this one."""
+        return type(self)(self.filesystem, self.path(name))
 
     def path(self, name: str) -> str:
         """Return the full path of a file in the folder.

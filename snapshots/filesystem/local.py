@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from snapshots.errors import UnsafeFilesystem
+from snapshots.filesystem.errors import UnsafeFilesystem
 from snapshots.filesystem.folder import FileInfo, Folder
 
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import Any, BinaryIO, ClassVar, cast
 
-from snapshots.errors import StorageUnavailable, UnsafeFilesystem
+from snapshots.filesystem.errors import StorageUnavailable, UnsafeFilesystem
 from snapshots.filesystem.folder import Folder, redacted
 from snapshots.filesystem.retry import attempts
 

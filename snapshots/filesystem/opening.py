@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple
 
-from snapshots.errors import FilesystemNotInstalled, UnsupportedFilesystem
+from snapshots.filesystem.errors import FilesystemNotInstalled, UnsupportedFilesystem
 from snapshots.filesystem.folder import Folder, check_uri
 from snapshots.filesystem.local import LocalFolder
 from snapshots.filesystem.memory import MemoryFolder
@@ -77,3 +78,23 @@ def open_folder(uri: str, storage_options: dict[str, Any] | None = None) -> Fold
     except ImportError as error:
         raise FilesystemNotInstalled(protocol, kind.extra) from error
     return kind.folder(filesystem, root)
+
+
+def divided(uri: str) -> tuple[str, str]:
+    """Divide the URI of an operator's folder into the folder above and the operator's id.
+
+    Raises
+    ------
+    ConfigError
+        The URI has a password or a query.
+
+    Examples
+    --------
+    >>> divided("s3://bucket/state/visits/"), divided("visits")
+    (('s3://bucket/state/', 'visits'), ('.', 'visits'))
+    """
+    check_uri(uri)
+    above, slash, operator_id = uri.rstrip("/").rpartition("/")
+    if operator_id in (".", "..") and "://" not in uri:
+        above, slash, operator_id = os.path.realpath(uri).rpartition("/")
+    return f"{above}{slash}" or ".", operator_id

@@ -12,7 +12,7 @@ import random
 import threading
 from collections.abc import Iterator
 
-from snapshots.errors import StorageUnavailable
+from snapshots.filesystem.errors import StorageUnavailable
 
 ATTEMPTS_MAX = 5
 _PAUSE_SECONDS = 0.05

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import platform
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
-from keygroups.errors import ConfigError
-from keygroups.names import DATA_PATH
+from keygroups.names import DATA_PATH, OPERATOR_STATE_NAME, STATE_NAME, split_step
 from keygroups.ranges import KeyGroupRange, check_parallelism
 from snapshots.errors import IncompatibleSnapshot, SnapshotCorrupted
 from snapshots.format.compression import compressed
 from snapshots.format.manifest_schema import FileKind, OperatorStateMode, wrong_field
 from snapshots.format.schema_text import decode_schema
-from snapshots.format.sealing import canonical, fields_of, opened, sealed
+from snapshots.format.sealing import UNLESS_NONE, canonical, fields_of, opened, sealed
+from snapshots.format.version_names import version_name
 
 FORMAT_VERSION = 1
-VERSION_DIGITS = 20
 MANIFEST_BYTES_MAX = 256 * 2**20
 """A larger manifest is refused before it is parsed."""
 
@@ -30,46 +28,10 @@ OPERATOR_ITEMS_MAX = 2**24
 FOOTER_BYTES_MAX = 256 * 2**20
 """A file that claims more of anything is refused before memory is allocated for it."""
 
-FEATURES = frozenset({"codecs", "delta", "entries", "operator_state", "timers", "ttl"})
+FEATURES = frozenset({"codecs", "delta", "entries", "operator_state", "steps", "timers", "ttl"})
 """The features that this release supports and that a manifest may require."""
 
 Operation = Literal["write", "claim", "repartition", "compact", "rewrite", "bootstrap", "edit", "copy"]
-
-
-def check_json(name: str, value: object) -> None:
-    """Check that an argument survives being stored in a manifest.
-
-    Raises
-    ------
-    ConfigError
-        It contains something other than dicts with str keys, lists, str, finite numbers, booleans and None.
-    """
-    try:
-        kept = json.loads(canonical(value)) == value
-    except (AttributeError, TypeError, ValueError):
-        kept = False
-    if not kept:
-        reason = "is stored as JSON, so use dicts with str keys, lists, str, finite numbers, booleans and None only"
-        raise ConfigError(name, value, reason)
-
-
-def version_name(version: int) -> str:
-    """Return a version as it appears in file names, which sort like versions.
-
-    Raises
-    ------
-    ConfigError
-        The version is invalid.
-    """
-    is_whole = hasattr(version, "__index__") and not isinstance(version, bool)
-    if not is_whole or not 0 < version < 10**VERSION_DIGITS:
-        raise ConfigError("version", version, "versions are whole numbers from 1")
-    return f"{version:0{VERSION_DIGITS}d}"
-
-
-def is_version_name(name: str) -> bool:
-    """Return whether a name is the name of a version."""
-    return len(name) == VERSION_DIGITS and name.isascii() and name.isdigit() and int(name) > 0
 
 
 def manifest_name(version: int) -> str:
@@ -94,7 +56,7 @@ class DataFile:
     kind : {"keyed", "delta", "in_flight", "operator", "output"}
         What the rows of the file are.
     state : str or None
-        The name of the state, for keyed and operator state.
+        The name of the state, for keyed and operator state; for elements and outputs of a job, the name of the step.
     subtask : int
         The subtask that wrote it; for in-flight elements, the channel.
     version : int
@@ -149,7 +111,7 @@ class StateInfo:
     Attributes
     ----------
     name, kind : str
-        As declared.
+        As declared; in a job, the name is `step.state`.
     type : str or None
         The Arrow type as text, for people; None if values are msgpack.
     schema : str or None
@@ -203,6 +165,8 @@ class Channel:
         The id of its barrier, if the snapshot's content of that range is exactly the content at that barrier.
     keyless : int
         The number of its in-flight records without a key.
+    step : str or None
+        The step of the job; None if the snapshot is of one operator.
     """
 
     subtask: int
@@ -210,6 +174,7 @@ class Channel:
     watermark: int | None
     cut_id: str | None
     keyless: int
+    step: str | None = field(default=None, metadata=UNLESS_NONE)
 
 
 @functools.cache
@@ -290,10 +255,18 @@ class Manifest:
     required_features: tuple[str, ...] = ()
     written_by: dict[str, str] = field(default_factory=library_versions)
 
+    def __repr__(self) -> str:
+        return f"Manifest(version={self.version}, operator_id={self.operator_id!r})"  # a field of many, and large
+
     @property
     def watermarks(self) -> tuple[int | None, ...]:
         """The newest watermark that each channel had emitted."""
         return tuple(channel.watermark for channel in self.channels)
+
+    @property
+    def step_names(self) -> tuple[str, ...]:
+        """The steps of the job, in order; none if the snapshot is of one operator."""
+        return tuple(dict.fromkeys(channel.step for channel in self.channels if channel.step is not None))
 
     @property
     def whole_files(self) -> tuple[DataFile, ...]:
@@ -317,6 +290,10 @@ class Manifest:
     def state(self, name: str) -> StateInfo | None:
         """Return a keyed state by name, or None if there is no such state."""
         return next((info for info in self.states if info.name == name), None)
+
+    def operator_state(self, name: str) -> OperatorStateInfo | None:
+        """Return an operator state by name, or None if there is no such state."""
+        return next((info for info in self.operator_states if info.name == name), None)
 
     def to_bytes(self) -> bytes:
         """Encode as JSON with a checksum of the body, compressed if it is large."""
@@ -363,7 +340,23 @@ def _parse(body: dict[str, Any]) -> Manifest:
     check_parallelism(manifest.parallelism, manifest.max_parallelism)
     for state in manifest.states:
         _ = state.arrow_type  # raises if it cannot be decoded
+    _check_steps(manifest)
     return manifest
+
+
+def _check_steps(manifest: Manifest) -> None:
+    steps = set(manifest.step_names)
+    if steps and (None in {channel.step for channel in manifest.channels} or "steps" not in manifest.required_features):
+        raise ValueError("some channels have no step, or the feature is missing")
+    for rule, infos in ((STATE_NAME, manifest.states), (OPERATOR_STATE_NAME, manifest.operator_states)):
+        for info in infos:
+            step, name = split_step(info.name) if steps else (None, info.name)
+            if not rule.fits(name) or (steps and step not in steps):
+                raise ValueError(f"there is no step for {info.name!r}, or it is no name of a state")
+    for file in manifest.files if steps else ():
+        # Outputs may wait for the sink when their step is no longer there.
+        if file.state is None or (split_step(file.state)[0] not in steps and file.kind != "output"):
+            raise ValueError(f"there is no step for {file.path}")
 
 
 _Part = TypeVar("_Part", DataFile, Channel, StateInfo, OperatorStateInfo)

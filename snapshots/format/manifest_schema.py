@@ -11,7 +11,7 @@ import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
-from keygroups.names import OPERATOR_ID, OPERATOR_STATE_NAME, STATE_NAME, NameRule
+from keygroups.names import OPERATOR_ID, OPERATOR_STATE_NAME, STATE_NAME, STEP_NAME, NameRule, split_step
 from keygroups.ranges import MAX_KEY_GROUPS
 
 FileKind = Literal["keyed", "delta", "in_flight", "operator", "output"]
@@ -19,6 +19,7 @@ OperatorStateMode = Literal["split", "union", "broadcast"]
 
 FILES_MAX = 1_000_000
 STATES_MAX = 10_000
+CHANNELS_MAX = 1_000_000
 """A manifest that claims more of anything is refused before memory is allocated for it."""
 
 Check: TypeAlias = Callable[[Any], str | None]
@@ -49,6 +50,18 @@ def _one_of(*values: str) -> Check:
 
 def _named(rule: NameRule) -> Check:
     return lambda value: None if rule.fits(value) else _is(value, f"a name that may be: {rule.allowed}")
+
+
+def _state_named(rule: NameRule) -> Check:
+    """Check the name of a state, or, in a job, of a step and a state; whether there are steps is checked later."""
+
+    def check(value: Any) -> str | None:
+        if rule.fits(value):
+            return None
+        step, name = split_step(value) if type(value) is str else ("", "")
+        return None if STEP_NAME.fits(step) and rule.fits(name) else _is(value, f"a name that may be: {rule.allowed}")
+
+    return check
 
 
 def _or_null(check: Check) -> Check:
@@ -115,7 +128,7 @@ _KEY_GROUPS = _fields({"start": _SUBTASK, "end": _SUBTASK})
 _FILE = _fields(
     {
         "kind": _one_of(*get_args(FileKind)),
-        "state": _or_null(_named(OPERATOR_STATE_NAME)),
+        "state": _or_null(_state_named(OPERATOR_STATE_NAME)),
         "subtask": _SUBTASK,
         "version": _VERSION,
         "key_groups": _KEY_GROUPS,
@@ -132,7 +145,7 @@ _FILE = _fields(
 
 _STATE = _fields(
     {
-        "name": _named(STATE_NAME),
+        "name": _state_named(STATE_NAME),
         "kind": _one_of("value", "list", "map", "reducing", "aggregating"),
         "type": _or_null(_TEXT),
         "schema": _or_null(_TEXT),
@@ -143,7 +156,7 @@ _STATE = _fields(
     {"codecs": _list(_TEXT, STATES_MAX)},
 )
 
-_OPERATOR_STATE = _fields({"name": _named(OPERATOR_STATE_NAME), "mode": _one_of(*get_args(OperatorStateMode))})
+_OPERATOR_STATE = _fields({"name": _state_named(OPERATOR_STATE_NAME), "mode": _one_of(*get_args(OperatorStateMode))})
 
 _CHANNEL = _fields(
     {
@@ -152,7 +165,8 @@ _CHANNEL = _fields(
         "watermark": _or_null(_integer(-_INT64_MAX - 1)),
         "cut_id": _or_null(_TEXT),
         "keyless": _COUNT,
-    }
+    },
+    {"step": _or_null(_named(STEP_NAME))},
 )
 
 _MANIFEST = _fields(
@@ -169,7 +183,7 @@ _MANIFEST = _fields(
         "key_encoding": _one_of("columns-1"),
         "states": _list(_STATE, STATES_MAX),
         "files": _list(_FILE, FILES_MAX),
-        "channels": _list(_CHANNEL, MAX_KEY_GROUPS, least=1),
+        "channels": _list(_CHANNEL, CHANNELS_MAX, least=1),
         "in_flight_count": _COUNT,
         "source_position": _anything,
         "metrics": _mapping(_NUMBER),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
+from typing import Any
 
 import pyarrow as pa
 
@@ -35,6 +37,29 @@ def operator_state_table(state: OperatorStateCut) -> pa.Table:
     return pa.Table.from_arrays([items], schema=OPERATOR_STATE_SCHEMA)
 
 
+def digest_of(state: OperatorStateCut) -> str:
+    """Return a digest that is the same for equal items, whatever the order of their sets and dicts."""
+    where = f"operator state {state.name!r}"
+    digest = hashlib.sha256()
+    for item in state.items:
+        packed = pack(_in_order(item, where), where)
+        digest.update(len(packed).to_bytes(8, "big") + packed)
+    return digest.hexdigest()
+
+
+def _in_order(value: Any, where: str) -> Any:
+    """Replace sets and dicts, whose order differs from process to process, by lists in an order of their own."""
+    kind = type(value)
+    if kind is list or kind is tuple:
+        return kind(_in_order(item, where) for item in value)
+    if kind is dict:
+        pairs = ([_in_order(key, where), _in_order(item, where)] for key, item in value.items())
+        return ["dict", sorted(pairs, key=lambda pair: pack(pair[0], where))]
+    if kind is set or kind is frozenset:
+        return [kind.__name__, sorted((_in_order(item, where) for item in value), key=lambda one: pack(one, where))]
+    return value
+
+
 def read_items(folder: Folder, slices: Iterable[FileSlice]) -> list[object]:
     """Read the selected items of some files, one file after the other."""
     items: list[object] = []
@@ -44,6 +69,21 @@ def read_items(folder: Folder, slices: Iterable[FileSlice]) -> list[object]:
         with damage_named(reader.path, part.file.key_groups):
             items += map(unpack, table.column("item").slice(part.start, part.end - part.start).to_pylist())
     return items
+
+
+def own_runs(manifest: Manifest, parallelism: int, subtask_index: int) -> dict[str, tuple[int, int]]:
+    """Return, for each union state, which run of its items a subtask keeps; it only gets to see the others.
+
+    If every subtask kept all items, their number would grow with each restore.
+    """
+    rows = {(file.state, file.subtask): file.rows for file in manifest.files_of("operator")}
+    numbered: dict[str, list[range]] = {}
+    for state in manifest.operator_states:
+        if state.mode == "union":
+            ends = list(accumulate((rows.get((state.name, one.subtask), 0) for one in manifest.channels), initial=0))
+            numbered[state.name] = [range(*run) for run in pairwise(ends)]
+    own = {name: new[subtask_index] for name, new in split(numbered, parallelism).items()}
+    return {name: (items[0], items[-1] + 1) if items else (0, 0) for name, items in own.items()}
 
 
 def shares(manifest: Manifest, parallelism: int, subtask_index: int) -> dict[str, tuple[FileSlice, ...]]:

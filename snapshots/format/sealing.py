@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
+from keygroups.errors import ConfigError
 from snapshots.errors import SnapshotCorrupted
 from snapshots.format.compression import decompressed
+
+UNLESS_NONE: Mapping[str, bool] = {"unless_none": True}
+"""The metadata of a dataclass field that is left out of the JSON if it is None, as if there were no such field."""
 
 
 def canonical(value: object) -> bytes:
@@ -27,7 +33,37 @@ def canonical(value: object) -> bytes:
 def fields_of(part: Any) -> dict[str, Any]:
     """Return the fields of a dataclass by name."""
     # Not `dataclasses.asdict`, which copies every value and would dominate the commit of many files.
-    return {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
+    always, unless_none = _names_of(type(part))  # type: ignore[arg-type]  # every class is hashable
+    fields = {name: getattr(part, name) for name in always}
+    for name in unless_none:
+        value = getattr(part, name)
+        if value is not None:
+            fields[name] = value
+    return fields
+
+
+@functools.cache
+def _names_of(kind: type[Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    fields = dataclasses.fields(kind)
+    optional = tuple(field.name for field in fields if field.metadata == UNLESS_NONE)
+    return tuple(field.name for field in fields if field.name not in optional), optional
+
+
+def check_json(name: str, value: object) -> None:
+    """Check that an argument survives being stored in a manifest.
+
+    Raises
+    ------
+    ConfigError
+        It contains something other than dicts with str keys, lists, str, finite numbers, booleans and None.
+    """
+    try:
+        kept = json.loads(canonical(value)) == value
+    except (AttributeError, TypeError, ValueError):
+        kept = False
+    if not kept:
+        reason = "is stored as JSON, so use dicts with str keys, lists, str, finite numbers, booleans and None only"
+        raise ConfigError(name, value, reason)
 
 
 def sealed(body: bytes) -> bytes:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from keygroups.names import OPERATOR_STATE_NAME
 from keygroups.ranges import KeyGroupRange, range_of
+from keygroups.representation import fields_repr
 from keygroups.state import StateCut
 from snapshots.format.manifest_schema import OperatorStateMode
 
@@ -64,6 +65,9 @@ class InFlightElement(NamedTuple):
     delay: float | None = None
     outputs: tuple[object, ...] | None = None
 
+    def __repr__(self) -> str:
+        return fields_repr(self)
+
 
 @dataclass(frozen=True, slots=True)
 class OperatorStateCut:
@@ -88,6 +92,8 @@ class OperatorStateCut:
     name: str
     mode: OperatorStateMode
     items: tuple[object, ...]
+
+    __repr__ = fields_repr
 
     def __post_init__(self) -> None:
         OPERATOR_STATE_NAME.check("name", self.name)
@@ -130,6 +136,8 @@ class SubtaskSnapshot:
     emitted: int = 0
     wall_time: int = 0
     barrier_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    __repr__ = fields_repr
 
     @property
     def cut_id(self) -> str:

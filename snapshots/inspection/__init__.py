@@ -1,4 +1,4 @@
-"""Inspection of snapshots: activity, sizes and skew, largest keys, elements in flight, history, differences, export."""
+"""Inspection of snapshots: activity, sizes, keys, elements in flight, history, differences, operators, export."""
 
 from __future__ import annotations
 
@@ -16,8 +16,16 @@ from snapshots.inspection.estimates import Size, SubtaskShare, shares_of, size_o
 from snapshots.inspection.export import export
 from snapshots.inspection.history import VersionSummary, history
 from snapshots.inspection.largest import LargeKey, largest_keys
+from snapshots.inspection.one_key import KeyContent, KeyRow, StateOfKey, find_key
+from snapshots.inspection.operator_states import (
+    OperatorStateDifference,
+    OperatorStateSize,
+    operator_state_sizes,
+)
+from snapshots.inspection.operators import Operators, OperatorSummary, operators_in
 from snapshots.inspection.recent import RecentVersions
 from snapshots.inspection.sizes import KeyGroupSizes, key_group_sizes
+from snapshots.inspection.steps import StepSummary, steps_of
 
 __all__ = [
     "Activity",
@@ -25,22 +33,34 @@ __all__ = [
     "Difference",
     "InFlightDifference",
     "InFlightSummary",
+    "KeyContent",
     "KeyGroupChange",
     "KeyGroupSizes",
+    "KeyRow",
     "LargeKey",
+    "OperatorStateDifference",
+    "OperatorStateSize",
+    "OperatorSummary",
+    "Operators",
     "Pace",
     "RecentVersions",
     "RowChange",
     "Size",
     "StateDifference",
+    "StateOfKey",
+    "StepSummary",
     "SubtaskShare",
     "VersionSummary",
     "compare",
     "export",
+    "find_key",
     "history",
     "in_flight_summary",
     "key_group_sizes",
     "largest_keys",
+    "operator_state_sizes",
+    "operators_in",
     "shares_of",
     "size_of",
+    "steps_of",
 ]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from keygroups.ranges import KeyGroupRange
+from keygroups.representation import fields_repr
 from snapshots.format.manifest import Manifest
 from snapshots.inspection.estimates import Size, SubtaskShare, shares_of, size_of
+from snapshots.inspection.for_people import seconds_of
 from snapshots.inspection.sizes import skew_of
 
 SPAN_SECONDS_MAX = 600.0
@@ -46,6 +47,8 @@ class Commit:
     parallelism: int
     metrics: Mapping[str, float] = field(default_factory=dict)
 
+    __repr__ = fields_repr
+
     @classmethod
     def of(cls, manifest: Manifest) -> Commit:
         """Return what is kept of a manifest."""
@@ -66,11 +69,7 @@ class Commit:
     @property
     def seconds(self) -> float | None:
         """When it was committed, in seconds since 1970; None if the text cannot be read, which is only for people."""
-        try:
-            created = dt.datetime.fromisoformat(self.created_at)
-            return (created if created.tzinfo else created.replace(tzinfo=dt.UTC)).timestamp()
-        except (OverflowError, ValueError):
-            return None
+        return seconds_of(self.created_at)
 
     def age(self, now: float) -> float | None:
         """Return the seconds since the commit; negative if this machine's clock is behind the writer's."""
@@ -99,6 +98,8 @@ class Pace:
     epochs: int
     seconds: float | None
     counts: dict[str, int | None]
+
+    __repr__ = fields_repr
 
     @classmethod
     def of(cls, commits: Iterable[Commit]) -> Pace:
@@ -159,6 +160,8 @@ class Activity:
     subtasks: tuple[SubtaskShare, ...]
     pace: Pace
     recent: tuple[Commit, ...]
+
+    __repr__ = fields_repr
 
     @classmethod
     def of(cls, newest: Manifest, commits: Sequence[Commit], now: float) -> Activity:

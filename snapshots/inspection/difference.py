@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Literal
 
 import numpy as np
@@ -13,11 +14,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from keygroups.ranges import KeyGroupRange
+from keygroups.representation import fields_repr, html_table
 from snapshots.errors import IncompatibleSnapshot
 from snapshots.format.manifest import Manifest, StateInfo, manifest_name
-from snapshots.format.parquet import ParquetReader
 from snapshots.format.schemas import ENTRY_COLUMNS
 from snapshots.inspection.equality import equal_rows
+from snapshots.inspection.operator_states import OperatorStateDifference, compare_operator_states
+from snapshots.restore.elements import STEP, element_tables
 from snapshots.restore.reader import KeyedReader, StateReader, decode_column, merge, with_one_key_type
 from snapshots.restore.snapshot import Snapshot
 from snapshots.restore.streaming import all_key_groups
@@ -41,6 +44,8 @@ class RowChange:
         In a list the position, in a map the map key; else None.
     change : {"added", "removed", "changed"}
         How the row differs.
+    before, after : object
+        The values in the old and in the new version; None where there is no such row.
     """
 
     state: str
@@ -48,6 +53,10 @@ class RowChange:
     key: Any
     entry: Any
     change: Change
+    before: Any
+    after: Any
+
+    __repr__ = fields_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +91,8 @@ class StateDifference:
     key_groups: tuple[KeyGroupChange, ...]
     compared: int
     identical: int
+
+    __repr__ = fields_repr
 
     @property
     def added(self) -> int:
@@ -122,6 +133,8 @@ class Difference:
         All states of both versions.
     in_flight : InFlightDifference
         The in-flight records.
+    operator_states : tuple of OperatorStateDifference
+        The states without a key.
     rows : tuple of RowChange
         The first rows that differ, up to the requested number.
     """
@@ -130,7 +143,15 @@ class Difference:
     new: Manifest
     states: tuple[StateDifference, ...]
     in_flight: InFlightDifference
+    operator_states: tuple[OperatorStateDifference, ...]
     rows: tuple[RowChange, ...]
+
+    __repr__ = fields_repr
+
+    def _repr_html_(self) -> str:
+        title = f"from snapshot {self.old.version} to {self.new.version} of {self.new.operator_id}"
+        rows = [(state.name, state.added, state.removed, state.changed) for state in self.states]
+        return html_table(title, ("state", "added", "removed", "changed"), rows)
 
 
 def compare(old: Snapshot, new: Snapshot, *, rows: int = 0) -> Difference:
@@ -160,7 +181,8 @@ def compare(old: Snapshot, new: Snapshot, *, rows: int = 0) -> Difference:
     names = dict.fromkeys([*old.state_names, *new.state_names])
     named: list[RowChange] = []
     states = tuple(_compare_state(old, new, name, named, rows) for name in names)
-    return Difference(old.manifest, new.manifest, states, _compare_in_flight(old, new), tuple(named))
+    in_flight, operator_states = _compare_in_flight(old, new), compare_operator_states(old, new)
+    return Difference(old.manifest, new.manifest, states, in_flight, operator_states, tuple(named))
 
 
 def _compare_state(old: Snapshot, new: Snapshot, name: str, named: list[RowChange], limit: int) -> StateDifference:
@@ -174,7 +196,7 @@ def _compare_state(old: Snapshot, new: Snapshot, name: str, named: list[RowChang
         for key_group in span:
             tables = [_rows(side, key_group) for side in layers]
             found = _compare_rows(*tables) if _same_kind(before, after) else _all_different(*tables)
-            counts = [int(mask.sum()) for _, mask in found]
+            counts = [one.count for one in found]
             if any(counts):
                 key_groups.append(KeyGroupChange(key_group, *counts))
                 named += _named(name, key_group, found, limit - len(named))
@@ -221,16 +243,26 @@ def _rows(layers: _Layers, key_group: int) -> pa.Table | None:
     return None if layers is None else merge([layer.take(key_group) for layer in layers])
 
 
-_Masked = tuple[pa.Table | None, NDArray[np.bool_]]
-"""Rows, and a mask that selects some of them."""
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """Rows that differ in one way: their places in the old and in the new table; pairs, if they are in both."""
+
+    change: Change
+    old: tuple[pa.Table, NDArray[np.int64]] | None
+    new: tuple[pa.Table, NDArray[np.int64]] | None
+
+    @property
+    def count(self) -> int:
+        return max(0 if side is None else len(side[1]) for side in (self.old, self.new))
 
 
-def _all_different(old: pa.Table | None, new: pa.Table | None) -> tuple[_Masked, _Masked, _Masked]:
-    everything = [np.ones(0 if table is None else table.num_rows, np.bool_) for table in (old, new)]
-    return (new, everything[1]), (old, everything[0]), (None, np.zeros(0, np.bool_))
+def _all_different(old: pa.Table | None, new: pa.Table | None) -> tuple[_Changes, ...]:
+    added = None if new is None else (new, np.arange(new.num_rows))
+    removed = None if old is None else (old, np.arange(old.num_rows))
+    return _Changes("added", None, added), _Changes("removed", removed, None), _Changes("changed", None, None)
 
 
-def _compare_rows(old: pa.Table | None, new: pa.Table | None) -> tuple[_Masked, _Masked, _Masked]:
+def _compare_rows(old: pa.Table | None, new: pa.Table | None) -> tuple[_Changes, ...]:
     """Return the rows that were added, removed and changed."""
     assert old is not None, "both versions have the state"
     assert new is not None, "both versions have the state"
@@ -241,10 +273,13 @@ def _compare_rows(old: pa.Table | None, new: pa.Table | None) -> tuple[_Masked, 
     in_both = np.flatnonzero(places >= 0)
     removed = np.ones(old.num_rows, np.bool_)
     removed[places[in_both]] = False
-    changed = np.zeros(new.num_rows, np.bool_)
     values = old.column("value").take(places[in_both]), new.column("value").take(in_both)
-    changed[in_both] = ~equal_rows(*values)
-    return (new, places < 0), (old, removed), (new, changed)
+    changed = in_both[~equal_rows(*values)]
+    return (
+        _Changes("added", None, (new, np.flatnonzero(places < 0))),
+        _Changes("removed", (old, np.flatnonzero(removed)), None),
+        _Changes("changed", (old, places[changed]), (new, changed)),
+    )
 
 
 def _places_in(old: pa.Table, new: pa.Table) -> NDArray[np.int64]:
@@ -257,18 +292,25 @@ def _places_in(old: pa.Table, new: pa.Table) -> NDArray[np.int64]:
     return places
 
 
-def _named(state: str, key_group: int, found: tuple[_Masked, _Masked, _Masked], limit: int) -> Iterator[RowChange]:
-    changes: tuple[Change, ...] = ("added", "removed", "changed")
-    for change, (table, mask) in zip(changes, found, strict=True):
-        places = np.flatnonzero(mask)[: max(limit, 0)]
-        if table is None or not len(places):
+def _named(state: str, key_group: int, found: Iterable[_Changes], limit: int) -> Iterator[RowChange]:
+    for changes in found:
+        before, after = (_first(side, limit) for side in (changes.old, changes.new))
+        rows = before if after is None else after
+        if rows is None or not rows.num_rows:
             continue
-        limit -= len(places)
-        rows = table.take(places)
+        limit -= rows.num_rows
         entry = next((name for name in ENTRY_COLUMNS.values() if name in rows.schema.names), None)
-        entries = [None] * len(places) if entry is None else decode_column(rows, entry)
-        for key, one in zip(decode_column(rows, "key"), entries, strict=True):
-            yield RowChange(state, key_group, key, one, change)
+        columns = (
+            decode_column(rows, "key"),
+            repeat(None) if entry is None else decode_column(rows, entry),
+            *(repeat(None) if side is None else decode_column(side, "value") for side in (before, after)),
+        )
+        for key, one, old, new in zip(*columns, strict=False):
+            yield RowChange(state, key_group, key, one, changes.change, old, new)
+
+
+def _first(side: tuple[pa.Table, NDArray[np.int64]] | None, limit: int) -> pa.Table | None:
+    return None if side is None else side[0].take(side[1][: max(limit, 0)])
 
 
 def _compare_in_flight(old: Snapshot, new: Snapshot) -> InFlightDifference:
@@ -283,11 +325,16 @@ def _compare_in_flight(old: Snapshot, new: Snapshot) -> InFlightDifference:
     )
 
 
-def _completed_by_id(snapshot: Snapshot) -> dict[str, bool]:
+_Id = tuple[str | None, str]
+"""The step, in a job, and the id of an element."""
+
+
+def _completed_by_id(snapshot: Snapshot) -> dict[_Id, bool]:
     """Return, by id, whether the call of each in-flight record has returned; only ids and flags are kept in memory."""
-    found: dict[str, bool] = {}
-    for file in snapshot.manifest.files_of("in_flight"):
-        table = ParquetReader(snapshot.folder, file).read_all()
-        records = table.filter(pc.equal(table.column("kind"), "record")).select(["element_id", "completed"])
-        found |= dict(zip(*(column.to_pylist() for column in records.columns), strict=True))
+    found: dict[_Id, bool] = {}
+    for table in element_tables(snapshot.folder, snapshot.manifest):
+        records = table.filter(pc.equal(table.column("kind"), "record"))
+        steps = records.column(STEP).to_pylist() if STEP in records.schema.names else repeat(None)
+        ids = zip(steps, records.column("element_id").to_pylist(), strict=False)
+        found |= dict(zip(ids, records.column("completed").to_pylist(), strict=True))
     return found

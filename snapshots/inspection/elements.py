@@ -13,7 +13,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from keygroups.ranges import KeyGroupRange
-from snapshots.format.parquet import KEY_GROUP, ParquetReader
+from keygroups.representation import fields_repr
+from snapshots.format.parquet import KEY_GROUP
+from snapshots.restore.elements import element_tables
 from snapshots.restore.snapshot import Snapshot
 
 AGES = (
@@ -55,6 +57,8 @@ class InFlightSummary:
     by_attempt: Mapping[int, int]
     by_age: Mapping[str, int]
 
+    __repr__ = fields_repr
+
     def count_in(self, key_groups: KeyGroupRange) -> int:
         """Return how many elements have a key in the range."""
         return int(self.by_key_group[key_groups.start : key_groups.end + 1].sum())
@@ -75,8 +79,7 @@ def in_flight_summary(snapshot: Snapshot) -> InFlightSummary:
     pending = completed = watermarks = 0
     by_key_group = np.zeros(manifest.max_parallelism, np.int64)
     by_attempt, by_age = Counter[int](), Counter[str]()
-    for file in manifest.files_of("in_flight"):
-        elements = ParquetReader(snapshot.folder, file).read_all()
+    for elements in element_tables(snapshot.folder, manifest):
         records = elements.filter(pc.equal(elements.column("kind"), "record"))
         waiting = records.filter(pc.invert(records.column("completed")))
         watermarks += elements.num_rows - records.num_rows

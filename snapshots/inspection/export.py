@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,9 +19,11 @@ from pyarrow import types
 from keygroups.errors import ConfigError
 from keygroups.ranges import KeyGroupRange
 from snapshots.format.columns import is_packed
-from snapshots.format.in_flight_elements import IN_FLIGHT_SCHEMA
-from snapshots.format.parquet import KEY_GROUP, ParquetReader
+from snapshots.format.manifest import DataFile
+from snapshots.format.parquet import KEY_GROUP
 from snapshots.inspection.target import replacing
+from snapshots.restore.elements import element_tables, elements_schema
+from snapshots.restore.items import ITEMS_SCHEMA, item_files, item_tables
 from snapshots.restore.reader import decode_column
 from snapshots.restore.snapshot import Snapshot
 from snapshots.restore.streaming import StateStream, all_key_groups
@@ -53,7 +55,7 @@ def export(
     snapshot : Snapshot
         The snapshot.
     state_name : str or None
-        The name of a state; None for the in-flight elements.
+        The name of a state, with or without a key; None for the in-flight elements.
     path : str or path
         The file to write.
     key_groups : KeyGroupRange, optional
@@ -69,7 +71,7 @@ def export(
     Raises
     ------
     ConfigError
-        There is no such state, or no such format.
+        There is no such state or format, or key groups are named for a state without a key.
     SnapshotCorrupted
         A file of the snapshot is damaged; the target is unchanged.
     """
@@ -77,22 +79,39 @@ def export(
     sink_of = _SINKS.get(target.suffix)
     if sink_of is None:
         raise ConfigError("path", str(path), f"the ending sets the format: use one of {', '.join(sorted(_SINKS))}")
-    wanted = all_key_groups(snapshot.manifest) if key_groups is None else key_groups
-    if state_name is None:
-        schema, tables = IN_FLIGHT_SCHEMA, _elements(snapshot, key_groups)
-    else:
-        stream = StateStream.of(snapshot.folder, snapshot.manifest, state_name)
-        schema, tables = stream.schema, stream.tables(wanted)
-    kinds = {"in_flight"} if state_name is None else {"keyed", "delta"}
-    files = [file for file in snapshot.manifest.files if file.kind in kinds and file.state == state_name]
-    rows_total, bytes_total = max(sum(file.rows for file in files), 1), sum(file.bytes for file in files)
+    content = _content_of(snapshot, state_name, key_groups)
+    rows_total, bytes_total = (
+        max(sum(file.rows for file in content.files), 1),
+        sum(file.bytes for file in content.files),
+    )
     done = 0
-    with replacing(target) as unfinished, sink_of(unfinished, schema) as sink:
-        for table in tables:
+    with replacing(target) as unfinished, sink_of(unfinished, content.schema) as sink:
+        for table in content.tables:
             sink.write(table)
             done += table.num_rows
             progress(bytes_total * done // rows_total, bytes_total)
     return done
+
+
+class _Content(NamedTuple):
+    schema: pa.Schema
+    tables: Iterator[pa.Table]
+    files: tuple[DataFile, ...]
+
+
+def _content_of(snapshot: Snapshot, state_name: str | None, key_groups: KeyGroupRange | None) -> _Content:
+    manifest = snapshot.manifest
+    if state_name is None:
+        return _Content(elements_schema(manifest), _elements(snapshot, key_groups), manifest.files_of("in_flight"))
+    operator_state = manifest.operator_state(state_name)
+    if operator_state is not None and manifest.state(state_name) is None:
+        if key_groups is not None:
+            raise ConfigError("key_groups", key_groups, f"state {state_name!r} has no keys: leave them out")
+        files = item_files(manifest, operator_state)
+        return _Content(ITEMS_SCHEMA, item_tables(snapshot.folder, manifest, operator_state), files)
+    stream = StateStream.of(snapshot.folder, manifest, state_name)
+    tables = stream.tables(all_key_groups(manifest) if key_groups is None else key_groups)
+    return _Content(stream.schema, tables, manifest.files_of("keyed", "delta", state=state_name))
 
 
 def plain(value: Any) -> Any:
@@ -125,12 +144,12 @@ def plain(value: Any) -> Any:
 
 
 def _elements(snapshot: Snapshot, key_groups: KeyGroupRange | None) -> Iterator[pa.Table]:
-    for file in snapshot.manifest.files_of("in_flight"):
-        table = ParquetReader(snapshot.folder, file).read_all()
+    for table in element_tables(snapshot.folder, snapshot.manifest):
         if key_groups is not None:
             groups = table.column(KEY_GROUP).to_numpy()
-            table = table.filter(pa.array((groups >= key_groups.start) & (groups <= key_groups.end)))
-        yield table
+            yield table.filter(pa.array((groups >= key_groups.start) & (groups <= key_groups.end)))
+        else:
+            yield table
 
 
 @contextmanager

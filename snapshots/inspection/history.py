@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from keygroups.representation import fields_repr
 from snapshots.errors import SnapshotNotFound
 from snapshots.format.manifest import Manifest
 from snapshots.store import SnapshotStore
@@ -45,6 +46,8 @@ class VersionSummary:
     bytes_added: int
     in_flight: int
     pinned: bool
+
+    __repr__ = fields_repr
 
     @classmethod
     def of(cls, manifest: Manifest, *, pinned: bool) -> VersionSummary:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import types
 
+from keygroups.representation import fields_repr
 from snapshots.format.parquet import KEY_GROUP
 from snapshots.restore.reader import decode_column
 from snapshots.restore.snapshot import Snapshot
@@ -40,6 +41,8 @@ class LargeKey:
     key_group: int
     entries: int
     bytes: int
+
+    __repr__ = fields_repr
 
 
 def largest_keys(snapshot: Snapshot, state_name: str, limit: int = 10) -> list[LargeKey]:

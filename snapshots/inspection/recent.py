@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from keygroups.representation import representation
 from snapshots.errors import SnapshotNotFound
 from snapshots.filesystem import attempts
 from snapshots.format.manifest import Manifest
@@ -34,6 +35,9 @@ class RecentVersions:
         self._store = store
         self._newest: Manifest | None = None
         self._commits: list[Commit] = []
+
+    def __repr__(self) -> str:
+        return representation(self, {"store": self._store, "versions": len(self._commits)})
 
     def activity(self, now: float) -> Activity:
         """Read what is new, and return what the operator has been doing lately.

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keygroups.ranges import KeyGroupRange
+from keygroups.representation import fields_repr
 from snapshots.format.manifest import DataFile
 from snapshots.format.parquet import ParquetReader, RowGroup
 from snapshots.restore.snapshot import Snapshot
@@ -41,6 +42,8 @@ class KeyGroupSizes:
     delta_rows: NDArray[np.int64]
     bytes: NDArray[np.int64]
     is_exact: bool = True
+
+    __repr__ = fields_repr
 
     @property
     def skew(self) -> float:

@@ -13,16 +13,23 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from keygroups.ranges import check_parallelism
 from snapshots.format.manifest import Manifest
 from snapshots.inspection import (
+    Difference,
     InFlightSummary,
     KeyGroupSizes,
     LargeKey,
+    OperatorStateSize,
+    StepSummary,
     VersionSummary,
     history,
     in_flight_summary,
     key_group_sizes,
     largest_keys,
+    operator_state_sizes,
+    steps_of,
 )
+from snapshots.inspection.for_people import duration_text, size_text
 from snapshots.report.charts import HeatMap, Ownership, Rescale
+from snapshots.report.insights import Epoch, Sample, newest_epochs, samples_of, since_parent
 from snapshots.restore.snapshot import Snapshot
 from snapshots.store import SnapshotStore
 
@@ -47,6 +54,19 @@ class Page:
     in_flight: InFlightSummary
     largest: dict[str, list[LargeKey]]
     history: list[VersionSummary]
+    epochs: list[Epoch]
+    changes: Difference | None
+    samples: dict[str, list[Sample]]
+
+    @property
+    def operator_states(self) -> tuple[OperatorStateSize, ...]:
+        """The states without a key."""
+        return operator_state_sizes(self.manifest)
+
+    @property
+    def steps(self) -> tuple[StepSummary, ...]:
+        """The steps of a job."""
+        return steps_of(self.manifest)
 
     @property
     def bytes_max(self) -> int:
@@ -60,6 +80,7 @@ def render(
     *,
     parallelism: int | None = None,
     largest: int = 10,
+    samples: int = 0,
     versions: int = 50,
     progress: Progress = lambda _done, _total: None,
 ) -> str:
@@ -74,7 +95,10 @@ def render(
     parallelism : int, optional
         Also show what a rescale to it would move.
     largest : int
-        How many of the largest keys of each state to show; unless it is 0, every row is read.
+        How many of the largest keys of each state to show; unless it is 0, every row is read, and the snapshot is
+        compared with its parent.
+    samples : int
+        How many rows of each state to show with their values, which may be personal data.
     versions : int
         How many of the newest versions to show.
     progress : callable, optional
@@ -103,6 +127,9 @@ def render(
         in_flight=in_flight_summary(snapshot),
         largest=_largest(snapshot, sizes, largest, progress),
         history=history(store, versions),
+        epochs=newest_epochs(store, snapshot),
+        changes=since_parent(store, snapshot) if largest else None,
+        samples=samples_of(snapshot, samples),
     )
     return _environment().get_template("page.html").render(page=page, manifest=manifest, channels_max=_CHANNELS_MAX)
 
@@ -127,27 +154,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": _number, "size": size_text, "key": _key, "json": _json, "moment": _moment}
+    texts = {"number": _number, "size": size_text, "moment": _moment, "duration": duration_text}
+    environment.filters |= texts | {"key": _key, "json": _json}
     return environment
 
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:,}"
-
-
-def size_text(count: float) -> str:
-    """Format a number of bytes for people.
-
-    Examples
-    --------
-    >>> size_text(999), size_text(1536), size_text(5 * 2**40)
-    ('999 B', '1.5 KiB', '5.0 TiB')
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= 1024
-    return f"{count:,.1f} TiB"
 
 
 def _key(value: Any) -> str:

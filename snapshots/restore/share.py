@@ -11,13 +11,14 @@ from keygroups.descriptors import StateDescriptor
 from keygroups.errors import MissingCodec
 from keygroups.events import Value, observed
 from keygroups.ranges import KeyGroupRange, range_of
+from keygroups.representation import representation
 from keygroups.state import KeyGroupContent
 from keygroups.ttl import wall_time
 from snapshots.errors import IncompatibleSnapshot
 from snapshots.filesystem import Folder
 from snapshots.format.in_flight_elements import RestoredQueue, deal, in_flight_elements, merge_channels
 from snapshots.format.manifest import DataFile, Manifest, StateInfo, manifest_name
-from snapshots.format.operator_state import FileSlice, read_items, shares
+from snapshots.format.operator_state import FileSlice, own_runs, read_items, shares
 from snapshots.format.parquet import ParquetReader, damage_named
 from snapshots.format.schemas import widens
 from snapshots.format.subtask import NO_KEY_GROUP, InFlightElement
@@ -41,6 +42,8 @@ class SubtaskRestore:
         For each channel, the run of in-flight elements without a key that the subtask gets.
     operator_slices : dict of str to tuple of FileSlice
         For each operator state, the items that the subtask gets.
+    own_items : dict of str to (int, int)
+        For each union state, the run of these items that the subtask keeps; it only gets to see the others.
     """
 
     folder: Folder
@@ -49,6 +52,7 @@ class SubtaskRestore:
     parallelism: int
     keyless: dict[int, tuple[int, int]]
     operator_slices: dict[str, tuple[FileSlice, ...]]
+    own_items: dict[str, tuple[int, int]]
 
     @classmethod
     def of(cls, folder: Folder, manifest: Manifest, subtask_index: int, parallelism: int) -> SubtaskRestore:
@@ -71,7 +75,12 @@ class SubtaskRestore:
         files += [file for file in manifest.files_of("in_flight") if file.subtask in sources]
         share = replace(manifest, files=tuple(files), channels=tuple(fed))
         slices = shares(manifest, parallelism, subtask_index)
-        return cls(folder, share, subtask_index, parallelism, keyless, slices)
+        own = own_runs(manifest, parallelism, subtask_index)
+        return cls(folder, share, subtask_index, parallelism, keyless, slices, own)
+
+    def __repr__(self) -> str:
+        facts = {"subtask_index": self.subtask_index, "parallelism": self.parallelism}
+        return representation(self, facts | {"version": self.manifest.version, "uri": self.folder.uri})
 
     @property
     def key_groups(self) -> KeyGroupRange:

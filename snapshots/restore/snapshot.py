@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from keygroups.errors import ConfigError
 from keygroups.ranges import KeyGroupRange, check_parallelism
+from keygroups.representation import html_facts, representation
 from snapshots.errors import SnapshotNotFound
 from snapshots.filesystem import Folder, attempts
-from snapshots.format.in_flight_elements import IN_FLIGHT_SCHEMA
+from snapshots.format.delivered import by_version, last_delivered, undelivered
 from snapshots.format.manifest import Manifest, manifest_name
-from snapshots.format.parquet import ParquetReader
 from snapshots.format.schemas import without_field_ids
+from snapshots.format.steps import check_step, of_step
+from snapshots.restore.elements import element_tables, elements_schema
+from snapshots.restore.frames import pandas_frame, polars_frame
+from snapshots.restore.items import ITEMS_SCHEMA, item_tables
+from snapshots.restore.outputs import StoredOutputs
 from snapshots.restore.reader import StateReader
 from snapshots.restore.share import SubtaskRestore
 from snapshots.restore.streaming import StateStream, all_key_groups
@@ -37,9 +42,32 @@ class Snapshot:
 
     folder: Folder
     manifest: Manifest
+    _steps: dict[str, Manifest] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _committed, (self.folder, self.version, self.manifest.snapshot_id)
+
+    def __repr__(self) -> str:
+        return representation(self, self._facts())
+
+    def _repr_html_(self) -> str:
+        manifest = self.manifest
+        return html_facts(
+            f"snapshot {self.version} of {manifest.operator_id}",
+            self._facts()
+            | {"committed": manifest.created_at, "operation": manifest.operation}
+            | {"rows": manifest.rows_total, "bytes": manifest.bytes_total},
+        )
+
+    def _facts(self) -> dict[str, object]:
+        return {
+            "version": self.version,
+            "uri": self.folder.uri,
+            "parallelism": self.parallelism,
+            "max_parallelism": self.max_parallelism,
+            "state_names": self.state_names,
+            "in_flight_count": self.in_flight_count,
+        }
 
     @property
     def version(self) -> int:
@@ -58,8 +86,13 @@ class Snapshot:
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """The names of the keyed states."""
+        """The names of the keyed states; in a job, a name is `step.state`."""
         return tuple(state.name for state in self.manifest.states)
+
+    @property
+    def operator_state_names(self) -> tuple[str, ...]:
+        """The names of the states without a key; in a job, a name is `step.state`."""
+        return tuple(state.name for state in self.manifest.operator_states)
 
     @property
     def in_flight_count(self) -> int:
@@ -71,7 +104,12 @@ class Snapshot:
         """The position of the writer's source at the barrier; None if the writer stored none."""
         return self.manifest.source_position
 
-    def restore(self, subtask_index: int, parallelism: int | None = None) -> SubtaskRestore:
+    @property
+    def step_names(self) -> tuple[str, ...]:
+        """The steps of the job in the order of their first parts; none if the snapshot is of one operator."""
+        return self.manifest.step_names
+
+    def restore(self, subtask_index: int, parallelism: int | None = None, *, step: str | None = None) -> SubtaskRestore:
         """Return the share of one subtask, to pass to `AsyncWaitOperator.open(restore=…)`.
 
         Parameters
@@ -80,25 +118,41 @@ class Snapshot:
             The subtask to restore.
         parallelism : int, optional
             The number of subtasks, up to the max parallelism; by default the parallelism of the snapshot.
+        step : str, optional
+            One of `step_names`, for the snapshot of a job.
 
         Raises
         ------
         ConfigError
             The subtask index or the parallelism is out of bounds.
+        WrongStep
+            There is no such step, or the snapshot is of a job and no step is named.
         """
+        check_step(self.manifest, step)
         parallelism = self.parallelism if parallelism is None else parallelism
         check_parallelism(parallelism, self.max_parallelism)
         if not 0 <= subtask_index < parallelism:
             raise ConfigError("subtask_index", subtask_index, f"there are subtasks 0 to {parallelism - 1}")
-        return SubtaskRestore.of(self.folder, self.manifest, subtask_index, parallelism)
+        return SubtaskRestore.of(self.folder, self._of_step(step), subtask_index, parallelism)
+
+    def _of_step(self, step: str | None) -> Manifest:
+        """Return what the manifest says about a step; all subtasks of the step use the same."""
+        if step is None:
+            return self.manifest
+        if step not in self._steps:
+            self._steps[step] = of_step(self.manifest, step)
+        return self._steps[step]
 
     def to_arrow(self, state_name: str) -> pa.Table:
         """Read one state as a table with the columns key_group, key and value, sorted by key group.
 
+        A state without a key has the columns subtask, position and item, with the items as msgpack. Of an
+        `OperatorMapState` it is one copy, whose items are pairs of key and value.
+
         Parameters
         ----------
         state_name : str
-            One of `state_names`.
+            One of `state_names` or `operator_state_names`.
 
         Returns
         -------
@@ -112,11 +166,56 @@ class Snapshot:
             There is no such state.
         """
         if state_name not in self.state_names:
-            raise ConfigError("state_name", state_name, f"the snapshot has the states {list(self.state_names)}")
+            return self._items(state_name)
         files = self.manifest.files_of("keyed", "delta", state=state_name)
         reader = StateReader(self.folder, files, self.folder.path(manifest_name(self.version)))
         table = reader.table(KeyGroupRange(0, self.max_parallelism - 1))
         return table.cast(pa.schema([without_field_ids(field) for field in table.schema]))
+
+    def _items(self, state_name: str) -> pa.Table:
+        state = self.manifest.operator_state(state_name)
+        if state is None:
+            names = [*self.state_names, *self.operator_state_names]
+            raise ConfigError("state_name", state_name, f"the snapshot has the states {names}")
+        tables = item_tables(self.folder, self.manifest, state)
+        return pa.concat_tables([ITEMS_SCHEMA.empty_table(), *tables])
+
+    def to_pandas(self, state_name: str) -> Any:
+        """Read one state as a pandas DataFrame with the columns of `to_arrow`; msgpack becomes Python values.
+
+        Parameters
+        ----------
+        state_name : str
+            One of `state_names`.
+
+        Raises
+        ------
+        ConfigError
+            There is no such state.
+        PackageNotInstalled
+            pandas is not installed.
+        """
+        return pandas_frame(self.to_arrow(state_name))
+
+    def to_polars(self, state_name: str) -> Any:
+        """Read one state as a polars DataFrame with the columns of `to_arrow`, and msgpack decoded.
+
+        Values that were msgpack are a column of their type if all of them have the same simple one, such as str, and
+        Python objects otherwise.
+
+        Parameters
+        ----------
+        state_name : str
+            One of `state_names`.
+
+        Raises
+        ------
+        ConfigError
+            There is no such state.
+        PackageNotInstalled
+            polars is not installed.
+        """
+        return polars_frame(self.to_arrow(state_name))
 
     def to_reader(self, state_name: str, key_groups: KeyGroupRange | None = None) -> pa.RecordBatchReader:
         """Read one state as a stream of record batches with the columns of `to_arrow`, in bounded memory.
@@ -136,11 +235,30 @@ class Snapshot:
         stream = StateStream.of(self.folder, self.manifest, state_name)
         return stream.batches(all_key_groups(self.manifest) if key_groups is None else key_groups)
 
+    def outputs(self) -> tuple[StoredOutputs, ...]:
+        """Return the stored outputs by the version that added them, the oldest version first; nothing is read yet.
+
+        The snapshot of an operator has only its own outputs. That of a job also has those of earlier versions that were
+        not delivered yet when it was committed.
+        """
+        return tuple(StoredOutputs(self.folder, files) for files in by_version(self.manifest.files))
+
+    def undelivered(self) -> tuple[StoredOutputs, ...]:
+        """Return what `outputs` does, without the versions that have been marked as delivered since.
+
+        Examples
+        --------
+        >>> for outputs in store.load().undelivered():  # doctest: +SKIP
+        ...     sink(outputs.to_arrow(), outputs.version)
+        ...     outputs.mark_delivered()
+        """
+        files = undelivered(self.manifest.files, last_delivered(self.folder))
+        return tuple(StoredOutputs(self.folder, found) for found in files)
+
     def in_flight(self) -> pa.Table:
-        """Read all in-flight elements as a table."""
-        files = self.manifest.files_of("in_flight")
-        tables = [ParquetReader(self.folder, file).read_all() for file in files]
-        return pa.concat_tables(tables) if tables else IN_FLIGHT_SCHEMA.empty_table()
+        """Read all in-flight elements as a table; those of a job have a column `step`."""
+        tables = element_tables(self.folder, self.manifest)
+        return pa.concat_tables([elements_schema(self.manifest).empty_table(), *tables])
 
 
 def newest_snapshot(folder: Folder) -> Snapshot | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from snapshots.filesystem import Folder
 from snapshots.format.manifest import DataFile
@@ -31,19 +32,31 @@ def outputs_frame(spark: SparkSession, snapshot: Snapshot, schema: pa.Schema) ->
         The schema of the outputs, for old snapshots that do not store it.
     """
     stored = snapshot.manifest.output_schema
-    files = snapshot.manifest.files_of("output")
-    partitions = max(len(files), 1)
-    reader = _OutputReader(snapshot.folder, files)
     output_schema = schema if stored is None else decode_schema(stored)
-    return spark.range(0, len(files), 1, partitions).mapInArrow(reader, spark_schema_of(output_schema))
+    files = snapshot.manifest.files_of("output")
+    return files_frame(spark, snapshot.folder, files, spark_schema_of(output_schema))
+
+
+def files_frame(
+    spark: SparkSession,
+    folder: Folder,
+    files: tuple[DataFile, ...],
+    spark_schema: StructType,
+    schema: pa.Schema | None = None,
+) -> DataFrame:
+    """Return the rows of data files as a lazy DataFrame with one partition per file, cast to `schema` if given."""
+    reader = _FileReader(folder, files, schema)
+    return spark.range(0, len(files), 1, max(len(files), 1)).mapInArrow(reader, spark_schema)
 
 
 @dataclass(frozen=True)
-class _OutputReader:
+class _FileReader:
     folder: Folder
     files: tuple[DataFile, ...]
+    schema: pa.Schema | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from ParquetReader(self.folder, self.files[number]).read_all().to_batches()
+                rows = ParquetReader(self.folder, self.files[number]).read_all()
+                yield from (rows if self.schema is None else rows.cast(self.schema)).to_batches()

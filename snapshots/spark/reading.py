@@ -16,14 +16,16 @@ from keygroups.errors import ConfigError
 from keygroups.ranges import KeyGroupRange
 from snapshots.filesystem import Folder
 from snapshots.format.columns import common_key_type, index_columns, is_packed, keyed_schema
-from snapshots.format.in_flight_elements import IN_FLIGHT_SCHEMA
 from snapshots.format.layers import spans
 from snapshots.format.manifest import DataFile, Manifest, StateInfo, manifest_name
 from snapshots.format.parquet import KEY_GROUP, ParquetReader
 from snapshots.format.schemas import without_field_ids
 from snapshots.format.subtask import NO_KEY_GROUP
+from snapshots.restore.elements import elements_schema, with_step
+from snapshots.restore.items import ITEMS_SCHEMA
 from snapshots.restore.reader import StateReader, in_schema, merge
 from snapshots.restore.snapshot import Snapshot
+from snapshots.spark.items import OperatorStateReader
 from snapshots.spark.pruning import WantedKeyGroups
 from snapshots.spark.types import arrow_schema_of, spark_schema_of
 
@@ -52,7 +54,7 @@ REQUESTS_AT_ONCE = 16
 
 
 def stored_schema(snapshot: Snapshot, what: str) -> pa.Schema:
-    """Return the Arrow schema of a state, of the elements in flight, or of the metadata.
+    """Return the Arrow schema of a state with or without a key, of the elements in flight, or of the metadata.
 
     Raises
     ------
@@ -62,10 +64,12 @@ def stored_schema(snapshot: Snapshot, what: str) -> pa.Schema:
     if what == METADATA:
         return _METADATA_SCHEMA
     if what == IN_FLIGHT:
-        return IN_FLIGHT_SCHEMA
+        return elements_schema(snapshot.manifest)
     info = snapshot.manifest.state(what)
+    if info is None and what in snapshot.operator_state_names:
+        return ITEMS_SCHEMA
     if info is None:
-        known = [*snapshot.state_names, IN_FLIGHT, METADATA]
+        known = [*snapshot.state_names, *snapshot.operator_state_names, IN_FLIGHT, METADATA]
         raise ConfigError("what", what, f"the snapshot has {', '.join(known)}")
     return keyed_schema(info, *_key_types(snapshot, info))
 
@@ -86,10 +90,13 @@ def spark_schema(schema: pa.Schema, what: str) -> StructType:
 
 
 def reader_of(snapshot: Snapshot, what: str, schema: StructType) -> DataSourceReader:
-    """Return the reader of a state, of the elements in flight, or of the metadata."""
+    """Return the reader of a state with or without a key, of the elements in flight, or of the metadata."""
     wanted_schema = arrow_schema_of(schema, "UTC")
     if what == METADATA:
         return _MetadataReader(_metadata(snapshot.manifest).cast(wanted_schema))
+    operator_state = snapshot.manifest.operator_state(what)
+    if operator_state is not None and what not in snapshot.state_names:
+        return OperatorStateReader(snapshot, operator_state, wanted_schema)
     return SnapshotReader(snapshot, what, wanted_schema)
 
 
@@ -130,6 +137,7 @@ class SnapshotReader(DataSourceReader):
         self._folder = snapshot.folder
         self._manifest_path = self._folder.path(manifest_name(manifest.version))
         self._is_state = what != IN_FLIGHT
+        self._is_job = bool(manifest.step_names)
         self._stored_schema = stored_schema(snapshot, what)
         self._schema = schema
         self._all = KeyGroupRange(0, manifest.max_parallelism - 1)
@@ -172,7 +180,9 @@ class SnapshotReader(DataSourceReader):
     def _tables(self, part: Part) -> Iterator[pa.Table]:
         base, *deltas = part.files
         tables = self._merged(part) if deltas else _rows_of(ParquetReader(self._folder, base), part.runs)
-        return (in_schema(table, self._stored_schema) if self._is_state else table for table in tables)
+        if self._is_state:
+            return (in_schema(table, self._stored_schema) for table in tables)
+        return (with_step(table, base.state if self._is_job else None) for table in tables)
 
     def _merged(self, part: Part) -> Iterator[pa.Table]:
         reader = StateReader(self._folder, part.files, self._manifest_path)

@@ -17,10 +17,10 @@ def register(spark: SparkSession) -> None:
     """Register the format `keygroups` with a session, and let Spark push filters to it.
 
     Options of a read: `path` (the argument of `load`) or `uri`, the folder of one operator; `version`, by default the
-    newest; `what`, the name of a state, `in_flight` for the elements in flight or `metadata` for the files, by default
-    the only state; `storage_options` as a JSON object. A DataFrame keeps reading the version that was the newest when
-    it was created. The columns are those of `Snapshot.to_arrow` and `Snapshot.in_flight`. Filters on `key_group`, and
-    on `key` if all keys have the same type, skip files and row groups.
+    newest; `what`, the name of a state (with or without a key), `in_flight` for the elements in flight or `metadata`
+    for the files, by default the only state; `storage_options` as a JSON object. A DataFrame keeps reading the version
+    that was the newest when it was created. The columns are those of `Snapshot.to_arrow` and `Snapshot.in_flight`.
+    Filters on `key_group`, and on `key` if all keys have the same type, skip files and row groups.
 
     Options of a write, whose mode is `append` or `overwrite`: `state`, the name of the state; `parallelism` and
     `max_parallelism` of a first snapshot; `kind` for a `reducing` or `aggregating` state. The columns are `key` and
@@ -79,9 +79,10 @@ class SnapshotDataSource(DataSource):
 
     def _what(self, snapshot: Snapshot) -> str:
         what = SourceOptions(self.options).text("what")
-        if what is None and len(snapshot.state_names) == 1:
-            return snapshot.state_names[0]
+        names = [*snapshot.state_names, *snapshot.operator_state_names]
+        if what is None and len(names) == 1:
+            return names[0]
         if what is None:
-            reason = f"the snapshot has the states {list(snapshot.state_names)}: name one, 'in_flight' or 'metadata'"
+            reason = f"the snapshot has the states {names}: name one, 'in_flight' or 'metadata'"
             raise ConfigError("what", None, reason)
         return what

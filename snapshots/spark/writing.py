@@ -161,7 +161,9 @@ class _Staging:
 
 
 def _check_parent(parent: Manifest, name: str, overwrite: bool) -> None:
-    has_run = parent.source_position is not None or parent.in_flight_count or parent.operator_states
+    has_run = (
+        parent.source_position is not None or parent.in_flight_count or parent.operator_states or parent.step_names
+    )
     if has_run:
         # Its source position, outputs and in-flight elements belong to the state of the same cut.
         raise IncompatibleSnapshot("the writer", "no operator", "an operator", "write to the folder of a new operator")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -33,6 +34,12 @@ class FolderWrapper(Folder):
     def parent(self) -> Folder | None:
         """The parent of the inner folder, which is not wrapped."""
         return self.inner.parent
+
+    def child(self, name: str) -> Folder:
+        """Return a folder in this one, wrapped as this one is."""
+        child = copy.copy(self)
+        child.inner, child.root = self.inner.child(name), self.path(name)
+        return child
 
     def around(self, operation: Operation, name: str, data: bytes | None, run: Callable[[], _T]) -> _T:
         """Run one operation.

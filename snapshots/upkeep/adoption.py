@@ -27,7 +27,7 @@ def move_source(snapshot: Snapshot, source_position: dict[str, Any]) -> Snapshot
 
 
 def begin_anew(
-    pending: PendingSnapshot, *, parallelism: int, max_parallelism: int, source_position: dict[str, Any]
+    pending: PendingSnapshot, *, parallelism: int, max_parallelism: int, hash: str, source_position: dict[str, Any]
 ) -> Snapshot:
     """Commit an empty snapshot, whatever exists, with a version that no earlier snapshot had.
 
@@ -40,6 +40,8 @@ def begin_anew(
         The result of `SnapshotStore.begin`.
     parallelism, max_parallelism : int
         The numbers of subtasks and of key groups of the empty snapshot.
+    hash : {"xxhash64", "flink"}
+        The hash that maps keys to key groups.
     source_position : dict
         The position up to which the source's data are not part of the state.
 
@@ -48,9 +50,9 @@ def begin_anew(
     CommitConflict
         Another writer committed in the meantime.
     """
-    parent, hash_ = pending.parent, "xxhash64" if pending.parent is None else pending.parent.hash
+    parent = pending.parent
     empty = first_manifest(
-        pending.operator_id, parallelism, max_parallelism, hash_, "claim", source_position=source_position
+        pending.operator_id, parallelism, max_parallelism, hash, "claim", source_position=source_position
     )
     manifest = _in_place_of_lost(pending, empty) if parent is None else _after(parent, empty)
     put_manifest(pending.folder, manifest)

@@ -11,15 +11,16 @@ from keygroups.codec import codecs_used
 from keygroups.descriptors import StateDescriptor
 from keygroups.errors import ConfigError
 from keygroups.ranges import default_max_parallelism
+from snapshots.commit.completeness import check_covered
 from snapshots.commit.creation import first_manifest, next_manifest, put_manifest
-from snapshots.commit.delivered import last_delivered, mark_delivered
-from snapshots.commit.pending import check_covered
 from snapshots.errors import ManifestMissing, SnapshotCorrupted, SnapshotExists
 from snapshots.filesystem import Folder
+from snapshots.format.delivered import last_delivered, mark_delivered
 from snapshots.format.features import features_of
-from snapshots.format.manifest import DataFile, StateInfo, check_json
+from snapshots.format.manifest import DataFile, StateInfo
 from snapshots.format.parquet import damage_named
 from snapshots.format.schemas import state_info
+from snapshots.format.sealing import check_json
 from snapshots.restore.snapshot import Snapshot
 from snapshots.surroundings import explain_empty
 from snapshots.upkeep.state_files import write_state
@@ -57,7 +58,7 @@ def bootstrap(
         states=tuple(infos),
         files=tuple(files),
         source_position=source_position,
-        required_features=features_of(files, infos),
+        required_features=features_of(files, infos, manifest.channels),
     )
     put_manifest(folder, manifest)
     return Snapshot(folder, manifest)

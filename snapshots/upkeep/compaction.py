@@ -30,7 +30,9 @@ def compact(folder: Folder, snapshot: Snapshot, now: int) -> Snapshot:
     files = compacted_files(folder, parent, now)
     if files == parent.files:
         return snapshot
-    manifest = next_manifest(parent, "compact", files=files, required_features=features_of(files, parent.states))
+    manifest = next_manifest(
+        parent, "compact", files=files, required_features=features_of(files, parent.states, parent.channels)
+    )
     put_manifest(folder, manifest)
     return Snapshot(folder, manifest)
 

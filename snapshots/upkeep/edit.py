@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import Any, Self, TypeAlias
@@ -10,18 +10,22 @@ from typing import Any, Self, TypeAlias
 import pyarrow as pa
 
 from keygroups.codec import codecs_used
-from keygroups.descriptors import StateDescriptor, ValueState
+from keygroups.descriptors import OperatorStateDescriptor, StateDescriptor
 from keygroups.errors import ConfigError
+from keygroups.names import OPERATOR_STATE_NAME, STATE_NAME, in_step, split_step
+from keygroups.representation import representation
 from keygroups.state import identity_of, original_of
+from snapshots.commit.completeness import check_covered
 from snapshots.commit.creation import next_manifest, put_manifest
-from snapshots.commit.pending import check_covered
 from snapshots.filesystem import Folder
 from snapshots.format.features import features_of
-from snapshots.format.manifest import DataFile, Manifest, StateInfo
+from snapshots.format.manifest import DataFile, Manifest, OperatorStateInfo, StateInfo
 from snapshots.format.schemas import ENTRY_COLUMNS, state_info
+from snapshots.format.steps import check_step
 from snapshots.restore.reader import decode_column
 from snapshots.restore.snapshot import Snapshot
 from snapshots.restore.streaming import StateStream, all_key_groups
+from snapshots.upkeep.operator_items import write_items
 from snapshots.upkeep.state_files import write_state
 from snapshots.upkeep.user_rows import RowEncoding, Rows
 
@@ -29,7 +33,7 @@ _Change: TypeAlias = Callable[[Iterator[pa.Table], RowEncoding], Iterator[pa.Tab
 
 
 class Editor:
-    """Changes the keyed states of a snapshot, and commits the result as the next version. For use by one thread.
+    """Changes the states of a snapshot, and commits the result as the next version. For use by one thread.
 
     `SnapshotStore.edit` creates one. Each method does its work at once, in bounded memory, and writes new files where
     rows change. Nothing refers to these files before `commit`; without a commit they are garbage. Stop the operator
@@ -56,10 +60,19 @@ class Editor:
         self._parent = parent
         self._draft = parent
 
+    def __repr__(self) -> str:
+        facts = {"version": self._parent.version, "uri": self._folder.uri, "state_names": self.state_names}
+        return representation(self, facts)
+
     @property
     def state_names(self) -> tuple[str, ...]:
-        """The names of the states, with the changes so far."""
+        """The names of the keyed states, with the changes so far."""
         return tuple(info.name for info in self._draft.states)
+
+    @property
+    def operator_state_names(self) -> tuple[str, ...]:
+        """The names of the states without a key, with the changes so far."""
+        return tuple(info.name for info in self._draft.operator_states)
 
     def drop(self, name: str) -> Self:
         """Drop a state with all its rows.
@@ -69,24 +82,36 @@ class Editor:
         ConfigError
             There is no such state.
         """
+        if self._is_operator_state(name):
+            return self._with_items(name, None, ())
         self._named(name)
         return self._with(name, None, ())
 
     def rename(self, old: str, new: str) -> Self:
-        """Rename a state; its files stay the same.
+        """Rename a state, with or without a key; its files stay the same. In a job, both names are `step.state`.
 
         Raises
         ------
         ConfigError
             There is no such state, the new name is taken, or it is not a valid name.
+        WrongStep
+            The new name has no step of the job.
         """
-        info = self._named(old)
-        if new in self.state_names:
+        items = self._draft.operator_state(old) if self._is_operator_state(old) else None
+        info = self._named(old) if items is None else None
+        step, name = split_step(new) if self._draft.step_names else (None, new)
+        check_step(self._draft, step)
+        (OPERATOR_STATE_NAME if info is None else STATE_NAME).check("new", name)
+        if new in (*self.state_names, *self.operator_state_names):
             raise ConfigError("new", new, "there is a state of this name: drop or rename it first")
+        if items is not None:
+            renamed = [replace(file, state=new) for file in self._draft.files_of("operator", state=old)]
+            return self._with_items(old, replace(items, name=new), renamed)
+        assert info is not None, "a state has a key or has none"
         files = [replace(file, state=new) for file in self._draft.files if file.state == old and _is_keyed(file)]
-        return self._with(old, replace(info, name=ValueState(new).name), files)
+        return self._with(old, replace(info, name=new), files)
 
-    def put(self, descriptor: StateDescriptor, rows: Rows) -> Self:
+    def put(self, descriptor: StateDescriptor, rows: Rows, *, step: str | None = None) -> Self:
         """Add a state, or replace its whole content.
 
         Parameters
@@ -95,16 +120,62 @@ class Editor:
             The declaration of the state.
         rows : pyarrow.Table, RecordBatch or RecordBatchReader, or iterable of (key, value)
             The new content, see `SnapshotStore.bootstrap`.
+        step : str, optional
+            In a job, the step of the state.
 
         Raises
         ------
+        WrongStep
+            There is no such step.
         ConfigError, NullKey, UnsupportedKey, UnstorableValue, DuplicateKey
             A row does not fit the state.
         """
-        info = state_info(descriptor, self._draft.state(descriptor.name))
+        info = self._declared(descriptor, step)
+        if self._is_operator_state(info.name):
+            reason = "an operator state has this name: drop or rename it first"
+            raise ConfigError("descriptor", descriptor.name, reason)
         return self._written(info, self._encoding(info).tables(rows))
 
-    def transform(self, state: str | StateDescriptor, function: Callable[[pa.Table], pa.Table]) -> Self:
+    def put_items(
+        self,
+        descriptor: OperatorStateDescriptor,
+        items: Iterable[Any] | Mapping[Any, Any],
+        *,
+        step: str | None = None,
+    ) -> Self:
+        """Add a state without a key, or replace its whole content.
+
+        Parameters
+        ----------
+        descriptor : OperatorListState or OperatorMapState
+            The declaration of the state.
+        items : iterable or mapping
+            The items, which are dealt out evenly to the subtasks; or the entries of the map.
+        step : str, optional
+            In a job, the step of the state.
+
+        Raises
+        ------
+        WrongStep
+            There is no such step.
+        ConfigError, UnstorableValue
+            A keyed state has this name, or an item does not fit the state.
+
+        Examples
+        --------
+        >>> from keygroups import OperatorListState
+        >>> offsets = OperatorListState("offsets")
+        >>> store.edit().put_items(offsets, [("topic-0", 17)]).commit()  # doctest: +SKIP
+        """
+        name = self._in_step(descriptor.name, step)
+        if name in self.state_names:
+            raise ConfigError("descriptor", descriptor.name, "a keyed state has this name: drop or rename it first")
+        files = write_items(self._folder, self._parent, descriptor, items, step)
+        return self._with_items(name, OperatorStateInfo(name, descriptor.mode), files)
+
+    def transform(
+        self, state: str | StateDescriptor, function: Callable[[pa.Table], pa.Table], *, step: str | None = None
+    ) -> Self:
         """Transform the rows of a state with a function of Arrow tables.
 
         Parameters
@@ -114,9 +185,13 @@ class Editor:
         function : callable
             Gets all rows of a key group, with the columns of `Snapshot.to_arrow`, and returns rows with the same
             columns: any number of them, also with other keys. It is called once for each key group that has rows.
+        step : str, optional
+            In a job, the step of the state, unless it is given as `step.state`.
 
         Raises
         ------
+        WrongStep
+            There is no such step.
         ConfigError, NullKey, UnsupportedKey, UnstorableValue, DuplicateKey
             There is no such state, or a returned row does not fit.
         """
@@ -125,10 +200,14 @@ class Editor:
             for table in tables:
                 yield from encoding.tables(function(table))
 
-        return self._rewritten(state, changed)
+        return self._rewritten(state, step, changed)
 
     def map_items(
-        self, state: str | StateDescriptor, function: Callable[[Any, Any], Iterable[tuple[Hashable, Any]]]
+        self,
+        state: str | StateDescriptor,
+        function: Callable[[Any, Any], Iterable[tuple[Hashable, Any]]],
+        *,
+        step: str | None = None,
     ) -> Self:
         """Transform each key of a state with a function of Python values.
 
@@ -139,9 +218,13 @@ class Editor:
         function : callable
             Gets a key and its value (a list for a list state, a dict for a map state) and returns (key, value) pairs;
             no pairs drop the key.
+        step : str, optional
+            In a job, the step of the state, unless it is given as `step.state`.
 
         Raises
         ------
+        WrongStep
+            There is no such step.
         ConfigError, NullKey, UnsupportedKey, UnstorableValue, DuplicateKey
             There is no such state, or a pair does not fit.
         """
@@ -150,7 +233,7 @@ class Editor:
             items = (item for table in tables for item in _items_of(table))
             return encoding.tables(chain.from_iterable(function(key, value) for key, value in items))
 
-        return self._rewritten(state, changed)
+        return self._rewritten(state, step, changed)
 
     def commit(self) -> Snapshot:
         """Commit the changes so far as the next version.
@@ -168,17 +251,21 @@ class Editor:
             self._parent,
             "edit",
             states=draft.states,
+            operator_states=draft.operator_states,
             files=draft.files,
             # Earlier cuts no longer match the content of the files, so no delta can be based on them.
             channels=tuple(replace(channel, cut_id=None) for channel in draft.channels),
-            required_features=features_of(draft.files, draft.states),
+            required_features=features_of(draft.files, draft.states, draft.channels),
         )
         put_manifest(self._folder, manifest)
         return Snapshot(self._folder, manifest)
 
-    def _rewritten(self, state: str | StateDescriptor, change: _Change) -> Self:
-        before = self._named(state if isinstance(state, str) else state.name)
-        info = before if isinstance(state, str) else state_info(state, before)
+    def _rewritten(self, state: str | StateDescriptor, step: str | None, change: _Change) -> Self:
+        if isinstance(state, str):
+            before = info = self._named(state if step is None else self._in_step(state, step))
+        else:
+            before = self._named(self._in_step(state.name, step))
+            info = self._declared(state, step)
         stream = StateStream.of(self._folder, self._draft, before.name)
         return self._written(info, change(stream.groups(all_key_groups(self._draft)), self._encoding(info)))
 
@@ -187,14 +274,37 @@ class Editor:
             files = write_state(self._folder, self._draft, info, tables)
         return self._with(info.name, replace(info, codecs=tuple(sorted(codecs))), files)
 
+    def _declared(self, descriptor: StateDescriptor, step: str | None) -> StateInfo:
+        name = self._in_step(descriptor.name, step)
+        return replace(state_info(descriptor, self._draft.state(name)), name=name)
+
+    def _in_step(self, name: str, step: str | None) -> str:
+        check_step(self._draft, step)
+        return name if step is None else in_step(step, name)
+
     def _encoding(self, info: StateInfo) -> RowEncoding:
         return RowEncoding(info, self._draft.max_parallelism, self._draft.hash)
 
     def _named(self, name: str) -> StateInfo:
         info = self._draft.state(name)
         if info is None:
-            raise ConfigError("state", name, f"the snapshot has the states {list(self.state_names)}")
+            names = [*self.state_names, *self.operator_state_names]
+            raise ConfigError("state", name, f"the snapshot has the states {names}")
         return info
+
+    def _is_operator_state(self, name: str) -> bool:
+        return name in self.operator_state_names and name not in self.state_names
+
+    def _with_items(self, name: str, info: OperatorStateInfo | None, files: Iterable[DataFile]) -> Self:
+        """Replace an operator state and its files by another one, or add it at the end."""
+        states = {one.name: one for one in self._draft.operator_states}
+        if info is None:
+            del states[name]
+        else:
+            states[name] = info
+        others = (file for file in self._draft.files if file.state != name)
+        self._draft = replace(self._draft, operator_states=tuple(states.values()), files=(*others, *files))
+        return self
 
     def _with(self, name: str, info: StateInfo | None, files: Iterable[DataFile]) -> Self:
         """Replace a state and its files by another one, or add it at the end."""

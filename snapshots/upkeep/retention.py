@@ -13,9 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from keygroups.errors import ConfigError
+from keygroups.representation import fields_repr, html_facts
 from snapshots.errors import SnapshotNotFound
 from snapshots.filesystem import FileInfo, Folder, attempts
-from snapshots.format.manifest import is_version_name, manifest_name, version_name
+from snapshots.format.manifest import manifest_name
+from snapshots.format.version_names import is_version_name, version_name
+from snapshots.inputs import needed_inputs
 from snapshots.surroundings import not_found
 from snapshots.versions import expired_version, load_manifest, mark_expired, newest_version, version_of
 
@@ -56,6 +59,14 @@ class GarbageReport:
     bytes: int
     young: int
     undeleted: tuple[str, ...] = ()
+
+    __repr__ = fields_repr
+
+    def _repr_html_(self) -> str:
+        verb = "would be removed" if self.dry_run else "removed"
+        facts = {"newest": self.newest, "stay": len(self.retained), "pinned": len(self.pinned), "young": self.young}
+        goes = {"versions": len(self.expired), "files": len(self.files), "bytes": self.bytes}
+        return html_facts(f"garbage {verb}", goes | facts)
 
 
 class Pins:
@@ -102,10 +113,13 @@ def collect_garbage(
     """
     check_retention(keep_last, min_age)
     plan, listed, named = _plan_and_names(folder, keep_last)
+    now = _storage_now(folder)
+    of_inputs, storing = _inputs(folder, listed, plan.newest, now)
+    named |= of_inputs
     garbage = [file for file in listed if _is_collectable(file.name) and file.name not in named]
-    before = _storage_now(folder) - min_age
+    before = now - min_age
     # Read after the listing: every listed file belongs to a snapshot that had begun before.
-    begun = tuple(f"data/{prefix}" for prefix in under_way)
+    begun = (*storing, *(f"data/{prefix}" for prefix in under_way))
     old = [file for file in garbage if file.modified <= before and not file.name.startswith(begun)]
     report = replace(
         plan,
@@ -195,9 +209,17 @@ def _named_files(folder: Folder, versions: Iterable[int]) -> set[str]:
     return named
 
 
+def _inputs(folder: Folder, listed: Sequence[FileInfo], newest: int, now: float) -> tuple[set[str], tuple[str, ...]]:
+    """Return the files of inputs of runs that have not finished, by name and by prefix."""
+    if not any(file.name.startswith("inputs/") for file in listed):
+        return set(), ()
+    position = load_manifest(folder, newest).source_position or {}
+    return needed_inputs(folder, listed, position, now)
+
+
 def _is_collectable(name: str) -> bool:
-    """Return whether retention may remove this kind of file: data, and left-overs of crashed writes or trials."""
-    return name.startswith(("data/", "probe/")) or name.endswith(".tmp")
+    """Return whether retention may remove this kind of file: data, inputs, and left-overs of writes or trials."""
+    return name.startswith(("data/", "inputs/", "probe/")) or name.endswith(".tmp")
 
 
 def _storage_now(folder: Folder) -> float:

@@ -219,7 +219,7 @@ class Rewrite:
     states : tuple of StateRewrite
         The keyed states of the snapshot.
     channels : tuple of DataFile
-        The files of in-flight elements, one for each channel that has any.
+        The files of in-flight elements, one for each channel of each step that has any.
     """
 
     folder: Folder
@@ -252,8 +252,9 @@ class Rewrite:
         table = _with_key_groups(table, pa.array(key_groups, pa.int32()))
         table = table.sort_by([(KEY_GROUP, "ascending"), ("sequence", "ascending")])
         owned = self.target.key_groups
-        name = f"in_flight-{owned.start}-{owned.end}-of-{file.subtask}"
-        label = FileLabel(kind="in_flight", subtask=file.subtask, version=self.target.version)
+        channel = file.subtask if file.state is None else f"{file.state}.{file.subtask}"
+        name = f"in_flight-{owned.start}-{owned.end}-of-{channel}"
+        label = FileLabel(kind="in_flight", state=file.state, subtask=file.subtask, version=self.target.version)
         files.write(label, name, owned, encoded_in_flight(table))
 
     def check(self, files: Iterable[DataFile]) -> None:
@@ -270,8 +271,8 @@ class Rewrite:
             ends = [-1, *(key_groups.end for key_groups in ranges)]
             if [*map(_start_of, ranges), self.target.max_parallelism] != [end + 1 for end in ends]:
                 raise IncompleteSnapshot(f"state {state.info.name!r} was written for {ranges}")
-        elements = {file.subtask: file.rows for file in written if file.kind == "in_flight"}
-        if elements != {file.subtask: file.rows for file in self.channels}:
+        elements = {(file.state, file.subtask): file.rows for file in written if file.kind == "in_flight"}
+        if elements != {(file.state, file.subtask): file.rows for file in self.channels}:
             raise IncompleteSnapshot(f"of the in-flight elements of {len(self.channels)} channels not all were written")
 
 
@@ -298,7 +299,7 @@ def rewritten_manifest(
         hash=target.hash,
         files=files,
         channels=tuple(replace(channel, key_groups=target.key_groups, cut_id=None) for channel in parent.channels),
-        required_features=features_of(files, parent.states),
+        required_features=features_of(files, parent.states, parent.channels),
     )
 
 

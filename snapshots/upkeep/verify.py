@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from keygroups.ranges import KeyGroupRange
+from keygroups.representation import fields_repr, html_table
 from snapshots.errors import ManifestMissing, SnapshotCorrupted
 from snapshots.filesystem import Folder
 from snapshots.format import compute as pc
@@ -50,6 +51,13 @@ class VerifyReport:
     files: int
     bytes: int
     problems: tuple[Problem, ...]
+
+    __repr__ = fields_repr
+
+    def _repr_html_(self) -> str:
+        verdict = "is whole" if self.ok else f"has {len(self.problems)} problems"
+        title = f"snapshot {self.version} {verdict}: {self.files:,} files, {self.bytes:,} bytes"
+        return html_table(title, ("path", "problem"), [(problem.path, problem.what) for problem in self.problems])
 
     @property
     def ok(self) -> bool:

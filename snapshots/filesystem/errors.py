@@ -1,0 +1,122 @@
+"""Errors of storage; each says what to do next."""
+
+from __future__ import annotations
+
+from keygroups.errors import KeyGroupsError
+
+
+class UnsupportedFilesystem(KeyGroupsError, ValueError):
+    """Snapshots cannot be committed safely on this kind of filesystem.
+
+    Attributes
+    ----------
+    protocol : str
+        The protocol of the URI.
+    """
+
+    def __init__(self, protocol: str) -> None:
+        self.protocol = protocol
+        super().__init__(
+            f"snapshots on {protocol}:// are not supported, because no atomic way to create a file is known there; "
+            "use a local or shared POSIX path (file://), s3://, gs://, abfs://, or memory:// in tests"
+        )
+
+
+class FilesystemNotInstalled(KeyGroupsError):
+    """The package of a filesystem is missing.
+
+    Attributes
+    ----------
+    protocol : str
+        The protocol of the URI.
+    extra : str
+        The extra of this project that installs the package.
+    """
+
+    def __init__(self, protocol: str, extra: str) -> None:
+        self.protocol = protocol
+        self.extra = extra
+        super().__init__(f"{protocol}:// needs a package that is not installed: pip install 'keygroups[{extra}]'")
+
+
+class UnsafeFilesystem(KeyGroupsError):
+    """The storage overwrites files instead of refusing to create them, so two writers could commit the same version.
+
+    Attributes
+    ----------
+    uri : str
+        The operator's folder.
+    found : str
+        What the trial showed.
+    """
+
+    def __init__(self, uri: str, found: str) -> None:
+        self.uri = uri
+        self.found = found
+        super().__init__(
+            f"snapshots cannot be committed safely to {uri}: {found}; nothing was committed: use a storage with "
+            "conditional writes (S3 of AWS, or a release of your object store with `If-None-Match: *`), "
+            "or a POSIX filesystem with hard links"
+        )
+
+
+class StorageRefused(KeyGroupsError, PermissionError):
+    """The storage does not let this process read or write, for instance because a folder is read-only.
+
+    Attributes
+    ----------
+    uri : str
+        The operator's folder.
+    path : str
+        The requested path.
+    reason : str
+        The storage's own message.
+    """
+
+    def __init__(self, uri: str, path: str, reason: str) -> None:
+        self.uri = uri
+        self.path = path
+        self.reason = reason
+        super().__init__(
+            f"the storage refused access to {path} ({reason}): let this process read and write in {uri}, "
+            "or go on in a folder where it may: `keygroups copy`; inspect, verify and export only read"
+        )
+
+
+class PathObstructed(KeyGroupsError, OSError):
+    """There is a folder in the place of a file, or a file in the place of a folder.
+
+    Attributes
+    ----------
+    path : str
+        The requested path.
+    reason : str
+        The storage's own message.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(
+            f"something else is in the place of {path} ({reason}); look at it, move it away, and check the URI, "
+            "which names a folder"
+        )
+
+
+class StorageUnavailable(KeyGroupsError, OSError):
+    """The storage did not answer, after all attempts of its client.
+
+    Attributes
+    ----------
+    path : str
+        The requested path.
+    reason : str
+        The client's own message.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(
+            f"the storage did not answer for {path} ({reason}); check network and credentials, and try again"
+        )
