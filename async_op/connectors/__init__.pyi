@@ -1,0 +1,52 @@
+"""Sources with positions and sinks that replace an epoch: what a job reads, and where its outputs go."""
+
+from .errors import (
+    ConnectorNotInstalled,
+    EpochsBehind,
+    FileShrank,
+    FileVanished,
+    KafkaRefused,
+    MalformedRecord,
+    OffsetUnavailable,
+    RecordTooLong,
+    SinkContended,
+    SinkFenced,
+    TargetMissing,
+    UnwritableValue,
+)
+from .files.sink import FileSink
+from .files.source import FileSource
+from .kafka.sink import KafkaSink
+from .kafka.source import KafkaSource
+from .sink import Sink
+from .source import Item, PartitionId, Reached, Source
+from .tables.delta import DeltaSink
+from .tables.iceberg import IcebergSink
+from .tables.postgres import PostgresSink
+
+__all__ = [
+    "ConnectorNotInstalled",
+    "DeltaSink",
+    "EpochsBehind",
+    "FileShrank",
+    "FileSink",
+    "FileSource",
+    "FileVanished",
+    "IcebergSink",
+    "Item",
+    "KafkaRefused",
+    "KafkaSink",
+    "KafkaSource",
+    "MalformedRecord",
+    "OffsetUnavailable",
+    "PartitionId",
+    "PostgresSink",
+    "Reached",
+    "RecordTooLong",
+    "Sink",
+    "SinkContended",
+    "SinkFenced",
+    "Source",
+    "TargetMissing",
+    "UnwritableValue",
+]

@@ -1,0 +1,97 @@
+"""A folder with one file for each epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from async_op.connectors.files.encoding import FORMATS, encode
+from async_op.connectors.files.replacing import FileFolder
+from async_op.connectors.own_threads import OwnThreads
+from async_op.connectors.sink import Sink
+from keygroups.arguments import check_choice, check_integer
+from keygroups.errors import ConfigError
+from keygroups.representation import representation
+
+
+class FileSink(Sink[Any]):
+    """Writes each epoch into a file of its own, named by the epoch; an epoch that comes again replaces its file.
+
+    Readers see a file whole or not at all, and after `write` it survives a crash of the machine. An epoch that is
+    interrupted leaves no file but one in the folder ``.unfinished``, which is removed with the next epoch.
+
+    Parameters
+    ----------
+    folder : str
+        A path or an fsspec URI: local, in memory, or an object store that snapshots may be in, too. Each job has a
+        folder of its own, because two jobs would replace each other's epochs.
+    format : {"json", "csv", "parquet"}
+        JSON with one output in each line; CSV with a header, whose columns are those of the epoch's outputs; or
+        Parquet. For the last two, outputs are dicts.
+    schema : pyarrow.Schema, optional
+        The columns of Parquet files. Without it they come from the outputs, so they may differ from epoch to epoch.
+    storage_options : dict, optional
+        Passed to the fsspec filesystem.
+
+    Raises
+    ------
+    ConfigError
+        An argument is invalid.
+
+    Notes
+    -----
+    An output that cannot be written raises `UnwritableValue`.
+
+    Examples
+    --------
+    >>> import asyncio, tempfile, pathlib
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sink = FileSink(folder, "json")
+    ...     asyncio.run(sink.write([{"n": 1}], epoch=7))
+    ...     [path.name for path in pathlib.Path(folder).glob("*.jsonl")]
+    ['epoch-00000000000000000007.jsonl']
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        format: str,
+        *,
+        schema: Any = None,
+        storage_options: dict[str, Any] | None = None,
+    ) -> None:
+        check_choice("format", format, tuple(FORMATS))
+        if schema is not None and format != "parquet":
+            raise ConfigError("schema", schema, "only Parquet files have one; leave it out")
+        self._format = format
+        self._schema = schema
+        self._files = FileFolder(folder, dict(storage_options or {}))
+        self._threads: OwnThreads | None = None
+
+    def __repr__(self) -> str:
+        return representation(self, {"folder": self._files.uri, "format": self._format})
+
+    async def open(self) -> None:
+        """Get ready."""
+        self._threads = self._threads or OwnThreads("keygroups files", 1)
+
+    async def write(self, values: Sequence[Any], epoch: int) -> None:
+        """Write the file of an epoch, or replace it."""
+        number = check_integer("epoch", epoch, 0, reason="epochs are numbered")
+        if self._threads is not None:
+            return await self._threads.run(lambda: self._write(values, number))
+        await self.open()
+        try:
+            return await self.write(values, epoch)
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """End the thread."""
+        if self._threads is not None:
+            threads, self._threads = self._threads, None
+            await threads.close()
+
+    def _write(self, values: Sequence[Any], epoch: int) -> None:
+        name = f"epoch-{epoch:020}.{FORMATS[self._format]}"
+        self._files.replace(name, encode(values, self._format, self._schema))

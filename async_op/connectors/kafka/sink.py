@@ -1,0 +1,183 @@
+"""A Kafka topic that takes each epoch once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from async_op.connectors.errors import KafkaRefused, SinkFenced, UnwritableValue
+from async_op.connectors.kafka import client
+from async_op.connectors.own_threads import OwnThreads
+from async_op.connectors.repeats import Repeats
+from async_op.connectors.sink import Sink
+from keygroups.arguments import check_integer
+from keygroups.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+_COMMITS_MAX = 4
+"""How often a commit is asked for that may be asked for again."""
+
+
+class KafkaSink(Sink[Any]):
+    """Writes each epoch into a topic in one transaction, once. It needs the extra ``kafka``.
+
+    The transaction also commits the number of the epoch, as the offset of a consumer group that bears the job's name.
+    So readers with ``isolation.level=read_committed`` see all of an epoch or nothing, and an epoch that comes again is
+    left out. A newer sink of the same job fences the older one.
+
+    Outputs are bytes or text, or dicts with ``value``, ``key`` and ``headers`` (pairs of name and bytes); the last two
+    may be left out.
+
+    Parameters
+    ----------
+    topic : str
+        The topic.
+    name : str
+        The job's id, unique on these brokers. A job that begins anew needs another one.
+    config : mapping
+        Settings of librdkafka: ``bootstrap.servers``, and what security needs. They are passed on, and never shown.
+
+    Raises
+    ------
+    ConfigError
+        An argument is invalid, or a setting belongs to the connector.
+
+    Notes
+    -----
+    Writing raises `SinkFenced` if a newer sink has taken over, `KafkaRefused` if the brokers refuse or do not answer,
+    `EpochsBehind` if a job begins anew under an old name, and `UnwritableValue`. Brokers forget the number of the epoch
+    when a job has been idle for longer than their ``offsets.retention.minutes`` (a week by default).
+
+    Examples
+    --------
+    >>> KafkaSink("enriched", "orders-job", {"bootstrap.servers": "broker:9092"})
+    KafkaSink('enriched', 'orders-job')
+    """
+
+    def __init__(self, topic: str, name: str, config: Mapping[str, Any]) -> None:
+        if not name or str(name) != name:
+            raise ConfigError("name", name, "pass the job's id, which names its transactions")
+        self._topic = topic
+        self._name = name
+        self._group = f"keygroups-{name}"
+        self._config = client.check_config(config, {"transactional.id": self._group})
+        client.check_config(config, {"group.id": self._group})
+        self._threads: OwnThreads | None = None
+        self._producer: Any = None
+        self._consumer: Any = None
+        self._repeats = Repeats(name)
+        self._newest = -1
+
+    def __repr__(self) -> str:
+        """Show topic and name, and no setting."""
+        return f"KafkaSink({self._topic!r}, {self._name!r})"
+
+    async def open(self) -> None:
+        """Take over from an older sink of this job, if there is one, and learn which epoch is the newest."""
+        self._threads = self._threads or OwnThreads("keygroups kafka", 1)
+        await self._threads.run(self._connect)
+
+    async def write(self, values: Sequence[Any], epoch: int) -> None:
+        """Write an epoch in one transaction, unless it is there."""
+        number = check_integer("epoch", epoch, 0, reason="epochs are numbered")
+        records = [self._record(value) for value in values]
+        if self._threads is None:
+            await self.open()
+        assert self._threads is not None, "opened above"
+        await self._threads.run(lambda: self._write(records, number))
+
+    async def close(self) -> None:
+        """Disconnect; a transaction that is under way is given up."""
+        if self._threads is not None:
+            threads, self._threads = self._threads, None
+            await threads.run(self._disconnect)
+            await threads.close()
+
+    def _record(self, value: Any) -> dict[str, Any]:
+        if isinstance(value, bytes | str):
+            return {"value": value}
+        if not isinstance(value, dict) or "value" not in value or value.keys() - {"key", "value", "headers"}:
+            raise UnwritableValue(value, "it is neither bytes, nor text, nor a dict of value, key and headers")
+        for part in ("key", "value"):
+            if not isinstance(value.get(part), bytes | str | None):
+                raise UnwritableValue(value, f"its {part} is neither bytes nor text")
+        return value
+
+    # The methods below run on the thread.
+
+    def _connect(self) -> None:
+        kafka = client.load()
+        try:
+            self._producer = kafka.Producer(self._config, logger=_log)
+            self._consumer = kafka.Consumer(self._consumer_config(), logger=_log)
+            self._producer.init_transactions(client.REQUEST_SECONDS_MAX)
+            (found,) = self._consumer.committed([self._noted(-1001)], client.REQUEST_SECONDS_MAX)
+        except kafka.KafkaException as error:
+            self._disconnect()
+            raise self._judged(error) from error
+        if found.error is not None:
+            self._disconnect()
+            raise KafkaRefused(self._topic, found.error.str())
+        self._newest = found.offset  # negative if there is none
+
+    def _consumer_config(self) -> dict[str, Any]:
+        shared = ("bootstrap.servers", "client.id", "security.", "sasl.", "ssl.")
+        config = {name: value for name, value in self._config.items() if name.startswith(shared)}
+        return config | {"group.id": self._group, "enable.auto.commit": False}
+
+    def _write(self, records: list[dict[str, Any]], epoch: int) -> None:
+        if self._producer is None:
+            self._connect()
+        if epoch < self._newest:
+            self._repeats.note(epoch, self._newest)
+            return
+        self._repeats.forget()
+        if epoch == self._newest:
+            return
+        try:
+            self._commit(records, epoch)
+        except client.load().KafkaException as error:
+            # The next connection ends the transaction, one way or the other, and learns which.
+            self._disconnect()
+            raise self._judged(error) from error
+        self._newest = epoch
+
+    def _commit(self, records: list[dict[str, Any]], epoch: int) -> None:
+        self._producer.begin_transaction()
+        for record in records:
+            self._produce(record)
+        noted, group = [self._noted(epoch)], self._consumer.consumer_group_metadata()
+        self._producer.send_offsets_to_transaction(noted, group, client.REQUEST_SECONDS_MAX)
+        for attempt in range(1, _COMMITS_MAX + 1):
+            try:
+                self._producer.commit_transaction(client.REQUEST_SECONDS_MAX)
+            except client.load().KafkaException as error:
+                if not error.args[0].retriable() or attempt == _COMMITS_MAX:
+                    raise
+            else:
+                return
+
+    def _produce(self, record: dict[str, Any]) -> None:
+        while True:
+            try:
+                self._producer.produce(self._topic, **record)
+            except BufferError:  # the client's queue is full
+                self._producer.poll(0.1)
+            else:
+                return
+
+    def _noted(self, epoch: int) -> Any:
+        return client.load().TopicPartition(self._topic, 0, epoch)
+
+    def _disconnect(self) -> None:
+        consumer, self._producer, self._consumer = self._consumer, None, None
+        if consumer is not None:
+            consumer.close()
+
+    def _judged(self, error: Any) -> Exception:
+        code = error.args[0].code()
+        codes = client.load().KafkaError
+        if code in {codes._FENCED, codes.INVALID_PRODUCER_EPOCH, codes.PRODUCER_FENCED}:
+            return SinkFenced(self._name)
+        return KafkaRefused(self._topic, error.args[0].str())

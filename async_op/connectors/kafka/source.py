@@ -1,0 +1,169 @@
+"""The records of a Kafka topic."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+from async_op.connectors.errors import KafkaRefused, OffsetUnavailable
+from async_op.connectors.kafka import client
+from async_op.connectors.kafka.poller import Channel, Poller
+from async_op.connectors.own_threads import OwnThreads
+from async_op.connectors.source import Item, PartitionId, Reached, Source
+from keygroups.arguments import check_choice, check_integer
+
+_log = logging.getLogger(__name__)
+_OURS = {"auto.offset.reset": "error", "enable.auto.commit": False, "enable.partition.eof": True}
+
+
+class KafkaSource(Source[dict[str, Any]]):
+    """The records of a topic, as dicts of ``key``, ``value`` (both bytes or None) and ``headers`` (name and bytes).
+
+    It needs the extra ``kafka``. Partitions are those of the topic, positions are offsets, and timestamps are those of
+    the records. Positions are in the job's snapshots only: nothing is committed to a consumer group. Records of
+    transactions that were not committed are not read.
+
+    Parameters
+    ----------
+    topic : str
+        The topic.
+    config : mapping
+        Settings of librdkafka: ``bootstrap.servers``, and what security needs. They are passed on, and never shown.
+    beginning : {"earliest", "latest"}
+        Where the partitions begin that a new job finds at its start. Those that are found later begin at the earliest
+        record. A position that the topic does not have is an error in any case.
+    bounded : bool
+        Whether to end where the partitions end when they are first read.
+
+    Raises
+    ------
+    ConfigError
+        An argument is invalid, or a setting belongs to the connector.
+    ConnectorNotInstalled
+        confluent-kafka is missing.
+
+    Notes
+    -----
+    Reading raises `OffsetUnavailable` if the topic does not have a position (it was deleted by retention, or the topic
+    was made anew), and `KafkaRefused` if the brokers refuse or do not answer.
+
+    Examples
+    --------
+    >>> source = KafkaSource("orders", {"bootstrap.servers": "broker:9092"})
+    >>> source
+    KafkaSource('orders')
+    """
+
+    def __init__(
+        self, topic: str, config: Mapping[str, Any], *, beginning: str = "earliest", bounded: bool = False
+    ) -> None:
+        check_choice("beginning", beginning, ("earliest", "latest"))
+        self.bounded = bounded
+        self._topic = topic
+        # The client wants a group, though partitions are assigned by the job and nothing is committed.
+        self._config = {"group.id": "keygroups"} | client.check_config(config, _OURS)
+        self._begins_early = beginning == "earliest"
+        self._poller: Poller | None = None
+        self._ends: dict[PartitionId, int] | None = None
+        self._goes_on = False
+
+    def __repr__(self) -> str:
+        """Show the topic, and no setting."""
+        return f"KafkaSource({self._topic!r})"
+
+    async def open(self) -> None:
+        """Make the consumers, which connect when they are first used."""
+        self._kafka = client.load()
+        self._threads = OwnThreads("keygroups kafka", 1)
+        # One for questions: those to a consumer that another thread polls wait for that thread.
+        self._asked = self._kafka.Consumer(self._config, logger=_log)
+        self._polled = self._kafka.Consumer(self._config, logger=_log)
+        self._poller = Poller(self._polled, self._topic)
+        self._ends, self._goes_on = None, False
+
+    async def partitions(self) -> Iterable[PartitionId]:
+        """Return the numbers of the topic's partitions."""
+        return await self._threads.run(self._look)
+
+    def read(self, partition: PartitionId, position: Any) -> AsyncIterator[list[Item[dict[str, Any]]] | Reached]:
+        """Return an iterator of lists of records, from an offset on."""
+        if position is not None:
+            self._goes_on = True
+            return self._read(int(partition), check_integer("position", position, 0, reason="an offset"))
+        # A partition gets a higher number than those before it, so it is read after them: if they have positions and
+        # it has none, it was made while nobody read.
+        start = None if self._goes_on else (self._ends or {}).get(partition)
+        return self._read(int(partition), start)
+
+    async def close(self) -> None:
+        """End the threads, and close the consumers."""
+        if self._poller is not None:
+            poller, self._poller = self._poller, None
+            await poller.close()
+            for consumer in (self._polled, self._asked):
+                await self._threads.run(consumer.close)
+            await self._threads.close()
+
+    async def _read(self, partition: int, position: int | None) -> AsyncIterator[list[Item[dict[str, Any]]] | Reached]:
+        assert self._poller is not None, "a source is opened before it is read"
+        poller = self._poller
+        if position is not None:
+            yield Reached(position)  # before anything is waited for: a snapshot has all first positions, or none
+        low, high = await self._threads.run(lambda: self._bounds(partition))
+        reached = position = low if position is None else position
+        if not low <= position <= high:
+            raise OffsetUnavailable(self._topic, partition, position, low, high)
+        end = high if self.bounded else None
+        channel = Channel(partition, position)
+        poller.assign(channel)
+        try:
+            while end is None or position < end:
+                items, position = self._items(await channel.take(), position, end)
+                if items:
+                    yield items
+                    reached = items[-1][2]
+                if position > reached:  # or a restart looks for marks of transactions that retention has removed
+                    yield Reached(position)
+                    reached = position
+        finally:
+            poller.unassign(channel)
+
+    def _items(self, block: list[Any], position: int, end: int | None) -> tuple[list[Item[dict[str, Any]]], int]:
+        items: list[Item[dict[str, Any]]] = []
+        for message in block:
+            offset = message.offset()
+            if end is not None and offset >= end:
+                return items, offset
+            if message.error() is not None:  # the end, for now; what lies before it may be marks of transactions
+                position = max(position, offset)
+                continue
+            position = offset + 1
+            kind, timestamp = message.timestamp()
+            known = None if kind == self._kafka.TIMESTAMP_NOT_AVAILABLE else timestamp
+            value = {"key": message.key(), "value": message.value(), "headers": message.headers() or []}
+            items.append((value, known, position))
+        return items, position
+
+    def _look(self) -> list[PartitionId]:
+        found = self._list()
+        if self._ends is None:
+            self._ends = {} if self._begins_early else {one: self._bounds(one)[1] for one in found}
+        return found
+
+    def _list(self) -> list[PartitionId]:
+        try:
+            found = self._asked.list_topics(self._topic, timeout=client.REQUEST_SECONDS_MAX).topics[self._topic]
+        except self._kafka.KafkaException as error:
+            raise KafkaRefused(self._topic, error.args[0].str()) from error
+        if found.error is not None:
+            raise KafkaRefused(self._topic, found.error.str())
+        return sorted(found.partitions)
+
+    def _bounds(self, partition: PartitionId) -> tuple[int, int]:
+        wanted = self._kafka.TopicPartition(self._topic, partition)
+        try:
+            low, high = self._asked.get_watermark_offsets(wanted, timeout=client.REQUEST_SECONDS_MAX)
+        except self._kafka.KafkaException as error:
+            raise KafkaRefused(self._topic, error.args[0].str()) from error
+        return low, high

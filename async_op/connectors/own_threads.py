@@ -1,0 +1,55 @@
+"""A few threads of a connector's own, for what blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+_CLOSE_SECONDS_MAX = 30.0
+"""How long `close` waits for what still blocks; a storage that does not answer must not hold up a job for ever."""
+
+
+class OwnThreads:
+    """Runs work that blocks beside the event loop. One event loop uses it.
+
+    Asyncio's default threads are not used: they are few, and whatever else waits there would wait for a storage, too.
+
+    Parameters
+    ----------
+    name : str
+        The beginning of the threads' names.
+    count : int
+        The most threads. With one, work is done in the order in which it came.
+    """
+
+    def __init__(self, name: str, count: int) -> None:
+        self._pool = ThreadPoolExecutor(count, name)
+
+    async def run(self, work: Callable[[], _T]) -> _T:
+        """Return what `work` returns; work whose awaiter is cancelled goes on, if it has begun."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def submit(self, work: Callable[[], Any]) -> Future[Any]:
+        """Do work that nobody waits for."""
+        return self._pool.submit(work)
+
+    async def close(self) -> None:
+        """Drop what has not begun, and wait for the rest."""
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+        def end() -> None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            with suppress(RuntimeError):  # the loop has been closed
+                loop.call_soon_threadsafe(ended.set)
+
+        thread = threading.Thread(target=end, name="keygroups close", daemon=True)
+        thread.start()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ended.wait(), _CLOSE_SECONDS_MAX)
+            while thread.is_alive():  # noqa: ASYNC110 - it has nothing left to do, and joining would block the loop
+                await asyncio.sleep(0)

@@ -1,0 +1,107 @@
+"""What a job reads: partitions with positions, from which it goes on after a restart."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+PartitionId: TypeAlias = str | int
+"""What names a partition: the same in every run, because positions are stored under it."""
+
+Item: TypeAlias = tuple[T, int | None, Any]
+"""A value, its timestamp in milliseconds (or None), and the position from which the next read goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A position without a value: all before it has been read, and the next read goes on there.
+
+    A reader yields it, never within a list, where it begins or what it passes without a value, so that a restart skips
+    and repeats nothing.
+
+    Attributes
+    ----------
+    position : object
+        The position.
+    """
+
+    position: Any
+
+
+class Source(ABC, Generic[T]):
+    """What a job reads: partitions, each of them a sequence of values with positions.
+
+    A position says where in a partition a reader goes on. It is stored in snapshots, so it is made of what msgpack can
+    store: numbers, text, bytes, lists and dicts of them. None is the beginning. Reading again from a position gives the
+    same values in the same order.
+
+    `open`, `partitions`, `read` and `close` are called on the event loop of the job, so they must not block it. What
+    `read` returns decides where values are fetched: an async iterator is awaited on the event loop, and any other
+    iterator is pulled, and closed if it is a generator, on a thread of its own. Each partition has at most one reader.
+    A source may be opened again after it was closed.
+
+    Attributes
+    ----------
+    bounded : bool
+        Whether the partitions end, and with them the job. False unless a subclass says otherwise.
+
+    Examples
+    --------
+    >>> class Numbers(Source[int]):
+    ...     bounded = True
+    ...
+    ...     def partitions(self):
+    ...         return ["even", "odd"]
+    ...
+    ...     def read(self, partition, position):
+    ...         first = ["even", "odd"].index(partition) if position is None else position
+    ...         for number in range(first, 10, 2):
+    ...             yield number, None, number + 2
+    >>> [value for value, _, _ in Numbers().read("odd", 5)]
+    [5, 7, 9]
+    """
+
+    bounded: bool = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    async def open(self) -> None:
+        """Get ready to be read, for example connect. Called once before any other method; does nothing by default."""
+        return
+
+    @abstractmethod
+    def partitions(self) -> Iterable[PartitionId] | Awaitable[Iterable[PartitionId]]:
+        """Return the ids of all partitions, or a coroutine of them.
+
+        It is called again from time to time, unless the source is bounded, and new partitions are read from then on.
+        Those that are found together are read in this order.
+        A partition that is no longer there is not read again after a restart.
+        """
+
+    @abstractmethod
+    def read(
+        self, partition: PartitionId, position: Any
+    ) -> Iterator[Item[T] | list[Item[T]] | Reached] | AsyncIterator[Item[T] | list[Item[T]] | Reached]:
+        """Return an iterator of the values of a partition from a position on; its end is the end of the partition.
+
+        An item is a value, its timestamp in milliseconds or None, and the next position; or a list of such items; or
+        `Reached`, a position without a value, which is part of the next snapshot. An empty list is a sign of life: a
+        blocking iterator yields one at least every few seconds when there is nothing to read, because it cannot be
+        stopped in between. An async iterator may be cancelled wherever it waits.
+
+        Parameters
+        ----------
+        partition : str or int
+            One of the ids.
+        position : object
+            The last position that is part of the snapshot; None for the beginning.
+        """
+
+    async def close(self) -> None:
+        """Release what `open` has acquired. Called once after the last read has ended, if `open` has returned."""
+        return

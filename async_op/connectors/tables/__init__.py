@@ -1,0 +1,1 @@
+"""Tables as sinks: each remembers, in the transaction that writes an epoch, that it has the epoch."""

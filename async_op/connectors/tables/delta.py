@@ -1,0 +1,109 @@
+"""Delta Lake tables as sinks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from async_op.connectors.errors import ConnectorNotInstalled, SinkContended
+from async_op.connectors.tables.rows import EpochRows, table_schema
+from async_op.connectors.tables.table_sink import ATTEMPTS_MAX, TableSink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import CommitProperties, DeltaTable
+
+
+class DeltaSink(TableSink):
+    """Appends each epoch to a Delta Lake table, once. It needs the extra ``delta``, and no Java.
+
+    The number of the epoch is an *application transaction* in the commit that adds its rows, so readers see both or
+    neither, and of several writers of one epoch one gets through.
+
+    Parameters
+    ----------
+    table : str
+        The path or URI of the table. A table that does not exist is made, with the columns of the first epoch or of
+        `schema`.
+    name : str
+        The job's id: the table keeps the newest epoch under this name. A job that begins anew needs another one.
+    schema : pyarrow.Schema, optional
+        The columns of a table that is made. Without it, every column needs a value in the first epoch.
+    storage_options : dict, optional
+        Passed to deltalake.
+
+    Notes
+    -----
+    On Spark with Delta's own jar, ``batch_df.write.format("delta").option("txnAppId", name).option("txnVersion",
+    epoch)`` writes from the executors and gives the same guarantee. `DeltaSink` needs no jar, and writes from the
+    driver in batches.
+
+    Examples
+    --------
+    >>> sink = DeltaSink("s3://lake/orders", "orders-job")
+    """
+
+    def __init__(
+        self,
+        table: str,
+        name: str,
+        *,
+        schema: pa.Schema | None = None,
+        storage_options: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(name)
+        self._table = table
+        self._schema = schema
+        self._storage_options = storage_options
+
+    def _append_unless_there(self, rows: EpochRows, epoch: int) -> int | None:
+        try:
+            from deltalake.exceptions import CommitFailedError, DeltaError
+        except ImportError as error:
+            raise ConnectorNotInstalled("deltalake", "delta") from error
+
+        for _ in range(ATTEMPTS_MAX):
+            table = self._open(rows)
+            newest: int | None = table.transaction_version(self.name)
+            if newest is not None and newest >= epoch:
+                return newest
+            try:
+                self._append(table, rows, epoch)
+            except CommitFailedError as error:
+                failure = error
+                continue
+            except DeltaError as error:
+                raise rows.failure or error from error
+            return None
+        raise SinkContended(self._table, ATTEMPTS_MAX) from failure
+
+    def _append(self, table: DeltaTable, rows: EpochRows, epoch: int) -> None:
+        import pyarrow as pa
+        from deltalake import Transaction, write_deltalake
+
+        reader = rows.reader(pa.schema(table.schema().to_arrow()))
+        noted = _properties(app_transactions=[Transaction(self.name, epoch)])
+        write_deltalake(table, reader, mode="append", commit_properties=noted)
+
+    def _open(self, rows: EpochRows) -> DeltaTable:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+        try:
+            return DeltaTable(self._table, storage_options=self._storage_options)
+        except TableNotFoundError:
+            schema = table_schema(rows.schema()) if self._schema is None else self._schema
+        try:
+            # Another attempt would put the table's description anew on top of what others have written by then.
+            return DeltaTable.create(
+                self._table, schema, storage_options=self._storage_options, commit_properties=_properties()
+            )
+        except (CommitFailedError, DeltaError):
+            # If it was not another writer who made it, this fails in the same way.
+            return DeltaTable(self._table, storage_options=self._storage_options)
+
+
+def _properties(**properties: Any) -> CommitProperties:
+    """Return what makes a commit fail when somebody else was faster, so that the epoch is looked up again."""
+    from deltalake import CommitProperties
+
+    return CommitProperties(max_commit_retries=0, **properties)

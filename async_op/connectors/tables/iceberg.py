@@ -1,0 +1,132 @@
+"""Apache Iceberg tables as sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from async_op.connectors.errors import ConnectorNotInstalled, SinkContended
+from async_op.connectors.tables.rows import EpochRows, table_schema
+from async_op.connectors.tables.table_sink import ATTEMPTS_MAX, TableSink
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+_CHUNK_BYTES = 64 * 1024 * 1024
+"""How much is in memory at a time; each chunk becomes a snapshot, and all of them one commit."""
+
+
+class IcebergSink(TableSink):
+    """Appends each epoch to an Apache Iceberg table, once. It needs the extra ``iceberg``.
+
+    The commit that adds the rows sets the table's property ``keygroups.epoch.<name>``, so readers see both or neither,
+    also after old snapshots have expired. The summaries of the snapshots name job and epoch, too.
+
+    Parameters
+    ----------
+    table : str
+        The table's identifier, such as ``"sales.orders"``. A table that does not exist is made, with the columns of
+        the first epoch or of `schema`.
+    name : str
+        The job's id: the table keeps the newest epoch under this name. A job that begins anew needs another one.
+    catalog : dict
+        The catalog's properties, as for ``pyiceberg.catalog.load_catalog``, its ``name`` among them.
+    schema : pyarrow.Schema, optional
+        The columns of a table that is made. Without it, every column needs a value in the first epoch.
+
+    Notes
+    -----
+    pyiceberg makes a commit that was overtaken again without asking. Two writers of one epoch would then append it
+    twice, so a commit is made here at most once for each look at the table.
+
+    Examples
+    --------
+    >>> sink = IcebergSink("sales.orders", "orders-job", catalog={"name": "lake", "uri": "https://catalog.example"})
+    """
+
+    def __init__(self, table: str, name: str, *, catalog: dict[str, Any], schema: pa.Schema | None = None) -> None:
+        super().__init__(name)
+        self._table = table
+        self._catalog_properties = dict(catalog)
+        self._schema = schema
+
+    def _append_unless_there(self, rows: EpochRows, epoch: int) -> int | None:
+        try:
+            from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+        except ImportError as error:
+            raise ConnectorNotInstalled("pyiceberg", "iceberg") from error
+
+        catalog = self._catalog()
+        try:
+            for _ in range(ATTEMPTS_MAX):
+                table = self._load(catalog, rows)
+                newest = table.properties.get(self._property)
+                if newest is not None and int(newest) >= epoch:
+                    return int(newest)
+                try:
+                    self._append(catalog, table, rows, epoch)
+                except (CommitFailedException, CommitStateUnknownException) as error:
+                    failure = error
+                    continue
+                return None
+        finally:
+            catalog.close()
+        raise SinkContended(self._table, ATTEMPTS_MAX) from failure
+
+    @property
+    def _property(self) -> str:
+        return f"keygroups.epoch.{self.name}"
+
+    def _append(self, catalog: Catalog, table: Table, rows: EpochRows, epoch: int) -> None:
+        from pyiceberg.table.update import AssertTableUUID
+
+        summary = {"keygroups.job": self.name, "keygroups.epoch": str(epoch)}
+        transaction = table.transaction()
+        for chunk in _chunks(rows, table.schema().as_arrow()):
+            transaction.append(chunk, snapshot_properties=summary)
+        transaction.set_properties({self._property: str(epoch)})
+        # `commit_transaction` would try again. The requirements say which snapshot the table must still have.
+        requirements = (*transaction._requirements, AssertTableUUID(uuid=table.metadata.table_uuid))
+        catalog.commit_table(table, requirements, transaction._updates)
+
+    def _catalog(self) -> Catalog:
+        from pyiceberg.catalog import load_catalog
+
+        properties = dict(self._catalog_properties)
+        return load_catalog(properties.pop("name", None), **properties)
+
+    def _load(self, catalog: Catalog, rows: EpochRows) -> Table:
+        from pyiceberg.exceptions import NoSuchTableError
+
+        try:
+            return catalog.load_table(self._table)
+        except NoSuchTableError:
+            schema = table_schema(rows.schema()) if self._schema is None else self._schema
+        namespace = self._table.rpartition(".")[0]
+        if not catalog.namespace_exists(namespace):
+            _make(lambda: catalog.create_namespace(namespace), lambda: catalog.namespace_exists(namespace))
+        _make(lambda: catalog.create_table(self._table, schema), lambda: catalog.table_exists(self._table))
+        return catalog.load_table(self._table)
+
+
+def _make(create: Callable[[], object], exists: Callable[[], bool]) -> None:
+    """Create what another writer may create at the same time; each kind of catalog has another error for that."""
+    try:
+        create()
+    except Exception:
+        if not exists():
+            raise
+
+
+def _chunks(rows: EpochRows, schema: pa.Schema) -> Iterator[pa.Table]:
+    batches: list[pa.RecordBatch] = []
+    for batch in rows.batches(schema):
+        batches.append(batch)
+        if sum(one.nbytes for one in batches) >= _CHUNK_BYTES:
+            yield pa.Table.from_batches(batches)
+            batches = []
+    if batches:
+        yield pa.Table.from_batches(batches)

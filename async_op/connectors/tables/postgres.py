@@ -1,0 +1,134 @@
+"""PostgreSQL tables as sinks."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from async_op.connectors.errors import ConnectorNotInstalled, TargetMissing, UnwritableValue
+from async_op.connectors.tables.rows import EpochRows
+from async_op.connectors.tables.table_sink import TableSink
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+    from psycopg.sql import Identifier
+
+_JSON = {"json", "jsonb"}
+_CONNECT_SECONDS_MAX = 30
+_STATEMENT_SECONDS_MAX = 300
+"""How long one statement may take, among them the copying of an epoch's rows and the wait for another writer's."""
+
+
+class PostgresSink(TableSink):
+    """Appends each epoch to a PostgreSQL table, once. It needs the extra ``postgres``.
+
+    Rows come by ``COPY``, in one transaction with the number of the epoch, which is kept in the table
+    ``keygroups_epochs`` of the same database. That row is locked meanwhile, so several writers of one job take turns.
+
+    Parameters
+    ----------
+    url : str
+        The database, as libpq takes it. It is never shown. Connecting may take 30 seconds and a statement 5 minutes,
+        unless it has a ``connect_timeout`` or ``options`` (``-c statement_timeout=…``).
+    table : str
+        The table, with its schema if needed (``"sales.orders"``). It must exist; columns that outputs do not have get
+        their default.
+    name : str
+        The job's id: the database keeps the newest epoch under this name. A job that begins anew needs another one.
+
+    Examples
+    --------
+    >>> sink = PostgresSink("postgresql://db.example/sales", "orders", "orders-job")
+    """
+
+    def __init__(self, url: str, table: str, name: str) -> None:
+        super().__init__(name)
+        self._url = url
+        self._table = table
+
+    def _append_unless_there(self, rows: EpochRows, epoch: int) -> int | None:
+        try:
+            import psycopg
+        except ImportError as error:
+            raise ConnectorNotInstalled("psycopg", "postgres") from error
+
+        own = psycopg.conninfo.conninfo_to_dict(self._url)
+        seconds = own.get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT") or _CONNECT_SECONDS_MAX
+        with psycopg.connect(self._url, application_name="keygroups", connect_timeout=seconds) as connection:
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            is_ours = "statement_timeout" not in str(own.get("options") or os.environ.get("PGOPTIONS"))
+            _bound_statements(connection, is_ours)
+            _make_epochs(connection)
+            _bound_statements(connection, is_ours)
+            newest = self._lock(connection)
+            if newest >= epoch:
+                return newest
+            try:
+                self._copy(connection, rows)
+            except (psycopg.DataError, psycopg.ProgrammingError) as error:
+                raise UnwritableValue(self._table, str(error).partition("\n")[0]) from error
+            connection.execute("update keygroups_epochs set epoch = %s where job = %s", (epoch, self.name))
+        return None
+
+    def _lock(self, connection: Connection) -> int:
+        """Return the newest epoch; nobody else can note the next one until the transaction ends."""
+        note = "insert into keygroups_epochs (job, epoch) values (%s, -1) on conflict (job) do nothing"
+        connection.execute(note, (self.name,))
+        look = "select epoch from keygroups_epochs where job = %s for update"
+        found = connection.execute(look, (self.name,)).fetchone()
+        assert found is not None, "inserted above"
+        return int(found[0])
+
+    def _copy(self, connection: Connection, rows: EpochRows) -> None:
+        from psycopg import sql
+        from psycopg.types.json import Jsonb
+
+        table = sql.Identifier(*self._table.split("."))
+        types = self._columns(connection, table)
+        names = rows.names()
+        if unknown := [name for name in names if name not in types]:
+            raise UnwritableValue(dict.fromkeys(names), f"{self._table} has no column {unknown[0]!r}")
+        wraps = [Jsonb if types[name] in _JSON else _as_it_is for name in names]
+        statement = sql.SQL("copy {} ({}) from stdin").format(table, sql.SQL(", ").join(map(sql.Identifier, names)))
+        with connection.cursor() as cursor, cursor.copy(statement) as copy:
+            for row in rows.dicts():
+                fields = (row.get(name) for name in names)
+                copy.write_row(
+                    [None if field is None else wrap(field) for wrap, field in zip(wraps, fields, strict=True)]
+                )
+
+    def _columns(self, connection: Connection, table: Identifier) -> dict[str, str]:
+        look = (
+            "select attname, format_type(atttypid, null) from pg_attribute "
+            "where attrelid = to_regclass(%s) and attnum > 0 and not attisdropped"
+        )
+        found = connection.execute(look, (table.as_string(connection),)).fetchall()
+        if not found:
+            raise TargetMissing(self._table)
+        return dict(found)
+
+
+def _bound_statements(connection: Connection, is_ours: bool) -> None:
+    """Bound the statements of this transaction, unless the user has: poolers refuse limits that connections bring."""
+    if is_ours:
+        bound = "select set_config('statement_timeout', %s, true) where current_setting('statement_timeout') = '0'"
+        connection.execute(bound, (f"{_STATEMENT_SECONDS_MAX}s",))
+
+
+def _make_epochs(connection: Connection) -> None:
+    """Make the table of epochs, in a transaction of its own: others need not wait for the rows of this epoch."""
+    from psycopg.errors import DuplicateTable, UniqueViolation
+
+    # Who may only write must not be asked for the right to create.
+    if connection.execute("select to_regclass('keygroups_epochs')").fetchone() == (None,):
+        try:
+            connection.execute(
+                "create table if not exists keygroups_epochs (job text primary key, epoch bigint not null)"
+            )
+        except (DuplicateTable, UniqueViolation):  # made by another writer at the same time
+            connection.rollback()
+    connection.commit()
+
+
+def _as_it_is(field: Any) -> Any:
+    return field

@@ -1,0 +1,145 @@
+"""The rows of an epoch, from a job or from Spark, in batches of bounded size and as often as they are asked for."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from async_op.arrow_stream import rows_of
+from async_op.connectors.arrow import batches_of, fitted, names_of, schema_of
+from async_op.connectors.errors import UnwritableValue
+
+
+class EpochRows(ABC):
+    """The rows of one epoch."""
+
+    failure: UnwritableValue | None = None
+    """What the reader has met, for those whose package turns it into an error of its own."""
+
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """Return the columns that the rows have by themselves, for a table that is to be made."""
+
+    @abstractmethod
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows with the columns of a table."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """Return the names of the columns."""
+
+    @abstractmethod
+    def dicts(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows as dicts."""
+
+    def reader(self, schema: pa.Schema) -> pa.RecordBatchReader:
+        """Return the rows as a stream."""
+        return pa.RecordBatchReader.from_batches(schema, self._noted(schema))
+
+    def _noted(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self.batches(schema)
+        except UnwritableValue as error:
+            self.failure = error
+            raise
+
+
+class OutputRows(EpochRows):
+    """The outputs of a job."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._values = values
+
+    def schema(self) -> pa.Schema:
+        """Return the columns of all outputs; a column that is null in all of them has no type."""
+        return schema_of(self._values)
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the outputs as batches."""
+        return batches_of(self._values, schema)
+
+    def names(self) -> list[str]:
+        """Return the names of all fields."""
+        return names_of(self._values)
+
+    def dicts(self) -> Iterator[dict[str, Any]]:
+        """Yield the outputs themselves."""
+        return iter(self._values)
+
+
+class FrameRows(EpochRows):
+    """The rows of a Spark DataFrame, which come to the driver batch by batch.
+
+    Spark's driver holds one partition at a time, and this process one batch. Each time, the DataFrame is computed anew.
+    """
+
+    def __init__(self, frame: Any) -> None:
+        self._encoded = frame.mapInArrow(_encode, "batch binary")
+
+    @functools.cached_property
+    def is_empty(self) -> bool:
+        """Whether there are no rows."""
+        return next(self._all(), None) is None
+
+    def schema(self) -> pa.Schema:
+        """Return the columns of the DataFrame."""
+        return next(self._all()).schema
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows as batches."""
+        return (fitted(batch, schema) for batch in self._all())
+
+    def names(self) -> list[str]:
+        """Return the names of the DataFrame's columns."""
+        return list(self.schema().names)
+
+    def dicts(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows as dicts of Python values."""
+        return (row for batch in self._all() for row in rows_of(batch))
+
+    def _all(self) -> Iterator[pa.RecordBatch]:
+        for row in self._encoded.toLocalIterator():
+            with pa.ipc.open_stream(bytes(row.batch)) as stream:
+                yield from stream
+
+
+def table_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of a table that is made for rows: times with a zone are kept as UTC, the only one tables know.
+
+    Raises
+    ------
+    UnwritableValue
+        A column has no type, because it is null in all rows.
+    """
+    for field in schema:
+        if pa.types.is_null(field.type):
+            reason = f"all of {field.name!r} is null, so it has no type; pass a schema"
+            raise UnwritableValue({field.name: None}, reason)
+    return pa.schema([field.with_type(_in_utc(field.type)) for field in schema])
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(_in_utc(kind.key_type), _in_utc(kind.item_type))
+    return kind
+
+
+def _encode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Make one row of each batch, on Spark's workers."""
+    for batch in batches:
+        if batch.num_rows:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batch.schema) as stream:
+                stream.write_batch(batch)
+            content = pa.array([sink.getvalue().to_pybytes()], pa.binary())
+            yield pa.record_batch([content], names=["batch"])

@@ -1,0 +1,74 @@
+"""What all tables as sinks have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from async_op.connectors.own_threads import OwnThreads
+from async_op.connectors.repeats import Repeats
+from async_op.connectors.sink import Sink
+from async_op.connectors.tables.rows import EpochRows, FrameRows, OutputRows
+from keygroups.arguments import check_integer
+from keygroups.errors import ConfigError
+from keygroups.representation import representation
+
+ATTEMPTS_MAX = 20
+"""How often an epoch is written when other writers of the table are faster; each time, one of them gets on."""
+
+
+class TableSink(Sink[dict[str, Any]]):
+    """A table that takes each epoch once: as the sink of a job, or of a pipeline on Spark (``sink(batch_df, epoch)``).
+
+    The transaction that appends an epoch's rows also notes its number under the job's name. An epoch whose number is
+    there already is left out.
+    """
+
+    def __init__(self, name: str) -> None:
+        if not name or str(name) != name:
+            raise ConfigError("name", name, "pass the job's id, which names its epochs in the table")
+        self.name = name
+        self._threads: OwnThreads | None = None
+        self._repeats = Repeats(name)
+
+    def __repr__(self) -> str:
+        return representation(self, {"name": self.name})  # not the table: an address may have a password
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the threads: Spark Connect sends sinks to its server."""
+        return self.__dict__ | {"_threads": None}
+
+    async def open(self) -> None:
+        """Get ready."""
+        self._threads = self._threads or OwnThreads("keygroups sink", 1)
+
+    async def write(self, values: Sequence[dict[str, Any]], epoch: int) -> None:
+        """Append the rows of an epoch, unless the table has them."""
+        await self.open()
+        assert self._threads is not None, "opened above"
+        await self._threads.run(lambda: self._write(OutputRows(values), epoch))
+
+    def __call__(self, batch_df: Any, epoch: int) -> None:
+        """Append the rows of an epoch, unless the table has them: the form that a pipeline on Spark calls."""
+        rows = FrameRows(batch_df)
+        if not rows.is_empty:
+            self._write(rows, epoch)
+
+    async def close(self) -> None:
+        """End the thread."""
+        if self._threads is not None:
+            threads, self._threads = self._threads, None
+            await threads.close()
+
+    def _write(self, rows: EpochRows, epoch: int) -> None:
+        number = check_integer("epoch", epoch, 0, reason="epochs are numbered")
+        newest = self._append_unless_there(rows, number)
+        if newest is None or newest == number:
+            self._repeats.forget()
+        else:
+            self._repeats.note(number, newest)
+
+    @abstractmethod
+    def _append_unless_there(self, rows: EpochRows, epoch: int) -> int | None:
+        """Append an epoch in one transaction; where there was this or a later one, return the newest instead."""
