@@ -1,0 +1,55 @@
+"""Cancellations that come from somewhere else, and work that is finished in spite of one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from async_op.job.errors import ConnectorCancelled
+
+_Result = TypeVar("_Result")
+
+
+@contextmanager
+def heard(what: str) -> Iterator[None]:
+    """Turn a `CancelledError` that nobody asked this task for into an error.
+
+    A client may raise one, for instance because it was closed. A task that ends with it would end in silence.
+
+    Parameters
+    ----------
+    what : str
+        What is being done, for the message.
+
+    Raises
+    ------
+    ConnectorCancelled
+        Somebody else's cancellation came out of the block.
+    """
+    task = asyncio.current_task()
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        if task is not None and task.cancelling():
+            raise
+        raise ConnectorCancelled(what) from error
+
+
+async def to_the_end(work: asyncio.Future[_Result]) -> _Result:
+    """Wait for work that must not be left half done; a cancellation takes effect after its end."""
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait({work})
+        if not work.cancelled():
+            work.exception()  # the cancellation is raised in its place
+        raise
+
+
+async def ended(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancel tasks and wait until they have ended, however they end."""
+    for task in (waiting := list(tasks)):
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)

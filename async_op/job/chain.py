@@ -1,0 +1,209 @@
+"""The operators of all steps at one parallelism, and the channels between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from async_op.dead_letters import DeadLetter
+from async_op.job.channels import Inlet, Outlet
+from async_op.job.operators import Merge, Receiver, StepOperator, StepSubtask
+from async_op.job.routing import Route
+from async_op.job.step import Step
+from async_op.operator.place import Place
+from async_op.options import OperatorOptions
+from snapshots import Snapshot, SubtaskRestore, SubtaskSnapshot
+
+_INLET_MIN, _INLET_MAX = 16, 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What all chains of a job have in common.
+
+    Attributes
+    ----------
+    steps : mapping of str to OperatorOptions
+        The options of each step by its name, in order.
+    hash : str
+        The hash that maps a key to its key group.
+    max_parallelism : int
+        The number of key groups.
+    """
+
+    steps: Mapping[str, OperatorOptions]
+    hash: str
+    max_parallelism: int
+
+    @classmethod
+    def of(
+        cls, steps: Mapping[str, Step], hash_: str, max_parallelism: int, bury: Callable[[str, DeadLetter], None]
+    ) -> Plan:
+        """Return the plan for the steps of a job; `bury` gets the name of a step and its dead letters."""
+
+        def letters_of(name: str) -> Callable[[DeadLetter], None]:
+            return lambda letter: bury(name, letter)
+
+        options = {name: step.options(hash_, letters_of(name)) for name, step in steps.items()}
+        return cls(steps=options, hash=hash_, max_parallelism=max_parallelism)
+
+
+class Chain:
+    """The operators of all steps at one parallelism. Only the thread of the event loop may call it.
+
+    Parameters
+    ----------
+    plan : Plan
+        The steps.
+    parallelism : int
+        The number of subtasks of each step.
+    outputs : Receiver
+        Gets the outputs of the last step.
+    on_failure : callable
+        Called at once with the error that ends an operator.
+
+    Attributes
+    ----------
+    entrances : list of Outlet
+        For each subtask of the source, the way to the first step.
+    """
+
+    def __init__(
+        self, plan: Plan, parallelism: int, outputs: Receiver, on_failure: Callable[[BaseException], None]
+    ) -> None:
+        self.parallelism = parallelism
+        self._plan = plan
+        self._outputs = outputs
+        self._on_failure = on_failure
+        self._names = list(plan.steps)
+        self._routes = {name: Route(options, parallelism, plan.max_parallelism) for name, options in plan.steps.items()}
+        self._inlets = {name: self._new_inlets(name, options.capacity) for name, options in plan.steps.items()}
+        self._ways = {
+            name: [Outlet(inlets, subtask, self._routes[name]) for subtask in range(parallelism)]
+            for name, inlets in self._inlets.items()
+        }
+        self._subtasks: dict[str, list[StepSubtask]] = {}
+        self.entrances = self._ways[self._names[0]]
+
+    def _new_inlets(self, name: str, capacity: int) -> list[Inlet]:
+        limit = min(max(capacity, _INLET_MIN), _INLET_MAX)
+        return [Inlet(self._routes[name].reaching(index), limit) for index in range(self.parallelism)]
+
+    async def open(self, snapshot: Snapshot | None) -> None:
+        """Open all steps, from the last to the first, because a step that opens emits what had completed."""
+        for number in reversed(range(len(self._names))):
+            await self._open_step(number, snapshot)
+
+    async def _open_step(self, number: int, snapshot: Snapshot | None) -> None:
+        name = self._names[number]
+        merge = None if snapshot is None else self._merge_of(number, snapshot)
+        following = None if number + 1 == len(self._names) else self._names[number + 1]
+        subtasks = self._subtasks[name] = []
+        for index in range(self.parallelism):
+            receiver = self._outputs if following is None else self._ways[following][index]
+            subtasks.append(self._new_subtask(name, index, receiver, merge))
+        for index, subtask in enumerate(subtasks):
+            await subtask.open(self._share(name, index, snapshot))
+            if following is not None and subtask.operator.watermark is not None:
+                self._ways[following][index].put_watermark(subtask.operator.watermark)
+
+    def _new_subtask(self, name: str, index: int, receiver: Any, merge: Merge | None) -> StepSubtask:
+        options = self._plan.steps[name]
+        # Each subtask opens a function of its own, as it would in a process of its own.
+        options = replace(options, function=copy(options.function))
+        place = Place(
+            parallelism=self.parallelism,
+            subtask_index=index,
+            max_parallelism=self._plan.max_parallelism,
+            is_in_chain=True,
+        )
+        operator = StepOperator.of_step(options, place, receiver, merge, self._on_failure)
+        inlet = self._inlets[name][index]
+        subtask = StepSubtask(operator, inlet, receiver, has_timers=options.function.has_timers)
+        receiver.on_change(subtask.adjust)
+        return subtask
+
+    def _share(self, name: str, index: int, snapshot: Snapshot | None) -> SubtaskRestore | None:
+        if snapshot is None or name not in snapshot.step_names:
+            return None
+        return snapshot.restore(index, self.parallelism, step=name)
+
+    def _merge_of(self, number: int, snapshot: Snapshot) -> Merge | None:
+        """Return how a step is restored from a snapshot with another parallelism; None with the same one."""
+        upstream = set(self._names[: number + 1])
+        channels = [channel for channel in snapshot.manifest.channels if channel.step in upstream]
+        counted = sum(channel.step == self._names[number] for channel in channels)
+        if counted in (0, self.parallelism):
+            return None
+        marks = [channel.watermark for channel in channels]
+        return Merge(None if None in marks else min(mark for mark in marks if mark is not None))
+
+    def tasks(self) -> list[Any]:
+        """Return the coroutines that move elements into the operators; they never end."""
+        return [subtask.pump() for subtask in self._all()]
+
+    def cut(self) -> list[tuple[str, SubtaskSnapshot]]:
+        """Cut all steps in this turn of the event loop; returns the parts with the names of their steps."""
+        return [(name, subtask.cut()) for name, subtasks in self._ordered() for subtask in subtasks]
+
+    def work(self) -> tuple[tuple[int, int], ...]:
+        """Return counters that change whenever something happens."""
+        return tuple(subtask.operator.work() for subtask in self._all())
+
+    def in_flight(self) -> dict[str, int]:
+        """Return for each step how many elements are in its operators or on their way into them."""
+        found = {}
+        for name, subtasks in self._ordered():
+            subtasks = [one for one in subtasks if one.is_open]
+            inside = sum(accepted - departed for accepted, departed in (one.operator.work() for one in subtasks))
+            found[name] = inside + sum(len(one.inlet.elements) for one in subtasks)
+        return found
+
+    def notice_idleness(self) -> None:
+        """Let subtasks without any input hold back no watermark of the steps after theirs."""
+        for name, following in zip(self._names, self._names[1:], strict=False):
+            for index, subtask in enumerate(self._subtasks[name]):
+                self._ways[following][index].set_idle(subtask.inlet.is_idle and subtask.is_empty)
+
+    async def drain(self, *, is_final: bool) -> None:
+        """Wait until nothing is in flight, step by step; see `StepOperator.empty`."""
+        for _, subtasks in self._ordered():
+            await asyncio.gather(*(subtask.drain(is_final=is_final) for subtask in subtasks))
+
+    def stop(self) -> None:
+        """Begin no more calls, cancel those under way, and let no output leave."""
+        for subtask in self._all():
+            subtask.operator.stop()
+
+    async def end_calls(self) -> None:
+        """Wait until the cancelled calls have ended, and keep the state until `close`; call `stop` before."""
+        for subtask in self._all():
+            subtask.inlet.clear()
+        await asyncio.gather(*(subtask.operator.end_calls() for subtask in self._all()))
+
+    async def close(self) -> None:
+        """Give up what is in flight, and close all operators; raises the first error of a function's `close`."""
+        closing = (subtask.operator.close() for subtask in self._all())
+        for outcome in await asyncio.gather(*closing, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def committed(self, snapshot: Snapshot) -> None:
+        """Tell the functions that a snapshot which they are part of is committed."""
+        # A later cut may have been made meanwhile, so each operator must know which one it is.
+        cuts = {(channel.step, channel.subtask): channel.cut_id or "" for channel in snapshot.manifest.channels}
+        telling = (
+            subtask.operator.snapshot_complete(snapshot.version, cuts.get((name, index), ""))
+            for name, subtasks in self._ordered()
+            for index, subtask in enumerate(subtasks)
+        )
+        await asyncio.gather(*telling)
+
+    def _ordered(self) -> list[tuple[str, list[StepSubtask]]]:
+        return [(name, self._subtasks[name]) for name in self._names if name in self._subtasks]
+
+    def _all(self) -> list[StepSubtask]:
+        return [subtask for _, subtasks in self._ordered() for subtask in subtasks]

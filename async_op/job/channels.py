@@ -1,0 +1,186 @@
+"""What is between two steps: elements that have left one operator and have not come into the next."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from async_op.elements import Element, Watermark
+from async_op.hosting.restoring import Waiting
+from async_op.in_flight.named import NamedRecord
+from async_op.in_flight.waiters import Waiters
+from async_op.job.routing import Route
+
+FINAL = 2**63 - 1
+"""The watermark at the end of a bounded source. It goes into no channel and no snapshot."""
+
+
+class Inlet:
+    """The elements on their way into one operator, in the order in which they came.
+
+    Each subtask of the step before is a channel with a watermark of its own, and the inlet's watermark is the smallest
+    of those that are not idle; if all are idle, it is the largest. Only the thread of the event loop may call it.
+
+    Parameters
+    ----------
+    channels : iterable of int
+        The subtasks from which elements come.
+    limit : int
+        With this many elements it is full. Its senders then stop taking in elements; those that they have taken in
+        already still come.
+    """
+
+    __slots__ = ("_idle", "_limit", "_newest", "_watermarks", "changed", "elements", "senders")
+
+    def __init__(self, channels: Iterable[int], limit: int) -> None:
+        self.elements = deque[Waiting]()
+        self.changed = Waiters(lambda: None)
+        self.senders: list[Callable[[], None]] = []
+        self._limit = limit
+        self._watermarks = dict[int, int | None].fromkeys(channels)
+        self._idle = set[int]()
+        self._newest: int | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its senders must wait."""
+        return len(self.elements) >= self._limit
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing can come through any channel for now."""
+        return len(self._idle) == len(self._watermarks) and not self.elements
+
+    def restore(self, elements: Sequence[Waiting], newest: int | None) -> None:
+        """Begin with the elements of a snapshot, and the newest watermark that has come in."""
+        self.elements.extend(elements)
+        self._newest = newest
+
+    def put(self, channel: int, element: Element) -> None:
+        """Add an element."""
+        self._idle.discard(channel)
+        self.elements.append(element)
+        self._grown()
+
+    def put_watermark(self, channel: int, timestamp: int) -> None:
+        """Raise the watermark of a channel."""
+        before = self._watermarks[channel]
+        if before is None or timestamp > before:
+            self._watermarks[channel] = timestamp
+            self.advance()
+
+    def set_idle(self, channel: int, is_idle: bool) -> None:
+        """Let a channel hold back nothing as long as nothing comes through it."""
+        if is_idle == (channel in self._idle):
+            return
+        if is_idle:
+            self._idle.add(channel)
+        else:
+            self._idle.discard(channel)
+        self.advance()
+
+    def advance(self) -> None:
+        """Add a watermark, if that of the channels has risen; it replaces one that is right before it."""
+        watermark = self._watermark()
+        if watermark is None or (self._newest is not None and watermark <= self._newest):
+            return
+        self._newest = watermark
+        if self.elements and isinstance(self.elements[-1], Watermark):
+            self.elements.pop()
+        self.elements.append(Watermark(watermark))
+        self._grown()
+
+    def _watermark(self) -> int | None:
+        """Return the smallest watermark of the channels that are not idle, or the largest if all are."""
+        active = [mark for channel, mark in self._watermarks.items() if channel not in self._idle]
+        if not active:
+            return max((mark for mark in self._watermarks.values() if mark is not None), default=None)
+        return None if None in active else min(mark for mark in active if mark is not None)
+
+    def take(self) -> Iterator[Element]:
+        """Yield and remove the elements before the next watermark."""
+        while self.elements and not isinstance(self.elements[0], Watermark):
+            yield self.elements.popleft()  # type: ignore[misc]
+
+    def take_watermark(self) -> Watermark | None:
+        """Remove and return the first element, if it is a watermark."""
+        return self.elements.popleft() if isinstance(self.elements[0], Watermark) else None  # type: ignore[return-value]
+
+    def shrunk(self) -> None:
+        """Tell all who wait that elements have been taken."""
+        if not self.is_full:
+            for sender in self.senders:
+                sender()
+        self.changed.wake()
+
+    def clear(self) -> None:
+        """Drop everything, so that nobody waits for room in a chain that is over."""
+        self.elements.clear()
+        self.changed.wake()
+
+    def _grown(self) -> None:
+        if len(self.elements) == self._limit:
+            for sender in self.senders:
+                sender()
+        if self.changed.waiting:
+            self.changed.wake()
+
+
+class Outlet:
+    """Where the outputs of one subtask go: the inlets of the next step. An operator calls it with what leaves.
+
+    Parameters
+    ----------
+    inlets : list of Inlet
+        The inlets of all subtasks of the next step.
+    channel : int
+        The subtask that sends.
+    route : Route
+        Chooses the inlet of an element.
+    """
+
+    __slots__ = ("_channel", "_inlets", "_reached", "_route")
+
+    def __init__(self, inlets: Sequence[Inlet], channel: int, route: Route) -> None:
+        self._inlets = inlets
+        self._channel = channel
+        self._route = route
+        self._reached = [inlets[target] for target in route.reached_from(channel)]
+
+    def __call__(self, output: NamedRecord | Watermark) -> None:
+        """Put an output of an operator where it belongs."""
+        if isinstance(output, Watermark):
+            if output.timestamp != FINAL:
+                self.put_watermark(output.timestamp)
+        else:
+            self.put(output)
+
+    def put(self, element: Element) -> None:
+        """Put a value with its timestamp and id into the inlet that it belongs to."""
+        self._inlets[self._route.target(element[0], self._channel)].put(self._channel, element)
+
+    def put_watermark(self, timestamp: int) -> None:
+        """Raise the watermark of this channel."""
+        for inlet in self._reached:
+            inlet.put_watermark(self._channel, timestamp)
+
+    def set_idle(self, is_idle: bool) -> None:
+        """Tell the receivers whether to wait for this channel's watermark."""
+        for inlet in self._reached:
+            inlet.set_idle(self._channel, is_idle)
+
+    def on_change(self, sender: Callable[[], None]) -> None:
+        """Have something called whenever `has_room` may have changed."""
+        for inlet in self._reached:
+            inlet.senders.append(sender)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether no receiver is full."""
+        return not any(inlet.is_full for inlet in self._reached)
+
+    async def room(self) -> None:
+        """Wait until no receiver is full."""
+        while not self.has_room:
+            for inlet in self._reached:
+                await inlet.changed.wait_until(lambda inlet=inlet: not inlet.is_full)  # type: ignore[misc]

@@ -1,0 +1,100 @@
+"""Writes the parts of a cut and commits them; the job's manifest is the only commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+
+from async_op.job.delivery import Epoch
+from async_op.job.outputs import OUTPUT_SCHEMA, EpochOutputs
+from async_op.job.step import SOURCE
+from snapshots import Claim, PendingSnapshot, Snapshot, SnapshotStore, SubtaskHandle, SubtaskSnapshot
+from snapshots.format.steps import of_step
+
+_WRITERS = 8
+"""How many parts are written at the same time: on remote storage, most of the time is waiting."""
+
+Part = tuple[str, SubtaskSnapshot]
+"""The name of a step, and what one of its subtasks had at the cut."""
+
+
+class Committer:
+    """Commits the snapshots of one job. One thread at a time may call it; it blocks.
+
+    Parameters
+    ----------
+    store : SnapshotStore
+        The job's snapshots.
+    claim : Claim or None
+        The right to commit; None until there is a snapshot.
+
+    Attributes
+    ----------
+    snapshot : Snapshot or None
+        The newest snapshot.
+    """
+
+    def __init__(self, store: SnapshotStore, claim: Claim | None) -> None:
+        self._store = store
+        self._claim = claim
+        self.snapshot: Snapshot | None = None if claim is None else claim.snapshot
+
+    def begin(self) -> PendingSnapshot:
+        """Begin a snapshot on top of the newest one."""
+        return self._store.begin() if self._claim is None else self._claim.begin()
+
+    def commit(self, pending: PendingSnapshot, parts: Sequence[Part], outputs: EpochOutputs) -> Epoch | None:
+        """Write the parts, and commit them; returns the epoch to deliver, None if it has no outputs.
+
+        When this returns or raises, no part is being written any more.
+        """
+        handles = self._write(pending, parts, outputs.table())
+        parallelism = parts[0][1].parallelism
+        snapshot = pending.commit(handles, source_position={"job": {"parallelism": parallelism}})
+        self._claim = self._claim or Claim(snapshot)
+        self.snapshot = snapshot
+        own = [stored for stored in snapshot.outputs() if stored.version == snapshot.version]
+        if not own:
+            outputs.close()
+            return None
+        return Epoch(number=snapshot.version, tables=outputs.tables, mark=own[0].mark_delivered, close=outputs.close)
+
+    def _write(self, pending: PendingSnapshot, parts: Sequence[Part], outputs: pa.Table) -> list[SubtaskHandle]:
+        last = parts[-1][0]
+        writers = ThreadPoolExecutor(min(_WRITERS, len(parts)), "keygroups write")
+        try:
+            writing = [
+                writers.submit(_write_part, pending, name, part, outputs if name == last else None)
+                for name, part in parts
+            ]
+            return [future.result() for future in writing]
+        finally:
+            writers.shutdown(wait=True, cancel_futures=True)
+
+
+def _write_part(pending: PendingSnapshot, name: str, part: SubtaskSnapshot, outputs: pa.Table | None) -> SubtaskHandle:
+    """Write one part. The first part of the last step has all outputs of the epoch, in the order in which they came."""
+    if outputs is not None and part.subtask_index:
+        outputs = OUTPUT_SCHEMA.empty_table()
+    return pending.write_subtask(part, outputs, step=name)
+
+
+def chosen_parallelism(snapshot: Snapshot) -> int | None:
+    """Return the parallelism that somebody has chosen for a snapshot since the job wrote it; None if nobody has."""
+    position: dict[str, Any] = (snapshot.source_position or {}).get("job", {})
+    return snapshot.parallelism if position.get("parallelism") != snapshot.parallelism else None
+
+
+def unknown_steps(snapshot: Snapshot, names: Sequence[str]) -> list[str]:
+    """Return the steps of a snapshot that a job does not have, although there is something in them."""
+    return [
+        name for name in snapshot.step_names if name not in names and name != SOURCE and _holds_anything(snapshot, name)
+    ]
+
+
+def _holds_anything(snapshot: Snapshot, name: str) -> bool:
+    step = of_step(snapshot.manifest, name)
+    return bool(step.states or step.in_flight_count or step.files_of("operator"))

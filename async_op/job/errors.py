@@ -1,0 +1,113 @@
+"""Errors of jobs, named after the situation; each says what to do next."""
+
+from __future__ import annotations
+
+from keygroups.errors import KeyGroupsError
+
+
+class JobNotRunning(KeyGroupsError, RuntimeError):
+    """A running job was needed, and this one is not running, or has ended in the meantime.
+
+    Attributes
+    ----------
+    job_id : str
+        The id of the job.
+    """
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"job {job_id!r} is not running: start it with run() in a task of its own, then ask it")
+
+
+class JobAlreadyRunning(KeyGroupsError, RuntimeError):
+    """`run` was called while the job runs.
+
+    Attributes
+    ----------
+    job_id : str
+        The id of the job.
+    """
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"job {job_id!r} runs already: stop it first, or make another Job with another job_id")
+
+
+class ConnectorCancelled(KeyGroupsError, RuntimeError):
+    """A source, a sink or a client that it uses raised a `CancelledError` although nobody had cancelled the job.
+
+    Attributes
+    ----------
+    what : str
+        What was being done, such as "reading partition 0".
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(
+            f"{what} ended with a CancelledError, and nobody had cancelled the job; look for a client that cancels its "
+            "own tasks, for instance because it was closed"
+        )
+
+
+class StreamAlreadyRead(KeyGroupsError, RuntimeError):
+    """A job was started again over an iterator that was read beyond the newest snapshot.
+
+    Attributes
+    ----------
+    position : int
+        How many elements are part of the snapshot.
+    taken : int
+        How many elements were taken from the iterator.
+    """
+
+    def __init__(self, position: int, taken: int) -> None:
+        self.position = position
+        self.taken = taken
+        super().__init__(
+            f"the source is an iterator from which {taken} elements were taken, and the snapshot has {position} of "
+            "them: pass what can be iterated again, such as a list or an object with __iter__, or make a new iterator "
+            "that starts at the beginning"
+        )
+
+
+class RepartitionUndone(UserWarning):
+    """A job starts with another parallelism than the one that its snapshot was repartitioned to.
+
+    Attributes
+    ----------
+    chosen : int
+        The parallelism of the newest snapshot, which somebody chose since the job last ran.
+    parallelism : int
+        The parallelism that the job was given.
+    """
+
+    def __init__(self, chosen: int, parallelism: int) -> None:
+        super().__init__(chosen, parallelism)
+        self.chosen = chosen
+        self.parallelism = parallelism
+
+    def __str__(self) -> str:
+        return (
+            f"the newest snapshot was repartitioned to {self.chosen} subtasks, and parallelism={self.parallelism} "
+            "undoes that: leave out parallelism to take what the snapshot says"
+        )
+
+
+class DeadLettersUnclaimed(KeyGroupsError, RuntimeError):
+    """A committed epoch has dead letters that nobody has had, and the job has no sink for them any more.
+
+    Attributes
+    ----------
+    epoch : int
+        The number of the epoch.
+    count : int
+        How many dead letters it has.
+    """
+
+    def __init__(self, epoch: int, count: int) -> None:
+        self.epoch = epoch
+        self.count = count
+        super().__init__(
+            f"epoch {epoch} has {count} dead letters that were not delivered: pass `dead_letters=` to the job once more"
+        )

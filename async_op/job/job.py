@@ -1,0 +1,371 @@
+"""`Job`: a source, a chain of steps and a sink in one process, exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import warnings
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from contextlib import nullcontext, suppress
+from os import PathLike
+from typing import Any
+
+from async_op.connectors.sink import Sink
+from async_op.connectors.source import Source
+from async_op.dead_letters import DeadLetter
+from async_op.job.adapters import sink_of, source_of
+from async_op.job.chain import Plan
+from async_op.job.committing import Committer, chosen_parallelism, unknown_steps
+from async_op.job.display import shown
+from async_op.job.errors import JobAlreadyRunning, JobNotRunning, RepartitionUndone
+from async_op.job.outputs import Collector
+from async_op.job.positions import Positions
+from async_op.job.progress import JobProgress
+from async_op.job.run import Run, Setting, Stop
+from async_op.job.step import Step, steps_of
+from async_op.plain import AnyFunction
+from async_op.retention import Collector as GarbageCollector
+from async_op.retention import Retention
+from async_op.threads.own_thread import on_own_thread
+from keygroups.arguments import Duration, check_duration, check_positive_duration
+from keygroups.errors import ConfigError
+from keygroups.hashing import key_hasher
+from keygroups.ranges import check_parallelism, default_max_parallelism
+from keygroups.representation import html_facts, representation
+from snapshots import Claim, IncompatibleSnapshot, Snapshot, SnapshotStore
+
+DEFAULT_RETENTION = Retention()
+
+AnySource = Source[Any] | Iterable[Any] | AsyncIterable[Any]
+AnySink = Sink[Any] | Callable[[Sequence[Any], int], Any]
+
+
+class Job:
+    """Reads a source, applies a chain of steps, and writes to a sink: exactly once, in one process and event loop.
+
+    Each step has `parallelism` subtasks. Elements go to the subtask that owns their key. From time to time all steps
+    are cut in one moment, calls go on, and state, elements in flight, positions and outputs are committed together.
+    Then the sink gets the outputs. After a crash the job goes on from the newest snapshot: no finished call that it
+    knows of is made again, and the sink gets each output exactly once if it replaces epochs that come again.
+
+    `stop`, `rescale` and `progress` may be called from any thread, the coroutines only on the event loop of `run`.
+
+    Parameters
+    ----------
+    source : Source, iterable or async iterable
+        Where elements come from. An iterable is bounded, and must give the same elements after a restart.
+    steps : function, Step or list of them
+        What is applied, in order.
+    sink : Sink or callable
+        Gets the outputs of each epoch: `sink(values, epoch)`, which may be a coroutine function. The same epoch may
+        come again with the same values, and must then replace them. Empty epochs are left out.
+    snapshots : str or path
+        Where snapshots are kept: an fsspec URI or a local path.
+    job_id : str
+        The name of the job's folder there.
+    parallelism : int, optional
+        The number of subtasks of each step. By default what the newest snapshot says, else 1.
+    max_parallelism : int, optional
+        The number of key groups, which is fixed once the first snapshot exists.
+    snapshot_interval : float or timedelta
+        Seconds between two snapshots. Outputs reach the sink after the snapshot that they belong to.
+    watermark_delay : float or timedelta, optional
+        By how many seconds timestamps may be out of order. Without it there are no watermarks, and timers of event time
+        fire only at the end of a bounded source.
+    idle_timeout : float or timedelta, optional
+        Seconds after which a quiet partition of an unbounded source holds back no watermark; by default never.
+    dead_letters : Sink or callable, optional
+        Gets the dead letters of steps with `on_error="dead_letter"`, with their epoch: dicts with step, value,
+        timestamp, key, idempotency_key, attempts, error_type and error_message.
+    hash : {"xxhash64", "flink"}
+        The hash that maps a key to its key group.
+    retention : Retention, optional
+        Which versions stay while the job runs; the others are removed in the background. None keeps all.
+    storage_options : dict, optional
+        Passed to the fsspec filesystem of `snapshots`.
+
+    Raises
+    ------
+    ConfigError
+        An argument is invalid.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> async def price(order):
+    ...     return {"item": order, "price": len(order)}
+    >>> outputs = {}
+    >>> job = Job(["tea", "salt"], price, lambda values, epoch: outputs.update({epoch: values}),
+    ...           snapshots="memory://jobs", job_id="prices")
+    >>> asyncio.run(job.run())
+    >>> outputs
+    {1: [{'item': 'tea', 'price': 3}, {'item': 'salt', 'price': 4}]}
+    """
+
+    def __init__(
+        self,
+        source: AnySource,
+        steps: AnyFunction | Step | Sequence[AnyFunction | Step],
+        sink: AnySink,
+        *,
+        snapshots: str | PathLike[str],
+        job_id: str,
+        parallelism: int | None = None,
+        max_parallelism: int | None = None,
+        snapshot_interval: Duration = 10.0,
+        watermark_delay: Duration | None = None,
+        idle_timeout: Duration | None = None,
+        dead_letters: AnySink | None = None,
+        hash: str = "xxhash64",
+        retention: Retention | None = DEFAULT_RETENTION,
+        storage_options: dict[str, Any] | None = None,
+    ) -> None:
+        self._source = source_of(source)
+        self._steps = steps_of(steps)
+        self._sink = sink_of("sink", sink)
+        self._dead_letters = None if dead_letters is None else sink_of("dead_letters", dead_letters)
+        buries = any(step.on_error == "dead_letter" for step in self._steps.values())
+        if buries and dead_letters is None:
+            raise ConfigError("dead_letters", dead_letters, "a step has on_error='dead_letter': pass where they go")
+        key_hasher(hash)
+        self._hash = hash
+        self._store = SnapshotStore(snapshots, job_id, storage_options=storage_options)
+        self._parallelism = parallelism
+        self._max_parallelism = max_parallelism
+        if parallelism is not None:
+            check_parallelism(parallelism, max_parallelism or default_max_parallelism(parallelism))
+        elif max_parallelism is not None:
+            check_parallelism(1, max_parallelism)
+        self._interval = check_positive_duration("snapshot_interval", snapshot_interval, reason="outputs wait for it")
+        self._positions = _positions_for(watermark_delay, idle_timeout)
+        self._retention = retention
+        self._run: Run | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._asked: list[Callable[[Run], None]] = []
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return representation(self, self._facts())
+
+    def _repr_html_(self) -> str:
+        return html_facts(f"job {self._store.operator_id}", self._facts())
+
+    def _facts(self) -> dict[str, object]:
+        return {
+            "snapshots": self._store.uri,
+            "steps": list(self._steps),
+            "parallelism": self._parallelism,
+            "is_running": self._loop is not None,
+        }
+
+    async def run(self, *, show_progress: bool = False) -> None:
+        """Run until a bounded source has ended, or until `stop`; then all outputs have been delivered.
+
+        If it is cancelled, it finishes a commit that is under way and gives up, as in a crash. It can be started again,
+        in this process or another, and goes on from the newest snapshot.
+
+        Parameters
+        ----------
+        show_progress : bool
+            Whether to show a line that moves, on a terminal or in a notebook. It needs rich (the extra ``cli``).
+
+        Raises
+        ------
+        PackageNotInstalled
+            The progress is to be shown, and rich is not installed.
+        JobAlreadyRunning
+            It runs already.
+        IncompatibleSnapshot
+            The newest snapshot has a step that this job does not have, or another max parallelism or hash.
+        ElementFailed, AsyncTimeoutError
+            An element has failed for good, and its step's `on_error` is "fail".
+        """
+        with self._lock:
+            if self._loop is not None:
+                raise JobAlreadyRunning(self._store.operator_id)
+            self._loop = asyncio.get_running_loop()
+        try:
+            async with shown(self.progress) if show_progress else nullcontext():
+                await self._run_once()
+        finally:
+            with self._lock:
+                self._loop = None
+                self._asked.clear()
+
+    async def _run_once(self) -> None:
+        run = await self._prepare()
+        with self._lock:
+            self._run = run
+            for ask in self._asked:
+                ask(run)
+            self._asked.clear()
+        await run.go()
+
+    def run_sync(self, *, show_progress: bool = False) -> None:
+        """Run in an event loop of its own, for programs without one.
+
+        The first Ctrl-C stops the job at a cut; a second one gives up at once and raises `KeyboardInterrupt`.
+
+        Parameters
+        ----------
+        show_progress : bool
+            As for `run`.
+        """
+        asyncio.run(self._run_with_signals(show_progress))
+
+    def stop(self, *, drain: bool = True) -> None:
+        """End the run: `run` returns once everything is committed and delivered.
+
+        Parameters
+        ----------
+        drain : bool
+            Whether to finish what is in flight. If false, the job stops at a cut, the snapshot has what is in flight,
+            and the next run goes on with it.
+        """
+        how: Stop = "drain" if drain else "cut"
+        self._ask(lambda run: run.stop(how))
+
+    def rescale(self, parallelism: int) -> None:
+        """Change the parallelism at a cut, which comes at once. Calls under way are made again.
+
+        Parameters
+        ----------
+        parallelism : int
+            The new number of subtasks of each step. The next start takes it from the snapshot, unless the constructor
+            was given a number.
+
+        Raises
+        ------
+        ConfigError
+            It is not between 1 and the max parallelism.
+        JobNotRunning
+            The job is not running.
+        """
+        check_parallelism(parallelism, self._max_parallelism or default_max_parallelism(parallelism))
+        self._ask(lambda run: run.rescale(parallelism))
+
+    async def snapshot(self) -> int:
+        """Commit a snapshot now, and return its version; it waits for no call.
+
+        Raises
+        ------
+        JobNotRunning
+            The job is not running, or ends.
+        """
+        if self._run is None or self._loop is None:
+            raise JobNotRunning(self._store.operator_id)
+        return await self._run.snapshot()
+
+    def progress(self) -> JobProgress:
+        """Return what the newest run has done."""
+        run = self._run
+        return JobProgress(job_id=self._store.operator_id) if run is None else run.progress()
+
+    def _ask(self, ask: Callable[[Run], None]) -> None:
+        with self._lock:
+            if self._loop is None:
+                raise JobNotRunning(self._store.operator_id)
+            if self._run is None:
+                self._asked.append(ask)
+                return
+            with suppress(RuntimeError):  # the loop has been closed, and the run with it
+                self._loop.call_soon_threadsafe(ask, self._run)
+
+    async def _prepare(self) -> Run:
+        with self._lock:
+            self._run = None
+        claim = await on_own_thread(self._claim)
+        snapshot = None if claim is None else claim.snapshot
+        parallelism = self._starting_parallelism(snapshot)
+        if snapshot is not None:
+            self._max_parallelism = snapshot.max_parallelism
+        elif self._max_parallelism is None:
+            self._max_parallelism = default_max_parallelism(parallelism)
+        check_parallelism(parallelism, self._max_parallelism)
+        collector = Collector()
+
+        def bury(step: str, letter: DeadLetter) -> None:
+            collector.bury(_fields(step, letter))
+
+        setting = Setting(
+            job_id=self._store.operator_id,
+            source=self._source,
+            sink=self._sink,
+            dead_letters=self._dead_letters,
+            plan=Plan.of(self._steps, self._hash, self._max_parallelism, bury),
+            snapshot_interval=self._interval,
+            positions=self._positions(),
+            garbage=None if self._retention is None else GarbageCollector(self._retention),
+        )
+        return Run(setting, Committer(self._store, claim), collector, parallelism)
+
+    def _claim(self) -> Claim | None:
+        """Take over the job's snapshots; without one there is nothing to take over yet."""
+        latest = self._store.latest()
+        if latest is None:
+            return None
+        if not latest.step_names:
+            advice = "it was written by an operator or a pipeline: choose another job_id"
+            raise IncompatibleSnapshot("the kind of snapshot", "a job's", "an operator's", advice)
+        unknown = unknown_steps(latest, tuple(self._steps))
+        if unknown:
+            advice = "give the step that replaces it this name, or put the step back to finish what it has"
+            raise IncompatibleSnapshot("a step", sorted(self._steps), ", ".join(unknown), advice)
+        chosen = chosen_parallelism(latest)
+        if chosen is not None and self._parallelism not in (None, chosen):
+            warnings.warn(RepartitionUndone(chosen, self._parallelism), stacklevel=2)
+        return self._store.claim(max_parallelism=self._max_parallelism, hash=self._hash)
+
+    def _starting_parallelism(self, snapshot: Snapshot | None) -> int:
+        if self._parallelism is not None:
+            return self._parallelism
+        return 1 if snapshot is None else snapshot.parallelism
+
+    async def _run_with_signals(self, show_progress: bool) -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        presses = 0
+
+        def interrupted() -> None:
+            nonlocal presses
+            presses += 1
+            if presses == 1:
+                with suppress(JobNotRunning):
+                    self.stop(drain=False)
+            elif task is not None:
+                task.cancel()
+
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main:
+            loop.add_signal_handler(signal.SIGINT, interrupted)
+        try:
+            await self.run(show_progress=show_progress)
+        except asyncio.CancelledError:
+            if presses < 2:
+                raise
+            raise KeyboardInterrupt from None
+        finally:
+            if is_main:
+                loop.remove_signal_handler(signal.SIGINT)
+
+
+def _positions_for(watermark_delay: Duration | None, idle_timeout: Duration | None) -> Callable[[], Positions]:
+    delay = idle = None
+    if watermark_delay is not None:
+        delay = round(1000 * check_duration("watermark_delay", watermark_delay, reason="None means no watermarks"))
+    if idle_timeout is not None:
+        idle = check_positive_duration("idle_timeout", idle_timeout, reason="None means never")
+    return lambda: Positions(delay, idle)
+
+
+def _fields(step: str, letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "step": step,
+        "value": letter.value,
+        "timestamp": letter.timestamp,
+        "key": letter.key,
+        "idempotency_key": letter.idempotency_key,
+        "attempts": letter.attempts,
+        "error_type": type(letter.error).__name__,
+        "error_message": str(letter.error),
+    }

@@ -1,0 +1,254 @@
+"""The operator of one subtask of a step, and what moves elements into it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from async_op.elements import Watermark
+from async_op.hosting.operator import ResidentOperator
+from async_op.in_flight.named import NamedRecord
+from async_op.job.channels import FINAL, Inlet
+from async_op.operator.place import Place
+from async_op.options import OperatorOptions
+from snapshots import SubtaskRestore, SubtaskSnapshot
+from snapshots.format.in_flight_elements import RestoredQueue
+
+
+class Receiver(Protocol):
+    """What gets the outputs of an operator: the inlets of the next step, or the outputs of the epoch."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the operator may take in more."""
+        ...
+
+    def __call__(self, output: Any) -> None:
+        """Take an output or a watermark."""
+        ...
+
+    async def room(self) -> None:
+        """Wait until there is room."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """How a step is restored with another parallelism.
+
+    Its subtasks then get elements of old subtasks whose watermarks differ. So all of them begin at the lowest watermark
+    of all channels up to this step, and the source's watermark follows behind all restored elements.
+
+    Attributes
+    ----------
+    watermark : int or None
+        The watermark to begin at.
+    """
+
+    watermark: int | None
+
+    def __call__(self, queue: RestoredQueue) -> RestoredQueue:
+        """Return a restored queue without the watermarks of its old channels."""
+        return RestoredQueue(tuple(one for one in queue.elements if not one.is_watermark), self.watermark)
+
+
+class StepOperator(ResidentOperator):
+    """The operator of one subtask of a step. Make it with `of_step`."""
+
+    __slots__ = ("_is_stopped", "_merge", "_on_failure", "newest_watermark", "watermark")
+
+    _is_stopped: bool
+    _merge: Merge | None
+    _on_failure: Callable[[BaseException], None]
+    newest_watermark: int | None
+    watermark: int | None
+
+    @classmethod
+    def of_step(
+        cls,
+        options: OperatorOptions,
+        place: Place,
+        receiver: Receiver,
+        merge: Merge | None,
+        on_failure: Callable[[BaseException], None],
+    ) -> StepOperator:
+        """Create the operator.
+
+        Parameters
+        ----------
+        options : OperatorOptions
+            The options of the step.
+        place : Place
+            Which subtask it is.
+        receiver : Receiver
+            Called with what leaves.
+        merge : Merge or None
+            How it is restored, if that is with another parallelism.
+        on_failure : callable
+            Called at once with the error that ends the operator.
+        """
+
+        def output(element: NamedRecord | Watermark) -> None:
+            if isinstance(element, Watermark) and element.timestamp != FINAL:
+                operator.watermark = element.timestamp
+            receiver(element)
+
+        operator = cls.of(options, output, place=place)  # type: ignore[arg-type]
+        operator._merge = merge
+        operator._on_failure = on_failure
+        operator._is_stopped = False
+        operator.watermark = operator.newest_watermark = None
+        return operator
+
+    async def empty(self, *, is_final: bool) -> None:
+        """Wait until all that was taken in has left, with retries; timers that are due fire, and no later ones.
+
+        Parameters
+        ----------
+        is_final : bool
+            Whether no timestamp can come any more, so that all timers of event time fire.
+        """
+        if is_final:
+            self.offer_watermark(FINAL)
+        await self.finish()
+
+    def offer_watermark(self, timestamp: int) -> None:
+        """Take in a watermark without waiting for room."""
+        parts = self._check()
+        parts.intake.end_block()
+        parts.in_flight.put_watermark(timestamp)
+
+    def cut(self, inlet: Inlet) -> SubtaskSnapshot:
+        """Return the snapshot of the operator and of the elements on their way into it, in this turn of the loop."""
+        cut: SubtaskSnapshot = at_once(self.snapshot(inlet.elements))
+        if cut.watermark == FINAL:
+            cut = replace(cut, watermark=self.watermark)
+        if any(one.timestamp == FINAL for one in cut.in_flight if one.is_watermark):
+            kept = (one for one in cut.in_flight if not (one.is_watermark and one.timestamp == FINAL))
+            cut = replace(cut, in_flight=tuple(kept))
+        return cut
+
+    def stop(self) -> None:
+        """Begin no more calls, cancel those under way, and let no output leave."""
+        self._is_stopped = True
+        super().stop()
+        if self._parts is not None:
+            self._parts.cancel()
+
+    async def end_calls(self) -> None:
+        """Wait until the cancelled calls have ended, and keep the state until `close`; call `stop` before."""
+        if self._parts is not None:
+            await self._parts.close()
+
+    def work(self) -> tuple[int, int]:
+        """Return counters that change whenever something happens: elements accepted, and elements that have left."""
+        if self._parts is None:
+            return 0, 0
+        # Any thread may ask, for the progress of the job.
+        return self._parts.in_flight.accepted, self._parts.in_flight.departed
+
+    def _fail(self, error: BaseException) -> None:
+        is_stopped = self._is_stopped
+        super()._fail(error)
+        if not is_stopped and self.failure is not None:
+            self._on_failure(self.failure)
+
+    def _fitting(self, queue: RestoredQueue) -> RestoredQueue:
+        queue = queue if self._merge is None else self._merge(queue)
+        marks = [one.timestamp for one in queue.elements if one.is_watermark]
+        self.watermark, self.newest_watermark = queue.watermark, (marks or [queue.watermark])[-1]
+        return super()._fitting(queue)
+
+
+class StepSubtask:
+    """One subtask of a step: its operator, the elements on their way into it, and where its outputs go.
+
+    Only the thread of the event loop may call it.
+
+    Parameters
+    ----------
+    operator : StepOperator
+        The operator.
+    inlet : Inlet
+        What is on its way.
+    receiver : Receiver
+        Where its outputs go; the operator takes in nothing while there is no room.
+    has_timers : bool
+        Whether timers have to be held as well.
+
+    Attributes
+    ----------
+    is_open : bool
+        Whether the operator was opened.
+    """
+
+    __slots__ = ("_has_timers", "_receiver", "inlet", "is_open", "operator")
+
+    def __init__(self, operator: StepOperator, inlet: Inlet, receiver: Receiver, *, has_timers: bool) -> None:
+        self.operator = operator
+        self.inlet = inlet
+        self._receiver = receiver
+        self._has_timers = has_timers
+        self.is_open = False
+
+    async def open(self, restore: SubtaskRestore | None) -> None:
+        """Open the operator, with its share of a snapshot."""
+        await self.operator.open(restore)
+        self.inlet.restore(self.operator.left_over, self.operator.newest_watermark)
+        self.is_open = True
+        self.adjust()
+
+    def cut(self) -> SubtaskSnapshot:
+        """Return the snapshot of the subtask, in this turn of the loop."""
+        return self.operator.cut(self.inlet)
+
+    def adjust(self) -> None:
+        """Fire timers only while there is room for what they emit."""
+        if not (self._has_timers and self.is_open) or self.operator.failure is not None:
+            return
+        if self._receiver.has_room:
+            self.operator.release()
+        else:
+            self.operator.hold()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is in the operator or on its way into it."""
+        accepted, departed = self.operator.work()
+        return not self.inlet.elements and accepted == departed
+
+    async def pump(self) -> None:
+        """Move elements into the operator as it has room, for ever."""
+        inlet, operator, receiver = self.inlet, self.operator, self._receiver
+        while True:
+            await inlet.changed.wait_until(lambda: bool(inlet.elements))
+            await receiver.room()
+            await operator.room()
+            if inlet.elements and receiver.has_room:  # both may have changed during the wait
+                self._move_some()
+                inlet.shrunk()
+            await asyncio.sleep(0)
+
+    async def drain(self, *, is_final: bool) -> None:
+        """Wait until nothing is on its way in, and nothing in the operator; see `StepOperator.empty`."""
+        await self.inlet.changed.wait_until(lambda: not self.inlet.elements)
+        await self.operator.empty(is_final=is_final)
+
+    def _move_some(self) -> None:
+        watermark = self.inlet.take_watermark()
+        if watermark is None:
+            self.operator.offer(self.inlet.take())
+        else:
+            self.operator.offer_watermark(watermark.timestamp)
+
+
+def at_once(coroutine: Any) -> Any:
+    """Return the result of a coroutine that waits for nothing, without another task's turn in between."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    coroutine.close()
+    raise AssertionError("a cut waits for nothing")

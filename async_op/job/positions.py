@@ -1,0 +1,178 @@
+"""How far each partition of the source has been read, and what that says about watermarks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from async_op.connectors.source import PartitionId
+from async_op.job.step import SOURCE
+from keygroups.errors import ConfigError
+from snapshots import OperatorStateCut, Snapshot, SubtaskSnapshot
+
+POSITIONS, WATERMARKS = "positions", "watermarks"
+
+
+@dataclass(slots=True)
+class Partition:
+    """A partition of the source.
+
+    Attributes
+    ----------
+    id : str or int
+        What the source calls it.
+    subtask : int
+        The subtask of the source that it belongs to.
+    position : object
+        Where the next read goes on; None is the beginning.
+    watermark : int or None
+        The promise that its timestamps give; None before the first one.
+    is_read : bool
+        Whether it is read in this run. A partition that the source no longer has keeps its position.
+    has_ended : bool
+        Whether it was read to its end.
+    quiet_since : float
+        When its last element came, or when it was found.
+    is_waiting : bool
+        Whether an element of it waits for room, or for the end of a pause. Then it is not quiet.
+    """
+
+    id: PartitionId
+    subtask: int
+    position: Any = None
+    watermark: int | None = None
+    is_read: bool = False
+    has_ended: bool = False
+    quiet_since: float = 0.0
+    is_waiting: bool = False
+
+    def element_id(self, position: Any) -> str:
+        """Return the id of the element after which a reader goes on at a position."""
+        return f"{self.id}@{position}"
+
+
+class Positions:
+    """The partitions of the source, dealt out to its subtasks. Only the thread of the event loop may call it.
+
+    Parameters
+    ----------
+    watermark_delay : int or None
+        Milliseconds by which timestamps may be out of order; None without watermarks.
+    idle_timeout : float or None
+        Seconds after which a quiet partition holds back no watermark; None for never.
+    """
+
+    def __init__(self, watermark_delay: int | None, idle_timeout: float | None) -> None:
+        self.partitions: dict[PartitionId, Partition] = {}
+        self._watermark_delay = watermark_delay
+        self._idle_timeout = idle_timeout
+        self._parallelism = 1
+
+    def restore(self, snapshot: Snapshot | None, parallelism: int) -> None:
+        """Begin with the positions of a snapshot, dealt out to a number of subtasks."""
+        self._parallelism = parallelism
+        if snapshot is None or SOURCE not in snapshot.step_names:
+            return
+        shares = [snapshot.restore(subtask, parallelism, step=SOURCE) for subtask in range(parallelism)]
+        for subtask, share in enumerate(shares):
+            items: Any = share.operator_state(POSITIONS)
+            self.partitions |= {name: Partition(name, subtask, position) for name, position in items}
+        for share in shares:
+            marks: Any = share.operator_state(WATERMARKS)
+            for name, watermark in marks:
+                self.partitions[name].watermark = watermark
+
+    def deal_out(self, parallelism: int) -> None:
+        """Deal all partitions out to another number of subtasks."""
+        self._parallelism = parallelism
+        for number, partition in enumerate(self.partitions.values()):
+            partition.subtask = number % parallelism
+
+    def found(self, ids: Iterable[Any], now: float) -> list[Partition]:
+        """Return those of the source's partitions that are not read yet; new ones go to the emptiest subtasks.
+
+        Raises
+        ------
+        ConfigError
+            An id is neither text nor an integer, or looks like another one.
+        """
+        ids = list(ids)
+        for name in ids:
+            if not isinstance(name, str | int) or isinstance(name, bool):
+                raise ConfigError("partitions", name, "the id of a partition is a str or an int")
+        fresh = []
+        texts = {str(name): type(name) for name in self.partitions}
+        for name in ids:
+            if texts.setdefault(str(name), type(name)) is not type(name):
+                raise ConfigError("partitions", name, "two ids of partitions look alike: use either str or int")
+            partition = self.partitions.setdefault(name, Partition(name, -1))
+            if partition.subtask < 0:
+                partition.subtask = self._emptiest()
+            if not partition.is_read:
+                partition.is_read, partition.quiet_since = True, now
+                fresh.append(partition)
+        return fresh
+
+    def _emptiest(self) -> int:
+        counts = [0] * self._parallelism
+        for partition in self.partitions.values():
+            if partition.subtask >= 0 and not partition.has_ended:
+                counts[partition.subtask] += 1
+        return counts.index(min(counts))
+
+    def passed(self, partition: Partition, timestamp: int | None, position: Any, now: float) -> None:
+        """Note that an element has been handed on."""
+        partition.position, partition.quiet_since = position, now
+        if timestamp is not None and self._watermark_delay is not None:
+            promise = timestamp - self._watermark_delay - 1
+            if partition.watermark is None or promise > partition.watermark:
+                partition.watermark = promise
+
+    def reached(self, partition: Partition, position: Any) -> bool:
+        """Note a position without an element; returns whether it is another one."""
+        has_moved: bool = partition.position != position
+        partition.position = position
+        return has_moved
+
+    def watermarks(self, now: float, *, is_bounded: bool) -> list[tuple[int | None, bool]]:
+        """Return for each subtask its watermark, None while it is unknown, and whether it is idle.
+
+        The watermark is the smallest of the partitions that are not quiet, or the largest if all are.
+        """
+        active: list[list[int | None]] = [[] for _ in range(self._parallelism)]
+        known: list[list[int]] = [[] for _ in range(self._parallelism)]
+        for partition in (one for one in self.partitions.values() if one.is_read):
+            if partition.watermark is not None:
+                known[partition.subtask].append(partition.watermark)
+            if not partition.has_ended and not self._is_quiet(partition, now, is_bounded):
+                active[partition.subtask].append(partition.watermark)
+        return [
+            (_smallest(marks), False) if marks else (max(ended, default=None), True)
+            for marks, ended in zip(active, known, strict=True)
+        ]
+
+    def _is_quiet(self, partition: Partition, now: float, is_bounded: bool) -> bool:
+        if is_bounded or self._idle_timeout is None or partition.is_waiting:
+            return False
+        return now - partition.quiet_since >= self._idle_timeout
+
+    def cut(self, subtask: int, max_parallelism: int, hash_: str) -> SubtaskSnapshot:
+        """Return the snapshot of one subtask of the source."""
+        own = [one for one in self.partitions.values() if one.subtask == subtask]
+        positions = tuple((one.id, one.position) for one in own)
+        watermarks = tuple((one.id, one.watermark) for one in own if one.watermark is not None)
+        return SubtaskSnapshot(
+            subtask_index=subtask,
+            parallelism=self._parallelism,
+            max_parallelism=max_parallelism,
+            hash=hash_,
+            operator_states=(
+                OperatorStateCut(POSITIONS, "split", positions),
+                OperatorStateCut(WATERMARKS, "split", watermarks),
+            ),
+        )
+
+
+def _smallest(marks: list[int | None]) -> int | None:
+    return None if None in marks else min(mark for mark in marks if mark is not None)

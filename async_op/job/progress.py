@@ -1,0 +1,52 @@
+"""What a job has done and what it is doing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+JobState = Literal["new", "opening", "running", "rescaling", "draining", "stopping", "ended", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobProgress:
+    """What a job has done in its newest run, at one moment. Immutable.
+
+    Attributes
+    ----------
+    job_id : str
+        The id of the job.
+    state : str
+        "new", "opening", "running", "rescaling", "draining", "stopping", "ended" or "failed".
+    version : int
+        The newest snapshot; 0 before the first.
+    parallelism : int
+        The number of subtasks of each step.
+    records, outputs, dead_letters : int
+        Elements that came from the source, outputs of the last step, and dead letters, in this run.
+    in_flight : mapping of str to int
+        For each step, the elements in its operators and on their way into them.
+    undelivered : int
+        Committed epochs that the sink has not had.
+    partitions : int
+        Partitions of the source that were found.
+    """
+
+    job_id: str
+    state: JobState = "new"
+    version: int = 0
+    parallelism: int = 0
+    records: int = 0
+    outputs: int = 0
+    dead_letters: int = 0
+    in_flight: Mapping[str, int] = field(default_factory=dict)
+    undelivered: int = 0
+    partitions: int = 0
+
+    def __repr__(self) -> str:
+        waiting = sum(self.in_flight.values())
+        return (
+            f"<JobProgress {self.job_id}: {self.state}, version {self.version}, parallelism {self.parallelism}, "
+            f"{self.records} in, {waiting} in flight, {self.outputs} out>"
+        )

@@ -1,0 +1,172 @@
+"""Reads the partitions of the source, finds new ones, and hands their elements to the first step."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from async_op.clock import Clock
+from async_op.connectors.source import PartitionId, Reached, Source
+from async_op.in_flight.waiters import Waiters
+from async_op.job.adapters import IterableSource
+from async_op.job.cancellation import heard
+from async_op.job.channels import Outlet
+from async_op.job.positions import Partition, Positions
+from async_op.threads.read_ahead import read_ahead
+
+LOOK_SECONDS = 10.0
+"""How often an unbounded source is asked for new partitions."""
+
+_READ_AHEAD = 16
+"""How many items, or lists of items, a thread fetches before they are taken."""
+
+_ELEMENTS_AHEAD = 1024
+"""The same for an iterable, whose items are single elements: each exchange with the thread costs as much as many."""
+
+_BOUNDED_READERS = 64
+"""How many partitions of a bounded source are read at the same time; each may hold a file open."""
+
+
+class Reading:
+    """Reads the source. Only the thread of the event loop may call it.
+
+    Parameters
+    ----------
+    source : Source
+        The source, already open.
+    positions : Positions
+        How far it has been read.
+    clock : Clock
+        The source of time.
+    spawn : callable
+        Runs a coroutine in a task whose failure fails the job.
+    news : Waiters
+        Woken when the source has ended.
+
+    Attributes
+    ----------
+    records : int
+        How many elements have been handed on in this run.
+    moves : int
+        How often a position has changed without an element.
+    """
+
+    def __init__(
+        self,
+        source: Source[Any],
+        positions: Positions,
+        clock: Clock,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        news: Waiters,
+    ) -> None:
+        self._source = source
+        self._positions = positions
+        self._clock = clock
+        self._spawn = spawn
+        self._entrances: Sequence[Outlet] = ()
+        self._is_paused = False
+        self._has_looked = self._is_over = False
+        self._slots = asyncio.Semaphore(_BOUNDED_READERS)
+        self._gate = Waiters(lambda: None)
+        self._news = news
+        self.records = self.moves = 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a bounded source has been read to its end."""
+        read = [one for one in self._positions.partitions.values() if one.is_read]
+        return self._is_over and all(one.has_ended for one in read)
+
+    def connect(self, entrances: Sequence[Outlet]) -> None:
+        """Hand elements to a chain from now on; none until the first call, and none to an empty list."""
+        self._entrances = entrances
+        self.advance()
+        self._gate.wake()
+
+    def pause(self, is_paused: bool) -> None:
+        """Hand on no elements, or go on."""
+        self._is_paused = is_paused
+        self._gate.wake()
+
+    def advance(self) -> None:
+        """Send the watermarks of the source's subtasks, or that they are idle."""
+        if not self._has_looked:
+            return  # those that are about to be read would look idle
+        marks = self._positions.watermarks(self._clock.time(), is_bounded=self._source.bounded)
+        for entrance, (mark, is_idle) in zip(self._entrances, marks, strict=False):
+            if mark is not None:
+                entrance.put_watermark(mark)
+            entrance.set_idle(is_idle)
+
+    async def look(self) -> None:
+        """Find partitions and have them read; an unbounded source is asked again and again."""
+        while True:
+            for partition in self._positions.found(await self._ids(), self._clock.time()):
+                self._spawn(self._read(partition))
+            self._has_looked = True
+            if self._source.bounded:
+                self._is_over = True
+                self._news.wake()
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _ids(self) -> list[PartitionId]:
+        with heard("looking for partitions"):
+            found: Any = self._source.partitions()
+            return list(await found if inspect.isawaitable(found) else found)
+
+    async def _read(self, partition: Partition) -> None:
+        if not self._source.bounded:
+            await self._read_all(partition)
+            return
+        async with self._slots:
+            await self._read_all(partition)
+
+    async def _read_all(self, partition: Partition) -> None:
+        with heard(f"reading partition {partition.id!r}"):
+            async with aclosing(self._items(partition)) as found:
+                async for items in found:
+                    if isinstance(items, Reached):
+                        self.moves += self._positions.reached(partition, items.position)
+                    else:
+                        await self._hand_on(partition, deque(items if isinstance(items, list) else [items]))
+        partition.has_ended = True
+        self._news.wake()
+
+    async def _items(self, partition: Partition) -> AsyncGenerator[Any, None]:
+        items: Any = self._source.read(partition.id, partition.position)
+        if not isinstance(items, AsyncIterator):
+            is_single = isinstance(self._source, IterableSource)
+            items = read_ahead(items, _ELEMENTS_AHEAD if is_single else _READ_AHEAD)
+        try:
+            async for item in items:
+                yield item
+        finally:
+            close = getattr(items, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def _hand_on(self, partition: Partition, items: deque[Any]) -> None:
+        """Hand on what a partition has yielded; its position advances with each element."""
+        partition.is_waiting = bool(items)
+        while items:
+            await self._gate.wait_until(self._may_hand_on)
+            entrance = self._entrances[partition.subtask]
+            if not entrance.has_room:
+                await entrance.room()
+                continue  # meanwhile, another chain may have come, or a pause
+            now = self._clock.time()
+            while items and entrance.has_room:
+                value, timestamp, position = items.popleft()
+                entrance.put((value, timestamp, partition.element_id(position)))
+                self._positions.passed(partition, timestamp, position, now)
+                self.records += 1
+            partition.is_waiting = bool(items)
+            await asyncio.sleep(0)
+
+    def _may_hand_on(self) -> bool:
+        return bool(self._entrances) and not self._is_paused

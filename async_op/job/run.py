@@ -1,0 +1,364 @@
+"""One run of a job, from its start to its end: what happens when, and what ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from async_op.clock import LoopClock
+from async_op.connectors.sink import Sink
+from async_op.connectors.source import Source
+from async_op.in_flight.waiters import Waiters
+from async_op.job.cancellation import ended, heard, to_the_end
+from async_op.job.chain import Chain, Plan
+from async_op.job.committing import Committer, Part
+from async_op.job.delivery import UNDELIVERED_MAX, Delivery, stored_epochs
+from async_op.job.errors import JobNotRunning
+from async_op.job.outputs import Collector
+from async_op.job.positions import Positions
+from async_op.job.progress import JobProgress, JobState
+from async_op.job.reading import Reading
+from async_op.job.step import SOURCE
+from async_op.job.supervision import Tasks
+from async_op.retention import Collector as GarbageCollector
+from async_op.threads.own_thread import on_own_thread
+
+_log = logging.getLogger(__package__)
+
+TICK_SECONDS = 0.2
+"""How often watermarks are sent, and how soon a quiet partition is noticed."""
+
+Stop = Literal["drain", "cut"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a run is made of.
+
+    Attributes
+    ----------
+    job_id : str
+        The id of the job.
+    source, sink, dead_letters
+        Where elements come from, and where outputs and dead letters go.
+    plan : Plan
+        The steps.
+    snapshot_interval : float
+        Seconds between snapshots.
+    positions : Positions
+        How far the source has been read; nothing yet.
+    garbage : Collector or None
+        Removes old versions.
+    """
+
+    job_id: str
+    source: Source[Any]
+    sink: Sink[Any]
+    dead_letters: Sink[Any] | None
+    plan: Plan
+    snapshot_interval: float
+    positions: Positions
+    garbage: GarbageCollector | None
+
+
+class Run:
+    """One run of a job. Only the thread of the event loop may call it.
+
+    Parameters
+    ----------
+    setting : Setting
+        What it is made of.
+    committer : Committer
+        Commits its snapshots.
+    collector : Collector
+        Collects its outputs.
+    parallelism : int
+        The number of subtasks to start with.
+    """
+
+    def __init__(self, setting: Setting, committer: Committer, collector: Collector, parallelism: int) -> None:
+        self._setting = setting
+        self._committer = committer
+        self._collector = collector
+        self._parallelism = parallelism
+        self._wanted = parallelism
+        self._clock = LoopClock(asyncio.get_running_loop())
+        self._tasks = Tasks()
+        self._delivery = Delivery(setting.sink, setting.dead_letters)
+        self._news = Waiters(lambda: None)
+        self._reading = Reading(setting.source, setting.positions, self._clock, self._tasks.spawn, self._news)
+        self._chain = self._new_chain()
+        self._pumps: list[asyncio.Task[None]] = []
+        self._cutting = asyncio.Lock()
+        self._committed = Waiters(lambda: None)
+        self._telling = asyncio.Lock()
+        self._told = self._version
+        self._stop: Stop | None = None
+        self._committed_work: object = None
+        self._opened: list[Source[Any] | Sink[Any]] = []
+        self._state: JobState = "opening"
+
+    # What others ask for.
+
+    def stop(self, how: Stop) -> None:
+        """End the run soon; a stop at a cut overtakes a drain, and stays."""
+        if self._stop != "cut":
+            self._stop = how
+        self._news.wake()
+
+    def rescale(self, parallelism: int) -> None:
+        """Change the parallelism at the next cut, which comes at once."""
+        self._wanted = parallelism
+        self._news.wake()
+
+    async def snapshot(self) -> int:
+        """Commit a snapshot now, and return its version. It goes on if its caller is cancelled."""
+        outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._tasks.spawn(self._cut_for(outcome))
+        return await self._tasks.run(_outcome_of(outcome))
+
+    def progress(self) -> JobProgress:
+        """Return what the run has done."""
+        return JobProgress(
+            job_id=self._setting.job_id,
+            state=self._state,
+            version=self._version,
+            parallelism=self._parallelism,
+            records=self._reading.records,
+            outputs=self._collector.outputs,
+            dead_letters=self._collector.dead_letters,
+            in_flight=self._chain.in_flight(),
+            undelivered=len(self._delivery),
+            partitions=len(self._setting.positions.partitions),
+        )
+
+    # The run.
+
+    async def go(self) -> None:
+        """Run until a bounded source has ended, or until somebody stops the job."""
+        try:
+            await self._tasks.run(self._live())
+        except BaseException:
+            self._state = "failed"
+            try:
+                await to_the_end(asyncio.ensure_future(self._close()))
+            except Exception:  # noqa: BLE001 - told in the log: it must not hide what has ended the run
+                _log.exception("job %s did not close well after its failure", self._setting.job_id)
+            raise
+        await to_the_end(asyncio.ensure_future(self._close()))
+        self._state = "ended"
+
+    async def _live(self) -> None:
+        await self._open()
+        self._state = "running"
+        while not await self._is_over_now():
+            await self._rescale()
+        self._state = "stopping" if self._stop == "cut" else "draining"
+        self._reading.pause(True)
+        if self._stop != "cut":
+            await self._drain()
+        async with self._cutting:
+            await self._cut_now(is_final=True)
+        await self._delivery.all_delivered()
+
+    async def _open(self) -> None:
+        setting, snapshot = self._setting, self._committer.snapshot
+        for one in (setting.sink, setting.dead_letters, setting.source):
+            if one is not None:
+                with heard(f"opening {type(one).__name__}"):
+                    await one.open()
+                self._opened.append(one)
+        if snapshot is not None:
+            for epoch in await on_own_thread(stored_epochs, snapshot):
+                self._delivery.add(epoch)
+        self._tasks.spawn(self._delivery.run())
+        await on_own_thread(setting.positions.restore, snapshot, self._parallelism)
+        await self._open_chain()
+        for task in (self._reading.look(), self._tick(), self._pause_when_behind()):
+            self._tasks.spawn(task)
+        self._tasks.spawn(self._cut_from_time_to_time())
+        self._tasks.spawn(self._cut_full_epochs())
+        self._tasks.spawn(self._tell_of_commits())
+        self._tasks.spawn(self._collector.spill())
+
+    def _new_chain(self) -> Chain:
+        return Chain(self._setting.plan, self._parallelism, self._collector, self._tasks.fail)
+
+    async def _open_chain(self) -> None:
+        await self._chain.open(self._committer.snapshot)
+        self._pumps = [self._tasks.spawn(task) for task in self._chain.tasks()]
+        self._reading.connect(self._chain.entrances)
+
+    async def _is_over_now(self) -> bool:
+        """Wait for the next thing to do; returns False if that is to rescale."""
+        await self._news.wait_until(
+            lambda: self._stop is not None or self._reading.has_ended or self._wanted != self._parallelism
+        )
+        return self._stop is not None or self._reading.has_ended
+
+    async def _drain(self) -> None:
+        """Wait until nothing is in flight, unless somebody asks for a stop at a cut."""
+        draining = asyncio.ensure_future(self._chain.drain(is_final=self._stop is None))
+        draining.add_done_callback(lambda _: self._news.wake())
+        try:
+            await self._news.wait_until(lambda: draining.done() or self._stop == "cut")
+            if draining.done():
+                draining.result()
+        finally:
+            await ended([draining])
+
+    async def _rescale(self) -> None:
+        async with self._cutting:
+            self._state = "rescaling"
+            await self._cut_now(is_final=True)
+            await self._chain.close()
+            self._collector.forget_senders()
+            self._parallelism = self._wanted
+            self._setting.positions.deal_out(self._parallelism)
+            self._chain = self._new_chain()
+            await self._open_chain()
+            self._committed_work = None  # the next snapshot has the new parallelism
+            self._state = "running"
+
+    # Cuts.
+
+    async def _cut_for(self, outcome: asyncio.Future[int]) -> None:
+        """Cut for somebody who waits for the version; he learns of a failure as the whole job does."""
+        try:
+            async with self._cutting:
+                version = await self._cut_now() if self._pumps else None
+            if version is not None and not outcome.done():
+                outcome.set_result(version)
+        finally:
+            if not outcome.done():
+                outcome.set_exception(JobNotRunning(self._setting.job_id))
+                outcome.exception()  # perhaps nobody waits any more
+
+    async def _cut_now(self, *, is_final: bool = False) -> int:
+        """Cut, commit, and have the outputs delivered; after a final cut the operators do nothing more."""
+        if is_final and not self._has_changed():
+            self._chain.stop()  # the newest snapshot has all of it
+            await self._end_calls()
+            return self._version
+        pending = await on_own_thread(self._committer.begin)
+        if self._setting.garbage is not None:
+            self._setting.garbage.epoch_begins(pending.attempts_prefix)
+        # From here to the next `await` nothing else runs: all steps are cut at the same moment.
+        parts = [*self._source_parts(), *self._chain.cut()]
+        outputs, work = self._collector.cut(), self._work()
+        if is_final:
+            self._chain.stop()
+            await self._end_calls()
+        commit = asyncio.ensure_future(on_own_thread(self._committer.commit, pending, parts, outputs))
+        epoch = await to_the_end(commit)
+        self._committed_work = work
+        if epoch is not None:
+            self._delivery.add(epoch)
+        self._committed.wake()
+        if is_final:
+            await self._tell_functions()
+        if self._setting.garbage is not None:
+            self._setting.garbage.epoch_ended(pending.folder)
+        return pending.version
+
+    async def _end_calls(self) -> None:
+        self._reading.connect(())
+        pumps, self._pumps = self._pumps, []
+        await ended(pumps)
+        await self._chain.end_calls()
+
+    def _source_parts(self) -> Sequence[Part]:
+        plan = self._setting.plan
+        return [
+            (SOURCE, self._setting.positions.cut(subtask, plan.max_parallelism, plan.hash))
+            for subtask in range(self._parallelism)
+        ]
+
+    def _has_changed(self) -> bool:
+        """Return whether a snapshot would differ from the newest one; attempts at elements in flight count, too."""
+        return self._committed_work != self._work() or any(self._chain.in_flight().values())
+
+    def _work(self) -> object:
+        """Return what changes whenever something happens that the next snapshot would store."""
+        reading, collector = self._reading, self._collector
+        return reading.records, reading.moves, collector.outputs, collector.dead_letters, self._chain.work()
+
+    # What goes on beside.
+
+    async def _cut_from_time_to_time(self) -> None:
+        while True:
+            await asyncio.sleep(self._setting.snapshot_interval)
+            await self._cut_if(self._has_changed)
+
+    async def _cut_full_epochs(self) -> None:
+        while True:
+            await self._collector.changed.wait_until(lambda: not self._collector.has_room)
+            await self._cut_if(lambda: not self._collector.has_room)
+            await asyncio.sleep(0)
+
+    async def _cut_if(self, is_needed: Callable[[], bool]) -> None:
+        async with self._cutting:
+            if self._pumps and is_needed():
+                await self._cut_now()
+
+    async def _tell_functions(self) -> None:
+        """Tell the functions of the newest commit, beside everything else: they may take their time."""
+        async with self._telling:
+            snapshot = self._committer.snapshot
+            if snapshot is not None and self._told < snapshot.version:
+                self._told = snapshot.version
+                await self._chain.committed(snapshot)
+
+    async def _tell_of_commits(self) -> None:
+        while True:
+            await self._committed.wait_until(lambda: self._told < self._version)
+            await self._tell_functions()
+
+    @property
+    def _version(self) -> int:
+        snapshot = self._committer.snapshot
+        return 0 if snapshot is None else snapshot.version
+
+    async def _pause_when_behind(self) -> None:
+        while True:
+            await self._delivery.changed.wait_until(lambda: len(self._delivery) >= UNDELIVERED_MAX)
+            self._reading.pause(True)
+            await self._delivery.changed.wait_until(lambda: len(self._delivery) < UNDELIVERED_MAX)
+            if self._state in ("running", "rescaling"):
+                self._reading.pause(False)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self._reading.advance()
+            if self._pumps:
+                self._chain.notice_idleness()
+
+    # The end.
+
+    async def _close(self) -> None:
+        """Give up what is left, all of it in spite of errors, and raise the first of them."""
+        self._pumps = []  # who asks for a snapshot from now on is told that the job has ended
+        errors = []
+        for close in (self._tasks.end, self._chain.close, *(one.close for one in reversed(self._opened))):
+            try:
+                with heard(f"closing job {self._setting.job_id}"):
+                    await close()
+            except Exception as error:  # noqa: BLE001 - raised below
+                errors.append(error)
+        await on_own_thread(self._release)
+        if errors:
+            raise errors[0]
+
+    def _release(self) -> None:
+        self._delivery.close()
+        self._collector.epoch.close()
+        if self._setting.garbage is not None:
+            self._setting.garbage.join()  # whoever removes the folder after the run must meet nobody in it
+
+
+async def _outcome_of(work: asyncio.Future[int]) -> int:
+    return await work

@@ -1,0 +1,134 @@
+"""`Step`: one operator of a job, and what a job makes of its list of steps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from async_op.dead_letters import DeadLetter, OnError
+from async_op.durations import check_timeout
+from async_op.key_columns import KeyBy, key_getter
+from async_op.options import Mode, OperatorOptions, StateBackend
+from async_op.plain import AnyFunction, as_function, name_of
+from async_op.resilience import Resilience
+from async_op.retry import RetryPolicy
+from keygroups.arguments import Duration
+from keygroups.errors import ConfigError
+from keygroups.names import STEP_NAME
+
+SOURCE = "source"
+"""The name of the source among the steps of a snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a `Job`: a function, and how it is called.
+
+    Parameters
+    ----------
+    function : AsyncFunction, AsyncBatchFunction, BlockingFunction, CallbackFunction or a plain function
+        What to invoke for each element; what it returns are the elements of the next step.
+    name : str, optional
+        The name under which snapshots keep the state and the elements in flight; by default that of the function.
+        Two steps with state need different names, and a step keeps its name as long as its snapshots matter.
+    key_by : callable, column name or list of them, optional
+        How to get the key of a value. Elements go to the subtask that owns the key. Without it they stay on their
+        subtask.
+    mode, capacity, timeout, retry, resilience, state_backend
+        As for `AsyncWaitOperator`.
+    on_error : {"fail", "skip", "dead_letter"}
+        What happens to an element that fails for good: it fails the job, is dropped, or goes to the job's
+        `dead_letters`.
+
+    Raises
+    ------
+    ConfigError
+        An argument is invalid.
+
+    Examples
+    --------
+    >>> async def price(order):
+    ...     return order | {"price": 3}
+    >>> Step(price, key_by="item", timeout=2.0).name is None
+    True
+    """
+
+    function: AnyFunction
+    name: str | None = None
+    key_by: KeyBy | None = None
+    mode: Mode = "unordered"
+    capacity: int = 100
+    timeout: Duration | None = None
+    retry: RetryPolicy | None = None
+    on_error: OnError = "fail"
+    resilience: Resilience | None = None
+    state_backend: StateBackend = "memory"
+
+    def __post_init__(self) -> None:
+        if self.name is not None:
+            STEP_NAME.check("name", self.name)
+        if self.name == SOURCE:
+            raise ConfigError("name", self.name, "the source has this name in snapshots: choose another one")
+        self.options("xxhash64", lambda _: None)
+
+    def options(self, hash_: str, dead_letters: Callable[[DeadLetter], object]) -> OperatorOptions:
+        """Return the options of this step's operators; `dead_letters` gets its dead letters, if it has any."""
+        return OperatorOptions(
+            function=as_function(self.function),
+            mode=self.mode,
+            capacity=self.capacity,
+            timeout=check_timeout("timeout", self.timeout),
+            retry=self.retry,
+            key_by=key_getter(self.key_by),
+            on_error=self.on_error,
+            dead_letters=dead_letters if self.on_error == "dead_letter" else None,
+            hash=hash_,
+            resilience=self.resilience,
+            state_backend=self.state_backend,
+        )
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the function declares state, with or without keys, or timers."""
+        function = as_function(self.function)
+        return bool(function.states or function.has_timers or getattr(function, "operator_states", ()))
+
+
+def steps_of(steps: Any) -> dict[str, Step]:
+    """Return the steps of a job by their names, in order.
+
+    Parameters
+    ----------
+    steps : function, Step or list of them
+        As a user has passed them. Steps without state whose functions have the same name get numbers.
+
+    Raises
+    ------
+    ConfigError
+        There is no step, or two of them have the same name and one of these has state.
+    """
+    given = list(steps) if isinstance(steps, list | tuple) else [steps]
+    if not given:
+        raise ConfigError("steps", steps, "pass at least one function or Step")
+    named: dict[str, Step] = {}
+    for step in (one if isinstance(one, Step) else Step(one) for one in given):
+        name = _default_name(step) if step.name is None else step.name
+        if name in named and (step.name is not None or step.has_state or named[name].has_state):
+            raise ConfigError("steps", name, "two steps have this name: tell them apart with Step(function, name=...)")
+        named[_unused(name, named)] = step
+    return named
+
+
+def _default_name(step: Step) -> str:
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", name_of(as_function(step.function))).strip("-")[:60]
+    return "step" if name in ("", SOURCE, "lambda") else name
+
+
+def _unused(name: str, used: Iterable[str]) -> str:
+    number, unused = 1, name
+    while unused in used:
+        number += 1
+        unused = f"{name}-{number}"
+    return unused
