@@ -1,7 +1,7 @@
 """The async operator on Spark: a stateless transform of DataFrames, and a streaming pipeline with keyed state."""
 
 from .autoscale import AutoscalePolicy, EpochMeasurement, ScalingDecision
-from .errors import OutputMismatch, UnpicklableFunction, UnrelatedHistories
+from .errors import OutputMismatch, UnfinishedRun, UnpicklableFunction, UnrelatedHistories, UnrelatedPipelines
 from .pipeline import AsyncPipeline
 from .progress import EpochMetrics, EpochProgress
 from .query import PipelineQuery
@@ -18,7 +18,9 @@ __all__ = [
     "PipelineQuery",
     "Retention",
     "ScalingDecision",
+    "UnfinishedRun",
     "UnpicklableFunction",
     "UnrelatedHistories",
+    "UnrelatedPipelines",
     "split_dead_letters",
 ]

@@ -53,6 +53,56 @@ class UnrelatedHistories(KeyGroupsError, ValueError):
         super().__init__(f"{reason}; pass the checkpoint and the snapshots of one query, or {', or '.join(ways)}")
 
 
+class UnrelatedPipelines(KeyGroupsError, ValueError):
+    """In a chain, the state of a pipeline does not belong to the snapshots of the one before it.
+
+    Attributes
+    ----------
+    snapshots : str
+        The folder of the pipeline.
+    upstream : str
+        The folder of the pipeline before it.
+    reason : str
+        What does not fit.
+    ways : list of str
+        How to start anyway, from the next epoch of the pipeline before.
+    """
+
+    def __init__(self, snapshots: str, upstream: str, reason: str, ways: list[str]) -> None:
+        self.snapshots = snapshots
+        self.upstream = upstream
+        self.reason = reason
+        self.ways = ways
+        super().__init__(
+            f"{reason}; pass the snapshots of one chain, or go on with the next epoch of {upstream}: "
+            f"{', or '.join(ways)}"
+        )
+
+
+class UnfinishedRun(KeyGroupsError, ValueError):
+    """A bounded run has begun and not finished, so a part of its rows is in the state.
+
+    Attributes
+    ----------
+    snapshots : str
+        The operator's folder.
+    run_id : str
+        The run.
+    done, chunks : int
+        How many of its chunks are in the state, and how many there are.
+    """
+
+    def __init__(self, snapshots: str, run_id: str, done: int, chunks: int) -> None:
+        self.snapshots = snapshots
+        self.run_id = run_id
+        self.done = done
+        self.chunks = chunks
+        super().__init__(
+            f"{snapshots} has {done} of {chunks} chunks of run {run_id!r}: finish it with run(..., run_id={run_id!r}); "
+            "if its stored input is lost, give it up with start(..., adopt='state')"
+        )
+
+
 class UnpicklableFunction(KeyGroupsError, TypeError):
     """A function holds what cannot be sent to Spark's workers, such as a connection or a lock.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from operator import itemgetter
 from os import PathLike
 from typing import Any
@@ -12,28 +11,32 @@ from pyspark.sql.types import StructType
 
 from async_op.dead_letters import OnError
 from async_op.durations import check_delay, check_timeout
+from async_op.functions import AsyncBatchFunction
 from async_op.options import Mode, OperatorOptions, StateBackend
-from async_op.plain import AnyFunction, as_function
+from async_op.plain import AnyFunction, as_function, name_of
 from async_op.resilience import Resilience
+from async_op.retention import Retention
 from async_op.retry import RetryPolicy
 from async_op.spark.autoscale import AutoscalePolicy
+from async_op.spark.bounded.run import run_bounded
+from async_op.spark.chain import Chain, check_distinct, check_next, join_chain
 from async_op.spark.epoch.checkpoint import Checkpoint
-from async_op.spark.epoch.delivery import Sink
+from async_op.spark.epoch.delivery import Outlet, Sink
 from async_op.spark.epoch.history import Adopt, join_histories
-from async_op.spark.epoch.runner import EpochRunner
 from async_op.spark.epoch.settings import EpochSettings
 from async_op.spark.epoch.times import watermark_delay_of
 from async_op.spark.progress import EpochProgress
 from async_op.spark.query import PipelineQuery
-from async_op.spark.retention import Retention
-from async_op.spark.rows.arrow_function import check_arrow
 from async_op.spark.rows.dead_letter_column import DeadLetters, rows_in_place, schema_with_letters
-from async_op.spark.rows.keys import key_columns, key_getter, names_of
-from async_op.spark.rows.schemas import arrow_schema, check_columns, parse_schema
-from async_op.spark.task.pickling import check_pickles
+from async_op.spark.rows.keys import names_of
+from async_op.spark.rows.routing import Routing
+from async_op.spark.rows.schemas import check_columns, parse_schema
+from async_op.spark.stage import Running, Stage
+from async_op.spark.start_arguments import check_run, check_start
+from async_op.threads.wait_strategies import WaitStrategiesOption, as_wait_strategies
 from keygroups.arguments import Duration
 from keygroups.errors import ConfigError
-from keygroups.ranges import check_parallelism, default_max_parallelism
+from keygroups.representation import html_facts, representation
 from snapshots import SnapshotStore
 
 DEFAULT_RETENTION = Retention()
@@ -52,8 +55,9 @@ class AsyncPipeline:
     ----------
     function : AsyncFunction, AsyncBatchFunction, BlockingFunction, CallbackFunction or a plain function
         Gets each row as a dict; returns dicts or tuples that fit `output_schema`. It is pickled and sent to executors.
-    key_by : str or list of str
-        The key columns.
+    key_by : str or list of str, optional
+        The key columns. Without them there is no keyed state. Rows are dealt out by a hash of the whole row; their
+        order holds within a subtask and ends at a change of parallelism.
     output_schema : StructType or DDL string
         The schema of the outputs.
     snapshots : str or path
@@ -66,10 +70,8 @@ class AsyncPipeline:
         The number of key groups, which is fixed once the first snapshot exists.
     order_by : str or list of str, optional
         Columns by which each subtask sorts an epoch's rows; by default they come in the order of Spark's shuffle.
-    mode : {"unordered", "ordered", "key_ordered"}
-        As for `AsyncWaitOperator`.
-    capacity : int
-        Elements in flight per subtask.
+    mode, capacity : str, int
+        As for `AsyncWaitOperator`; the capacity is that of each subtask.
     timeout : float or timedelta, optional
         Seconds for all attempts at an element together.
     retry : RetryPolicy, optional
@@ -103,11 +105,16 @@ class AsyncPipeline:
         No output passes a watermark, so a call that is carried over also holds back the outputs of later rows.
     retention : Retention, optional
         Which versions stay while the pipeline runs; the others are removed in the background. None keeps all.
+    hash : {"xxhash64", "flink"}
+        The hash that maps keys to key groups. Flink's is computed by Python workers. Integers of any width are Longs
+        for it, and several key columns are one of Flink's tuples.
     resident : bool
         Whether operators outlive micro-batches, each in a process of its own on an executor's machine. Then calls go on
         while an epoch is committed and while there is no input, `open` runs once for each process, and state stays
         loaded. If false, each epoch opens its operators in Spark's tasks and closes them at its end. Outputs and state
         are the same.
+    wait_strategies : WaitStrategies or dict, optional
+        How tasks wait for their operators, also with Storm's names; by default they park.
 
     Raises
     ------
@@ -154,39 +161,67 @@ class AsyncPipeline:
         autoscale: AutoscalePolicy | None = None,
         event_time: str | None = None,
         retention: Retention | None = DEFAULT_RETENTION,
+        hash: str = "xxhash64",
         resident: bool = True,
+        wait_strategies: WaitStrategiesOption | None = None,
     ) -> None:
-        self._key_by = names_of(key_by)
+        keys = names_of(key_by)
         function = as_function(function)
-        check_arrow(function, key_by, mode)
+        if isinstance(function, AsyncBatchFunction) and function.arrow:
+            raise ConfigError("function", function, "a pipeline calls functions with rows: set arrow = False")
         if barrier_timeout is not None:
             barrier_timeout = check_delay("barrier_timeout", barrier_timeout, reason="None waits for all calls")
-        self._store = SnapshotStore(snapshots, operator_id, storage_options=storage_options)
-        self._parallelism = parallelism
-        self._max_parallelism = max_parallelism
-        check_parallelism(parallelism, self._key_groups())
-        self._retention = retention
-        self._autoscale = autoscale
-        if autoscale is not None:
-            check_parallelism(autoscale.max, self._key_groups())
-        self._order_by = [order_by] if isinstance(order_by, str) else list(order_by or [])
-        self._output_schema = schema_with_letters(parse_schema(output_schema), on_error, dead_letters)
         options = OperatorOptions(
             function=function,
             mode=mode,
             capacity=capacity,
             timeout=check_timeout("timeout", timeout),
             retry=retry,
-            key_by=itemgetter(*self._key_by),  # `start` replaces it, once the fields of struct columns are known
+            key_by=itemgetter(*keys) if keys else None,  # `start` replaces it: structs have fields
+            hash=hash,
             on_error=on_error,
             dead_letters=rows_in_place() if on_error == "dead_letter" else None,
             resilience=resilience,
             state_backend=state_backend,
         )
-        self._settings = EpochSettings(
-            options=options, barrier_timeout=barrier_timeout, event_time=event_time, is_resident=resident
+        stage = Stage(
+            store=SnapshotStore(snapshots, operator_id, storage_options=storage_options),
+            settings=EpochSettings(
+                options=options,
+                barrier_timeout=barrier_timeout,
+                event_time=event_time,
+                is_resident=resident,
+                wait_strategies=as_wait_strategies(wait_strategies),
+            ),
+            key_by=keys,
+            order_by=[order_by] if isinstance(order_by, str) else list(order_by or []),
+            output_schema=schema_with_letters(parse_schema(output_schema), on_error, dead_letters),
+            parallelism=parallelism,
+            max_parallelism=max_parallelism,
+            autoscale=autoscale,
+            retention=retention,
         )
-        self._query: PipelineQuery | None = None
+        self._stages: tuple[Stage, ...] = (stage,)
+
+    def __repr__(self) -> str:
+        return representation(self, self._facts())
+
+    def _repr_html_(self) -> str:
+        return html_facts(f"pipeline {' then '.join(stage.store.operator_id for stage in self._stages)}", self._facts())
+
+    def _facts(self) -> dict[str, object]:
+        first = self._stages[0]
+        options = first.settings.options
+        return {
+            "snapshots": first.store.uri,
+            "function": name_of(options.function),
+            "key_by": first.key_by,
+            "parallelism": first.parallelism,
+            "mode": options.mode,
+            "capacity": options.capacity,
+            "is_running": first.query is not None and first.query.isActive,
+            **({"then": [stage.store.operator_id for stage in self._stages[1:]]} if len(self._stages) > 1 else {}),
+        }
 
     def start(
         self,
@@ -221,8 +256,8 @@ class AsyncPipeline:
         Raises
         ------
         ConfigError
-            The pipeline is already running, a column does not exist, the input has no watermark on the column of event
-            time, or the session is a Spark Connect one.
+            An argument can never work, the pipeline is already running, a column does not exist, the input has no
+            watermark on the column of event time, or the session is a Spark Connect one.
         UnpicklableFunction
             The function holds what cannot be sent to the executors.
         UnsupportedKey
@@ -230,57 +265,107 @@ class AsyncPipeline:
         UnrelatedHistories
             The checkpoint and the snapshots do not belong together.
         IncompatibleSnapshot
-            The newest snapshot has another max parallelism, other key columns, or other types of key columns.
+            The newest snapshot has another max parallelism or hash, other key columns, or other types of them.
         """
-        if type(stream_df).__module__.startswith("pyspark.sql.connect."):
-            raise ConfigError("stream_df", stream_df, "a pipeline needs a classic Spark session, not a Connect one")
-        if self._query is not None and self._query.isActive:
-            raise ConfigError("pipeline", self._store.uri, "it is already running: stop its query first")
-        check_pickles(self._settings.options.function)
-        spark = stream_df.sparkSession
-        keys = key_columns(stream_df.schema, self._key_by)
-        check_columns(stream_df, "order_by", self._order_by)
-        event_time = self._settings.event_time
+        check_start(stream_df, sink, checkpoint_location, trigger)
+        spark, first = stream_df.sparkSession, self._stages[0]
+        routings = self._routings(stream_df.schema)
+        event_time = first.settings.event_time
         delay_milliseconds = 0 if event_time is None else watermark_delay_of(stream_df, event_time)
-        sizes = {"parallelism": self._parallelism, "max_parallelism": self._key_groups()}
-        join_histories(self._store, Checkpoint.read(spark, str(checkpoint_location)), keys, adopt, **sizes)
-        options = replace(self._settings.options, key_by=key_getter(keys))
-        runner = EpochRunner(
-            spark,
-            self._store,
-            replace(self._settings, options=options),
-            keys=keys,
-            output_schema=arrow_schema(spark, self._output_schema),
-            parallelism=self._parallelism,
-            max_parallelism=self._key_groups(),
-            order_by=self._order_by,
-            sink=sink,
-            watermark_delay_milliseconds=delay_milliseconds,
-            autoscale=self._autoscale,
-            retention=self._retention,
-        )
-        runner.deliver_latest(spark)
+        checkpoint = Checkpoint.read(spark, str(checkpoint_location))
+        join_histories(first.store, checkpoint, routings[0], adopt, parallelism=first.parallelism)
+        join_chain(self._stages, routings, adopt)
+        chain = Chain.begin(spark, self._stages, routings, _outlet(sink), delay_milliseconds)
         # Before it starts, because a sink may call `rescale` in the first epoch.
-        before, self._query = self._query, PipelineQuery(runner, spark)
+        before, query = first.query, PipelineQuery(chain, spark)
+        self._note(query)
         try:
-            self._query.start(stream_df, str(checkpoint_location), trigger or {})
+            query.start(stream_df, str(checkpoint_location), trigger or {})
         except BaseException:
-            self._query = before
+            self._note(before)
+            chain.close(spark, failed=True)
             raise
-        return self._query
+        return query
+
+    def run(self, df: DataFrame, sink: Sink, *, run_id: str, chunk_rows: int | None = None) -> None:
+        """Run a bounded DataFrame through the same operators and state: history, or rows that have to come again.
+
+        Returns when nothing is in flight. The rows are first stored, in chunks, in the operator's folder; each chunk is
+        the input of an epoch. If a call fails or is killed, another one with the same `run_id` goes on with the
+        chunks that are not in the state. Once the run has finished, it does nothing. A query that runs elsewhere is
+        stopped, as by another start. A query that is started afterwards goes on where it was.
+
+        Parameters
+        ----------
+        df : DataFrame
+            The input; with `order_by` it is sorted as a whole. With `event_time` its rows come in the order of their
+            timestamps first; it needs no watermark.
+        sink : callable
+            `sink(batch_df, epoch)`, as for `start`. Epochs go on with the version numbers.
+        run_id : str
+            The name of the run: letters, digits, `_` and `-`.
+        chunk_rows : int, optional
+            How many rows a chunk has at most; by default 100,000. The outputs of a chunk must fit into memory.
+
+        Raises
+        ------
+        ConfigError
+            An argument can never work, the pipeline is running, or the run has stored rows with other columns.
+        UnfinishedRun
+            Another run has not finished, or the stored input of this one is lost.
+        IncompatibleSnapshot, UnpicklableFunction, UnrelatedPipelines, UnsupportedKey
+            As for `start`.
+
+        Examples
+        --------
+        >>> pipeline.run(history, write_batch, run_id="history-2026")  # doctest: +SKIP
+        """
+        check_run(df, sink, run_id, chunk_rows)
+        check_columns(df.schema, "event_time", self._stages[0].settings.event_time)
+        routings = self._routings(df.schema)
+        run_bounded(df, self._stages, routings, _outlet(sink), run_id=run_id, chunk_rows=chunk_rows)
+
+    def then(self, pipeline: AsyncPipeline) -> AsyncPipeline:
+        """Return a chain: the outputs of this pipeline are the input of another one, epoch by epoch.
+
+        `start` and `run` of the chain run both. Each has its own snapshots, and the outputs of an epoch are kept until
+        the next pipeline has committed them. So no call of the first is made again because the second has failed.
+        `rescale` and `progress` of each pipeline are its own; those of the chain are its first one's. A drain goes from
+        first to last.
+
+        Parameters
+        ----------
+        pipeline : AsyncPipeline
+            The next pipeline, or a chain. Its rows come in no order of their own: pass it `order_by` if it needs one.
+
+        Raises
+        ------
+        ConfigError
+            It is no pipeline, it is in the chain already, its columns are not among the outputs, it has an
+            `event_time` (outputs have no watermark), or this one has dead letters, which only the last may have.
+
+        Examples
+        --------
+        >>> query = geocode.then(enrich).start(  # doctest: +SKIP
+        ...     addresses, write_batch, checkpoint_location="/data/checkpoint")
+        """
+        if not isinstance(pipeline, AsyncPipeline):
+            raise ConfigError("pipeline", pipeline, "pass an AsyncPipeline")
+        check_next(self._stages[-1], pipeline._stages[0])
+        chain = object.__new__(AsyncPipeline)
+        chain._stages = (*self._stages, *pipeline._stages)
+        check_distinct(chain._stages)
+        return chain
 
     def rescale(self, parallelism: int) -> None:
-        """Change the parallelism from the next micro-batch on.
+        """Change the parallelism from the next micro-batch on; of a chain, that of its first pipeline.
 
         Raises
         ------
         ConfigError
             The parallelism is not between 1 and the max parallelism.
         """
-        check_parallelism(parallelism, self._key_groups())
-        self._parallelism = parallelism
-        if self._query is not None:
-            self._query.runner.parallelism = parallelism
+        self._stages[0].rescale(parallelism)
 
     def drain(self) -> None:
         """Finish what is in flight and fire timers that are due, in an epoch without input; deliver its outputs.
@@ -290,19 +375,26 @@ class AsyncPipeline:
         ConfigError
             The pipeline was never started, so it has no sink.
         """
-        if self._query is None:
-            raise ConfigError("pipeline", self._store.uri, "start it first: a drain needs its sink")
-        self._query.drain()
+        if (query := self._stages[0].query) is None:
+            raise ConfigError("pipeline", self._stages[0].store.uri, "start it first: a drain needs its sink")
+        query.drain()
 
     def progress(self) -> tuple[EpochProgress, ...]:
         """Return what the newest thousand epochs since `start` did, oldest first."""
-        return () if self._query is None else tuple(self._query.runner.progress)
+        runner = self._stages[0].runner
+        return () if runner is None else runner.progress
 
-    def _key_groups(self) -> int:
-        """Return the number of key groups: the one passed, else the newest snapshot's, else a default."""
-        if self._max_parallelism is None:
-            latest = self._store.latest()
-            self._max_parallelism = (
-                default_max_parallelism(self._parallelism) if latest is None else latest.max_parallelism
-            )
-        return self._max_parallelism
+    def _routings(self, schema: StructType) -> list[Routing]:
+        """Return how rows find their subtasks in each pipeline; raises what can be known to fail before any claim."""
+        for stage in self._stages:
+            stage.check()
+        schemas = [schema, *(stage.output_schema for stage in self._stages)]
+        return [stage.routing(one) for stage, one in zip(self._stages, schemas, strict=False)]
+
+    def _note(self, query: Running | None) -> None:
+        for stage in self._stages:
+            stage.query = query
+
+
+def _outlet(sink: Sink) -> Outlet:
+    return lambda batch, epoch: sink(batch, epoch.epoch)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from async_op.spark.autoscale import EpochMeasurement, ScalingDecision
+from keygroups.representation import counts_repr, html_facts, set_fields
 
-Kind = Literal["batch", "drain"]
+Kind = Literal["batch", "chunk", "upstream", "drain"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,8 @@ class EpochMetrics:
         Time spent on writing parts.
     resident : int
         Subtasks whose operator lives on in a host after the epoch.
+    source_wait_milliseconds, consume_wait_milliseconds, back_pressure_wait_milliseconds : int
+        Time that tasks have waited: for rows, for other replies of their hosts, and while those took no more rows.
     cache_hits, cache_misses, shared, rate_limited, circuit_opened, circuit_refused : int
         Counters of the limits in `resilience`, as in `ResilienceStatistics`; 0 without limits.
     """
@@ -62,12 +65,17 @@ class EpochMetrics:
     write_milliseconds: int
     oldest_call_milliseconds: int = 0
     resident: int = 0
+    source_wait_milliseconds: int = 0
+    consume_wait_milliseconds: int = 0
+    back_pressure_wait_milliseconds: int = 0
     cache_hits: int = 0
     cache_misses: int = 0
     shared: int = 0
     rate_limited: int = 0
     circuit_opened: int = 0
     circuit_refused: int = 0
+
+    __repr__ = counts_repr
 
     @staticmethod
     def total(parts: Iterable[EpochMetrics]) -> EpochMetrics:
@@ -91,10 +99,10 @@ class EpochProgress(EpochMetrics):
     ----------
     epoch : int
         The version of its snapshot.
-    kind : {"batch", "drain"}
-        A micro-batch, or an epoch without input.
+    kind : {"batch", "chunk", "upstream", "drain"}
+        A micro-batch, a chunk of a bounded run, an epoch of the pipeline before, or an epoch without input.
     batch_id : int or None
-        Spark's number of the micro-batch; None for an epoch without input.
+        Spark's number of the micro-batch; None for other epochs.
     parallelism : int
         The number of subtasks.
     run_seconds, commit_seconds, sink_seconds : float
@@ -120,6 +128,11 @@ class EpochProgress(EpochMetrics):
     failed_collections: int = 0
     scaling: ScalingDecision | None = None
     hosts: tuple[str, ...] = ()
+
+    __repr__ = counts_repr
+
+    def _repr_html_(self) -> str:
+        return html_facts(f"epoch {self.epoch}", set_fields(self))
 
     @property
     def waited_for_calls(self) -> bool:

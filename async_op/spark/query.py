@@ -13,8 +13,12 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
+from async_op.durations import check_delay
+from async_op.spark.chain import Chain
 from async_op.spark.epoch.runner import EpochRunner
-from keygroups.errors import KeyGroupsError
+from keygroups.arguments import Duration
+from keygroups.errors import ConfigError, KeyGroupsError
+from keygroups.representation import representation
 
 _log = logging.getLogger(__package__)
 
@@ -33,13 +37,17 @@ class PipelineQuery:
     progress is in `AsyncPipeline.progress()` only.
     """
 
-    def __init__(self, runner: EpochRunner, spark: SparkSession) -> None:
-        self.runner = runner
+    def __init__(self, chain: Chain, spark: SparkSession) -> None:
+        self._chain = chain
         self._spark = spark
         self._started = threading.Event()
         self._failure: Exception | None = None
         self._ends_drained = False
+        self._drain_timeout: float | None = None
         self._drainer = threading.Thread(target=self._drain_when_idle, name="keygroups drain", daemon=True)
+
+    def __repr__(self) -> str:
+        return representation(self, {"is_started": self._started.is_set(), "failure": self._failure})
 
     def start(self, stream_df: DataFrame, checkpoint_location: str, trigger: dict[str, Any]) -> None:
         """Start the streaming query, and the thread that runs epochs without input."""
@@ -48,6 +56,11 @@ class PipelineQuery:
         self.query: StreamingQuery = (writer.trigger(**trigger) if trigger else writer).start()
         self._started.set()
         self._drainer.start()
+
+    @property
+    def runner(self) -> EpochRunner:
+        """The runner of the first pipeline."""
+        return self._chain.first
 
     @property
     def isActive(self) -> bool:  # noqa: N802 - StreamingQuery's name
@@ -101,19 +114,42 @@ class PipelineQuery:
         """Return the error that has ended the query, also that of an epoch without input, or None."""
         return self._failure or self.query.exception()
 
-    def stop(self) -> None:
+    def stop(self, *, drain: bool = False, timeout: Duration | None = None) -> None:
         """Stop the query and its operators; results that have come by then are delivered with one more epoch.
 
         After a failure there is no such epoch. Elements in flight stay in the newest snapshot, for `drain` or the next
-        start.
+        start. A micro-batch under way is given up; the next start repeats it.
+
+        Parameters
+        ----------
+        drain : bool
+            Whether that epoch waits until nothing is in flight.
+        timeout : float or timedelta, optional
+            Seconds that it waits at most; what is in flight then stays in the snapshot. None waits for all calls.
+
+        Raises
+        ------
+        ConfigError
+            There is a timeout without `drain`, or it is negative.
+        KeyGroupsError
+            The last epoch has failed; the query has ended nevertheless.
         """
-        self._ends_drained = False
+        if timeout is not None:
+            if not drain:
+                raise ConfigError("timeout", timeout, "it bounds the drain: pass drain=True, too")
+            timeout = check_delay("timeout", timeout, reason="None waits for all calls")
+        before, self._drain_timeout = self._failure, timeout
+        self._ends_drained = drain
         self.query.stop()
-        self.runner.close(self._spark, failed=self.exception() is not None)
+        if drain and threading.current_thread() is not self._drainer:
+            self._drainer.join()
+            if self._failure is not before and self._failure is not None:
+                raise self._failure
+        self._chain.close(self._spark, failed=self.exception() is not None)
 
     def drain(self) -> None:
         """Finish what is in flight and fire timers that are due, in an epoch without input."""
-        self.runner.drain(self._spark)
+        self._chain.drain(self._spark)
 
     def __getattr__(self, name: str) -> Any:
         if name == "query":
@@ -138,21 +174,20 @@ class PipelineQuery:
     def _drain_when_idle(self) -> None:
         """Run epochs without input while the query is idle, and drain at the end of a query that ends by itself."""
         try:
-            idle_epoch = 0
+            idle_epochs: tuple[int, ...] = ()
             while not self.query.awaitTermination(_DRAIN_AFTER_IDLE_SECONDS):
-                epoch = self.runner.epoch
-                if epoch == idle_epoch and not self.query.status["isTriggerActive"]:
-                    self.runner.deliver_ready(self._spark)
-                idle_epoch = self.runner.epoch
+                if self._chain.epochs == idle_epochs and not self.query.status["isTriggerActive"]:
+                    self._chain.deliver_ready(self._spark)
+                idle_epochs = self._chain.epochs
             if self._ends_drained:
-                self.drain()
-            self.runner.close(self._spark)
+                self._chain.drain(self._spark, self._drain_timeout)
+            self._chain.close(self._spark)
         except StreamingQueryException:
-            self.runner.close(self._spark, failed=True)  # `awaitTermination` of the query raises it
+            self._chain.close(self._spark, failed=True)  # `awaitTermination` of the query raises it
         except Exception as error:  # noqa: BLE001 - raised by `awaitTermination`
             self._failure = error
             _log.exception("an epoch without input has failed, so the query stops")
             try:
                 self.query.stop()
             finally:
-                self.runner.close(self._spark, failed=True)
+                self._chain.close(self._spark, failed=True)

@@ -19,6 +19,7 @@ from async_op.spark.rows.schemas import arrow_schema, parse_schema
 from async_op.spark.task.partition_elements import elements_of
 from async_op.spark.task.partition_task import PartitionTask
 from async_op.spark.task.pickling import check_pickles
+from async_op.threads.wait_strategies import WaitStrategiesOption, as_wait_strategies
 from keygroups.arguments import Duration
 from keygroups.errors import ConfigError
 
@@ -36,17 +37,18 @@ def transform(
     on_error: OnError = "fail",
     dead_letters: DeadLetters | None = None,
     resilience: Resilience | None = None,
+    wait_strategies: WaitStrategiesOption | None = None,
 ) -> DataFrame:
     """Apply a function to each row of a DataFrame, batch or streaming; nothing is kept after the end of a partition.
 
     Raises
     ------
     ConfigError
-        The function declares keyed state or timers, which need `AsyncPipeline`, or an argument can never work.
+        The function declares state or timers, which need `AsyncPipeline`, or an argument can never work.
     """
     function = as_function(function)
-    if function.states or function.has_timers:
-        reason = "keyed state and timers need snapshots: use async_op.spark.AsyncPipeline"
+    if function.states or function.operator_states or function.has_timers:
+        reason = "state and timers need snapshots: use async_op.spark.AsyncPipeline"
         raise ConfigError("function", function, reason)
     keys = () if key_by is None else key_columns(frame.schema, names_of(key_by))
     check_arrow(function, key_by, mode)
@@ -64,7 +66,7 @@ def transform(
         dead_letters=elements.dead_letters() if on_error == "dead_letter" else None,
         resilience=resilience,
     )
-    task = PartitionTask(elements, options)
+    task = PartitionTask(elements, options, as_wait_strategies(wait_strategies))
     task.make_operator(lambda _: None)  # refuses here, on the driver, what can never work
     check_pickles(function)
     return frame.mapInArrow(task, schema)

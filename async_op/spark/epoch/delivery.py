@@ -12,14 +12,18 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op.spark.epoch.job_names import named_jobs
-from async_op.spark.epoch.position import SourcePosition
+from async_op.spark.epoch.position import BEGINNING, EpochRef, SourcePosition
 from snapshots import Snapshot
-from snapshots.commit.delivered import Delivered, last_delivered, mark_delivered
+from snapshots.format.delivered import Delivered, last_delivered, mark_delivered
 from snapshots.spark import outputs_frame
 
 _log = logging.getLogger(__name__)
 
 Sink = Callable[[DataFrame, int], None]
+"""What users pass: gets the outputs of an epoch and its number."""
+
+Outlet = Callable[[DataFrame, EpochRef], None]
+"""Where epochs go: a sink, or the next pipeline of a chain."""
 
 
 class Delivery:
@@ -29,14 +33,14 @@ class Delivery:
 
     Parameters
     ----------
-    sink : callable
+    outlet : callable
         Called with the outputs and the epoch; must be idempotent by epoch.
     output_schema : pyarrow.Schema
         The schema of the outputs, for old snapshots that do not store it.
     """
 
-    def __init__(self, sink: Sink, output_schema: pa.Schema) -> None:
-        self._sink = sink
+    def __init__(self, outlet: Outlet, output_schema: pa.Schema) -> None:
+        self._outlet = outlet
         self._output_schema = output_schema
         self._last: Delivered | None = None
 
@@ -46,7 +50,7 @@ class Delivery:
         After the sink has returned, the epoch is marked as delivered. It comes again only if the mark was not written,
         because of a crash or an error of the storage.
         """
-        newest = _epoch_of(snapshot)
+        newest = epoch_of(snapshot)
         if newest is None or newest == self._last:
             return
         with _turn_of(snapshot.folder.uri):
@@ -54,16 +58,15 @@ class Delivery:
                 _log.info("epoch %d of %s was delivered before", newest.epoch, snapshot.manifest.operator_id)
             else:
                 with named_jobs(spark, snapshot.manifest.operator_id, newest.epoch, "sink"):
-                    self._sink(outputs_frame(spark, snapshot, self._output_schema), newest.epoch)
+                    self._outlet(outputs_frame(spark, snapshot, self._output_schema), EpochRef(*newest))
                 _remember(snapshot, newest)
             self._last = newest
 
 
-def _epoch_of(snapshot: Snapshot) -> Delivered | None:
+def epoch_of(snapshot: Snapshot) -> Delivered | None:
     """Return the newest epoch, or None if there is none, as in a bootstrapped snapshot."""
-    position = SourcePosition.of(snapshot)
-    # A manifest without an attempt is from a release that wrote no marks.
-    return None if position.epoch is None else Delivered(position.epoch, position.attempt or "")
+    ref = SourcePosition.of(snapshot).ref
+    return None if ref == BEGINNING else Delivered(ref.epoch, ref.attempt)
 
 
 def _remember(snapshot: Snapshot, delivered: Delivered) -> None:

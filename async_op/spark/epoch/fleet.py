@@ -19,6 +19,7 @@ from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.spark.task.pickling import names_bound_to_tasks, pickled
 from async_op.spark.task.report import Report, SubtaskReport
 from async_op.spark.task.ways import HostAccess
+from snapshots import Snapshot
 
 _log = logging.getLogger(__package__)
 
@@ -57,7 +58,9 @@ class Fleet:
         self._is_loaded = True
         self._has_warned = False
         self.waiting = 0
-        self.is_resident = is_resident and _may_be_resident(blueprint_for(1))
+        blueprint = blueprint_for(1)
+        self._hears_of_snapshots = blueprint.options.function.hears_of_snapshots
+        self.is_resident = is_resident and _may_be_resident(blueprint)
         self.parallelism: int | None = None
         if self.is_resident:
             _warn_of_settings(spark)
@@ -127,6 +130,11 @@ class Fleet:
         """Tell the hosts that a version is committed: those whose final cut belongs to it end."""
         if self._overseer is not None:
             self._overseer.committed(version)
+
+    def announce(self, snapshot: Snapshot) -> None:
+        """Tell the hosts that a snapshot is committed, if their function wants to know; it waits for no host."""
+        if self._overseer is not None and self._hears_of_snapshots:
+            self._overseer.announce({channel.subtask: channel.cut_id for channel in snapshot.manifest.channels})
 
     def end(self, version: int) -> None:
         """Tell all hosts to end; `version` is the version of the newest manifest."""

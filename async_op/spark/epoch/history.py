@@ -6,27 +6,25 @@ from collections.abc import Sequence
 from typing import Literal
 
 from async_op.spark.epoch.checkpoint import Checkpoint
-from async_op.spark.epoch.position import SourcePosition, stored_keys
+from async_op.spark.epoch.position import SourcePosition, StoredKey, stored_keys
 from async_op.spark.errors import UnrelatedHistories
-from async_op.spark.rows.keys import KeyColumn
+from async_op.spark.rows.routing import Routing
 from keygroups.errors import ConfigError
 from snapshots import IncompatibleSnapshot, Snapshot, SnapshotStore
+from snapshots.inputs import remove_input
 from snapshots.upkeep.adoption import begin_anew, move_source
 
 Adopt = Literal["state", "checkpoint"]
+
+_OF_A_SOURCE = ("query_id", "batch_id", "upstream", "run")
+"""The fields of a position that another source does not take over."""
 
 _ADOPT_STATE = "keep the state and let rows count twice or not at all: start(..., adopt='state')"
 _ADOPT_CHECKPOINT = "begin with empty state where the checkpoint stands: start(..., adopt='checkpoint')"
 
 
 def join_histories(
-    store: SnapshotStore,
-    checkpoint: Checkpoint,
-    keys: Sequence[KeyColumn],
-    adopt: Adopt | None,
-    *,
-    parallelism: int,
-    max_parallelism: int,
+    store: SnapshotStore, checkpoint: Checkpoint, routing: Routing, adopt: Adopt | None, *, parallelism: int
 ) -> None:
     """Make sure that the snapshots and the checkpoint belong together.
 
@@ -44,31 +42,83 @@ def join_histories(
     if adopt not in (None, "state", "checkpoint"):
         raise ConfigError("adopt", adopt, "use one of None, 'state', 'checkpoint'")
     latest = store.latest()
-    _check_keys(latest, keys)
+    check_keys(latest, routing)
     reason = _reason(store.uri, SourcePosition.of(latest), checkpoint)
     if reason is None:
         return
-    position = SourcePosition(query_id=checkpoint.query_id, batch_id=checkpoint.committed).to_json()
-    if adopt == "checkpoint":
-        begin_anew(store.begin(), parallelism=parallelism, max_parallelism=max_parallelism, source_position=position)
-    elif adopt == "state" and latest is not None:
-        move_source(latest, {**(latest.source_position or {}), **position})
+    position = SourcePosition(query_id=checkpoint.query_id, batch_id=checkpoint.committed)
+    run = SourcePosition.of(latest).run
+    if adopted(store, routing, adopt, position, parallelism=parallelism):
+        if run is not None:
+            remove_input(store.folder, run.run_id)  # it is given up
     else:
         ways = [_ADOPT_CHECKPOINT] if latest is None else [_ADOPT_STATE, _ADOPT_CHECKPOINT]
         raise UnrelatedHistories(store.uri, checkpoint.location, reason, ways)
 
 
-def _check_keys(latest: Snapshot | None, keys: Sequence[KeyColumn]) -> None:
-    wanted, found = stored_keys(keys), SourcePosition.of(latest).keys
+def adopted(
+    store: SnapshotStore, routing: Routing, adopt: Adopt | None, position: SourcePosition, *, parallelism: int
+) -> bool:
+    """Move the state to another position of its source, or begin anew there; returns whether `adopt` says which."""
+    if adopt == "checkpoint":
+        sizes = {"parallelism": parallelism, "max_parallelism": routing.max_parallelism}
+        begin_anew(store.begin(), **sizes, hash=routing.hash, source_position=position.to_json())
+        return True
+    latest = store.latest()
+    if adopt != "state" or latest is None:
+        return False
+    stored = {name: value for name, value in (latest.source_position or {}).items() if name not in _OF_A_SOURCE}
+    move_source(latest, {**stored, **position.to_json()})
+    return True
+
+
+def check_keys(latest: Snapshot | None, routing: Routing) -> None:
+    """Check that rows find their state.
+
+    Raises
+    ------
+    IncompatibleSnapshot
+        The newest snapshot has other key columns, or other types of them.
+    """
+    wanted, found = stored_keys(routing.keys), SourcePosition.of(latest).keys
     # Snapshots of earlier releases do not name their keys.
     if found is not None and found != wanted:
         advice = "state of other keys cannot be adopted: pass the snapshot's keys, or another operator_id for new state"
-        raise IncompatibleSnapshot("key columns", ", ".join(map(str, wanted)), ", ".join(map(str, found)), advice)
+        raise IncompatibleSnapshot("key columns", _listed(wanted), _listed(found), advice)
+
+
+def check_fits(store: SnapshotStore, routing: Routing, parallelism: int) -> None:
+    """Check what is fixed with the first snapshot.
+
+    Raises
+    ------
+    IncompatibleSnapshot
+        The newest snapshot has another max parallelism or hash.
+    """
+    latest = store.latest()
+    if latest is None:
+        return
+    found = latest.manifest
+    for what, expected, stored, option in (
+        ("max parallelism", routing.max_parallelism, found.max_parallelism, "--max-parallelism"),
+        ("hash", routing.hash, found.hash, "--hash"),
+    ):
+        if expected != stored:
+            rewrite = f"keygroups repartition {store.uri} --rewrite --parallelism {parallelism} {option} {expected}"
+            raise IncompatibleSnapshot(what, expected, stored, f"pass the snapshot's, or rewrite it first: {rewrite}")
+
+
+def _listed(keys: Sequence[StoredKey]) -> str:
+    return ", ".join(map(str, keys)) or "none"
 
 
 def _reason(uri: str, position: SourcePosition, checkpoint: Checkpoint) -> str | None:
     """Return why the two do not belong together; None if they do."""
-    query_id, batch_id = position.query_id, position.batch_id
+    query_id, batch_id, run = position.query_id, position.batch_id, position.run
+    if run is not None:
+        return f"{uri} has {run.done} of {run.chunks} chunks of run {run.run_id!r}, which has not finished"
+    if position.upstream is not None:
+        return f"{uri} has the state of a later pipeline of a chain: it would miss the outputs of the one before"
     done = f"{checkpoint.location} has completed batch {checkpoint.committed}"
     if query_id is None or batch_id is None:
         if checkpoint.committed < 0:

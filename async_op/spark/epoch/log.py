@@ -58,7 +58,7 @@ class EpochLog:
             The parallelism that the next epoch would have.
         """
         decided = None
-        if self._autoscale is not None and progress.kind == "batch":
+        if self._autoscale is not None and progress.kind != "drain":
             progress, decided = self._scale(self._autoscale, progress, carried_over, parallelism)
         self.progress.append(progress)
         self._warn_of_waiting(progress)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from async_op.spark.epoch.inputs import EpochInput
 from async_op.spark.epoch.position import SourcePosition
 
 
@@ -19,6 +20,8 @@ class EpochOrder:
         The number of subtasks.
     barrier_timeout : float or None
         Seconds to wait for calls; None to wait until nothing is in flight.
+    source : EpochInput or None
+        What the rows are; None without input.
     is_final : bool
         Whether the operators of this generation end with the epoch.
     """
@@ -26,9 +29,15 @@ class EpochOrder:
     position: SourcePosition
     parallelism: int
     barrier_timeout: float | None
+    source: EpochInput | None = None
     is_final: bool = False
 
     @property
     def description(self) -> str:
         """What Spark's web UI calls the epoch's jobs."""
-        return f"batch {self.position.batch_id}" if self.position.kind == "batch" else "drain"
+        return "drain" if self.source is None else self.source.description
+
+    @property
+    def input_name(self) -> str:
+        """Part of the idempotency keys of the epoch's rows."""
+        return "" if self.source is None else self.source.name

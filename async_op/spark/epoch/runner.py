@@ -9,13 +9,14 @@ from dataclasses import asdict, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from async_op.hosting.errors import FeederFenced, HostLost, IncompleteEpoch
 from async_op.hosting.parts import one_of_each
+from async_op.retention import Collector, Retention
 from async_op.spark.autoscale import AutoscalePolicy
-from async_op.spark.epoch.delivery import Delivery, Sink
+from async_op.spark.epoch.delivery import Delivery, Outlet
 from async_op.spark.epoch.fleet import Fleet
+from async_op.spark.epoch.inputs import EpochInput, MicroBatch
 from async_op.spark.epoch.job_names import named_jobs
 from async_op.spark.epoch.log import EpochLog
 from async_op.spark.epoch.order import EpochOrder
@@ -23,19 +24,15 @@ from async_op.spark.epoch.position import SourcePosition, stored_keys
 from async_op.spark.epoch.settings import EpochSettings
 from async_op.spark.epoch.times import EpochTimes
 from async_op.spark.progress import EpochMetrics, EpochProgress
-from async_op.spark.retention import Collector, Retention
-from async_op.spark.rows.keys import KeyColumn
+from async_op.spark.rows.routing import Routing
 from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.spark.task.epoch_task import EpochTask
 from async_op.spark.task.report import REPORT_SCHEMA, SubtaskReport, checked, reports_in
-from keygroups.spark import subtask_column
 from keygroups.spark.partitions import no_rows, run_in_partitions
 from keygroups.ttl import wall_time
-from snapshots import Claim, IncompatibleSnapshot, PendingSnapshot, Snapshot, SnapshotStore
+from snapshots import Claim, PendingSnapshot, Snapshot, SnapshotStore
 
 _log = logging.getLogger(__package__)
-
-_SUBTASK = "__keygroups_subtask"
 
 _PAUSE_SECONDS_MAX = 60.0
 """Longest pause between epochs that run because a host cannot be polled, while they have no outputs."""
@@ -55,18 +52,14 @@ class EpochRunner:
         Where the operator's snapshots are.
     settings : EpochSettings
         What all epochs share.
-    keys : tuple of KeyColumn
-        The key columns.
+    routing : Routing
+        How rows find their subtasks.
     parallelism : int
         The parallelism of the next epoch; any thread may set it at any time.
-    max_parallelism : int
-        The number of key groups.
-    order_by : list of str
-        The columns by which a subtask's rows are sorted.
     output_schema : pyarrow.Schema
         The schema of the outputs.
-    sink : callable
-        Called with the outputs and the number of the epoch; must be idempotent by epoch.
+    outlet : callable
+        Called with the outputs and the epoch; must be idempotent by epoch.
     watermark_delay_milliseconds : int
         How far the watermark stays behind the greatest event time seen.
     autoscale : AutoscalePolicy, optional
@@ -81,12 +74,10 @@ class EpochRunner:
         store: SnapshotStore,
         settings: EpochSettings,
         *,
-        keys: tuple[KeyColumn, ...],
+        routing: Routing,
         parallelism: int,
-        max_parallelism: int,
-        order_by: list[str],
         output_schema: pa.Schema,
-        sink: Sink,
+        outlet: Outlet,
         watermark_delay_milliseconds: int = 0,
         autoscale: AutoscalePolicy | None = None,
         retention: Retention | None = None,
@@ -95,11 +86,9 @@ class EpochRunner:
         self._log = EpochLog(store.operator_id, autoscale)
         self._store = store
         self._settings = settings
-        self._keys = keys
-        self._max_parallelism = max_parallelism
-        self._order_by = order_by
+        self._routing = routing
         self._output_schema = output_schema
-        self._delivery = Delivery(sink, output_schema)
+        self._delivery = Delivery(outlet, output_schema)
         self.collector = None if retention is None else Collector(retention)
         self._watermark_delay_milliseconds = watermark_delay_milliseconds
         self._lock = threading.RLock()
@@ -108,7 +97,6 @@ class EpochRunner:
         self._pause_seconds, self._not_before = 1.0, 0.0
         self._fleet = Fleet(self._blueprint_for, spark, is_resident=settings.is_resident)
         self._latest = store.latest()
-        self._check_fits()
         # Without a snapshot there is nothing to take over: the run that commits the first version owns the operator.
         self._claim: Claim | None = None
         if self._latest is not None:
@@ -135,10 +123,11 @@ class EpochRunner:
 
     @property
     def _times(self) -> EpochTimes:
-        return self._position.times or EpochTimes()
+        return self.position.times or EpochTimes()
 
     @property
-    def _position(self) -> SourcePosition:
+    def position(self) -> SourcePosition:
+        """The source position of the newest snapshot."""
         return SourcePosition.of(self._latest)
 
     @property
@@ -154,25 +143,35 @@ class EpochRunner:
 
     def run_batch(self, frame: DataFrame, query_id: str, batch_id: int) -> None:
         """Run a micro-batch, unless it is committed already. The newest epoch is delivered in either case."""
+        self.run_input(frame, MicroBatch(query_id, batch_id))
+
+    def run_input(self, frame: DataFrame, source: EpochInput, *, is_last: bool = False) -> None:
+        """Run an epoch over its input, unless that is in the state already; the newest epoch is delivered in any case.
+
+        The last epoch of a bounded input waits until nothing is in flight.
+        """
         with self._lock:
             spark = frame.sparkSession
             self._begin(spark)
-            if self._position.has_passed(query_id, batch_id):
+            if source.is_in(self.position):
                 return
             parallelism = self.parallelism  # read once: another thread may set it meanwhile
             self._make_way_for(spark, parallelism)
             self._wait_for_room(spark)
-            position = SourcePosition(query_id=query_id, batch_id=batch_id, kind="batch")
-            order = EpochOrder(position, parallelism, self._settings.barrier_timeout)
-            self._run(spark, self._route(frame, parallelism), order)
+            barrier_timeout = None if is_last else self._settings.barrier_timeout
+            order = EpochOrder(source.advance(self.position), parallelism, barrier_timeout, source)
+            self._run(spark, self._routing.route(frame, parallelism), order)
 
-    def drain(self, spark: SparkSession) -> None:
-        """Run an epoch without input, if it has work to do: fire due timers, and wait until nothing is in flight."""
+    def drain(self, spark: SparkSession, timeout: float | None = None) -> None:
+        """Run an epoch without input, if it has work to do: fire due timers, and wait until nothing is in flight.
+
+        It waits for `timeout` seconds at most; None waits for all calls.
+        """
         with self._lock:
             self._begin(spark)
             if self._latest is not None and self.has_pending_work:
                 self._make_way_for(spark, self.parallelism)
-                self._run_without_input(spark, None)
+                self._run_without_input(spark, timeout)
 
     def deliver_ready(self, spark: SparkSession) -> None:
         """Run an epoch without input if hosts have news since the newest epoch. It waits for no call.
@@ -250,7 +249,7 @@ class EpochRunner:
 
     def _run_without_input(self, spark: SparkSession, barrier_timeout: float | None, *, is_final: bool = False) -> None:
         parallelism = self._fleet.parallelism or self.parallelism
-        order = EpochOrder(replace(self._position, kind="drain"), parallelism, barrier_timeout, is_final=is_final)
+        order = EpochOrder(replace(self.position, kind="drain"), parallelism, barrier_timeout, is_final=is_final)
         self._run(spark, no_rows(spark, parallelism), order)
 
     def _run(self, spark: SparkSession, frame: DataFrame, order: EpochOrder) -> None:
@@ -267,6 +266,7 @@ class EpochRunner:
         self._latest = snapshot = self._commit(pending, reports, order.position, metrics)
         self._claim = self._claim or Claim(snapshot)
         self._is_clean = True
+        self._fleet.announce(snapshot)
         if order.is_final:
             self._fleet.committed(snapshot.version)
         committed = time.monotonic()
@@ -299,18 +299,18 @@ class EpochRunner:
         raise AssertionError("the last attempt returns or raises")
 
     def _task(self, pending: PendingSnapshot, order: EpochOrder) -> EpochTask:
-        position = order.position
         return EpochTask(
             access=self._fleet.access(order.parallelism),
             pending=pending,
             snapshot=self._latest,
             parallelism=order.parallelism,
             job=self._fleet.new_job(),
-            epoch_id=f"{self._store.operator_id}/{position.query_id}/{position.batch_id}",
+            epoch_id=f"{self._store.operator_id}/{order.input_name}",
             event_time=self._settings.event_time,
             barrier_timeout=order.barrier_timeout,
             watermark=self._times.new_watermark,
             is_final=order.is_final,
+            wait_strategies=self._settings.wait_strategies,
         )
 
     def _blueprint_for(self, parallelism: int) -> EpochBlueprint:
@@ -318,7 +318,7 @@ class EpochRunner:
             options=self._settings.options,
             event_time=self._settings.event_time,
             parallelism=parallelism,
-            max_parallelism=self._max_parallelism,
+            max_parallelism=self._routing.max_parallelism,
             output_schema=self._output_schema,
         )
 
@@ -326,13 +326,14 @@ class EpochRunner:
         self, snapshot: Snapshot, metrics: EpochMetrics, seconds: tuple[float, float, float]
     ) -> EpochProgress:
         """Return the progress of an epoch; `seconds` are those of its run, its commit and its sink."""
-        is_batch = self._position.kind == "batch"
+        kind = self.position.kind
+        assert kind is not None, "an epoch has committed the newest snapshot"
         run_seconds, commit_seconds, sink_seconds = seconds
         return EpochProgress(
             **asdict(metrics),
             epoch=snapshot.version,
-            kind="batch" if is_batch else "drain",
-            batch_id=self._position.batch_id if is_batch else None,
+            kind=kind,
+            batch_id=self.position.batch_id if kind == "batch" else None,
             parallelism=snapshot.parallelism,
             run_seconds=run_seconds,
             commit_seconds=commit_seconds,
@@ -351,29 +352,11 @@ class EpochRunner:
     ) -> Snapshot:
         position = replace(
             position,
+            previous=self.position.ref,
             epoch=pending.version,
             attempt=pending.attempts_prefix,
-            keys=stored_keys(self._keys),
+            keys=stored_keys(self._routing.keys),
             times=self._times.after([report.times for report in reports], self._watermark_delay_milliseconds),
         )
         handles = [report.handle for report in reports]
         return pending.commit(handles, source_position=position.to_json(), metrics=asdict(metrics))
-
-    def _route(self, frame: DataFrame, parallelism: int) -> DataFrame:
-        """Send every row to its subtask; Spark's partition id is then the subtask index."""
-        columns = [key.column for key in self._keys]
-        no_key = F.greatest(*[column.isNull() for column in columns], F.lit(False))
-        # A row with a null key goes to subtask 0: there the error policy applies, and an error names the row.
-        subtask = F.when(no_key, 0).otherwise(subtask_column(columns, parallelism, self._max_parallelism))
-        routed = frame.withColumn(_SUBTASK, subtask).repartitionById(parallelism, _SUBTASK).drop(_SUBTASK)
-        return routed.sortWithinPartitions(*self._order_by) if self._order_by else routed
-
-    def _check_fits(self) -> None:
-        if self._latest is not None and self._latest.max_parallelism != self._max_parallelism:
-            raise IncompatibleSnapshot(
-                "max parallelism",
-                self._max_parallelism,
-                self._latest.max_parallelism,
-                f"pass the snapshot's, or rewrite it first: keygroups repartition {self._store.uri} --rewrite "
-                f"--parallelism {self.parallelism} --max-parallelism {self._max_parallelism}",
-            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from async_op.options import OperatorOptions
+from async_op.threads.wait_strategies import WaitStrategies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +22,12 @@ class EpochSettings:
         The column with the timestamps of rows; None without event time.
     is_resident : bool
         Whether operators live on between epochs, in hosts.
+    wait_strategies : WaitStrategies
+        How tasks wait for hosts.
     """
 
     options: OperatorOptions
     barrier_timeout: float | None
     event_time: str | None
     is_resident: bool
+    wait_strategies: WaitStrategies

@@ -79,7 +79,7 @@ def watermark_delay_of(frame: DataFrame, event_time: str) -> int:
     ConfigError
         The column does not exist or has no watermark.
     """
-    check_columns(frame, "event_time", event_time)
+    check_columns(frame.schema, "event_time", event_time)
     delay = frame.schema[event_time].metadata.get(_DELAY)
     if delay is None:
         reason = f'it has no watermark: add .withWatermark("{event_time}", "10 seconds") to the input'

@@ -38,7 +38,7 @@ class KeyColumn:
     @property
     def column(self) -> Column:
         """The column of a DataFrame, whatever characters its name has."""
-        return F.col(".".join(f"`{part.replace('`', '``')}`" for part in self.path))
+        return column_named(*self.path)
 
     def value_in(self, row: dict[str, Any]) -> Any:
         """Return the value in a row; None also if a struct around it is null."""
@@ -50,19 +50,22 @@ class KeyColumn:
         return value
 
 
+def column_named(*path: str) -> Column:
+    """Return a column, or a field of a struct, whatever characters its name has."""
+    return F.col(".".join(f"`{part.replace('`', '``')}`" for part in path))
+
+
 def names_of(key_by: str | Sequence[str] | None) -> list[str]:
-    """Return the names of the key columns; raises `ConfigError` if there are none."""
+    """Return the names of the key columns, none for None; raises `ConfigError` for anything that names no column."""
     names = [key_by] if isinstance(key_by, str) else key_by
+    if names is None:
+        return []
     if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
-        raise ConfigError(
-            "key_by",
-            key_by,
-            "name the key column, or a list of them; rows without a key go through AsyncDataStream.unordered_wait",
-        )
+        raise ConfigError("key_by", key_by, "name the key column, or a list of them; None stands for no keys")
     return list(names)
 
 
-def key_columns(schema: StructType, names: Sequence[str]) -> tuple[KeyColumn, ...]:
+def key_columns(schema: StructType, names: Sequence[str], hash: str = "xxhash64") -> tuple[KeyColumn, ...]:
     """Return the key columns; a struct is replaced by its fields.
 
     Raises
@@ -76,7 +79,7 @@ def key_columns(schema: StructType, names: Sequence[str]) -> tuple[KeyColumn, ..
     for name in names:
         if name not in schema.names:
             raise ConfigError("key_by", name, f"the columns are {schema.names}")
-        found += _leaves(schema[name], (name,))
+        found += _leaves(schema[name], (name,), hash)
     return tuple(found)
 
 
@@ -91,9 +94,9 @@ def key_getter(keys: Sequence[KeyColumn]) -> Callable[[dict[str, Any]], Hashable
     return lambda row: tuple(key.value_in(row) for key in keys)
 
 
-def _leaves(field: StructField, path: tuple[str, ...]) -> Iterator[KeyColumn]:
+def _leaves(field: StructField, path: tuple[str, ...], hash: str) -> Iterator[KeyColumn]:
     if isinstance(field.dataType, StructType) and field.dataType.fields:
         for inner in field.dataType:
-            yield from _leaves(inner, (*path, inner.name))
+            yield from _leaves(inner, (*path, inner.name), hash)
     else:
-        yield KeyColumn(path, hashed_type(field.dataType, ".".join(path)))
+        yield KeyColumn(path, hashed_type(field.dataType, ".".join(path), hash))

@@ -1,9 +1,9 @@
-"""The schema of outputs, for Spark and for Arrow, and a check of an input's columns."""
+"""The schema of outputs, for Spark and for Arrow, and a check of columns."""
 
 from __future__ import annotations
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from keygroups.errors import ConfigError
@@ -23,8 +23,8 @@ def arrow_schema(spark: SparkSession, schema: StructType) -> pa.Schema:
     return arrow_schema_of(schema, str(spark.conf.get("spark.sql.session.timeZone")))
 
 
-def check_columns(frame: DataFrame, argument: str, columns: str | list[str] | None) -> None:
-    """Raise `ConfigError` unless the frame has the columns."""
+def check_columns(schema: StructType, argument: str, columns: str | list[str] | None) -> None:
+    """Raise `ConfigError` unless the schema has the columns."""
     for column in [columns] if isinstance(columns, str) else columns or []:
-        if column not in frame.columns:
-            raise ConfigError(argument, column, f"the columns are {frame.columns}")
+        if column not in schema.names:
+            raise ConfigError(argument, column, f"the columns are {schema.names}")

@@ -17,6 +17,8 @@ from async_op.spark.task.epoch_rows import EpochRows
 from async_op.spark.task.flush import flusher
 from async_op.spark.task.report import NO_REPORT, SubtaskFailure, SubtaskReport, SubtaskTimes, batch_of
 from async_op.spark.task.ways import HostAccess, TaskWays
+from async_op.threads.wait_strategies import WaitSituation, WaitStrategies
+from async_op.threads.waits import Waits
 from keygroups.errors import KeyGroupsError
 from keygroups.ranges import range_of
 from snapshots import PendingSnapshot, Snapshot
@@ -52,6 +54,8 @@ class EpochTask:
         The watermark before the rows, in milliseconds; None if operators have the newest already.
     is_final : bool
         Whether the operators of this generation end with this epoch.
+    wait_strategies : WaitStrategies
+        How the task waits for its host.
     """
 
     access: HostAccess
@@ -64,6 +68,7 @@ class EpochTask:
     barrier_timeout: float | None
     watermark: int | None
     is_final: bool
+    wait_strategies: WaitStrategies
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the epoch. Yields empty batches as signs of life, and at the end one row: the subtask's report."""
@@ -71,9 +76,10 @@ class EpochTask:
         assert context is not None, "this runs inside a Spark task"
         flush = flusher()
         subtask_index = context.partitionId()
-        with TaskWays(self.access, self._residence(subtask_index)) as ways:
+        waits = Waits(self.wait_strategies)
+        with TaskWays(self.access, self._residence(subtask_index), waits) as ways:
             try:
-                for report in self._run(ways, subtask_index, context.taskAttemptId(), batches):
+                for report in self._run(ways, waits, subtask_index, context.taskAttemptId(), batches):
                     yield NO_REPORT if report is None else batch_of(report)
                     flush()
             except KeyGroupsError as error:
@@ -81,14 +87,14 @@ class EpochTask:
                 yield batch_of(SubtaskFailure(subtask_index, ways.reached, error))
 
     def _run(
-        self, ways: TaskWays, subtask_index: int, attempt: int, batches: Iterable[pa.RecordBatch]
+        self, ways: TaskWays, waits: Waits, subtask_index: int, attempt: int, batches: Iterable[pa.RecordBatch]
     ) -> Iterator[SubtaskReport | None]:
         """Run the subtask; yields None as a sign of life, and the report at the end."""
         rows = EpochRows(batches, self.event_time)
         epoch = Epoch(
             hello=self._hello(subtask_index, attempt),
             cut=Cut(self.pending.version, self.is_final, self.pending),
-            batches=rows,
+            batches=waits.reading(rows),
             watermark=self.watermark,
         )
         steps = run(ways, epoch)
@@ -99,7 +105,7 @@ class EpochTask:
                 ran: Ran = end.value
                 break
             yield None
-        yield _report(ran, rows)
+        yield _report(ran, rows, waits)
 
     def _hello(self, subtask_index: int, attempt: int) -> Hello:
         return Hello(
@@ -132,7 +138,7 @@ class EpochTask:
         return next((one.cut_id for one in channels if (one.subtask, one.key_groups) == (subtask_index, own)), None)
 
 
-def _report(ran: Ran, rows: EpochRows) -> SubtaskReport:
+def _report(ran: Ran, rows: EpochRows, waits: Waits) -> SubtaskReport:
     written: WrittenPart = ran.part.handle
     state = [file for file in written.handle.files if file.kind in {"keyed", "delta"}]
     counted = ran.part.metrics
@@ -150,6 +156,9 @@ def _report(ran: Ran, rows: EpochRows) -> SubtaskReport:
         write_milliseconds=_milliseconds(written.write_seconds),
         oldest_call_milliseconds=_milliseconds(counted["oldest_call_seconds"]),
         resident=0 if ran.address is None else 1,
+        source_wait_milliseconds=_milliseconds(waits.seconds[WaitSituation.SOURCE]),
+        consume_wait_milliseconds=_milliseconds(waits.seconds[WaitSituation.CONSUME]),
+        back_pressure_wait_milliseconds=_milliseconds(waits.seconds[WaitSituation.BACK_PRESSURE]),
     )
     times = SubtaskTimes(rows.event_time, written.next_timer, written.next_event_timer)
     return SubtaskReport(ran.part, ran.address, metrics, times, ran.fallback)

@@ -14,6 +14,7 @@ from async_op.options import OperatorOptions
 from async_op.spark.task.flush import flusher
 from async_op.spark.task.operator_thread import OperatorThread
 from async_op.spark.task.partition_elements import PartitionElements
+from async_op.threads.wait_strategies import WaitStrategies
 
 
 @dataclass(frozen=True)
@@ -26,17 +27,21 @@ class PartitionTask:
         What an element is: a row or a record batch.
     options : OperatorOptions
         The options of the operator, with the user's function.
+    wait_strategies : WaitStrategies
+        How the threads of the task wait for each other.
     """
 
     elements: PartitionElements
     options: OperatorOptions
+    wait_strategies: WaitStrategies
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the operator; yields its outputs, and empty batches as signs of life."""
         flush = flusher()
         empty = self.elements.writer.batch_of(())
         try:
-            with OperatorThread(self.make_operator, outputs_at_once=self.elements.outputs_at_once) as thread:
+            at_once = self.elements.outputs_at_once
+            with OperatorThread(self.make_operator, self.wait_strategies, outputs_at_once=at_once) as thread:
                 for outputs in thread.run(self.elements.elements_in(batches)):
                     yield from self.elements.batches_of(outputs) if outputs else [empty]
                     flush()

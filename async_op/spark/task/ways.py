@@ -23,6 +23,7 @@ from async_op.hosting.process.resident import Instructions
 from async_op.hosting.thread import HostThread
 from async_op.hosting.wire.sockets import connect
 from async_op.spark.task.blueprint import EpochBlueprint
+from async_op.threads.waits import Waits
 
 _LEASE_SECONDS = 10.0**9
 """Without end in practice: nobody renews the lease of a host inside a task, and the host ends with the task."""
@@ -65,6 +66,8 @@ class TaskWays:
         What the driver knows about the hosts.
     residence : Residence
         Which subtask a new host is for, and what it is restored from.
+    waits : Waits
+        How the task waits for its host.
 
     Attributes
     ----------
@@ -72,7 +75,8 @@ class TaskWays:
         The host to which the task was connected last; None before the first.
     """
 
-    def __init__(self, access: HostAccess, residence: Residence) -> None:
+    def __init__(self, access: HostAccess, residence: Residence, waits: Waits) -> None:
+        self._waits = waits
         self._access = access
         self._residence = residence
         self._own: HostThread | None = None
@@ -101,7 +105,7 @@ class TaskWays:
     def connect(self, address: Address) -> Channel:
         """Connect to a host; raises `HostUnreachable` if none answers there."""
         assert self._access.secret is not None, "without hosts there are no addresses"
-        channel = connect(address, self._access.secret)
+        channel = connect(address, self._access.secret, waits=self._waits)
         self.reached = address
         return channel
 
@@ -139,7 +143,7 @@ class TaskWays:
         residence = replace(self._residence, is_resident=False, lease_seconds=_LEASE_SECONDS, patience_seconds=math.inf)
         self._own = HostThread(blueprint, residence).__enter__()
         yield
-        return self._own.channel()
+        return self._own.channel(self._waits)
 
 
 def _share_files(root: str) -> None:

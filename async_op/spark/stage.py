@@ -1,0 +1,152 @@
+"""One pipeline of a chain: its settings, which do not change, and its runner while it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from async_op.retention import Retention
+from async_op.spark.autoscale import AutoscalePolicy
+from async_op.spark.epoch.delivery import Outlet
+from async_op.spark.epoch.history import check_fits
+from async_op.spark.epoch.runner import EpochRunner
+from async_op.spark.epoch.settings import EpochSettings
+from async_op.spark.rows.keys import key_columns, key_getter
+from async_op.spark.rows.routing import Routing
+from async_op.spark.rows.schemas import arrow_schema, check_columns
+from async_op.spark.task.pickling import check_pickles
+from keygroups.errors import ConfigError
+from keygroups.ranges import check_parallelism, default_max_parallelism
+from snapshots import SnapshotStore
+
+
+class Running(Protocol):
+    """The query of a stage."""
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - StreamingQuery's name
+        """Whether epochs may still come."""
+        ...
+
+    def drain(self) -> None:
+        """Finish what is in flight."""
+        ...
+
+
+@dataclass(eq=False, kw_only=True)
+class Stage:
+    """One pipeline of a chain. Pipelines that share it, alone and in chains, share its parallelism and its runner.
+
+    Any thread may call its methods.
+
+    Attributes
+    ----------
+    store : SnapshotStore
+        Its snapshots.
+    settings : EpochSettings
+        What all its epochs share.
+    key_by, order_by : list of str
+        Its key columns, and the columns by which rows are sorted.
+    output_schema : StructType
+        The schema of its outputs.
+    parallelism : int
+        The parallelism of the next epoch.
+    max_parallelism : int or None
+        The number of key groups as the user has passed it.
+    autoscale : AutoscalePolicy or None
+        Decides on the parallelism.
+    retention : Retention or None
+        Which versions stay.
+    runner : EpochRunner or None
+        Runs its epochs, or has run them last.
+    query : Running or None
+        The query that it was started with last.
+    """
+
+    store: SnapshotStore
+    settings: EpochSettings
+    key_by: list[str]
+    order_by: list[str]
+    output_schema: StructType
+    parallelism: int
+    max_parallelism: int | None
+    autoscale: AutoscalePolicy | None
+    retention: Retention | None
+    runner: EpochRunner | None = None
+    query: Running | None = None
+
+    def __post_init__(self) -> None:
+        check_parallelism(self.parallelism, self.key_groups())
+        if self.autoscale is not None:
+            check_parallelism(self.autoscale.max, self.key_groups())
+
+    def key_groups(self) -> int:
+        """Return the number of key groups: the one passed, else the newest snapshot's, else a default."""
+        if self.max_parallelism is None:
+            latest = self.store.latest()
+            self.max_parallelism = (
+                default_max_parallelism(self.parallelism) if latest is None else latest.max_parallelism
+            )
+        return self.max_parallelism
+
+    def rescale(self, parallelism: int) -> None:
+        """Change the parallelism from the next epoch on; raises `ConfigError` if it is not possible."""
+        check_parallelism(parallelism, self.key_groups())
+        self.parallelism = parallelism
+        if self.runner is not None:
+            self.runner.parallelism = parallelism
+
+    def routing(self, schema: StructType) -> Routing:
+        """Return how rows find their subtasks.
+
+        Raises
+        ------
+        ConfigError
+            A column does not exist.
+        UnsupportedKey
+            The type of a key column has no hash.
+        """
+        hash_ = self.settings.options.hash
+        check_columns(schema, "order_by", self.order_by)
+        return Routing(key_columns(schema, self.key_by, hash_), hash_, self.key_groups(), self.order_by)
+
+    def check(self) -> None:
+        """Check what can be known to fail before anything is claimed.
+
+        Raises
+        ------
+        ConfigError
+            The stage is already running.
+        UnpicklableFunction
+            The function holds what cannot be sent to the executors.
+        """
+        if self.query is not None and self.query.isActive:
+            raise ConfigError("pipeline", self.store.uri, "it is already running: stop its query first")
+        check_pickles(self.settings.options.function)
+
+    def begin(self, spark: SparkSession, routing: Routing, outlet: Outlet, delay_milliseconds: int = 0) -> EpochRunner:
+        """Claim the operator and return the runner of its epochs.
+
+        Raises
+        ------
+        IncompatibleSnapshot
+            The newest snapshot has another max parallelism or hash.
+        """
+        check_fits(self.store, routing, self.parallelism)
+        options = replace(self.settings.options, key_by=key_getter(routing.keys))
+        self.runner = EpochRunner(
+            spark,
+            self.store,
+            replace(self.settings, options=options),
+            routing=routing,
+            output_schema=arrow_schema(spark, self.output_schema),
+            parallelism=self.parallelism,
+            outlet=outlet,
+            watermark_delay_milliseconds=delay_milliseconds,
+            autoscale=self.autoscale,
+            retention=self.retention,
+        )
+        return self.runner
