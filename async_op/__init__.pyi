@@ -16,8 +16,11 @@ from .errors import (
     OperatorClosed,
     OperatorInterrupted,
     RetryAfter,
+    SharedOutsideOpen,
     SnapshotInsideOutput,
     TimersUnavailable,
+    TooManySubmitted,
+    UnusableTimestamp,
     WrongEventLoop,
 )
 from .functions import (
@@ -28,13 +31,27 @@ from .functions import (
     Function,
     ResultFuture,
 )
+from .job.errors import (
+    ConnectorCancelled,
+    DeadLettersUnclaimed,
+    JobAlreadyRunning,
+    JobNotRunning,
+    RepartitionUndone,
+    StreamAlreadyRead,
+)
+from .job.job import Job
+from .job.progress import JobProgress
+from .job.step import Step
 from .operator.operator import AsyncWaitOperator
 from .plain import function
 from .resilience import AdaptiveConcurrency, Cache, CircuitBreaker, RateLimit, Resilience, SingleFlight
+from .retention import Retention
 from .retry import ExponentialBackoffRetry, FixedDelayRetry, RetryPolicy
 from .runtime import Runtime
+from .sharing import Shared, shared
 from .statistics import Latency, OperatorStatistics, ResilienceStatistics
 from .stream import AsyncDataStream
+from .threads.wait_strategies import ParkWait, ProgressiveWait, WaitStrategies
 
 __all__ = [
     "AdaptiveConcurrency",
@@ -49,7 +66,9 @@ __all__ = [
     "CircuitBreaker",
     "CircuitOpen",
     "Clock",
+    "ConnectorCancelled",
     "DeadLetter",
+    "DeadLettersUnclaimed",
     "ElementFailed",
     "ExponentialBackoffRetry",
     "FixedDelayRetry",
@@ -57,6 +76,10 @@ __all__ = [
     "IncompleteBatch",
     "InvalidFunctionResult",
     "InvocationContext",
+    "Job",
+    "JobAlreadyRunning",
+    "JobNotRunning",
+    "JobProgress",
     "KeyColumnMissing",
     "Latency",
     "LooksLikeMilliseconds",
@@ -65,19 +88,31 @@ __all__ = [
     "OperatorClosed",
     "OperatorInterrupted",
     "OperatorStatistics",
+    "ParkWait",
+    "ProgressiveWait",
     "RateLimit",
     "Record",
+    "RepartitionUndone",
     "Resilience",
     "ResilienceStatistics",
     "ResultFuture",
+    "Retention",
     "RetryAfter",
     "RetryPolicy",
     "Runtime",
+    "Shared",
+    "SharedOutsideOpen",
     "SingleFlight",
     "SnapshotInsideOutput",
+    "Step",
+    "StreamAlreadyRead",
     "TimerHandle",
     "TimersUnavailable",
+    "TooManySubmitted",
+    "UnusableTimestamp",
+    "WaitStrategies",
     "Watermark",
     "WrongEventLoop",
     "function",
+    "shared",
 ]

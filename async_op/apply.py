@@ -13,6 +13,8 @@ from async_op.options import Mode, OperatorOptions, StateBackend
 from async_op.plain import AnyFunction, as_function
 from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
+from async_op.threads.wait_strategies import WaitStrategiesOption
+from async_op.timestamps import TimestampsBy, timestamps_of
 from keygroups.arguments import Duration
 from keygroups.errors import ConfigError
 
@@ -34,6 +36,9 @@ def apply(
     dead_letters: Any,
     resilience: Resilience | None,
     state_backend: StateBackend,
+    wait_strategies: WaitStrategiesOption | None,
+    timestamps: TimestampsBy | None,
+    watermark_delay: Duration | None,
     clock: Clock | None,
 ) -> Any:
     """Return the outputs for a stream; the parameters are those of `AsyncDataStream.ordered_wait`."""
@@ -42,6 +47,9 @@ def apply(
             raise ConfigError("state_backend", state_backend, "keyed state needs snapshots: use AsyncPipeline")
         if clock is not None:
             raise ConfigError("clock", clock, "each worker uses its own clock: leave it out")
+        for name, given in (("timestamps", timestamps), ("watermark_delay", watermark_delay)):
+            if given is not None:
+                raise ConfigError(name, given, "event time on Spark needs a pipeline: use AsyncPipeline's `event_time`")
         from async_op.spark.transform import transform
 
         return transform(
@@ -56,9 +64,13 @@ def apply(
             on_error=on_error,
             dead_letters=dead_letters,
             resilience=resilience,
+            wait_strategies=wait_strategies,
         )
     if output_schema is not None:
         raise ConfigError("output_schema", output_schema, "only a Spark DataFrame needs it: leave it out")
+    if wait_strategies is not None:
+        reason = "only threads of Spark's tasks wait as it says, an event loop never: leave it out"
+        raise ConfigError("wait_strategies", wait_strategies, reason)
     options = OperatorOptions(
         function=as_function(function),
         mode=mode,
@@ -71,4 +83,4 @@ def apply(
         resilience=resilience,
         state_backend=state_backend,
     )
-    return LocalStream(options, clock).outputs(stream)
+    return LocalStream(options, clock, timestamps_of(timestamps, watermark_delay)).outputs(stream)

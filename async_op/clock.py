@@ -43,6 +43,9 @@ class LoopClock:
         self.wall_time: Callable[[], int] = wall_time
         self.time: Callable[[], float] = loop.time
 
+    def __repr__(self) -> str:
+        return "LoopClock()"
+
     def call_at(self, when: float, callback: Callable[[], None]) -> TimerHandle:
         """Call the callback once `time()` has reached `when`."""
         return self._loop.call_at(when, callback)

@@ -13,15 +13,22 @@ from keygroups.descriptors import (
     AggregatingState,
     ListState,
     MapState,
+    OperatorListState,
+    OperatorMapState,
+    OperatorStateDescriptor,
     ReducingState,
     StateDescriptor,
     ValueState,
 )
+from keygroups.representation import representation
 from keygroups.state import (
     AggregatingHandle,
     KeyedStateBackend,
     ListHandle,
     MapHandle,
+    OperatorListHandle,
+    OperatorMapHandle,
+    OperatorStates,
     ReducingHandle,
     StateAccessOutsideInvocation,
     Transaction,
@@ -39,6 +46,7 @@ class Scope(NamedTuple):
     element_id_of: Callable[[Entry], str]
     clock: Clock
     timeout: float | None
+    operator_states: OperatorStates
     timers: TimerService | None = None
 
 
@@ -53,6 +61,10 @@ class InvocationContext:
     entry: Entry
     scope: Scope
     transaction: Transaction | None
+
+    def __repr__(self) -> str:
+        facts = {"key": self.key, "timestamp": self.timestamp, "attempt": self.attempt}
+        return representation(self, facts | {"idempotency_key": self.idempotency_key})
 
     @property
     def attempt(self) -> int:
@@ -123,6 +135,20 @@ class InvocationContext:
             The invocation has ended.
         """
         return self.begun_transaction().state(descriptor)
+
+    @overload
+    def operator_state(self, descriptor: OperatorListState) -> OperatorListHandle: ...
+    @overload
+    def operator_state(self, descriptor: OperatorMapState) -> OperatorMapHandle: ...
+    def operator_state(self, descriptor: OperatorStateDescriptor) -> Any:
+        """Return the handle of a declared state without a key, as `Runtime.operator_state` does.
+
+        Raises
+        ------
+        OperatorStateNotDeclared, WrongStateKind
+            The function's `operator_states` do not list it, or list it with another kind or mode.
+        """
+        return self.scope.operator_states.handle(descriptor)
 
     def begun_transaction(self) -> Transaction:
         """Return the invocation's transaction; the first use of state or timers begins it. Raises as `state` does."""

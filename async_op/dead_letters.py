@@ -6,6 +6,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from keygroups.representation import fields_repr
+
 OnError = Literal["fail", "skip", "dead_letter"]
 
 
@@ -35,6 +37,8 @@ class DeadLetter:
     idempotency_key: str
     attempts: int
     error: BaseException
+
+    __repr__ = fields_repr
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from keygroups.representation import fields_repr
+
 
 class Record(NamedTuple):
     """An output, with the timestamp of its input (milliseconds since the epoch, or None)."""
 
     value: Any
     timestamp: int | None
+
+    def __repr__(self) -> str:
+        return fields_repr(self)
 
 
 class Watermark(NamedTuple):

@@ -184,6 +184,30 @@ class KeyColumnMissing(KeyGroupsError, LookupError):
         )
 
 
+class UnusableTimestamp(KeyGroupsError, ValueError):
+    """`timestamps` has found no timestamp in an element, or something else.
+
+    Attributes
+    ----------
+    element : str
+        The element, shortened.
+    found : str
+        What stands in place of the timestamp, shortened.
+    column : str or None
+        The column that the element does not have; None if it has one, or if `timestamps` is a callable.
+    """
+
+    def __init__(self, element: object, found: object, column: str | None = None) -> None:
+        self.element: str = shorten(element)
+        self.found: str = shorten(found)
+        self.column = column
+        has = f"the timestamp {self.found}" if column is None else f"no column {column!r}"
+        super().__init__(
+            f"{self.element} has {has}; `timestamps` has to lead to milliseconds since the epoch as an int, "
+            "to a datetime, or to None for an element without a timestamp"
+        )
+
+
 class WrongEventLoop(KeyGroupsError, RuntimeError):
     """A method of an operator was called outside of the event loop on which the operator was opened.
 
@@ -197,7 +221,7 @@ class WrongEventLoop(KeyGroupsError, RuntimeError):
         self.thread = thread
         super().__init__(
             "the operator belongs to the event loop on which it was opened, but was called elsewhere, in thread "
-            f"{thread!r}; hand the call over with asyncio.run_coroutine_threadsafe(operator.process(value), loop), "
+            f"{thread!r}; hand the call over with operator.executor().submit(operator.process, value), "
             "or open an operator here"
         )
 
@@ -238,6 +262,23 @@ class TimersUnavailable(KeyGroupsError, RuntimeError):
         super().__init__(
             f"an invocation with key {self.key} asked for timers, which belong to a key and to a function with "
             "`on_timer`: define it, and pass `key_by` to the operator"
+        )
+
+
+class SharedOutsideOpen(KeyGroupsError, RuntimeError):
+    """`shared` was awaited outside of a function's `open`, so nobody would release what it returns.
+
+    Attributes
+    ----------
+    key : str
+        The key of the resource, shortened.
+    """
+
+    def __init__(self, key: object) -> None:
+        self.key: str = shorten(key)
+        super().__init__(
+            f"shared({self.key}, …) was awaited outside of a function's `open`: await it there and keep the result, "
+            "or write `async with shared(…) as …`"
         )
 
 
@@ -292,14 +333,24 @@ class IncompleteBatch(KeyGroupsError, ValueError):
 
 
 class MailboxClosed(KeyGroupsError, RuntimeError):
-    """A thread used a mailbox that has been quiesced or closed.
+    """A thread put mail into a mailbox that has been closed."""
+
+    def __init__(self) -> None:
+        super().__init__("the mailbox is closed: what it served has ended, so drop the mail")
+
+
+class TooManySubmitted(KeyGroupsError, RuntimeError):
+    """So many calls that were submitted to an operator have not ended that it takes no more from this thread.
 
     Attributes
     ----------
-    state : str
-        "quiesced" or "closed".
+    limit : int
+        How many calls may be open.
     """
 
-    def __init__(self, state: str) -> None:
-        self.state = state
-        super().__init__(f"the mailbox is {state}: what it served has ended, so drop the mail")
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(
+            f"{limit} calls that were submitted to the operator have not ended, and this thread cannot wait for one of "
+            "them: wait for the results of earlier calls, and on the event loop await the operator's methods themselves"
+        )

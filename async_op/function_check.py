@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, get_args
 
 from async_op.durations import check_delay
 from async_op.functions import AsyncBatchFunction, AsyncFunction, BlockingFunction, CallbackFunction, Function
 from keygroups.arguments import check_integer, is_asynchronous
-from keygroups.descriptors import StateDescriptor
+from keygroups.descriptors import OperatorStateDescriptor, StateDescriptor
 from keygroups.errors import ConfigError
 from keygroups.state.timers import TIMER_STATES
 
@@ -26,6 +26,7 @@ def check_function(function: Function) -> None:
         raise ConfigError("function", function, "subclass AsyncFunction, BlockingFunction or CallbackFunction")
     _check_methods(function)
     check_states(function.states, TIMER_STATES if function.has_timers else ())
+    check_operator_states(function.operator_states, function.states, TIMER_STATES if function.has_timers else ())
     if isinstance(function, AsyncBatchFunction):
         reason = "max_batch_size is at least 1, max_batch_delay at least 0"
         check_integer("max_batch_size", function.max_batch_size, 1, reason=reason)
@@ -55,6 +56,34 @@ def check_states(states: object, taken: object = ()) -> None:
         names.add(state.name)
 
 
+def check_operator_states(
+    operator_states: object, states: Iterable[StateDescriptor] = (), taken: Iterable[str] = ()
+) -> None:
+    """Check that `operator_states` is a tuple or list of descriptors, each with a name that no other state has.
+
+    Keyed states count as well, because commands name a state by its name alone.
+
+    Raises
+    ------
+    ConfigError
+        It is something else, or a name is that of one of `states` or among `taken`.
+    """
+    kinds = get_args(OperatorStateDescriptor)
+    if isinstance(operator_states, kinds):
+        reason = "write `operator_states = (descriptor,)`, with a comma, for a single one"
+        raise ConfigError("operator_states", operator_states, reason)
+    if not isinstance(operator_states, tuple | list):
+        reason = "pass a tuple of descriptors, such as (OperatorListState('offsets'),)"
+        raise ConfigError("operator_states", operator_states, reason)
+    names = {*(state.name for state in states), *taken}
+    for state in operator_states:
+        if not isinstance(state, kinds):
+            raise ConfigError("operator_states", state, "pass descriptors, such as OperatorListState('offsets')")
+        if state.name in names:
+            raise ConfigError("operator_states", state.name, "another state has this name; each needs its own")
+        names.add(state.name)
+
+
 def check_takes(call: Callable[..., Any], name: str, *arguments: str) -> None:
     """Check that a callable accepts the given arguments.
 
@@ -77,6 +106,7 @@ def _check_methods(function: Function) -> None:
     _check_coroutine(function, "open", "runtime")
     _check_coroutine(function, "timeout", "value", "ctx")
     _check_coroutine(function, "on_timer", "timestamp", "ctx")
+    _check_coroutine(function, "snapshot_complete", "version")
     _check_coroutine(function, "close")
     if isinstance(function, AsyncBatchFunction):
         _check_coroutine(function, "async_invoke_batch", "values", "ctxs")

@@ -11,7 +11,8 @@ from async_op.context import InvocationContext
 from async_op.errors import AsyncTimeoutError, TimersUnavailable
 from async_op.runtime import Runtime
 from keygroups.arguments import Duration
-from keygroups.descriptors import StateDescriptor
+from keygroups.descriptors import OperatorStateDescriptor, StateDescriptor
+from keygroups.representation import representation
 
 if TYPE_CHECKING:
     # With defaults, so that a subclass need not name its types; before Python 3.13 only type checkers support these.
@@ -33,15 +34,36 @@ class Function(Generic[In, Out]):
 
     `open` and `close` are called once per operator, on its own event loop. On Spark an operator of an `AsyncPipeline`
     lives as long as the query (with `resident=False`, for one epoch), and one of `AsyncDataStream` for one partition.
-    An asyncio client belongs to the loop on which it was created: create it in `open`, close it in `close`, and do not
-    keep it in a module global.
+    An asyncio client belongs to the loop on which it was created: create it in `open` and close it in `close`, or share
+    it with the other functions on the loop through `shared`. In a module global it would outlive its loop.
     """
 
     states: tuple[StateDescriptor, ...] = ()
     """The keyed states that the function uses. With any state, at most one invocation per key runs at a time."""
 
+    operator_states: tuple[OperatorStateDescriptor, ...] = ()
+    """The states without a key that the function uses, through `runtime.operator_state` or `ctx.operator_state`."""
+
     async def open(self, runtime: Runtime) -> None:
-        """Acquire clients and connections; called once, before the first element."""
+        """Acquire clients and connections, also shared ones (`shared`); called once, before the first element."""
+
+    @property
+    def hears_of_snapshots(self) -> bool:
+        """Whether the function defines `snapshot_complete`."""
+        return type(self).snapshot_complete is not Function.snapshot_complete
+
+    async def snapshot_complete(self, version: int) -> None:
+        """Act on a snapshot that was committed, such as by acknowledging the messages that it holds.
+
+        It runs beside the calls for elements, once at a time. The `in_snapshot()` of an operator list is what the
+        snapshot holds of it. Versions may be left out, as the newest one stands for all before it, and a version may
+        come again after a restart. An error ends the operator.
+
+        Parameters
+        ----------
+        version : int
+            The version of the snapshot.
+        """
 
     async def timeout(self, value: In, ctx: InvocationContext) -> Iterable[Out]:
         """Return fallback outputs for an element whose time budget has run out; by default the element fails.
@@ -208,6 +230,9 @@ class ResultFuture:
         self.ctx: InvocationContext = ctx
         self._deliver: Callable[[Iterable[Any] | None, BaseException | None], None] | None = deliver
         self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return representation(self, {"is_complete": self._deliver is None, "ctx": self.ctx})
 
     def complete(self, outputs: Iterable[Any]) -> None:
         """End the call with its outputs."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any, TypeAlias, TypeVar
 
 from async_op.arrow_stream import has_arrow_stream, rows_of_stream
 from async_op.clock import Clock
-from async_op.elements import Record, Watermark
+from async_op.elements import Element
+from async_op.in_flight.in_flight import OutputValues
 from async_op.operator.operator import AsyncWaitOperator
 from async_op.options import OperatorOptions
 from async_op.threads.read_ahead import read_ahead
+from async_op.timestamps import LAST_WATERMARK, Timestamps
 from keygroups.errors import ConfigError
 
 _In = TypeVar("_In")
@@ -22,14 +23,22 @@ Stream: TypeAlias = Iterable[_In] | AsyncIterable[_In]
 
 
 class LocalStream:
-    """Feeds an operator from a stream and yields its outputs, at the pace at which the consumer iterates."""
+    """Feeds an operator from a stream and yields its outputs, at the pace at which the consumer iterates.
 
-    def __init__(self, options: OperatorOptions, clock: Clock | None) -> None:
-        self._operator = AsyncWaitOperator.of(options, self._keep, clock=clock)
+    An element is pulled from the stream only while there is room for it and for its outputs. Elements go in and outputs
+    come out many at a time: a wake-up of the feeding task and of the consumer for each of them would cost more than
+    the operator.
+    """
+
+    def __init__(self, options: OperatorOptions, clock: Clock | None, timestamps: Timestamps | None = None) -> None:
+        self._kept = OutputValues()
         self._kept_max = options.capacity
-        self._kept = deque[Any]()
-        self._changed = asyncio.Event()
+        self._operator = _StreamOperator.of(options, self._kept, clock=clock)
         self._taken = asyncio.Event()
+        self._timestamps = timestamps
+        # In order, watermarks change nothing unless timers wait for them, and each takes up the room of an element.
+        self._watermarks = timestamps if options.mode != "ordered" or options.function.has_timers else None
+        self._has_more = True
 
     def outputs(self, stream: Any) -> AsyncIterator[Any]:
         """Return the outputs for the elements of a stream; raises `ConfigError` at once if it is not a stream."""
@@ -37,21 +46,21 @@ class LocalStream:
 
     async def _run(self, stream: Stream[Any]) -> AsyncIterator[Any]:
         """Yield the outputs; closes the operator however the iteration ends."""
-        feeder = None
+        feeder, kept, take = None, self._kept, self._kept.popleft
         try:
             await self._operator.open()
             feeder = asyncio.create_task(self._feed(stream), name="keygroups feeder")
-            feeder.add_done_callback(lambda _: self._changed.set())
+            feeder.add_done_callback(lambda _: self._operator.wake())
             while True:
-                while self._kept:
-                    yield self._kept.popleft()
+                while kept:
+                    yield take()
                 self._taken.set()
                 if feeder.done():
                     await feeder
-                    if not self._kept:
+                    if not kept:
                         return
-                await self._changed.wait()
-                self._changed.clear()
+                else:
+                    await self._operator.next_change()
         finally:
             await self._end(feeder)
 
@@ -69,34 +78,66 @@ class LocalStream:
             await asyncio.gather(feeder, return_exceptions=True)
         await self._operator.close()
 
-    def _keep(self, element: Record | Watermark) -> None:
-        assert isinstance(element, Record), "no watermark was put in"
-        self._kept.append(element.value)
-        self._changed.set()
-
     async def _feed(self, stream: Stream[Any]) -> None:
-        process = self._operator.process
         if isinstance(stream, AsyncIterable):
             async for value in stream:
-                await process(value)
-                await self._wait_for_taker()
+                await self._feed_one(value)
         elif isinstance(stream, Collection):
-            for value in stream:
-                await process(value)
-                await self._wait_for_taker()
+            await self._feed_all(iter(stream))
         else:
             ahead = (self._kept_max + 1) // 2
             self._kept_max += 1 - ahead  # elements read ahead are not counted twice
-            async with aclosing(read_ahead(stream, ahead)) as values:
-                async for value in values:
-                    await process(value)
-                    await self._wait_for_taker()
+            async with aclosing(read_ahead(stream, ahead)) as runs:
+                async for run in runs:
+                    await self._feed_all(iter(run))
+        if self._watermarks is not None:
+            await self._operator.process_watermark(LAST_WATERMARK)
         await self._operator.finish()
+
+    async def _feed_one(self, value: Any) -> None:
+        element = (value, None, None) if self._timestamps is None else self._timestamps.element(value)
+        if self._watermarks is not None and self._watermarks.is_ahead:
+            await self._operator.process_watermark(self._watermarks.take())
+        await self._operator.process(*element)
+        await self._wait_for_taker()
+
+    async def _feed_all(self, values: Iterator[Any]) -> None:
+        if self._watermarks is not None:
+            for value in values:  # a watermark may come between any two of them
+                await self._feed_one(value)
+            return
+        self._has_more = True
+        while self._has_more:
+            await self._operator.process_all(self._wanted(values))
+            await self._wait_for_taker()
+
+    def _wanted(self, values: Iterator[Any]) -> Iterator[Element]:
+        """Return elements as long as the consumer keeps up."""
+        kept, kept_max, timestamps = self._kept, self._kept_max, self._timestamps
+        for value in values:
+            yield (value, None, None) if timestamps is None else timestamps.element(value)
+            if len(kept) >= kept_max:
+                return
+        self._has_more = False
 
     async def _wait_for_taker(self) -> None:
         while len(self._kept) >= self._kept_max:
             self._taken.clear()
             await self._taken.wait()
+
+
+class _StreamOperator(AsyncWaitOperator):
+    """An operator whose consumer waits for its outputs."""
+
+    __slots__ = ()
+
+    async def next_change(self) -> None:
+        """Wait until something leaves, or until `wake`; never raises the operator's own failure."""
+        await self._waiters.next_wake()
+
+    def wake(self) -> None:
+        """Let the consumer look."""
+        self._waiters.wake()
 
 
 def _elements_of(stream: Any) -> Stream[Any]:

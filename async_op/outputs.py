@@ -11,8 +11,11 @@ from typing import Any
 from async_op.errors import InvalidFunctionResult
 
 # Compared by exact type: the hot path can afford only one check per output.
-_UNAWAITED = frozenset({CoroutineType, AsyncGeneratorType, asyncio.Future, asyncio.Task})
-_PLAIN = frozenset({list, tuple})
+UNAWAITED = frozenset({CoroutineType, AsyncGeneratorType, asyncio.Future, asyncio.Task})
+"""The types of outputs that the function should have awaited."""
+
+PLAIN = frozenset({list, tuple})
+"""The types of results that certainly hold outputs, of a tuple only if it has one item."""
 
 
 def checked(outputs: Any) -> Sequence[Any]:
@@ -28,7 +31,7 @@ def checked(outputs: Any) -> Sequence[Any]:
     if kind is not list and (kind is not tuple or len(outputs) > 1):
         outputs = _as_list(outputs)
     for output in outputs:
-        if type(output) in _UNAWAITED:
+        if type(output) in UNAWAITED:
             raise _not_awaited(output)
     return outputs  # type: ignore[no-any-return]
 
@@ -36,9 +39,9 @@ def checked(outputs: Any) -> Sequence[Any]:
 def are_plain(results: Sequence[Any]) -> bool:
     """Return whether `checked` would certainly return each result of a batch unchanged."""
     kinds = set(map(type, results))
-    if not kinds <= _PLAIN or (tuple in kinds and max(map(len, results)) > 1):
+    if not kinds <= PLAIN or (tuple in kinds and max(map(len, results)) > 1):
         return False
-    return _UNAWAITED.isdisjoint(map(type, chain.from_iterable(results)))
+    return UNAWAITED.isdisjoint(map(type, chain.from_iterable(results)))
 
 
 def one_for_each(results: Any) -> Sequence[Any]:

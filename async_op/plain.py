@@ -9,10 +9,10 @@ from types import GeneratorType
 from typing import Any, Concatenate, Generic, Literal, TypeAlias, TypeVar, get_args, overload
 
 from async_op.context import InvocationContext
-from async_op.function_check import check_function, check_states, check_takes
+from async_op.function_check import check_function, check_operator_states, check_states, check_takes
 from async_op.functions import AsyncFunction, BlockingFunction, Function
 from keygroups.arguments import check_choice, is_asynchronous, run_by
-from keygroups.descriptors import StateDescriptor
+from keygroups.descriptors import OperatorStateDescriptor, StateDescriptor
 from keygroups.errors import ConfigError
 
 On = Literal["auto", "loop", "thread"]
@@ -30,10 +30,16 @@ _Out = TypeVar("_Out")
 class Plain(Generic[_In, _Out]):
     """A plain function with its settings; calling it calls the plain function."""
 
-    def __init__(self, call: PlainFunction, states: tuple[StateDescriptor, ...] = ()) -> None:
+    def __init__(
+        self,
+        call: PlainFunction,
+        states: tuple[StateDescriptor, ...] = (),
+        operator_states: tuple[OperatorStateDescriptor, ...] = (),
+    ) -> None:
         functools.update_wrapper(self, call, updated=())
         self.__name__: str = _name_of(call)
         self.states = states
+        self.operator_states = operator_states
         self._call: Callable[..., Any] = call
         self._takes_ctx = _takes_ctx(call)
 
@@ -77,6 +83,8 @@ class ThreadOutputs(Plain[_In, _Out], BlockingFunction[_In, _Out]):
         return _outputs_of(self._begin(value, ctx))
 
 
+_Synchronous: TypeAlias = ThreadOutputs[_In, _Out] | LoopOutputs[_In, _Out]
+
 _PlainKind: TypeAlias = (
     CoroutineOutput[Any, Any] | AsyncGeneratorOutputs[Any, Any] | LoopOutputs[Any, Any] | ThreadOutputs[Any, Any]
 )
@@ -85,23 +93,33 @@ _PlainKind: TypeAlias = (
 class _Decorator:
     """Adapts plain functions with the settings that were passed to `function`."""
 
-    def __init__(self, states: tuple[StateDescriptor, ...], max_threads: int | None, on: On) -> None:
+    def __init__(
+        self,
+        states: tuple[StateDescriptor, ...],
+        operator_states: tuple[OperatorStateDescriptor, ...],
+        max_threads: int | None,
+        on: On,
+    ) -> None:
         self._states = states
+        self._operator_states = operator_states
         self._max_threads = max_threads
         self._on = on
 
+    # The last overload would take every function; the first one that fits counts.
     @overload
-    def __call__(self, call: Callable[Concatenate[_In, ...], AsyncIterator[_Out]]) -> AsyncFunction[_In, _Out]: ...
+    def __call__(  # type: ignore[overload-overlap]
+        self, call: Callable[Concatenate[_In, ...], AsyncIterator[_Out]]
+    ) -> AsyncGeneratorOutputs[_In, _Out]: ...
     @overload
-    def __call__(
+    def __call__(  # type: ignore[overload-overlap]
         self, call: Callable[Concatenate[_In, ...], Coroutine[Any, Any, _Out]]
-    ) -> AsyncFunction[_In, _Out]: ...
+    ) -> CoroutineOutput[_In, _Out]: ...
     @overload
-    def __call__(self, call: Callable[Concatenate[_In, ...], Iterator[_Out]]) -> Function[_In, _Out]: ...
+    def __call__(self, call: Callable[Concatenate[_In, ...], Iterator[_Out]]) -> _Synchronous[_In, _Out]: ...
     @overload
-    def __call__(self, call: Callable[Concatenate[_In, ...], _Out]) -> Function[_In, _Out]: ...
+    def __call__(self, call: Callable[Concatenate[_In, ...], _Out]) -> _Synchronous[_In, _Out]: ...
     def __call__(self, call: PlainFunction) -> Function[Any, Any]:
-        return _plain(call, self._states, self._max_threads, self._on)
+        return _plain(call, self._states, self._operator_states, self._max_threads, self._on)
 
 
 def function(
@@ -109,10 +127,11 @@ def function(
     /,
     *,
     states: tuple[StateDescriptor, ...] = (),
+    operator_states: tuple[OperatorStateDescriptor, ...] = (),
     max_threads: int | None = None,
     on: On = "auto",
 ) -> _Decorator:
-    """Give a plain function keyed state, or choose where it runs. If you need neither, pass the function undecorated.
+    """Give a plain function state, or choose where it runs. If you need neither, pass the function undecorated.
 
     The return value is the one output, even if it is a list, a tuple or None. Yielded values are the outputs; they
     leave together when the generator ends. A second parameter named `ctx` gets the `InvocationContext`.
@@ -121,6 +140,8 @@ def function(
     ----------
     states : tuple of descriptors
         The keyed states that the function uses, through `ctx.state`.
+    operator_states : tuple of descriptors
+        The states without a key that the function uses, through `ctx.operator_state`.
     max_threads : int, optional
         The most calls that run at once, for a function that runs on threads; 32 by default.
     on : {"auto", "loop", "thread"}
@@ -152,8 +173,9 @@ def function(
     if misplaced is not None:
         raise ConfigError("function", misplaced, "write `@function()`, with parentheses, or pass the function as it is")
     check_states(states)
+    check_operator_states(operator_states, states)
     check_choice("on", on, get_args(On))
-    return _Decorator(states, max_threads, on)
+    return _Decorator(states, operator_states, max_threads, on)
 
 
 def as_function(given: AnyFunction) -> Function[Any, Any]:
@@ -165,7 +187,7 @@ def as_function(given: AnyFunction) -> Function[Any, Any]:
         It is not a function, or it is invalid.
     """
     if not isinstance(given, Function):
-        given = _plain(given, (), None, "auto")
+        given = _plain(given, (), (), None, "auto")
     check_function(given)
     return given
 
@@ -176,13 +198,17 @@ def name_of(function: Function[Any, Any]) -> str:
 
 
 def _plain(
-    call: PlainFunction, states: tuple[StateDescriptor, ...], max_threads: int | None, on: On
+    call: PlainFunction,
+    states: tuple[StateDescriptor, ...],
+    operator_states: tuple[OperatorStateDescriptor, ...],
+    max_threads: int | None,
+    on: On,
 ) -> Function[Any, Any]:
     _check_call(call)
     kind = _kind_of(call, on)
     if max_threads is not None and kind is not ThreadOutputs:
         raise ConfigError("max_threads", max_threads, "the event loop has one thread: leave it out")
-    made = kind(call, states)
+    made = kind(call, states, operator_states)
     if isinstance(made, ThreadOutputs) and max_threads is not None:
         made.max_threads = max_threads
     check_function(made)

@@ -11,6 +11,7 @@ from async_op.durations import check_delay
 from async_op.errors import RetryAfter
 from keygroups.arguments import Duration, check_callable, check_integer, check_number
 from keygroups.errors import ConfigError
+from keygroups.representation import representation
 
 RetryOn: TypeAlias = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 RetryIfResult: TypeAlias = Callable[[Sequence[Any]], bool]
@@ -56,6 +57,10 @@ class RetryPolicy(ABC):
             check_callable("retry_if_result", retry_if_result, reason="it decides from the outputs whether to retry")
         self._retry_on = retry_on
         self._retry_if_result = retry_if_result
+
+    def __repr__(self) -> str:
+        named = {name.removeprefix("_"): value for name, value in vars(self).items()}
+        return representation(self, {name: value for name, value in named.items() if value is not None})
 
     @abstractmethod
     def delay_after(self, attempt: int) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 from async_op.clock import Clock
 from keygroups.events import Event, is_anybody_listening, publish
+from keygroups.representation import counts_repr, html_facts, set_fields
 
 _BUCKETS = 40
 _SMALLEST_SECONDS = 1e-6
@@ -73,6 +74,8 @@ class Latency:
 
     buckets: tuple[tuple[float, int], ...] = ()
     seconds: float = 0.0
+
+    __repr__ = counts_repr
 
     def quantile(self, fraction: float) -> float | None:
         """Return the duration in seconds that this fraction of calls did not exceed, or None if there were no calls.
@@ -177,6 +180,8 @@ class ResilienceStatistics:
     circuit_refused: int = 0
     wait_seconds: float = 0.0
 
+    __repr__ = counts_repr
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorStatistics:
@@ -188,6 +193,8 @@ class OperatorStatistics:
         Elements accepted but not yet emitted, watermarks included: the sum of the next three.
     pending, completed, watermarks : int
         Elements whose call has not returned, elements whose call has returned, and watermarks.
+    awaited_outputs : int
+        Outputs that have been emitted to an async `output` that is not done with them.
     accepted : int
         Records accepted by `process`.
     timers_fired : int
@@ -204,8 +211,13 @@ class OperatorStatistics:
         Elements that failed for good and were skipped, and those that became dead letters.
     idle_seconds, back_pressured_seconds, busy_seconds : float
         Time with nothing in flight; with `process` waiting for room; and the rest.
+    mails, mailbox_length : int
+        What other threads have had the event loop do: results of functions on threads, their use of state, and calls
+        that were submitted to `executor`. How many have run, and how many wait.
     latency : Latency
         The durations of a sample of the calls, without the time that they waited for limits.
+    mailbox_latency : Latency
+        How long a sample of the mails has waited for the event loop: the first mail of each of its turns.
     resilience : ResilienceStatistics or None
         What the limits did; None without limits.
     """
@@ -214,6 +226,7 @@ class OperatorStatistics:
     pending: int
     completed: int
     watermarks: int
+    awaited_outputs: int
     accepted: int
     timers_fired: int
     calls: int
@@ -228,5 +241,13 @@ class OperatorStatistics:
     idle_seconds: float
     back_pressured_seconds: float
     busy_seconds: float
+    mails: int = 0
+    mailbox_length: int = 0
     latency: Latency = field(default_factory=Latency)
+    mailbox_latency: Latency = field(default_factory=Latency)
     resilience: ResilienceStatistics | None = None
+
+    __repr__ = counts_repr
+
+    def _repr_html_(self) -> str:
+        return html_facts("statistics of an operator", set_fields(self))

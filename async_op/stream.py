@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeAlias, TypeVar, overload
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
 from async_op.apply import apply
 from async_op.arrow_stream import ArrowStream
@@ -13,19 +13,23 @@ from async_op.functions import Function
 from async_op.key_columns import KeyBy
 from async_op.local_stream import Stream
 from async_op.options import StateBackend
-from async_op.plain import AnyFunction, PlainFunction
+from async_op.plain import AnyFunction
 from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
+from async_op.stream_options import CoroutineFunction, DataFrameOptions, LocalOptions, ReturnedOutput, YieldedOutputs
+from async_op.threads.wait_strategies import WaitStrategiesOption
+from async_op.timestamps import TimestampsBy
 from keygroups.arguments import Duration
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+    from typing_extensions import Unpack
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
-_CoroutineFunction: TypeAlias = Callable[Concatenate[_In, ...], Coroutine[Any, Any, _Out]]
+LocalInput: TypeAlias = Stream[_In] | ArrowStream
 
 
 class AsyncDataStream:
@@ -46,8 +50,8 @@ class AsyncDataStream:
       Python objects. A function with `arrow = True` holds `capacity` rows as Arrow data and no objects. Lower these
       settings for wide rows.
     - `spark.executor.memoryOverhead` or `spark.executor.pyspark.memory` provides the memory of Python workers.
-    - `spark.python.worker.reuse` (true) keeps workers between tasks, together with module globals such as a client that
-      is created on first use; an idle worker ends after a minute.
+    - `spark.python.worker.reuse` (true) keeps workers and their module globals between tasks; an idle worker ends after
+      a minute. The event loop ends with the partition, and so does a client of asyncio, also one from `shared`.
     - `spark.sql.execution.pyspark.udf.idleTimeoutSeconds` may be shorter than a call: a waiting partition signals every
       0.1 s that it is alive, even during the function's `open`.
 
@@ -64,54 +68,27 @@ class AsyncDataStream:
 
     @overload
     @staticmethod
-    def ordered_wait(
-        stream: DataFrame,
-        function: AnyFunction,
-        *,
-        output_schema: StructType | str,
-        timeout: Duration | None = None,
-        capacity: int = 100,
-        retry: RetryPolicy | None = None,
-        key_by: str | list[str] | None = None,
-        on_error: OnError = "fail",
-        dead_letters: Literal["column"] | None = None,
-        resilience: Resilience | None = None,
-    ) -> DataFrame: ...
-
+    def ordered_wait(stream: DataFrame, function: AnyFunction, **options: Unpack[DataFrameOptions]) -> DataFrame: ...
     @overload
     @staticmethod
     def ordered_wait(
-        stream: Stream[_In] | ArrowStream,
-        function: Function[_In, _Out] | _CoroutineFunction[_In, _Out],
-        *,
-        timeout: Duration | None = None,
-        capacity: int = 100,
-        retry: RetryPolicy | None = None,
-        key_by: KeyBy | None = None,
-        on_error: OnError = "fail",
-        dead_letters: Callable[[DeadLetter], object] | None = None,
-        resilience: Resilience | None = None,
-        state_backend: StateBackend = "memory",
-        clock: Clock | None = None,
+        stream: LocalInput[_In], function: Function[_In, _Out], **options: Unpack[LocalOptions]
     ) -> AsyncIterator[_Out]: ...
-
     @overload
     @staticmethod
     def ordered_wait(
-        stream: Stream[Any] | ArrowStream,
-        function: PlainFunction,
-        *,
-        timeout: Duration | None = None,
-        capacity: int = 100,
-        retry: RetryPolicy | None = None,
-        key_by: KeyBy | None = None,
-        on_error: OnError = "fail",
-        dead_letters: Callable[[DeadLetter], object] | None = None,
-        resilience: Resilience | None = None,
-        state_backend: StateBackend = "memory",
-        clock: Clock | None = None,
-    ) -> AsyncIterator[Any]: ...
-
+        stream: LocalInput[_In], function: CoroutineFunction[_In, _Out], **options: Unpack[LocalOptions]
+    ) -> AsyncIterator[_Out]: ...
+    @overload
+    @staticmethod
+    def ordered_wait(
+        stream: LocalInput[_In], function: YieldedOutputs[_In, _Out], **options: Unpack[LocalOptions]
+    ) -> AsyncIterator[_Out]: ...
+    @overload
+    @staticmethod
+    def ordered_wait(
+        stream: LocalInput[_In], function: ReturnedOutput[_In, _Out], **options: Unpack[LocalOptions]
+    ) -> AsyncIterator[_Out]: ...
     @staticmethod
     def ordered_wait(
         stream: Any,
@@ -126,6 +103,9 @@ class AsyncDataStream:
         dead_letters: Callable[[DeadLetter], object] | Literal["column"] | None = None,
         resilience: Resilience | None = None,
         state_backend: StateBackend = "memory",
+        wait_strategies: WaitStrategiesOption | None = None,
+        timestamps: TimestampsBy | None = None,
+        watermark_delay: Duration | None = None,
         clock: Clock | None = None,
     ) -> Any:
         """Apply a function and emit outputs in input order (on Spark: within a partition).
@@ -160,6 +140,19 @@ class AsyncDataStream:
             the number of tasks that run at once.
         state_backend : {"memory"} or DiskStateBackend
             Where keyed state lives, as for `AsyncWaitOperator`; only for a stream in this process.
+        wait_strategies : WaitStrategies or dict, optional
+            How the threads of Spark's tasks wait for each other, only for a DataFrame; a dict has settings with Storm's
+            names. By default they park.
+        timestamps : callable or column name, optional
+            How to get the timestamp of an element: milliseconds since the epoch, a datetime, or None. Then `ctx` has
+            it, and event time passes: before each element that is later than all others, a watermark goes in. No
+            output passes a watermark, and timers of event time fire before it leaves. The calls for later elements
+            may begin before that; with `capacity=1` they do not. At the end of the stream all timers of event time
+            fire, so one that always registers the next one never ends. Late elements are called for like all others.
+            Only for a stream in this process: `AsyncPipeline` has `event_time`.
+        watermark_delay : float or timedelta, optional
+            By how many seconds an element may come after a later one; by default elements come in order. The watermark
+            stays as far behind.
         clock : Clock, optional
             For tests, and only for a stream in this process; the event loop's clock by default.
         output_schema : StructType or DDL string
@@ -188,59 +181,35 @@ class AsyncDataStream:
             dead_letters=dead_letters,
             resilience=resilience,
             state_backend=state_backend,
+            wait_strategies=wait_strategies,
+            timestamps=timestamps,
+            watermark_delay=watermark_delay,
             clock=clock,
         )
 
     @overload
     @staticmethod
-    def unordered_wait(
-        stream: DataFrame,
-        function: AnyFunction,
-        *,
-        output_schema: StructType | str,
-        timeout: Duration | None = None,
-        capacity: int = 100,
-        retry: RetryPolicy | None = None,
-        key_by: str | list[str] | None = None,
-        on_error: OnError = "fail",
-        dead_letters: Literal["column"] | None = None,
-        resilience: Resilience | None = None,
-    ) -> DataFrame: ...
-
+    def unordered_wait(stream: DataFrame, function: AnyFunction, **options: Unpack[DataFrameOptions]) -> DataFrame: ...
     @overload
     @staticmethod
     def unordered_wait(
-        stream: Stream[_In] | ArrowStream,
-        function: Function[_In, _Out] | _CoroutineFunction[_In, _Out],
-        *,
-        timeout: Duration | None = None,
-        capacity: int = 100,
-        retry: RetryPolicy | None = None,
-        key_by: KeyBy | None = None,
-        on_error: OnError = "fail",
-        dead_letters: Callable[[DeadLetter], object] | None = None,
-        resilience: Resilience | None = None,
-        state_backend: StateBackend = "memory",
-        clock: Clock | None = None,
+        stream: LocalInput[_In], function: Function[_In, _Out], **options: Unpack[LocalOptions]
     ) -> AsyncIterator[_Out]: ...
-
     @overload
     @staticmethod
     def unordered_wait(
-        stream: Stream[Any] | ArrowStream,
-        function: PlainFunction,
-        *,
-        timeout: Duration | None = None,
-        capacity: int = 100,
-        retry: RetryPolicy | None = None,
-        key_by: KeyBy | None = None,
-        on_error: OnError = "fail",
-        dead_letters: Callable[[DeadLetter], object] | None = None,
-        resilience: Resilience | None = None,
-        state_backend: StateBackend = "memory",
-        clock: Clock | None = None,
-    ) -> AsyncIterator[Any]: ...
-
+        stream: LocalInput[_In], function: CoroutineFunction[_In, _Out], **options: Unpack[LocalOptions]
+    ) -> AsyncIterator[_Out]: ...
+    @overload
+    @staticmethod
+    def unordered_wait(
+        stream: LocalInput[_In], function: YieldedOutputs[_In, _Out], **options: Unpack[LocalOptions]
+    ) -> AsyncIterator[_Out]: ...
+    @overload
+    @staticmethod
+    def unordered_wait(
+        stream: LocalInput[_In], function: ReturnedOutput[_In, _Out], **options: Unpack[LocalOptions]
+    ) -> AsyncIterator[_Out]: ...
     @staticmethod
     def unordered_wait(
         stream: Any,
@@ -255,6 +224,9 @@ class AsyncDataStream:
         dead_letters: Callable[[DeadLetter], object] | Literal["column"] | None = None,
         resilience: Resilience | None = None,
         state_backend: StateBackend = "memory",
+        wait_strategies: WaitStrategiesOption | None = None,
+        timestamps: TimestampsBy | None = None,
+        watermark_delay: Duration | None = None,
         clock: Clock | None = None,
     ) -> Any:
         """Apply a function and emit outputs as their calls return. The parameters are those of `ordered_wait`."""
@@ -271,59 +243,37 @@ class AsyncDataStream:
             dead_letters=dead_letters,
             resilience=resilience,
             state_backend=state_backend,
+            wait_strategies=wait_strategies,
+            timestamps=timestamps,
+            watermark_delay=watermark_delay,
             clock=clock,
         )
 
     @overload
     @staticmethod
     def key_ordered_wait(
-        stream: DataFrame,
-        function: AnyFunction,
-        *,
-        output_schema: StructType | str,
-        timeout: Duration | None = None,
-        capacity: int = 100,
-        retry: RetryPolicy | None = None,
-        key_by: str | list[str] | None = None,
-        on_error: OnError = "fail",
-        dead_letters: Literal["column"] | None = None,
-        resilience: Resilience | None = None,
+        stream: DataFrame, function: AnyFunction, **options: Unpack[DataFrameOptions]
     ) -> DataFrame: ...
-
     @overload
     @staticmethod
     def key_ordered_wait(
-        stream: Stream[_In] | ArrowStream,
-        function: Function[_In, _Out] | _CoroutineFunction[_In, _Out],
-        *,
-        timeout: Duration | None = None,
-        capacity: int = 100,
-        retry: RetryPolicy | None = None,
-        key_by: KeyBy | None = None,
-        on_error: OnError = "fail",
-        dead_letters: Callable[[DeadLetter], object] | None = None,
-        resilience: Resilience | None = None,
-        state_backend: StateBackend = "memory",
-        clock: Clock | None = None,
+        stream: LocalInput[_In], function: Function[_In, _Out], **options: Unpack[LocalOptions]
     ) -> AsyncIterator[_Out]: ...
-
     @overload
     @staticmethod
     def key_ordered_wait(
-        stream: Stream[Any] | ArrowStream,
-        function: PlainFunction,
-        *,
-        timeout: Duration | None = None,
-        capacity: int = 100,
-        retry: RetryPolicy | None = None,
-        key_by: KeyBy | None = None,
-        on_error: OnError = "fail",
-        dead_letters: Callable[[DeadLetter], object] | None = None,
-        resilience: Resilience | None = None,
-        state_backend: StateBackend = "memory",
-        clock: Clock | None = None,
-    ) -> AsyncIterator[Any]: ...
-
+        stream: LocalInput[_In], function: CoroutineFunction[_In, _Out], **options: Unpack[LocalOptions]
+    ) -> AsyncIterator[_Out]: ...
+    @overload
+    @staticmethod
+    def key_ordered_wait(
+        stream: LocalInput[_In], function: YieldedOutputs[_In, _Out], **options: Unpack[LocalOptions]
+    ) -> AsyncIterator[_Out]: ...
+    @overload
+    @staticmethod
+    def key_ordered_wait(
+        stream: LocalInput[_In], function: ReturnedOutput[_In, _Out], **options: Unpack[LocalOptions]
+    ) -> AsyncIterator[_Out]: ...
     @staticmethod
     def key_ordered_wait(
         stream: Any,
@@ -338,6 +288,9 @@ class AsyncDataStream:
         dead_letters: Callable[[DeadLetter], object] | Literal["column"] | None = None,
         resilience: Resilience | None = None,
         state_backend: StateBackend = "memory",
+        wait_strategies: WaitStrategiesOption | None = None,
+        timestamps: TimestampsBy | None = None,
+        watermark_delay: Duration | None = None,
         clock: Clock | None = None,
     ) -> Any:
         """Apply a function and keep input order within each key. The parameters are those of `ordered_wait`."""
@@ -354,5 +307,8 @@ class AsyncDataStream:
             dead_letters=dead_letters,
             resilience=resilience,
             state_backend=state_backend,
+            wait_strategies=wait_strategies,
+            timestamps=timestamps,
+            watermark_delay=watermark_delay,
             clock=clock,
         )

@@ -18,7 +18,7 @@ from async_op.functions import (
     ResultFuture,
 )
 from async_op.outputs import checked
-from async_op.threads.mailbox import Mail, Mailbox
+from async_op.threads.loop_mailbox import LoopMailbox
 from keygroups.state.timers import Timer
 
 
@@ -35,18 +35,18 @@ class Calls(Protocol):
         ...
 
     async def close(self) -> None:
-        """Ignore results from now on, and wait until no call is under way."""
+        """Wait until no call is under way, after the mailbox was closed."""
         ...
 
 
-def calls_of(function: Function) -> Calls:
-    """Return the adapter for a function of any kind."""
+def calls_of(function: Function, mailbox: LoopMailbox) -> Calls:
+    """Return the adapter for a function of any kind; results that other threads have arrive in the mailbox."""
     if isinstance(function, AsyncFunction):
         return CoroutineCalls(function)
     if isinstance(function, BlockingFunction):
-        return BlockingCalls(function)
+        return BlockingCalls(function, mailbox)
     assert isinstance(function, CallbackFunction), "as_function admits no other kind"
-    return CallbackCalls(function)
+    return CallbackCalls(function, mailbox)
 
 
 class CoroutineCalls:
@@ -63,25 +63,24 @@ class CoroutineCalls:
 
 
 class _ForeignCalls:
-    """Calls whose results arrive from other threads as mail; one wake-up of the loop handles all mail at hand."""
+    """Calls whose results arrive from other threads as mail."""
 
-    def __init__(self) -> None:
+    def __init__(self, mailbox: LoopMailbox) -> None:
         self._loop = asyncio.get_running_loop()
-        self._mailbox = Mailbox(lambda: self._loop.call_soon_threadsafe(self._read_mail))
+        self._mailbox = mailbox
 
     def stop(self) -> None:
         """Do nothing: a call begins where it is made."""
 
     async def close(self) -> None:
-        """Ignore results from now on."""
-        self._mailbox.close()
+        """Do nothing: the mailbox is closed, and so results are ignored."""
 
     def _handed_over(self, ctx: InvocationContext) -> HandedOverContext:
         return HandedOverContext(ctx, self._mailbox)
 
     def _deliver(self, future: asyncio.Future[Iterable[Any]], result: Any) -> None:
         try:
-            self._mailbox.put(Mail(lambda: self._settle(future, result), description="result"))
+            self._mailbox.put(lambda: self._settle(future, result))
         except MailboxClosed:
             return  # the operator was closed during the call
 
@@ -97,17 +96,12 @@ class _ForeignCalls:
         else:
             future.set_result(result)
 
-    def _read_mail(self) -> None:
-        if self._mailbox.has_mail() and self._mailbox.create_batch():
-            while (mail := self._mailbox.try_take_from_batch()) is not None:
-                mail.run()
-
 
 class BlockingCalls(_ForeignCalls):
     """Calls of a `BlockingFunction`, on a bounded thread pool."""
 
-    def __init__(self, function: BlockingFunction) -> None:
-        super().__init__()
+    def __init__(self, function: BlockingFunction, mailbox: LoopMailbox) -> None:
+        super().__init__(mailbox)
         self._function = function
         self._pool = ThreadPoolExecutor(function.max_threads, thread_name_prefix="keygroups call")
         self._running = set[asyncio.Future[Iterable[Any]]]()
@@ -134,8 +128,7 @@ class BlockingCalls(_ForeignCalls):
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def close(self) -> None:
-        """Ignore results from now on; a running call continues until it returns, because a thread cannot be stopped."""
-        await super().close()
+        """Wait for no running call, because a thread cannot be stopped: its result is ignored."""
         self._pool.shutdown(wait=not self._running, cancel_futures=True)
 
     def _settle(self, future: asyncio.Future[Iterable[Any]], result: Any) -> None:
@@ -154,8 +147,8 @@ class BlockingCalls(_ForeignCalls):
 class CallbackCalls(_ForeignCalls):
     """Calls of a `CallbackFunction`, each with a `ResultFuture`."""
 
-    def __init__(self, function: CallbackFunction) -> None:
-        super().__init__()
+    def __init__(self, function: CallbackFunction, mailbox: LoopMailbox) -> None:
+        super().__init__(mailbox)
         self._function = function
 
     async def invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:

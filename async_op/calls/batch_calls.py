@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any, Protocol, overload
 
 from async_op.calls.batch_call import BatchCall, count_elements
-from async_op.calls.cancellation import cancel_all
 from async_op.calls.workers import Outcomes
+from async_op.cancellation import cancel_all
 from async_op.context import InvocationContext, Scope
 from async_op.errors import IncompleteBatch
 from async_op.functions import AsyncBatchFunction
@@ -115,6 +115,11 @@ class BatchCalls:
         """Begin no more calls."""
         self._stopped = True
         self._full.clear()
+
+    def cancel(self) -> None:
+        """Cancel all calls at once; `close` waits until they have ended."""
+        for task in self._running:
+            task.cancel()
 
     async def close(self) -> None:
         """Cancel all calls and wait until they have ended."""

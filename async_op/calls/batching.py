@@ -145,6 +145,10 @@ class Batching:
         """How many elements have been passed to the function."""
         return self._calls.calls
 
+    def cancel(self) -> None:
+        """Cancel all calls at once; `close` waits until they have ended."""
+        self._calls.cancel()
+
     async def close(self) -> None:
         """Cancel all calls and wait until they have ended."""
         await self._calls.close()

@@ -10,14 +10,15 @@ from typing import Any
 
 from async_op.context import InvocationContext
 from async_op.errors import MailboxClosed
-from async_op.threads.mailbox import Mail, Mailbox
+from async_op.threads.loop_mailbox import LoopMailbox
 from async_op.timers.key_timers import KeyTimers
-from keygroups.descriptors import StateDescriptor
-from keygroups.state import ListHandle, MapHandle, StateAccessOutsideInvocation
+from keygroups.descriptors import OperatorStateDescriptor, StateDescriptor
+from keygroups.state import ListHandle, MapHandle, OperatorListHandle, StateAccessOutsideInvocation
 
 _TAKE_MANY: dict[type, frozenset[str]] = {
     ListHandle: frozenset({"add_all", "update"}),
     MapHandle: frozenset({"put_all"}),
+    OperatorListHandle: frozenset({"update"}),
 }
 """Methods whose argument may be an iterator. It may block, so it is consumed on the caller's thread."""
 
@@ -32,13 +33,13 @@ class HandedOverContext(InvocationContext):
     ----------
     invocation : InvocationContext
         The operator's own context of the invocation.
-    mailbox : Mailbox
+    mailbox : LoopMailbox
         The operator's thread reads it; the same thread creates this object.
     """
 
     __slots__ = ("_asked", "_has_ended", "_invocation", "_mailbox", "_owner")
 
-    def __init__(self, invocation: InvocationContext, mailbox: Mailbox) -> None:
+    def __init__(self, invocation: InvocationContext, mailbox: LoopMailbox) -> None:
         self.entry, self.scope, self.transaction = invocation.entry, invocation.scope, None
         self._invocation = invocation
         self._mailbox = mailbox
@@ -62,6 +63,12 @@ class HandedOverContext(InvocationContext):
         """Return the handle of a declared state for the element's key; raises as `InvocationContext.state` does."""
         return _Lent(self.run(self._invocation.state, descriptor), self.run)
 
+    def operator_state(self, descriptor: OperatorStateDescriptor) -> Any:
+        """Return the handle of a declared state without a key; raises as `InvocationContext.operator_state` does."""
+        handle = self._invocation.operator_state(descriptor)
+        # A map no longer changes, so every thread may read it.
+        return _Lent(handle, self.run) if isinstance(handle, OperatorListHandle) else handle
+
     def run(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """Run `work` on the operator's thread, and return its result or raise its error.
 
@@ -78,7 +85,7 @@ class HandedOverContext(InvocationContext):
         self._asked.add(answer)
         try:
             self._check_open()
-            self._mailbox.put(Mail(partial(_answer, answer, work, arguments), description="state"))
+            self._mailbox.put(partial(_answer, answer, work, arguments))
         except MailboxClosed:
             raise StateAccessOutsideInvocation(self.key) from None
         else:

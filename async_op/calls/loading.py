@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from async_op.in_flight.entries import Entry
+from async_op.threads.own_thread import on_own_thread
 from keygroups.state import StateTable
 
 
@@ -95,6 +96,6 @@ class Loading:
         for table in self._tables:
             group = table.unloaded().get(key_group)
             if group is not None:
-                table.install(key_group, await asyncio.to_thread(group.load))
+                table.install(key_group, await on_own_thread(group.load))
         for entry in self._held.pop(key_group, ()):
             self._ready(entry)

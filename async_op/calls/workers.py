@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from async_op.calls.cancellation import cancel_all
+from async_op.cancellation import cancel_all
 from async_op.context import InvocationContext, Invoke, Scope
 from async_op.in_flight.entries import Entry
-from async_op.outputs import checked
+from async_op.outputs import PLAIN, UNAWAITED, checked
 from async_op.statistics import LatencyHistogram
 
 _WAKE_AT_ONCE = 2
@@ -151,6 +151,11 @@ class Workers:
         if self._feed is not None:
             self._feed.stop()
 
+    def cancel(self) -> None:
+        """Cancel all calls at once; `close` waits until they have ended."""
+        for task in self._running:
+            task.cancel()
+
     async def close(self) -> None:
         """Cancel all calls and wait until they have ended."""
         self._idle.clear()
@@ -169,6 +174,13 @@ class Workers:
         """Wake workers for `count` entries: two at first, which wake others in turn."""
         for _ in range(min(_WAKE_AT_ONCE, count - self._waking)):
             self._wake_one()
+
+    def feed_on(self) -> None:
+        """Take elements for which there is room although no call has returned."""
+        if self._feed is not None:
+            entry = self._feed.take()
+            if entry is not None:
+                self.add((entry,))
 
     def _wake_one(self) -> None:
         if self._idle:
@@ -253,7 +265,7 @@ class Worker:
     async def _work(self, pool: Workers) -> None:
         """Make calls until there are too many workers. Only the result of an entry's current invocation counts."""
         todo, scope, invoke, completed = pool.todo, pool.scope, pool.invoke, pool.completed
-        outputs: Iterable[Any]
+        outputs: Any
         invocation: InvocationContext | None
         pool.woken()
         try:
@@ -275,7 +287,9 @@ class Worker:
                         outputs = await invoke(entry.value, invocation)
                     else:
                         outputs = await pool.measure(self, entry, invocation)
-                    outputs = checked(outputs)
+                    # One output is the usual case; for it, a call of `checked` would cost as much as the check.
+                    if type(outputs) not in PLAIN or len(outputs) != 1 or type(outputs[0]) in UNAWAITED:
+                        outputs = checked(outputs)
                 except asyncio.CancelledError as error:
                     # Cancelled by the operator, or by something that the function awaited: that is a failure.
                     if entry.call is self and self.task.cancelling():

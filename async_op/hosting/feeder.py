@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from async_op.hosting import messages as say
 from async_op.hosting.errors import FeederFenced
+from async_op.threads.wait_strategies import WaitSituation
 
 WINDOW = 4
 """How many batches a feeder sends before it waits for a reply."""
@@ -33,8 +34,8 @@ class Channel(Protocol):
         """
         ...
 
-    def receive(self) -> say.Reply | None:
-        """Return the next reply, or None after a short wait.
+    def receive(self, situation: WaitSituation = WaitSituation.CONSUME) -> say.Reply | None:
+        """Return the next reply, or None after a short wait; `situation` is why the thread waits.
 
         Raises
         ------
@@ -83,7 +84,7 @@ class Feeder:
     def feed(self, batches: Iterable[Any]) -> Waiting[None]:
         """Feed batches of rows, at most `WINDOW` of them unanswered at once, and wait for all replies."""
         for rows in batches:
-            yield from self._wait_until_open_at_most(WINDOW - 1)
+            yield from self._wait_until_open_at_most(WINDOW - 1, WaitSituation.BACK_PRESSURE)
             self._send(say.Feed(rows))
             yield
         yield from self._wait_until_open_at_most(0)
@@ -123,12 +124,14 @@ class Feeder:
         self._channel.send(message)
         self._open += 1
 
-    def _wait_until_open_at_most(self, count: int) -> Waiting[None]:
+    def _wait_until_open_at_most(self, count: int, situation: WaitSituation = WaitSituation.CONSUME) -> Waiting[None]:
         while self._open > count:
-            yield from self._next_reply(None)
+            yield from self._next_reply(None, situation)
 
-    def _next_reply(self, message: say.Message | None) -> Waiting[say.Reply]:
-        while (reply := self._channel.receive()) is None:
+    def _next_reply(
+        self, message: say.Message | None, situation: WaitSituation = WaitSituation.CONSUME
+    ) -> Waiting[say.Reply]:
+        while (reply := self._channel.receive(situation)) is None:
             yield
         self._open -= 1
         if isinstance(reply, say.Failed):

@@ -17,6 +17,7 @@ from async_op.clock import Clock, LoopClock
 from async_op.elements import Element, Watermark
 from async_op.errors import OperatorClosed, as_exception
 from async_op.hosting import messages as say
+from async_op.hosting.announcements import Announcements
 from async_op.hosting.blueprint import Blueprint, CutPart
 from async_op.hosting.counters import counted, since
 from async_op.hosting.gate import Gate
@@ -118,6 +119,7 @@ class Host:
         self._gate = Gate(residence.generation, residence.manifest_id)
         self._outbox = Outbox(blueprint.pack)
         self._operator = blueprint.operator(residence.subtask_index, self._leave)
+        self._announcements = Announcements(self._operator.snapshot_complete, self._fail)
         self._line: Line | None = None
         self._session: _Session | None = None
         self.is_between_epochs = True
@@ -146,6 +148,7 @@ class Host:
         self._lease.end()
         self.ended.set()
         self._stop()
+        await self._announcements.finish()
         try:
             await self._operator.close()
         except Exception:  # noqa: BLE001 - told in the log
@@ -228,6 +231,7 @@ class Host:
         # H8: raises a failure between epochs; a fresh host would hide it.
         self._usable_line()
         self._gate.soil()
+        self._announcements.committed(hello.manifest.cut_id)
         # The driver has just sent this task, so it is alive; it may have no other way to reach this machine.
         self._lease.renew()
         now = self._clock.time()
@@ -247,6 +251,7 @@ class Host:
     def _obey(self, message: say.Renew | say.Committed | say.Stop) -> say.Reply:
         if message.generation != self._gate.generation:
             return say.Refused("foreign")
+        self._announcements.committed(message.cut_id)
         match message:
             case say.Renew():
                 self._lease.renew()
@@ -309,6 +314,7 @@ class Host:
             handle = await self._blueprint.write(part, cut.target)
             if not cut.final:
                 self._gate.clean(part.cut_id)
+            self._announcements.wrote(part.cut_id, part.version)
         finally:
             self._leave_session()
         return say.Part(session.job, self._residence.subtask_index, cut.version, handle, metrics)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from async_op.calls.cancellation import cancel_all
+from async_op.cancellation import cancel_all
 from async_op.errors import as_exception
 
 _T = TypeVar("_T")
@@ -45,8 +45,11 @@ class LoopThread:
         TimeoutError
             The coroutine takes longer than `seconds`; it goes on.
         """
-        future: Future[_T] = asyncio.run_coroutine_threadsafe(_raising_exceptions(work), self.loop)
-        return future.result(seconds)
+        return self.begin(work).result(seconds)
+
+    def begin(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
+        """Begin to run a coroutine on the loop; whatever it raises, the future has an `Exception`."""
+        return asyncio.run_coroutine_threadsafe(_raising_exceptions(work), self.loop)
 
     def stop(self, seconds: float | None = None) -> None:
         """End all tasks on the loop, then the loop and the thread.

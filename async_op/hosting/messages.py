@@ -120,25 +120,36 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Renew the lease: the driver is alive."""
+    """Renew the lease: the driver is alive.
+
+    Attributes
+    ----------
+    generation : str
+        The generation of the host.
+    cut_id : str or None
+        The cut of the subtask that the newest manifest names; None if the function need not know.
+    """
 
     generation: str
+    cut_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Note that a version is committed; a host whose final cut belongs to it ends."""
+    """Note that a version is committed; a host whose final cut belongs to it ends. `cut_id` is that of `Renew`."""
 
     generation: str
     version: int
+    cut_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the host, unless a newer feeder has claimed it meanwhile."""
+    """End the host, unless a newer feeder has claimed it meanwhile. `cut_id` is that of `Renew`."""
 
     generation: str
     fence: Fence
+    cut_id: str | None = None
 
 
 Message: TypeAlias = Hello | Feed | FeedWatermark | Settle | Take | Cut | Poll | Statistics | Renew | Committed | Stop

@@ -29,9 +29,14 @@ class ResidentOperator(AsyncWaitOperator):
         return self._left_over
 
     async def open(self, restore: SubtaskRestore | None = None, *, preload: bool = True) -> None:
-        """Open the function and take over the restored elements that fit; the others are in `left_over`."""
+        """Open the function and take over the restored elements that fit; the others are in `left_over`.
+
+        The function also hears that the restored snapshot is complete: its host may have ended before it could know.
+        """
         self._left_over: list[Waiting] = []
         await super().open(restore, preload=preload)
+        if restore is not None:
+            await self.snapshot_complete(restore.manifest.version)
 
     async def room(self) -> None:
         """Wait until there is room for an element."""
@@ -43,6 +48,7 @@ class ResidentOperator(AsyncWaitOperator):
 
     def stop(self) -> None:
         """Begin no more calls, and let no output leave; calls under way go on until `close`."""
+        self._lifecycle.check_loop()
         self._fail(HostFailed("it makes no calls after its final cut"))
 
     def hold(self) -> None:
@@ -77,6 +83,11 @@ class ResidentOperator(AsyncWaitOperator):
         """The sequence number of the oldest element without a result; None if there is none."""
         first = next(iter(self._readable().in_flight.queue.pending()), None)
         return None if first is None else first.sequence
+
+    def next_timer(self, event_time: bool = False) -> int | None:
+        """Return when the next timer of one kind fires, in milliseconds since the epoch; None without timers."""
+        timers = self._readable().timers
+        return None if timers is None else timers.index_of(event_time).next
 
     async def snapshot(self, waiting: Iterable[Waiting] = ()) -> SubtaskSnapshot:
         """Return the state and the elements in flight; the waiting ones come last, uncalled, with all their time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from async_op.hosting.errors import HostLost, HostUnreachable
@@ -52,7 +52,9 @@ class Overseer:
         self._channels: dict[Address, SocketChannel] = {}
         self._left_alone: dict[Address, float] = {}
         self._asking = threading.Lock()  # of the channels: one question at a time
+        self._cuts: Mapping[int, str | None] = {}
         self._stopped = threading.Event()
+        self._awake = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="keygroups leases", daemon=True)
 
     def __enter__(self) -> Overseer:
@@ -61,6 +63,7 @@ class Overseer:
 
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
+        self._awake.set()
         self._thread.join()
         with self._asking:
             self._keep_channels_of(())
@@ -75,12 +78,17 @@ class Overseer:
 
     def poll(self) -> Mapping[int, Status]:
         """Return the status of each subtask's host; hosts that do not answer are left out."""
-        replies = self._ask(Poll())
+        replies = self._ask(lambda _: Poll())
         return {subtask: reply for subtask, reply in replies.items() if isinstance(reply, Status)}
 
     def committed(self, version: int) -> None:
         """Tell all hosts that a version is committed: a host whose final cut belongs to it ends."""
-        self._ask(Committed(self._generation, version))
+        self._ask(lambda subtask: Committed(self._generation, version, self._cuts.get(subtask)))
+
+    def announce(self, cuts: Mapping[int, str | None]) -> None:
+        """Have each host told which cut of its subtask the newest manifest names, soon and without waiting for it."""
+        self._cuts = cuts
+        self._awake.set()
 
     def stop(self, version: int) -> None:
         """Tell all hosts to end, even while calls are under way. A host that is not reached ends with its lease.
@@ -90,23 +98,31 @@ class Overseer:
         version : int
             The version of the newest manifest.
         """
-        self._ask(Stop(self._generation, Fence(version, DRIVER)))
+        self._ask(lambda subtask: Stop(self._generation, Fence(version, DRIVER), self._cuts.get(subtask)))
 
     def _renew(self) -> None:
-        while not self._stopped.wait(self._pause_seconds):
+        while True:
+            self._awake.wait(self._pause_seconds)
+            self._awake.clear()
+            if self._stopped.is_set():
+                return
             try:
-                self._ask(Renew(self._generation))
+                self._ask(lambda subtask: Renew(self._generation, self._cuts.get(subtask)))
             except Exception:  # noqa: BLE001 - without this thread all hosts would end with their leases
                 _log.exception("the leases of hosts were not renewed; the next try is in %s s", self._pause_seconds)
 
-    def _ask(self, message: Message) -> dict[int, Reply]:
-        """Send a message to all hosts, then gather the replies that come within `_ANSWER_SECONDS`."""
+    def _ask(self, message_for: Callable[[int], Message]) -> dict[int, Reply]:
+        """Send a message to the host of each subtask, then gather the replies that come within `_ANSWER_SECONDS`."""
         with self._asking:
             with self._addresses_lock:
                 addresses = dict(self._addresses)
             self._keep_channels_of(addresses.values())
             self._connect(addresses.values())
-            asked = {subtask: address for subtask, address in addresses.items() if self._is_sent(address, message)}
+            asked = {
+                subtask: address
+                for subtask, address in addresses.items()
+                if self._is_sent(address, message_for(subtask))
+            }
             until = time.monotonic() + _ANSWER_SECONDS
             replies = {subtask: self._answer(address, until) for subtask, address in asked.items()}
             return {subtask: reply for subtask, reply in replies.items() if reply is not None}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import queue
+import threading
 import time
+from collections import deque
 
 from async_op.hosting.blueprint import Blueprint
 from async_op.hosting.conversation import Conversation
@@ -14,6 +15,8 @@ from async_op.hosting.loop_thread import LoopThread
 from async_op.hosting.messages import Message, Reply
 from async_op.hosting.wire.frames import BEAT_SECONDS
 from async_op.hosting.wire.sockets import TICK_SECONDS
+from async_op.threads.wait_strategies import WaitSituation, WaitStrategies
+from async_op.threads.waits import Waits
 
 _NO_LOG = "this task's own"
 
@@ -48,9 +51,10 @@ class HostThread:
         except TimeoutError:
             return  # a function blocks the loop, so the thread cannot be ended; it ends with the process
 
-    def channel(self) -> ThreadChannel:
-        """Return a channel to the host, for the feeding thread."""
-        return ThreadChannel(self._thread.loop, self._host, self._residence.patience_seconds)
+    def channel(self, waits: Waits | None = None) -> ThreadChannel:
+        """Return a channel to the host, for the feeding thread, which waits as `waits` says."""
+        waits = waits or Waits(WaitStrategies())
+        return ThreadChannel(self._thread.loop, self._host, self._residence.patience_seconds, waits)
 
     async def _make(self) -> None:
         self._host = Host(self._blueprint, self._residence)
@@ -64,11 +68,13 @@ class HostThread:
 class ThreadChannel:
     """A channel to a host on another thread's loop. One thread may call it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, host: Host, patience_seconds: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, host: Host, patience_seconds: float, waits: Waits) -> None:
         self._loop = loop
         self._host = host
         self._patience_seconds = patience_seconds
-        self._replies = queue.SimpleQueue[Reply]()
+        self._replies = deque[Reply]()
+        self._arrived = threading.Event()
+        self._waits = waits
         self._heard_at = time.monotonic()
         self._conversation: Conversation | None = None
         loop.call_soon_threadsafe(self._begin)
@@ -77,15 +83,16 @@ class ThreadChannel:
         """Send a message; never waits for the reply."""
         asyncio.run_coroutine_threadsafe(self._hear(message), self._loop)
 
-    def receive(self) -> Reply | None:
+    def receive(self, situation: WaitSituation = WaitSituation.CONSUME) -> Reply | None:
         """Return the next reply, or None after `TICK_SECONDS`."""
-        try:
-            return self._replies.get(timeout=TICK_SECONDS)
-        except queue.Empty:
-            silent = time.monotonic() - self._heard_at
-            if silent > self._patience_seconds:
-                raise HostLost(f"has shown no sign of life for {silent:.0f} s", _NO_LOG) from None
-            return None
+        self._arrived.clear()
+        self._waits.until(lambda: self._replies, self._arrived, lambda: situation, TICK_SECONDS)
+        if self._replies:
+            return self._replies.popleft()
+        silent = time.monotonic() - self._heard_at
+        if silent > self._patience_seconds:
+            raise HostLost(f"has shown no sign of life for {silent:.0f} s", _NO_LOG)
+        return None
 
     def close(self) -> None:
         """Hang up."""
@@ -94,8 +101,12 @@ class ThreadChannel:
     # Called on the thread of the loop.
 
     def _begin(self) -> None:
-        self._conversation = Conversation(self._host, self._replies.put)
+        self._conversation = Conversation(self._host, self._reply)
         self._beat()
+
+    def _reply(self, reply: Reply) -> None:
+        self._replies.append(reply)
+        self._arrived.set()
 
     async def _hear(self, message: Message) -> None:
         assert self._conversation is not None, "the loop runs `_begin` before"

@@ -99,13 +99,13 @@ class KeyAssignment:
     def element_id_of(self, entry: Entry) -> str:
         """Return the idempotency key of an entry; if its source gave none, one is created on first use."""
         if entry.element_id is None and is_timer(entry):
-            entry.element_id = _timer_id(entry.value, entry.key)
+            entry.element_id = timer_id(entry.value, entry.key)
         elif entry.element_id is None:
             entry.element_id = f"{self._run_id}-{self.subtask_index}-{entry.sequence}"
         return entry.element_id
 
 
-def _timer_id(timer: Timer, key: Hashable) -> str:
+def timer_id(timer: Timer, key: Hashable) -> str:
     """Return an id that is the same whenever this timer fires, and that no other timer has."""
     digest = hashlib.blake2b(pack(key, "the key of a timer"), digest_size=16).hexdigest()
     return f"{'event' if timer.event_time else 'processing'}-timer-{timer.timestamp}-{digest}"

@@ -32,10 +32,14 @@ class Waiters:
         """Return once the condition holds; it is checked after each `wake`."""
         self._check()
         while not condition():
-            waiter = asyncio.get_running_loop().create_future()
-            self.waiting.append(waiter)
-            await waiter
+            await self.next_wake()
             self._check()
+
+    async def next_wake(self) -> None:
+        """Return after the next `wake`, whether or not waiting has become pointless."""
+        waiter = asyncio.get_running_loop().create_future()
+        self.waiting.append(waiter)
+        await waiter
 
     async def wait_at_most(self, seconds: float, clock: Clock, condition: Callable[[], bool]) -> None:
         """Return once the condition holds, or after a number of seconds."""

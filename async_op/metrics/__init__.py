@@ -1,4 +1,4 @@
-"""Metrics and traces of operators and events, for Prometheus and OpenTelemetry.
+"""Metrics and traces of operators, jobs and events, for Prometheus and OpenTelemetry.
 
 The modules `prometheus` and `opentelemetry` need the packages of the extras with the same names.
 """

@@ -10,6 +10,7 @@ from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvid
 from opentelemetry.trace import Status, StatusCode, TracerProvider
 
 from async_op.metrics.families import Family
+from async_op.metrics.jobs import job_families
 from async_op.metrics.operators import operator_families
 from async_op.metrics.totals import EventTotals
 from async_op.metrics.watch import Watches
@@ -35,14 +36,14 @@ class OpenTelemetryMetrics:
     Attributes
     ----------
     watches : Watches
-        The watched operators; `watches.add(name, operator)` adds one.
+        What is watched; `watches.add(name, operator)` adds an operator, `watches.add_job(job)` a job.
     """
 
     def __init__(self, provider: MeterProvider | None = None) -> None:
         self.watches = Watches()
         self._meter = metrics.get_meter(_NAME, meter_provider=provider)
         self._durations: dict[str, Histogram] = {}
-        for family in (*operator_families(()), *EventTotals().families()):
+        for family in (*operator_families(()), *job_families(()), *EventTotals().families()):
             _observe(self._meter, family, self._callback(family.name))
         self._stop = listen(self._record)
 

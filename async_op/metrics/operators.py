@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from async_op.metrics.families import Family, Kind, Sample, cumulative
-from async_op.statistics import LATENCY_BOUNDS, OperatorStatistics, ResilienceStatistics
+from async_op.statistics import LATENCY_BOUNDS, Latency, OperatorStatistics, ResilienceStatistics
 
 Labels = Mapping[str, str]
 
@@ -23,6 +23,7 @@ _COUNTERS = {
     "skipped": "Elements that failed for good and were dropped.",
     "dead_letters": "Elements that failed for good and became dead letters.",
     "reinvoked": "Pending elements of a restored snapshot that were called for again.",
+    "mails": "Results and calls that other threads handed to the event loop.",
     "reemitted": "Elements of a restored snapshot whose stored outputs were emitted.",
 }
 _RESILIENCE_COUNTERS = {
@@ -49,7 +50,10 @@ def operator_families(observed: Iterable[tuple[Labels, OperatorStatistics]]) -> 
     families = [_plain(name, "counter", text, found) for name, text in _COUNTERS.items()]
     families.append(_by("in_flight", "gauge", "Elements in flight.", "stage", _stages, found))
     families.append(_by("time_seconds", "counter", "Time spent by activity.", "activity", _activities, found))
-    families.append(_latency(found))
+    families.append(_plain("mailbox_length", "gauge", "Mails that wait for the event loop.", found))
+    families.append(_latency("call_duration_seconds", "Durations of a sample of the calls.", "latency", found))
+    text = "How long a sample of the mails waited for the event loop."
+    families.append(_latency("mailbox_latency_seconds", text, "mailbox_latency", found))
     families += [_plain(name, "counter", text, guarded) for name, text in _RESILIENCE_COUNTERS.items()]
     families += [_plain(name, "gauge", text, guarded) for name, text in _RESILIENCE_GAUGES.items()]
     families.append(_by("circuit", "gauge", "1 for the state of the circuit breaker.", "state", _circuit, guarded))
@@ -76,7 +80,8 @@ def _by(
 
 def _stages(one: OperatorStatistics) -> dict[str, float]:
     watermarks = one.in_flight - one.pending - one.completed
-    return {"pending": one.pending, "completed": one.completed, "watermark": watermarks}
+    stages: dict[str, float] = {"pending": one.pending, "completed": one.completed, "watermark": watermarks}
+    return stages | {"awaited": one.awaited_outputs}
 
 
 def _activities(one: OperatorStatistics) -> dict[str, float]:
@@ -89,9 +94,7 @@ def _circuit(one: ResilienceStatistics) -> dict[str, float]:
     return {state: float(state == one.circuit) for state in ("closed", "half_open", "open")}
 
 
-def _latency(found: Iterable[tuple[Labels, OperatorStatistics]]) -> Family:
-    samples = [
-        Sample(labels, one.latency.seconds, cumulative(one.latency.buckets, LATENCY_BOUNDS)) for labels, one in found
-    ]
-    text = "Durations of a sample of the calls."
-    return Family(_PREFIX + "call_duration_seconds", "histogram", text, tuple(samples))
+def _latency(name: str, text: str, of: str, found: Iterable[tuple[Labels, OperatorStatistics]]) -> Family:
+    measured: list[tuple[Labels, Latency]] = [(labels, getattr(one, of)) for labels, one in found]
+    samples = [Sample(labels, one.seconds, cumulative(one.buckets, LATENCY_BOUNDS)) for labels, one in measured]
+    return Family(_PREFIX + name, "histogram", text, tuple(samples))

@@ -23,7 +23,7 @@ class PrometheusMetrics(Collector):
     Attributes
     ----------
     watches : Watches
-        The operators that are watched; `watches.add(name, operator)` adds one.
+        What is watched; `watches.add(name, operator)` adds an operator, `watches.add_job(job)` a job.
 
     Examples
     --------

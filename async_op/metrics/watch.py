@@ -1,4 +1,4 @@
-"""Reads the statistics of operators when metrics are requested, from any thread."""
+"""Reads the statistics of operators and jobs when metrics are requested, from any thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeout
 
+from async_op.job.job import Job
 from async_op.metrics.families import Family
+from async_op.metrics.jobs import job_families
 from async_op.metrics.operators import operator_families
 from async_op.metrics.totals import EventTotals
 from async_op.operator.operator import AsyncWaitOperator
@@ -21,9 +23,9 @@ _FRESH_SECONDS = 0.1
 
 
 class Watches:
-    """The watched operators, and the sums over the events of this process. Any thread may call it.
+    """The watched operators and jobs, and the sums over the events of this process. Any thread may call it.
 
-    Watching costs an operator nothing: its statistics are read only when metrics are requested.
+    Watching costs nothing: statistics are read only when metrics are requested.
     """
 
     def __init__(self) -> None:
@@ -31,6 +33,7 @@ class Watches:
         self._stop = listen(self.totals.add)
         self._lock = threading.Lock()
         self._watched: dict[tuple[str, int], _Watched] = {}
+        self._jobs: dict[str, Job] = {}
 
     def add(self, name: str, operator: AsyncWaitOperator, *, subtask_index: int = 0) -> Callable[[], None]:
         """Watch an operator; it replaces an earlier one with the same name and subtask. Returns a function that stops.
@@ -55,12 +58,31 @@ class Watches:
 
         return stop
 
+    def add_job(self, job: Job) -> Callable[[], None]:
+        """Watch a job; it replaces an earlier one with the same id. Returns a function that stops.
+
+        Parameters
+        ----------
+        job : Job
+            A job, which need not run yet. Its id is the value of the label `job`.
+        """
+        name = job.progress().job_id
+        with self._lock:
+            self._jobs[name] = job
+
+        def stop() -> None:
+            with self._lock:
+                if self._jobs.get(name) is job:
+                    del self._jobs[name]
+
+        return stop
+
     def families(self) -> list[Family]:
         """Return the current metrics that have a value."""
         with self._lock:
-            watched = list(self._watched.items())
+            watched, jobs = list(self._watched.items()), list(self._jobs.values())
         found = [({"operator": name, "subtask": str(subtask)}, one.read()) for (name, subtask), one in watched]
-        families = [*operator_families(found), *self.totals.families()]
+        families = [*operator_families(found), *job_families(job.progress() for job in jobs), *self.totals.families()]
         return [family for family in families if family.samples]
 
     def close(self) -> None:

@@ -25,6 +25,7 @@ from async_op.in_flight.entries import Entry, WatermarkEntry
 from async_op.in_flight.in_flight import InFlight
 from async_op.in_flight.key_order import KeyGate
 from async_op.in_flight.keys import KeyAssignment
+from async_op.in_flight.named import NamedInFlight
 from async_op.in_flight.waiters import Waiters
 from async_op.operator.admission import Feed, Intake
 from async_op.operator.back_pressure import BackPressure
@@ -32,11 +33,13 @@ from async_op.operator.lifecycle import Lifecycle
 from async_op.operator.owned_state import OwnedState
 from async_op.operator.place import Place
 from async_op.operator.recovery import Recovery
+from async_op.operator.restored_states import restored_operator_states
 from async_op.options import OperatorOptions
 from async_op.plain import name_of
 from async_op.resilience import Limits
 from async_op.runtime import Runtime
 from async_op.statistics import LatencyHistogram, ObservedLatency, Times
+from async_op.threads.loop_mailbox import LoopMailbox
 from async_op.timers.backoff import Backoff
 from async_op.timers.deadlines import Deadlines
 from async_op.timers.service import RestoredTimers, TimerService
@@ -70,6 +73,8 @@ class Surroundings:
         Woken when an element has left.
     crash : callable
         Called with the error that ends the operator.
+    in_flight : type
+        The class through which all outputs leave.
     """
 
     runtime: Runtime
@@ -81,6 +86,7 @@ class Surroundings:
     lifecycle: Lifecycle
     waiters: Waiters
     crash: Callable[[BaseException], None]
+    in_flight: type[InFlight]
 
 
 class Parts:
@@ -99,19 +105,20 @@ class Parts:
     def __init__(self, options: OperatorOptions, around: Surroundings) -> None:
         clock, crash, runtime, function = around.clock, around.crash, around.runtime, options.function
         self._capacity = options.capacity
+        self._function = function
         self.runtime = runtime
         self.times = Times(clock)
         self.keys = KeyAssignment(
             options.hash, runtime.subtask_index, runtime.max_parallelism, runtime.key_groups, options.key_by
         )
-        fire_before = self._fire_before if function.has_timers else None
-        self.in_flight = InFlight(options.mode, around.output, self.times.idle, around.waiters, fire_before, crash)
+        self.in_flight = self._make_in_flight(options, around)
         self.deadlines = Deadlines(clock, self.in_flight.queue.pending, lambda entry: self.dispatch.expire(entry))
         self.backoff = Backoff(clock, lambda entry: self.dispatch.ready(entry))
         self.timers = self._make_timers(options, around) if function.has_timers else None
         self.gate = self._make_gate(options)
         element_id_of = self.keys.element_id_of
-        self.scope = Scope(around.backend, self.keys.key_group_of, element_id_of, clock, options.timeout, self.timers)
+        key_group_of, states = self.keys.key_group_of, runtime.operator_states
+        self.scope = Scope(around.backend, key_group_of, element_id_of, clock, options.timeout, states, self.timers)
         self.errors = ErrorPolicy(options.on_error, options.dead_letters, element_id_of, crash)
         self.latency = ObservedLatency(function=name_of(function), subtask_index=runtime.subtask_index)
         self.limits = _limits_of(options, runtime, clock, self.latency)
@@ -126,7 +133,8 @@ class Parts:
             call=lambda entry: self.dispatch.call(entry),
             crash=crash,
         )
-        self.calls = calls_of(function)
+        self.mailbox = LoopMailbox(clock)
+        self.calls = calls_of(function, self.mailbox)
         self.workers = self._make_workers(options)
         self.batches = self._make_batches(function, options.capacity)
         self.loading = self._make_loading(around)
@@ -136,6 +144,11 @@ class Parts:
         self.intake = self._make_intake(options)
         self.back_pressure = self._make_back_pressure(options, around)
         self.recovery = Recovery(self.in_flight, self.dispatch, self.timers, clock, options.timeout)
+
+    async def open_function(self) -> None:
+        """Open the function, and let it write its operator maps until `open` returns."""
+        await self._function.open(self.runtime)
+        self.runtime.operator_states.seal()
 
     def finish(self, hurry: bool) -> None:
         """Handle the end of the input; with `hurry`, make the last attempts now and treat all outcomes as final."""
@@ -154,15 +167,23 @@ class Parts:
         if self.limits is not None:
             self.limits.stop()
 
+    def cancel(self) -> None:
+        """Cancel all calls at once: none that is waited for can still end well. `close` waits until they have ended."""
+        self.workers.cancel()
+        if self.batches is not None:
+            self.batches.cancel()
+
     async def close(self) -> None:
         """Cancel all calls and wait until they have ended."""
         self.stop()
         if self.loading is not None:
             await self.loading.close()
+        self.mailbox.close()
         await self.calls.close()
         if self.batches is not None:
             await self.batches.close()
         await self.workers.close()
+        await self.in_flight.deliveries.close()
 
     @property
     def _looks_at_all(self) -> bool:
@@ -176,6 +197,17 @@ class Parts:
 
     def _fire_before(self, watermark: WatermarkEntry) -> bool:
         return self.timers is not None and self.timers.fire_before(watermark)
+
+    def _make_in_flight(self, options: OperatorOptions, around: Surroundings) -> InFlight:
+        return around.in_flight(
+            options.mode,
+            around.output,
+            self.times.idle,
+            around.waiters,
+            self._fire_before if options.function.has_timers else None,
+            lambda: self.workers.feed_on(),
+            around.crash,
+        )
 
     def _make_timers(self, options: OperatorOptions, around: Surroundings) -> TimerService:
         return TimerService(
@@ -289,7 +321,9 @@ async def assemble(
         The snapshot does not fit the operator.
     """
     clock = clock or LoopClock(asyncio.get_running_loop())
-    runtime = place.runtime(options.hash, restore)
+    place.check_fits(options.hash, restore)
+    operator_states = await restored_operator_states(options.function.operator_states, restore)
+    runtime = place.runtime(restore, operator_states)
     restored = None if restore is None else restore.states(options.states, clock.wall_time())
     since = None if restore is None else restore.snapshot_id
     around = Surroundings(
@@ -302,6 +336,7 @@ async def assemble(
         lifecycle=lifecycle,
         waiters=waiters,
         crash=crash,
+        in_flight=NamedInFlight if place.is_in_chain else InFlight,
     )
     return Parts(options, around)
 

@@ -88,6 +88,8 @@ class Lifecycle:
         belongs to the caller's task and context.
         """
         if self.state is not State.NEW:
+            if self.state is not State.CLOSED:
+                self.check_loop()
             raise OperatorClosed("closed" if self.state is State.CLOSED else "open")
         task = asyncio.current_task()
         assert task is not None, "coroutines run in tasks"

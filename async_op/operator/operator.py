@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import get_running_loop
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Self
 
 from async_op.clock import Clock
@@ -17,25 +17,31 @@ from async_op.key_columns import KeyBy, key_getter
 from async_op.operator.admission import TURN
 from async_op.operator.assembly import Parts, assemble
 from async_op.operator.counters import statistics_of
+from async_op.operator.cut import cut_of
+from async_op.operator.executor import OperatorExecutor
+from async_op.operator.front_door import FrontDoor
 from async_op.operator.lifecycle import Lifecycle
+from async_op.operator.open_function import OpenFunction
 from async_op.operator.owned_state import OwnedState
 from async_op.operator.place import Place
 from async_op.options import Mode, OperatorOptions, StateBackend
-from async_op.plain import AnyFunction, as_function
+from async_op.plain import AnyFunction, as_function, name_of
 from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
 from async_op.statistics import OperatorStatistics
+from async_op.threads.own_thread import on_own_thread
 from keygroups.arguments import Duration, check_callable, seconds_of
 from snapshots import SubtaskRestore, SubtaskSnapshot
 from snapshots.format.in_flight_elements import RestoredQueue
 
 
-class AsyncWaitOperator:
+class AsyncWaitOperator(FrontDoor):
     """Invokes a function for each element and emits the outputs, with many calls under way at once.
 
-    Call every method on the event loop on which `open` was awaited; otherwise it raises `WrongEventLoop`. The
-    function's methods and `output` run there too. One task must await `process` and `process_watermark`, one after the
-    other. Every coroutine may be cancelled at any time: an element is then either accepted as a whole or not at all.
+    Call every method on the event loop on which `open` was awaited; otherwise it raises `WrongEventLoop`. Other threads
+    use `executor`. The function's methods and `output` run on that loop, too. One task must await `process` and
+    `process_watermark`, one after the other. Every coroutine may be cancelled at any time: an element is then either
+    accepted as a whole or not at all.
 
     If the function raises an `Exception`, its element fails. If it raises something else, such as `SystemExit`, the
     operator ends with `ElementFailed`, whatever `retry` and `on_error` say. An `Exception` that `output` raises ends
@@ -46,7 +52,8 @@ class AsyncWaitOperator:
     function : AsyncFunction, AsyncBatchFunction, BlockingFunction, CallbackFunction or a plain function
         What to invoke; for plain functions see `function`.
     output : callable
-        Called with each `Record` and `Watermark` that leaves. It must not block.
+        Called with each `Record` and `Watermark` that leaves; must not block. If it is async, its outputs are awaited
+        one after the other, and count towards `capacity` until they are done.
     mode : {"unordered", "ordered", "key_ordered"}
         "ordered": outputs leave in input order. "unordered": outputs leave as calls return, but never pass a watermark.
         "key_ordered": outputs of the same key leave in input order, with one call per key at a time.
@@ -90,29 +97,19 @@ class AsyncWaitOperator:
     ...         return [2 * value]
     >>> async def main():
     ...     outputs = []
-    ...     operator = AsyncWaitOperator(Double(), outputs.append, mode="ordered")
-    ...     await operator.open()
-    ...     for value in (1, 2, 3):
-    ...         await operator.process(value)
-    ...     await operator.finish()
-    ...     await operator.close()
+    ...     async with AsyncWaitOperator(Double(), outputs.append, mode="ordered") as operator:
+    ...         for value in (1, 2, 3):
+    ...             await operator.process(value)
+    ...         await operator.finish()
     ...     return [record.value for record in outputs]
     >>> asyncio.run(main())
     [2, 4, 6]
     """
 
     __slots__ = (
-        "_clock",
-        "_closing",
-        "_is_function_open",
-        "_lifecycle",
-        "_options",
-        "_output",
-        "_parts",
-        "_place",
-        "_state",
-        "_waiters",
-    )
+        "_clock", "_closing", "_executor", "_function", "_lifecycle", "_options", "_output", "_parts", "_place",
+        "_state", "_waiters",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -171,7 +168,7 @@ class AsyncWaitOperator:
         place: Place,
         clock: Clock | None,
     ) -> None:
-        check_callable("output", output, reason="it gets each Record and Watermark that leaves")
+        check_callable("output", output, reason="it gets each Record and Watermark that leaves", awaited=True)
         self._options = options
         self._output = output
         self._place = place
@@ -180,8 +177,13 @@ class AsyncWaitOperator:
         self._waiters = Waiters(self._lifecycle.check)
         self._state = OwnedState(options.state_backend)
         self._parts: Parts | None = None
-        self._is_function_open = False
+        self._function = OpenFunction(options.function)
+        self._executor: OperatorExecutor | None = None
         self._closing = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        name, state = name_of(self._options.function), self._lifecycle.state.name.lower()
+        return f"AsyncWaitOperator({name}, subtask {self._place}, {state})"
 
     async def open(self, restore: SubtaskRestore | None = None, *, preload: bool = True) -> None:
         """Open the function and restore this subtask's share of a snapshot.
@@ -219,10 +221,11 @@ class AsyncWaitOperator:
                     waiters=self._waiters,
                     crash=self._fail,
                 )
-                self._is_function_open = True
-                await self._options.function.open(parts.runtime)
+                cut = lambda: cut_of(self._check(), self._options.hash)  # noqa: E731
+                self._executor = OperatorExecutor(parts.mailbox, cut, self._begin_close)
+                await self._function.open(parts.open_function)
                 if restore is not None:
-                    await parts.recovery.take_over(self._fitting(await asyncio.to_thread(restore.queue)))
+                    await parts.recovery.take_over(self._fitting(await on_own_thread(restore.queue)))
                 self._lifecycle.opened()
             except BaseException:
                 self._lifecycle.close()
@@ -263,11 +266,10 @@ class AsyncWaitOperator:
         parts.intake.accept(value, timestamp, element_id)
 
     async def process_all(self, elements: Iterable[Element]) -> None:
-        """Accept many records as `process` does, at a lower cost per record.
+        """Accept many records as `process` does, at a lower cost per record; for a batch function, batch by batch.
 
         After a cancellation, the caller can continue with the same iterator: every element taken from it has been
         accepted, even if that is one more than there is room for. Only a refused element has not; its error is raised.
-        For a batch function, each step takes as many elements as fit into the next batch.
 
         Parameters
         ----------
@@ -294,25 +296,23 @@ class AsyncWaitOperator:
         SnapshotInsideOutput
             `output` called it, while the outputs of an element were leaving.
         """
-        parts = self._check()
-        runtime, in_flight, clock = parts.runtime, parts.in_flight, parts.scope.clock
-        return SubtaskSnapshot(
-            subtask_index=runtime.subtask_index,
-            parallelism=runtime.parallelism,
-            max_parallelism=runtime.max_parallelism,
-            hash=self._options.hash,
-            states=parts.scope.backend.cut(),
-            in_flight=in_flight.capture(parts.keys, clock.time()),
-            watermark=in_flight.watermark,
-            emitted=in_flight.emitted,
-            wall_time=clock.wall_time(),
-        )
+        return cut_of(self._check(), self._options.hash)
+
+    async def snapshot_complete(self, version: int, cut_id: str | None = None) -> None:
+        """Tell the function that a snapshot was committed; whoever commits calls it, until `close`.
+
+        `cut_id` is that of this operator's cut in the snapshot; by default it is the newest cut.
+        """
+        self._lifecycle.check_loop()
+        if self._parts is not None and self._function.is_open:
+            self._parts.runtime.operator_states.complete(cut_id)
+            await self._options.function.snapshot_complete(version)
 
     async def settle(self, timeout: Duration) -> bool:
         """Wait until nothing is in flight, but no longer than `timeout`; returns whether nothing is in flight.
 
-        Calls for partial batches are made at once. Unlike `finish`, this is not the end of the input: it fires no
-        timers.
+        Calls for partial batches are made at once. An output that is awaited is in flight until it is done. Unlike
+        `finish`, this is not the end of the input: it fires no timers.
         """
         parts = self._check()
         parts.dispatch.flush()
@@ -326,17 +326,12 @@ class AsyncWaitOperator:
         await self._waiters.wait_until(parts.recovery.is_over)
 
     async def finish(self, *, hurry: bool = False) -> None:
-        """End the input: wait until everything accepted has been emitted, with retries as usual.
+        """End the input: wait until everything accepted has been emitted and consumed, with retries as usual.
 
         Parameters
         ----------
         hurry : bool
             If true, make the last attempts now: elements in a backoff are tried at once, and all outcomes are final.
-
-        Raises
-        ------
-        ElementFailed, AsyncTimeoutError
-            An element failed the operator.
         """
         parts = self._check()
         parts.finish(hurry)
@@ -348,20 +343,21 @@ class AsyncWaitOperator:
         An `open` that is under way is cancelled and raises `OperatorClosed`. If `close` itself is cancelled, the next
         `close` continues where it stopped, but does not call the function's `close` a second time.
         """
-        self._lifecycle.check_loop()
-        self._lifecycle.close()
-        self._stop()
-        await self._lifecycle.interrupt_opening()
-        await self._give_up()
+        await self._begin_close()
 
     def statistics(self) -> OperatorStatistics:
         """Return the current counters; after `close`, any thread may call it."""
         return statistics_of(self._readable())
 
-    def next_timer(self, event_time: bool = False) -> int | None:
-        """Return when the next timer of one kind fires, in milliseconds since the epoch; None without timers."""
-        timers = self._readable().timers
-        return None if timers is None else timers.index_of(event_time).next
+    def _begin_close(self) -> Coroutine[Any, Any, None]:
+        self._lifecycle.check_loop()
+        self._lifecycle.close()
+        self._stop()
+        return self._end()
+
+    async def _end(self) -> None:
+        await self._lifecycle.interrupt_opening()
+        await self._give_up()
 
     def _fitting(self, queue: RestoredQueue) -> RestoredQueue:
         return queue  # an operator of a host overrides this to take only what fits
@@ -392,9 +388,9 @@ class AsyncWaitOperator:
         async with self._closing:
             if self._parts is not None:
                 await self._parts.close()
+            if self._executor is not None:
+                await self._executor.end()
             try:
-                if self._is_function_open:
-                    self._is_function_open = False
-                    await self._options.function.close()
+                await self._function.close()
             finally:
                 await self._state.close()

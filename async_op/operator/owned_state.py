@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from async_op.options import StateBackend
+from async_op.threads.own_thread import on_own_thread
 from keygroups.descriptors import StateDescriptor
 from keygroups.ranges import KeyGroupRange
 from keygroups.state import KeyedStateBackend, KeyGroupContent, MemoryBackend
@@ -40,7 +41,7 @@ class OwnedState:
         """Return the backend; the parameters are those of `MemoryBackend`."""
         if self._kind == "memory":
             return MemoryBackend(states, owned, restored, since, wall_time)
-        work = asyncio.to_thread(self._kind.open, states, owned, restored, since, wall_time)
+        work = on_own_thread(self._kind.open, states, owned, restored, since, wall_time)
         self._opening = asyncio.create_task(work, name="keygroups state")
         return await asyncio.shield(self._opening)
 
@@ -56,4 +57,4 @@ class OwnedState:
 async def _close(opening: asyncio.Task[KeyedStateBackend]) -> None:
     await asyncio.wait([opening])
     if opening.exception() is None:
-        await asyncio.to_thread(opening.result().close)
+        await on_own_thread(opening.result().close)

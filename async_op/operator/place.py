@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from async_op.runtime import Runtime
 from keygroups.arguments import check_integer
 from keygroups.ranges import check_parallelism, default_max_parallelism, range_of
-from snapshots import IncompatibleSnapshot, SubtaskRestore
+from keygroups.state import OperatorStates
+from snapshots import SubtaskRestore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,8 @@ class Place:
         The number of subtasks, and the index of this one.
     max_parallelism : int or None
         The number of key groups. None means that of the restored snapshot, or a default derived from the parallelism.
+    is_in_chain : bool
+        Whether its outputs are elements of another operator, and so have ids (`NamedRecord`).
 
     Raises
     ------
@@ -30,6 +33,7 @@ class Place:
     parallelism: int = 1
     subtask_index: int = 0
     max_parallelism: int | None = None
+    is_in_chain: bool = False
 
     def __post_init__(self) -> None:
         groups = default_max_parallelism(self.parallelism) if self.max_parallelism is None else self.max_parallelism
@@ -37,30 +41,27 @@ class Place:
         last = self.parallelism - 1
         check_integer("subtask_index", self.subtask_index, 0, last, reason=f"there are subtasks 0 to {last}")
 
-    def runtime(self, hash_name: str, restore: SubtaskRestore | None) -> Runtime:
-        """Return the function's `Runtime`, with the number of key groups of the restored snapshot.
+    def __str__(self) -> str:
+        return f"{self.subtask_index} of {self.parallelism}"
+
+    def check_fits(self, hash_name: str, restore: SubtaskRestore | None) -> None:
+        """Check that a restored share was made for this place.
 
         Raises
         ------
         IncompatibleSnapshot
-            The restored share is for another subtask, parallelism, number of key groups or hash, or it has operator
-            state.
+            It is for another subtask, parallelism, number of key groups or hash.
         """
-        groups = self.max_parallelism
-        if groups is None:
-            groups = default_max_parallelism(self.parallelism) if restore is None else restore.manifest.max_parallelism
         if restore is not None:
-            restore.check_fits(self.subtask_index, self.parallelism, groups, hash_name)
-            _check_operator_states(restore)
+            restore.check_fits(self.subtask_index, self.parallelism, self._key_groups(restore), hash_name)
+
+    def runtime(self, restore: SubtaskRestore | None, operator_states: OperatorStates) -> Runtime:
+        """Return the function's `Runtime`, with the number of key groups of the restored snapshot."""
+        groups = self._key_groups(restore)
         owned = range_of(self.subtask_index, self.parallelism, groups)
-        return Runtime(self.subtask_index, self.parallelism, groups, owned)
+        return Runtime(self.subtask_index, self.parallelism, groups, owned, restore is not None, operator_states)
 
-
-def _check_operator_states(restore: SubtaskRestore) -> None:
-    """Refuse operator state, because the next snapshot would lose it."""
-    for state in restore.manifest.operator_states:
-        next_step = (
-            "the operator's next snapshot would be without it: read its items with `restore.operator_state`, and open "
-            "the operator with a snapshot that has none"
-        )
-        raise IncompatibleSnapshot("an operator state", [], state.name, next_step)
+    def _key_groups(self, restore: SubtaskRestore | None) -> int:
+        if self.max_parallelism is not None:
+            return self.max_parallelism
+        return default_max_parallelism(self.parallelism) if restore is None else restore.manifest.max_parallelism

@@ -11,6 +11,7 @@ from cachetools import LRUCache, TTLCache
 from async_op.clock import Clock
 from async_op.in_flight.entries import Entry
 from keygroups.arguments import Duration, check_callable, check_integer, check_positive_duration, seconds_of
+from keygroups.representation import fields_repr
 from keygroups.state import identity_of
 
 
@@ -44,6 +45,8 @@ class Cache:
     max_entries: int
     ttl_seconds: Duration | None = None
     empty: bool = False
+
+    __repr__ = fields_repr
 
     def __post_init__(self) -> None:
         check_callable("key", self.key, reason="it returns the same for identical calls")

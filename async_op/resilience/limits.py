@@ -18,6 +18,7 @@ from async_op.resilience.single_flight import Flights, SingleFlight
 from async_op.retry import RetryOn, check_errors, is_meant
 from async_op.statistics import LatencyHistogram, ResilienceStatistics
 from keygroups.errors import ConfigError
+from keygroups.representation import fields_repr
 
 _PARTS: dict[str, type] = {
     "cache": Cache,
@@ -83,6 +84,8 @@ class Resilience:
     rate_limit: RateLimit | None = None
     failure_on: RetryOn | None = None
 
+    __repr__ = fields_repr
+
     def __post_init__(self) -> None:
         for name, kind in _PARTS.items():
             part = getattr(self, name)
@@ -93,7 +96,7 @@ class Resilience:
     def check_fits(self, function: Function) -> None:
         """Raise `ConfigError` if a part makes no sense for a function."""
         for name, part in (("cache", self.cache), ("single_flight", self.single_flight)):
-            if part is not None and function.states:
+            if part is not None and (function.states or function.operator_states):
                 raise ConfigError(name, part, "calls that write state cannot be shared: each has its own writes")
         if isinstance(function, AsyncBatchFunction):
             if self.single_flight is not None:

@@ -15,8 +15,8 @@ from async_op.errors import as_exception
 _log = logging.getLogger(__name__)
 
 
-async def read_ahead(iterable: Iterable[Any], limit: int) -> AsyncGenerator[Any, None]:
-    """Yield the elements of an iterable, and raise its errors, without blocking the event loop.
+async def read_ahead(iterable: Iterable[Any], limit: int) -> AsyncGenerator[list[Any], None]:
+    """Yield the elements of an iterable in runs, and raise its errors, without blocking the event loop.
 
     The thread runs in a copy of the caller's context. In any case it closes a generator at the end. A thread that is in
     the middle of a read finishes that read first, because it cannot be stopped.
@@ -31,8 +31,7 @@ async def read_ahead(iterable: Iterable[Any], limit: int) -> AsyncGenerator[Any,
     reader = _Reader(iterable, limit)
     try:
         while values := await reader.take():
-            for value in values:
-                yield value
+            yield values
             reader.done_with(len(values))
     finally:
         await reader.close()
@@ -52,8 +51,7 @@ class _Reader:
         self._error: BaseException | None = None
         self._is_reading = self._has_ended = self._is_closed = False
         run = contextvars.copy_context().run
-        self._thread = threading.Thread(target=run, args=(self._read_all,), name="keygroups reader", daemon=True)
-        self._thread.start()
+        threading.Thread(target=run, args=(self._read_all,), name="keygroups reader", daemon=True).start()
 
     async def take(self) -> list[Any]:
         """Return the elements read so far, at least one; an empty list means the end. Raises the iterable's error."""
@@ -82,7 +80,12 @@ class _Reader:
             self._changed.notify()
             is_reading = self._is_reading
         if not is_reading:
-            await asyncio.to_thread(self._thread.join)
+            await self._wait_for_end()
+
+    async def _wait_for_end(self) -> None:
+        while not self._has_ended:
+            self._arrived.clear()
+            await self._arrived.wait()
 
     # The methods below run on the thread.
 

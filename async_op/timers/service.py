@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Mapping
 from async_op.clock import Clock, TimerHandle
 from async_op.in_flight.entries import Entry, WatermarkEntry, new_entry
 from async_op.in_flight.in_flight import InFlight
+from async_op.threads.own_thread import on_own_thread
 from async_op.timers.deadlines import Deadlines
 from keygroups.state import KeyedStateBackend, LazyGroup, identity_of, original_of
 from keygroups.state.timers import EVENT_TIME, PROCESSING_TIME, Place, Timer, TimerIndex
@@ -54,6 +55,7 @@ class TimerService:
     """
 
     __slots__ = (
+        "_ahead",
         "_capacity",
         "_clock",
         "_deadlines",
@@ -98,17 +100,19 @@ class TimerService:
         self._deadlines = deadlines
         self._start = start
         self._held: WatermarkEntry | None = None
-        self._last = _NEVER
+        self._last: int | None = None
         self._due = _NEVER
         self._loop_timer: TimerHandle | None = None
         self._is_called = self._is_paused = self._is_restoring = self._stopped = False
+        self._ahead = -_NEVER
+        self._compare_clocks()
 
     async def load(self) -> None:
         """Load all timers of the snapshot into memory: any of them may be the next one to fire."""
         self._is_restoring = True
         for index in (self._processing, self._event):
             table = index.table
-            groups = await asyncio.to_thread(index.load, self._restored[table.descriptor.name])
+            groups = await on_own_thread(index.load, self._restored[table.descriptor.name])
             for key_group, group in groups.items():
                 table.install(key_group, group)
 
@@ -119,8 +123,13 @@ class TimerService:
         self._fire_processing()
 
     def finish(self) -> None:
-        """Handle the end of the input: fire the timers that are due now, and none that become due later."""
-        self._last = self._clock.wall_time()
+        """Handle the end of the input: fire the timers that are due now, and none that become due later.
+
+        If the wall clock was set back, the time counts that it would have reached: otherwise timers whose time has come
+        would never fire.
+        """
+        self._compare_clocks()
+        self._last = max(self._clock.wall_time(), round(1000 * self._clock.time() + self._ahead))
         self._fire_processing()
 
     def stop(self) -> None:
@@ -156,6 +165,7 @@ class TimerService:
     def changed(self, index: TimerIndex) -> None:
         """Reschedule after timers of an index have been registered or deleted."""
         if index is self._processing:
+            self._compare_clocks()
             self._arm()
 
     def fire_before(self, watermark: WatermarkEntry) -> bool:
@@ -209,7 +219,12 @@ class TimerService:
             self._in_flight.queue.release()
 
     def _now(self) -> int:
-        return int(min(self._clock.wall_time(), self._last))
+        """Return the time up to which timers are due; it stands still from the end of the input on."""
+        return self._clock.wall_time() if self._last is None else self._last
+
+    def _compare_clocks(self) -> None:
+        """Note how far the wall clock is ahead of the other one; that becomes less when it is set back."""
+        self._ahead = max(self._ahead, self._clock.wall_time() - 1000 * self._clock.time())
 
     def _is_due(self, index: TimerIndex, until: int) -> bool:
         return index.first is not None and index.first <= until
@@ -249,7 +264,7 @@ class TimerService:
     def _arm(self) -> None:
         """Schedule a check when the next processing-time timer is due; at full capacity an ending timer triggers it."""
         first = self._processing.first
-        due = _NEVER if first is None or first > self._last else first
+        due = _NEVER if first is None or (self._last is not None and first > self._last) else first
         if self._loop_timer is not None:
             if self._due <= due:
                 return
@@ -257,7 +272,7 @@ class TimerService:
             self._loop_timer = None
         self._due = due
         if due < _NEVER and self.active < self._capacity:
-            delay = max(0, due - self._clock.wall_time()) / 1000
+            delay = max(0, due - self._now()) / 1000
             self._loop_timer = self._clock.call_at(self._clock.time() + delay, self._tick)
 
     def _tick(self) -> None:

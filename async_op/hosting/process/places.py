@@ -103,7 +103,10 @@ def place_of(run_id: str, generation: str, subtask_index: int, parent: str | Non
 
 def sockets_of(run_id: str, parent: str | None = None) -> list[Path]:
     """Return the sockets of all hosts of a run on this machine."""
-    return sorted(_folder_of(run_id, parent).glob("*.sock"))
+    try:
+        return sorted(_folder_of(run_id, parent).glob("*.sock"))
+    except FileNotFoundError:  # its last host has just removed the folder
+        return []
 
 
 def sweep(folder: Path) -> None:

@@ -14,6 +14,8 @@ from async_op.hosting.messages import Message, Reply
 from async_op.hosting.placement import Address
 from async_op.hosting.wire import frames
 from async_op.hosting.wire.secret import NONCE_BYTES, PROOF_BYTES, is_proof, new_nonce, proof_of
+from async_op.threads.wait_strategies import WaitSituation, WaitStrategies
+from async_op.threads.waits import Waits
 
 TICK_SECONDS = 0.1
 """How long a feeder waits for a reply before it may show a sign of life."""
@@ -34,13 +36,22 @@ class SocketChannel:
         The host's log file.
     patience_seconds : float
         A host that is silent for this long is taken for dead.
+    waits : Waits, optional
+        How the thread waits for replies.
     """
 
-    def __init__(self, connected: socket.socket, log: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self,
+        connected: socket.socket,
+        log: str,
+        patience_seconds: float = PATIENCE_SECONDS,
+        waits: Waits | None = None,
+    ) -> None:
         connected.setblocking(False)
         self._socket = connected
         self._log = log
         self._patience_seconds = patience_seconds
+        self._waits = waits or Waits(WaitStrategies())
         self._replies = deque[Reply]()
         self._received = bytearray()
         self._unsent = bytearray()
@@ -58,11 +69,11 @@ class SocketChannel:
         except OSError as error:
             raise self._lost(error) from error
 
-    def receive(self) -> Reply | None:
+    def receive(self, situation: WaitSituation = WaitSituation.CONSUME) -> Reply | None:
         """Return the next reply, or None after `TICK_SECONDS`."""
         if not self._replies:
             try:
-                self._wait()
+                self._waits.until(self._has_reply, self, lambda: situation, TICK_SECONDS)
             except OSError as error:
                 raise self._lost(error) from error
         return self._replies.popleft() if self._replies else None
@@ -73,17 +84,23 @@ class SocketChannel:
         self._beating.join()
         self._socket.close()
 
-    def _wait(self) -> None:
+    def wait(self, timeout: float, /) -> None:
+        """Wait until the host sends something, at most so many seconds; for wait strategies."""
         with self._lock:
             events = select.POLLIN | (select.POLLOUT if self._unsent else 0)
         self._poll.register(self._socket, events)
-        ready = self._poll.poll(1000 * TICK_SECONDS)
+        ready = self._poll.poll(1000 * timeout)
         if any(event & select.POLLOUT for _, event in ready):
             self._send(b"")
         if any(event & ~select.POLLOUT for _, event in ready):
             self._read()
         elif (silent := time.monotonic() - self._heard_at) > self._patience_seconds:
             raise HostLost(f"has shown no sign of life for {silent:.0f} s", self._log)
+
+    def _has_reply(self) -> bool:
+        if not self._replies:
+            self.wait(0.0)
+        return bool(self._replies)
 
     def _read(self) -> None:
         data = self._socket.recv(_READ_BYTES)
@@ -122,7 +139,9 @@ class SocketChannel:
         return error if isinstance(error, HostLost) else HostLost(f"has ended ({error})", self._log)
 
 
-def connect(address: Address, secret: bytes, patience_seconds: float = PATIENCE_SECONDS) -> SocketChannel:
+def connect(
+    address: Address, secret: bytes, patience_seconds: float = PATIENCE_SECONDS, waits: Waits | None = None
+) -> SocketChannel:
     """Connect to a host by its Unix socket or else by TCP, and have it prove that it knows the secret.
 
     Raises
@@ -145,7 +164,7 @@ def connect(address: Address, secret: bytes, patience_seconds: float = PATIENCE_
             connected.close()
             reasons.append(str(error))
         else:
-            return SocketChannel(connected, address.log, patience_seconds)
+            return SocketChannel(connected, address.log, patience_seconds, waits)
     raise HostUnreachable("; ".join(reasons))
 
 

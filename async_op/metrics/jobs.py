@@ -1,0 +1,46 @@
+"""The metrics of a job, derived from its progress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import get_args
+
+from async_op.job.progress import JobProgress, JobState
+from async_op.metrics.families import Family, Kind, Sample
+
+_PREFIX = "keygroups_job_"
+
+_FIELDS: dict[Kind, dict[str, str]] = {
+    "counter": {
+        "records": "Elements that came from the source.",
+        "outputs": "Outputs of the last step.",
+        "dead_letters": "Dead letters.",
+    },
+    "gauge": {
+        "version": "The newest snapshot.",
+        "parallelism": "The number of subtasks of each step.",
+        "undelivered": "Committed epochs that the sink has not had.",
+        "partitions": "Partitions of the source that were found.",
+    },
+}
+
+
+def job_families(jobs: Iterable[JobProgress]) -> list[Family]:
+    """Return all metrics of the watched jobs; counters begin anew with each run."""
+    found = list(jobs)
+    families = [
+        Family(_PREFIX + name, kind, text, tuple(Sample({"job": one.job_id}, getattr(one, name)) for one in found))
+        for kind, texts in _FIELDS.items()
+        for name, text in texts.items()
+    ]
+    in_flight = [
+        Sample({"job": one.job_id, "step": step}, count) for one in found for step, count in one.in_flight.items()
+    ]
+    states = [
+        Sample({"job": one.job_id, "state": state}, float(state == one.state))
+        for one in found
+        for state in get_args(JobState)
+    ]
+    families.append(Family(_PREFIX + "in_flight", "gauge", "Elements in a step and on their way.", tuple(in_flight)))
+    families.append(Family(_PREFIX + "state", "gauge", "1 for the state of the job.", tuple(states)))
+    return families

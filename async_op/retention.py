@@ -1,0 +1,113 @@
+"""Removes old versions while a pipeline or job runs, in the background, often enough to keep their number bounded."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from snapshots.filesystem import Folder
+from snapshots.upkeep.retention import check_retention, collect_garbage
+
+_log = logging.getLogger(__name__)
+
+_COLLECTIONS_PER_AGE = 10
+"""How many collections fall into a `min_age`: ten, so that at most a tenth more files stay than must."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """Which versions a running pipeline or job keeps; the newest version and pinned versions always stay.
+
+    Parameters
+    ----------
+    keep_last : int
+        How many of the newest versions stay.
+    min_age : float
+        Seconds for which a file stays after it was written, even if no version names it: another writer, such as a
+        rewrite, may be at work. To read an older version for longer, pin it (`SnapshotStore.pin`).
+
+    Raises
+    ------
+    ConfigError
+        `keep_last` is less than one, or `min_age` is negative.
+
+    Examples
+    --------
+    >>> Retention(keep_last=100)
+    Retention(keep_last=100, min_age=3600.0)
+    """
+
+    keep_last: int = 10
+    min_age: float = 3600.0
+
+    def __post_init__(self) -> None:
+        check_retention(self.keep_last, self.min_age)
+
+
+class Collector:
+    """Collects an operator's garbage beside its epochs, one collection at a time.
+
+    The thread that runs an epoch calls `epoch_begins` and `epoch_ended`, one epoch at a time; neither waits for a
+    collection.
+
+    Parameters
+    ----------
+    retention : Retention
+        Which versions stay.
+    clock : callable
+        Returns seconds that never go back.
+
+    Attributes
+    ----------
+    failures : int
+        How many collections have failed since the last one that succeeded.
+    """
+
+    def __init__(self, retention: Retention, clock: Callable[[], float] = time.monotonic) -> None:
+        self.failures = 0
+        self._retention = retention
+        self._clock = clock
+        self._due = clock()
+        self._thread: threading.Thread | None = None
+        self._under_way: list[str] = []
+
+    def epoch_begins(self, attempts_prefix: str) -> None:
+        """Protect the files of an epoch from collections until it has ended, however long its calls take."""
+        if not self._is_running():
+            self._under_way.clear()
+        self._under_way.append(attempts_prefix)
+
+    def epoch_ended(self, folder: Folder) -> None:
+        """Begin a collection, if one is due and none is running."""
+        now = self._clock()
+        if now < self._due or self._is_running():
+            return
+        self._due = now + self._retention.min_age / _COLLECTIONS_PER_AGE
+        # Not a daemon: otherwise a program that ends after a few epochs would never finish a collection.
+        self._thread = threading.Thread(target=self._collect, args=(folder,), name="keygroups retention", daemon=False)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the running collection, if there is one."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _is_running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _collect(self, folder: Folder) -> None:
+        keep_last, min_age = self._retention.keep_last, self._retention.min_age
+        try:
+            report = collect_garbage(
+                folder, keep_last=keep_last, min_age=min_age, dry_run=False, under_way=self._under_way
+            )
+        except Exception:  # noqa: BLE001 - logged and counted: no epoch fails because a file stays
+            self.failures += 1
+            _log.exception("garbage in %s was not collected (failure %d in a row)", folder.uri, self.failures)
+        else:
+            self.failures = 0
+            found = len(report.expired), len(report.files), report.bytes
+            _log.info("retention in %s: removed %d versions, %d files, %d bytes", folder.uri, *found)
