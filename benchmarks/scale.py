@@ -230,7 +230,7 @@ def manifest_of(case: Case, version: int, files: tuple[DataFile, ...]) -> Manife
         in_flight_count=100 * case.parallelism,
         source_position={"query_id": uuid.uuid4().hex, "batch_id": version, "epoch": version},
         metrics={"rows": 10**6, "outputs": 10**6, "calls": 10**6},
-        required_features=features_of(files, (STATE,)),
+        required_features=features_of(files, (STATE,), channels(case)),
     )
 
 

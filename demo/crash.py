@@ -14,7 +14,10 @@ from demo.service import LookupService
 from demo.workspace import Workspace
 
 _POLL_INTERVAL_S = 0.1
-_EPOCHS_BEFORE_THE_CRASH = 2
+_EPOCHS_BEFORE_THE_CRASH = 3
+_CALLS_SINCE_THE_COMMIT = 500
+"""So many are lost in the crash; a share of a micro-batch would let the kill come in the last one on a slow machine."""
+
 # Python workers notice the end of their JVM within moments; a minute means that they do not.
 _WORKERS_GONE_WITHIN_S = 60.0
 
@@ -68,9 +71,9 @@ class Runs:
 
 
 def run_until_killed(runs: Runs, parallelism: int, batch_rows: int) -> float:
-    """Start the pipeline, and kill it when half of a micro-batch has been called for.
+    """Start the pipeline, and kill it in the middle of a micro-batch.
 
-    At least two epochs are committed by then, and the last one left elements in flight.
+    At least three epochs are committed by then, and the last one left elements in flight.
 
     Parameters
     ----------
@@ -97,7 +100,7 @@ def run_until_killed(runs: Runs, parallelism: int, batch_rows: int) -> float:
             calls = runs.observe()
             if runs.history.version != version:
                 version, calls_at_commit = runs.history.version, calls
-            in_the_middle = calls - calls_at_commit >= batch_rows // 2
+            in_the_middle = calls - calls_at_commit >= min(_CALLS_SINCE_THE_COMMIT, batch_rows // 2)
             if version >= _EPOCHS_BEFORE_THE_CRASH and runs.history.in_flight and in_the_middle:
                 killed_at = time.time()
                 child.kill()

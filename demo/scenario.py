@@ -24,7 +24,7 @@ _MICRO_BATCHES = 8
 _OLD_PARALLELISM, _NEW_PARALLELISM = 3, 2
 """Before the crash and, by the command line, after it."""
 
-_RESCALES = {3: 4, 5: 3}
+_RESCALES = {2: 4, 4: 3}
 """On the fly, in the run after the crash: after so many deliveries (the first repeats the newest epoch), so many."""
 
 

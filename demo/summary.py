@@ -105,5 +105,5 @@ class Summary:
             ),
             ("pipeline, crash and restart included", f"{self.pipeline_seconds:,.0f} s"),
             (f"one call at a time (measured on {self.baseline_rows})", f"{self.baseline_seconds:,.0f} s"),
-            ("faster by", f"{speedup:,.0f} times"),
+            ("faster by", f"{speedup:,.{0 if speedup >= 10 else 1}f} times"),
         ]
