@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--seeds", type=int, default=100, help="how many seeds the simulation runs (default: 100)")
     group.addoption("--seed", type=int, default=None, help="the only seed that the simulation runs, to replay it")
     spark = parser.getgroup("spark")
-    spark.addoption("--kills", default="1", help="the seed of the sample of the pipeline's crash points, or all")
+    spark.addoption("--kills", default="1", help="the seed of the sample of crash points, or all")
     packaging = parser.getgroup("packaging")
     packaging.addoption("--all-pythons", action="store_true", help="try the wheel on every supported Python")
     documentation = parser.getgroup("documentation")

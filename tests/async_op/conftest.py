@@ -86,6 +86,9 @@ async def nothing_left_behind() -> AsyncIterator[None]:
     # The loop's own executor keeps its idle threads until the loop is closed.
     executors = ("asyncio_", "uvloop_")
     left_threads = [t for t in threading.enumerate() if t not in threads and not t.name.startswith(executors)]
+    for thread in left_threads:
+        thread.join(60)  # what it has handed over may be here before it has ended
+    left_threads = [thread for thread in left_threads if thread.is_alive()]
     gc.collect()
     MemoryFileSystem.store.clear()
     assert not left_tasks

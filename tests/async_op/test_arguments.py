@@ -41,6 +41,10 @@ class Asynchronous:
         return value
 
 
+async def generating(value: Any) -> Any:
+    yield value
+
+
 NO_INTEGERS = ["10", 10.0, True, None, math.nan]
 NO_DURATIONS = ["5s", True, [1], math.nan, math.inf, -1, timedelta(seconds=-1)]
 NO_CALLBACKS = [5, "print", asynchronous, Asynchronous(), functools.partial(asynchronous)]
@@ -56,7 +60,7 @@ OPERATOR: list[tuple[str, Any, str]] = [
     *(("max_parallelism", value, "must be an integer") for value in ["10", 10.0, True]),
     *(("subtask_index", value, "must be an integer") for value in NO_INTEGERS),
     *(("timeout", value, "use None for no timeout") for value in [*NO_DURATIONS, 0, timedelta()]),
-    *(("output", value, "it gets each Record and Watermark") for value in NO_CALLBACKS),
+    *(("output", value, "it gets each Record and Watermark") for value in [5, "print", generating]),
     *(("key_by", value, "it returns the key of a value") for value in [5, asynchronous, Asynchronous()]),
     *(("key_by", value, "name at least one column") for value in [[], ["user", 5]]),
     *(("retry", value, "pass a policy") for value in [3, "3", FixedDelayRetry, True]),

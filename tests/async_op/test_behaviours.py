@@ -1,8 +1,8 @@
 """How Flink's async operator, its queues and its mailbox behave, and that each behaviour is shown by a test here.
 
-A test says by its mark which behaviour it shows; `pytest -m behaviour` runs them all. Three behaviours have no
-counterpart: there are no latency markers, as latencies are counted in place; no idle status, as a source that is idle
-sends nothing; and no executor runs deferrable mail on purpose, as all of it waits for the main loop.
+A test says by its mark which behaviour it shows; `pytest -m behaviour` runs them all. Some have no counterpart: there
+are no latency markers, as latencies are counted in place; no idle status, as an idle source sends nothing; and no
+mail runs in the middle of an action, so there are no priorities, no deferrable mail and no default action to suspend.
 """
 
 from __future__ import annotations
@@ -76,42 +76,13 @@ AS_FLINK = (
     # the mailbox
     "mail is taken first in, first out",
     "many threads may write mail, blocking or not",
-    "closing and quiescing end the writers",
-    "a quiesced mailbox is emptied but not filled",
+    "closing ends the writers",
     "a closed mailbox is neither filled nor emptied",
-    "urgent mail comes first, and a priority hides what is below",
-    "the lowest priority reads urgent mail first and then by arrival",
-    "every way of taking empties the batch of mail first",
-    "draining gives the batch of mail and then the queue",
-    "a priority looks past the batch of mail",
-    "an exclusive block is not interrupted",
     "urgent mail overtakes the rest of a batch of mail",
-    "without a batch urgent mail comes first, and the rest follows",
-    "urgent mail, then the batch, then the queue, for every way of taking",
     "single urgent mails each come first",
-    # the loop that takes mail
-    "mail is refused once the end is near",
-    "an error comes out of the loop",
-    "control mail goes first, and an error that is reported comes out of the loop",
     "closing cancels the mail that is left",
-    "the default action and mail both run",
-    "the default action runs until it is stopped",
-    "a step runs the mail that was there, then acts once: mail that causes mail starves nobody",
-    "mail goes on while the default action is suspended, and resumes it",
-    "a suspension is made by the owner, once at a time, and ended by any thread",
-    "ten thousand suspensions are each ended by another thread",
-    "completing after the close is harmless",
-    "a paused loop keeps its mail",
-    "a loop may be paused before it starts",
-    "a completed loop never runs again",
-    "a processor says when it is idle",
+    "mail that comes while a batch is read waits for the next: mail that causes mail starves nobody",
     "mail of another thread is run by who takes it",
-    "deferrable mail is left to the main loop",
-    "after the close nothing runs in the middle of an action",
-    "running one mail tells whether there was any",
-    "running one mail may wait for it",
-    "an action in the middle does not run mail of those before it",
-    "running mail in the middle of an action lets its errors through",
 )
 
 OTHERWISE = {
@@ -152,7 +123,7 @@ OTHERWISE = {
     "a snapshot never waits for a call, although the queue is full": "a full queue delays it",
     "the capacity bounds batches, too": "there is no bound on what is in flight",
     "what waits for its batch survives a failure, and outputs keep their timestamps": "neither does",
-    "the close cancels what is left and raises the first of its errors; draining runs it": "it gathers the errors",
+    "the close cancels what is left and raises the first of its errors": "it gathers the errors",
     "mails, the latency of calls, the size of the queue and the time suspended are measured": (
         "the latency is that of mails"
     ),

@@ -21,6 +21,7 @@ from async_op import (
     InvocationContext,
     OperatorInterrupted,
 )
+from async_op.threads.wait_strategies import WaitStrategies
 from keygroups import ConfigError, ValueState
 from tests.async_op.kit import Instant, ManualClock, Service, eventually, reading_has_ended, settle
 
@@ -98,6 +99,41 @@ async def test_whoever_takes_slowly_is_not_run_over(wait: Any) -> None:
             if output == 100:
                 break
     await reading_has_ended()
+
+
+class Sized(Counted):
+    """The same with a size, so that it is read on the event loop."""
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __contains__(self, number: object) -> bool:
+        return number in range(self.count)
+
+
+@WAITS
+@pytest.mark.parametrize("capacity", [1, 2, 5])
+async def test_an_element_is_read_only_if_there_is_room_for_it_and_its_output(wait: Any, capacity: int) -> None:
+    stream = Sized(200)
+    async with aclosing(wait(stream, Instant(), capacity=capacity)) as outputs:
+        for taken in range(1, 101):
+            await anext(outputs)
+            await settle()
+            # One call may have returned for each of the outputs that are kept; one more element waits for room.
+            assert stream.read <= taken + 2 * capacity + 1
+
+
+@WAITS
+async def test_calls_that_wait_take_up_the_room_of_the_input(wait: Any) -> None:
+    stream, service = Sized(100), Service()
+    async with aclosing(wait(stream, service, capacity=5)) as outputs:
+        first = asyncio.create_task(anext(outputs))
+        await settle()
+        assert (len(service.running), stream.read) == (5, 6)
+        await service.answer(0)
+        assert await first == 0
+        await settle()
+        assert (len(service.running), stream.read) == (5, 7)
 
 
 async def test_nothing_is_read_before_the_first_output_is_asked_for() -> None:
@@ -290,6 +326,45 @@ async def test_who_leaves_a_stream_that_blocks_does_not_wait_for_it(wait: Any) -
     await eventually(lambda: not any(thread.name == "keygroups reader" for thread in threading.enumerate()))
 
 
+@WAITS
+async def test_a_stream_without_end_is_read_no_further_than_its_taker(wait: Any) -> None:
+    read = 0
+
+    def numbers() -> Iterator[int]:
+        nonlocal read
+        while True:
+            read += 1
+            yield read
+
+    async with aclosing(wait(numbers(), Instant(), capacity=10)) as outputs:
+        assert [await anext(outputs) for _ in range(500)] == list(range(1, 501))
+        await settle()
+        assert read <= 500 + 2 * 10 + 2
+    await reading_has_ended()
+
+
+@WAITS
+async def test_a_taker_that_is_cancelled_while_the_stream_blocks_does_not_wait_for_it(wait: Any) -> None:
+    slow = Slow()
+    taken = []
+
+    async def take() -> None:
+        async with aclosing(wait(slow, Instant())) as outputs:
+            async for output in outputs:
+                taken.append(output)
+
+    taker = asyncio.create_task(take())
+    slow.gates.put("x")
+    await eventually(lambda: taken == ["x"] and slow.asked == 2)
+    taker.cancel()
+    await asyncio.wait([taker])
+    assert taker.cancelled()
+    assert not slow.closed.is_set()
+    slow.gates.put("nobody takes it")
+    await eventually(slow.closed.is_set)
+    await reading_has_ended()
+
+
 async def test_a_generator_is_closed_where_it_was_read_when_the_taker_leaves() -> None:
     threads = list[int]()
 
@@ -337,3 +412,8 @@ async def test_what_has_a_size_is_read_on_the_event_loop(stream: Any) -> None:
     names = [output async for output in AsyncDataStream.ordered_wait(stream, Names())]
 
     assert "keygroups reader" not in names
+
+
+async def test_a_stream_of_this_process_has_no_thread_whose_waits_could_be_chosen() -> None:
+    with pytest.raises(ConfigError, match="only threads of Spark's tasks"):
+        AsyncDataStream.ordered_wait([1], Instant(), wait_strategies=WaitStrategies())

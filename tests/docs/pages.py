@@ -29,6 +29,9 @@ _FENCE = RawFencedCodeBlockLexer(re.compile(r'(?P<language>\w*)(?: title="(?P<ti
 _VOLATILE = (
     (re.compile(r"\b[0-9a-f]{32}\b"), "<id>"),
     (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(\+00:00|Z)"), "<time>"),
+    (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC"), "<time>"),
+    (re.compile(r"(\d+ min )?\d+(\.\d+)? (s|min|h|d) ago"), "<age>"),
+    (re.compile(r"\d[\d,]*(\.\d)? ([KMG]i)?B\b"), "<size>"),
     (re.compile(r"(\d+ min )?\d+(\.\d+)? (µs|ms|s)\b"), "<seconds>"),
     (re.compile(r"\d[\d,]*(\.\d+)?/(s|min)\b"), "<rate>"),
     (re.compile(r"~?\d[\d,]*\d\d"), "<number>"),

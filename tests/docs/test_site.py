@@ -12,6 +12,7 @@ import pytest
 import typer
 
 import async_op
+import async_op.connectors
 import keygroups
 import snapshots
 from snapshots.cli.app import app
@@ -35,9 +36,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("package", [keygroups, async_op, snapshots], ids=lambda package: package.__name__)
+@pytest.mark.parametrize(
+    "package", [keygroups, async_op, async_op.connectors, snapshots], ids=lambda package: package.__name__
+)
 def test_the_reference_has_every_public_name(site: Path, package: object) -> None:
-    page = (site / "reference" / package.__name__ / "index.html").read_text()
+    page = (site / "reference" / package.__name__.rpartition(".")[2] / "index.html").read_text()
 
     assert [name for name in package.__all__ if f'id="{package.__name__}.{name}"' not in page] == []
 

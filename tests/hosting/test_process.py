@@ -27,6 +27,8 @@ from async_op.hosting.process import resident
 from async_op.hosting.process.launch import launch, watch
 from async_op.hosting.process.places import PATH_BYTES_MAX, place_of
 from async_op.hosting.wire.sockets import connect
+from async_op.threads.wait_strategies import ParkWait, ProgressiveWait, WaitSituation, WaitStrategies, WaitStrategy
+from async_op.threads.waits import Waits
 from snapshots import SnapshotStore
 from tests.hosting.kit import (
     GENERATION,
@@ -55,6 +57,14 @@ def test_an_operator_goes_on_from_epoch_to_epoch(machine: Machine) -> None:
     assert outputs == [("a", 1), ("b", 1)]
     _, outputs, _ = epoch(connect(address, SECRET), hello(1, 2, cut_id=cut_id), [rows("a")])
     assert outputs == [("a", 2)]
+
+
+@pytest.mark.parametrize("strategy", [ParkWait(60), ParkWait(0), ProgressiveWait()], ids=str)
+def test_a_feeder_waits_as_it_is_told(machine: Machine, strategy: WaitStrategy) -> None:
+    waits = Waits(WaitStrategies(consume=strategy, back_pressure=strategy))
+    _, outputs, _ = epoch(connect(machine.start(), SECRET, waits=waits), hello(), [rows("a", "b")])
+    assert outputs == [("a", 1), ("b", 1)]
+    assert waits.seconds[WaitSituation.CONSUME] > 0
 
 
 def test_a_call_outlives_its_epoch_and_is_delivered_with_the_next(machine: Machine) -> None:
@@ -269,6 +279,16 @@ def test_a_host_stays_in_the_group_and_is_nobody_s_child(machine: Machine) -> No
 
     assert group == os.getpgrp()
     assert parent != os.getpid()
+
+
+def test_no_connection_of_a_host_gets_the_descriptor_of_a_standard_stream(machine: Machine) -> None:
+    address = machine.start()
+    connected = [connect(address, SECRET) for _ in range(3)]
+    own = Path(f"/proc/{pid(machine)}/fd")
+    streams = [str((own / str(number)).readlink()) for number in range(3)]
+    for channel in connected:
+        channel.close()
+    assert streams == [os.devnull, address.log, address.log]
 
 
 def test_there_is_one_host_of_a_subtask_on_a_machine(machine: Machine) -> None:

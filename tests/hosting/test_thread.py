@@ -13,6 +13,8 @@ from async_op.hosting import thread
 from async_op.hosting.errors import FeederFenced, HostLost
 from async_op.hosting.feeder import Feeder
 from async_op.hosting.thread import HostThread
+from async_op.threads.wait_strategies import ParkWait, ProgressiveWait, WaitSituation, WaitStrategies, WaitStrategy
+from async_op.threads.waits import Waits
 from snapshots import SnapshotStore
 from tests.hosting.kit import (
     Blueprint,
@@ -47,6 +49,17 @@ def test_more_batches_than_are_under_way_at_once_are_fed_in_order() -> None:
         _, outputs, _ = epoch(host.channel(), hello(), [rows("a", "b") for _ in range(50)])
 
     assert outputs == [(key, number) for number in range(1, 51) for key in "ab"]
+
+
+@pytest.mark.parametrize("strategy", [ParkWait(60), ParkWait(0), ProgressiveWait()], ids=str)
+def test_the_feeding_thread_waits_as_it_is_told_and_knows_for_how_long(strategy: WaitStrategy) -> None:
+    waits = Waits(WaitStrategies(consume=strategy, back_pressure=strategy))
+    with HostThread(Blueprint(), residence()) as host:
+        _, outputs, _ = epoch(host.channel(waits), hello(), [rows("a", "b") for _ in range(20)])
+
+    assert len(outputs) == 40
+    assert waits.seconds[WaitSituation.CONSUME] > 0
+    assert waits.seconds[WaitSituation.SOURCE] == 0
 
 
 def test_outputs_are_taken_in_runs_while_the_feed_goes_on() -> None:

@@ -168,7 +168,7 @@ def hosted(
 def restored(*elements: InFlightElement) -> Any:
     class Share:
         snapshot_id = "m1"
-        manifest = SimpleNamespace(operator_states=())
+        manifest = SimpleNamespace(operator_states=(), version=1)
 
         def check_fits(self, *_: object) -> None:
             pass

@@ -10,10 +10,10 @@ import sys
 import pytest
 
 HEAVY = {
-    "IPython", "adlfs", "aiobotocore", "aiohttp", "boto3", "botocore", "duckdb", "gcsfs", "google", "grpc",
-    "hypothesis", "matplotlib", "opentelemetry", "pandas", "polars", "prometheus_client", "py4j", "pyarrow.dataset",
-    "pyarrow.flight", "pyspark", "pytest", "requests", "rich", "rocksdict", "s3fs", "sqlite3", "typer", "unittest",
-    "uvloop", "valkey",
+    "adlfs", "aiobotocore", "aiohttp", "boto3", "botocore", "confluent_kafka", "deltalake", "duckdb", "gcsfs",
+    "google", "grpc", "hypothesis", "IPython", "matplotlib", "opentelemetry", "pandas", "polars", "prometheus_client",
+    "psycopg", "py4j", "pyarrow.dataset", "pyarrow.flight", "pyiceberg", "pyspark", "pytest", "requests", "rich",
+    "rocksdict", "s3fs", "sqlite3", "typer", "unittest", "uvloop", "valkey",
 }  # fmt: skip
 WITH_THE_FIRST_SNAPSHOT = {"email", "fsspec", "importlib.metadata", "pyarrow.compute"}
 """What every snapshot needs, and who calls a service without any does not."""
@@ -34,7 +34,7 @@ def loaded_by(statement: str) -> set[str]:
     return set(json.loads(ended.stdout))
 
 
-PACKAGES = pytest.mark.parametrize("package", ["keygroups", "snapshots", "async_op"])
+PACKAGES = pytest.mark.parametrize("package", ["keygroups", "snapshots", "async_op", "async_op.connectors"])
 
 
 @PACKAGES

@@ -45,6 +45,8 @@ SUBSET = (
     "tests/async_op",
     "--ignore=tests/async_op/metrics",
     "--ignore=tests/async_op/spark",
+    "--ignore=tests/async_op/connectors/kafka",
+    "--ignore=tests/async_op/connectors/tables",
     "tests/packaging/test_imports.py",
 )
 TOOLS = ("blockbuster", "duckdb", "hypothesis", "pytest", "pytest-asyncio", "pytest-timeout")

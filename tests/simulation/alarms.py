@@ -296,7 +296,7 @@ class Run:
         parallelism = draw.randint(1, min(4, self.groups))
         snapshot = self.store.latest()
         if snapshot is not None and draw.random() < 0.2:
-            snapshot = compact(self.store._folder, snapshot, VirtualClock(self.loop).wall_time())
+            snapshot = compact(self.store.folder, snapshot, VirtualClock(self.loop).wall_time())
         shares = [None if snapshot is None else snapshot.restore(index, parallelism) for index in range(parallelism)]
         subtasks = [Subtask(self, index, parallelism, share) for index, share in enumerate(shares)]
         feeders: list[asyncio.Task[None]] = []

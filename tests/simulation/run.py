@@ -127,7 +127,9 @@ class Run:
         watermarks = [item.timestamp for item in self.scenario.items if isinstance(item, Watermark)]
         for subtask in subtasks:
             self.ledger.check(subtask.watermark == (watermarks or [None])[-1], "the last watermark never left")
-            self.ledger.check(subtask.operator.statistics().in_flight == 0, "something is in flight after the end")
+            counts = subtask.operator.statistics()
+            self.ledger.check(counts.in_flight == 0, "something is in flight after the end")
+            self.ledger.check(counts.awaited_outputs == 0, "an output is awaited after the end")
         return True
 
     async def _wait(self, tasks: Sequence[asyncio.Task[None]], seconds: float) -> None:
@@ -167,7 +169,8 @@ class Run:
         for subtask in draw.sample(subtasks, len(subtasks)):
             if draw.random() < 0.1:
                 settled = await subtask.operator.settle(draw.random())
-                self.ledger.check(settled == (subtask.operator.statistics().in_flight == 0), "it settled, or did not")
+                counts = subtask.operator.statistics()
+                self.ledger.check(settled == (not counts.in_flight + counts.awaited_outputs), "it settled, or did not")
             if draw.random() < 0.2:
                 await asyncio.sleep(0.2 * draw.random())
             parts[subtask.index] = await subtask.cut()

@@ -82,6 +82,11 @@ class Scenario:
         """Whether calls run on threads."""
         return self.kind in THREADED
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether outputs go to a consumer that is awaited."""
+        return self.random("consumer").random() < 0.4
+
     def random(self, *names: object) -> random.Random:
         """Return the random numbers of one purpose, so that none moves another's."""
         return random.Random("/".join(map(str, (self.seed, *names))))
@@ -97,6 +102,11 @@ class Scenario:
         if self.rough and call < 6 and draw.random() < (0.3 if self.retry or self.on_error != "fail" else 0.03):
             ending = draw.choice(("error", "retry", "after")) if self.retry else "error"
         return Plan(delay, ending, draw.choice((0, 1, 1, 1, 2, 3)), self.stubborn and draw.random() < 0.2)
+
+    def consumes_for(self, *names: object) -> float | None:
+        """Return how long the consumer takes for an output in seconds; None if it takes it at once."""
+        draw = self.random("consumes", *names)
+        return draw.choice((None, 0.0, 0.0, 0.1 * draw.random(), draw.random())) if self.is_awaited else None
 
 
 def scenario_of(seed: int) -> Scenario:

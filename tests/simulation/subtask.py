@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Awaitable, Iterator, Sequence
 from typing import Any
 
 from async_op import AsyncWaitOperator, DeadLetter, Record, Watermark
@@ -23,6 +24,8 @@ class SimulatedSubtask:
         self.index = index
         self.restore = restore
         self.outputs: list[Record | Watermark] = []
+        self.consumed = 0
+        self._quick: set[int] = set()
         self.emitted: dict[int, list[Any]] = {}
         self.fed: list[Item | Watermark] = []
         self._in_hand: Item | None = None
@@ -41,7 +44,7 @@ class SimulatedSubtask:
         ledger.limit(index, parallelism)
         self.operator = AsyncWaitOperator(
             KINDS[self.scenario.kind](ledger),
-            self._take,
+            self._hand_over,
             mode=self.scenario.mode,  # type: ignore[arg-type]
             capacity=self.scenario.capacity,
             timeout=self.scenario.timeout,
@@ -128,6 +131,10 @@ class SimulatedSubtask:
         element_id = self._offer(item)
         await self.operator.process(item.value, item.timestamp, element_id)
         self._accepted(item)
+        if self.scenario.mode != "key_ordered":
+            counts = self.operator.statistics()
+            inside = counts.in_flight + counts.awaited_outputs
+            self.ledger.check(inside <= self.scenario.capacity, f"{item.index} came in as one of {inside}")
 
     def _offer(self, item: Item) -> str | None:
         ledger, index = self.ledger, item.index
@@ -144,6 +151,30 @@ class SimulatedSubtask:
         self.fed.append(item)
 
     # -- out
+
+    def _hand_over(self, element: Record | Watermark) -> Awaitable[None] | None:
+        """Take an output; its consumer may be slow, or as quick as a plain function."""
+        self._take(element)
+        number = len(self.outputs)
+        seconds = self.scenario.consumes_for(self.ledger.restarts, self.index, number)
+        if seconds is not None:
+            return self._consume(number, seconds)
+        # Nobody waits for what is done at once.
+        self._quick.add(number)
+        return None
+
+    async def _consume(self, number: int, seconds: float) -> None:
+        begun = self._count_quick(number - 1)
+        self.ledger.check(begun == number - 1, f"output {number} is consumed after {begun}")
+        await asyncio.sleep(seconds)
+        self.ledger.check(not self.closed, "something is consumed after close")
+        self.consumed = number
+
+    def _count_quick(self, until: int) -> int:
+        """Return how many outputs in a row have been consumed, up to a number."""
+        while self.consumed < until and self.consumed + 1 in self._quick:
+            self.consumed += 1
+        return self.consumed
 
     def _take(self, element: Record | Watermark) -> None:
         self.ledger.check(not self.closed, "something leaves after close")
@@ -298,3 +329,5 @@ class SimulatedSubtask:
         statistics = self.operator.statistics()
         self.ledger.check(statistics.in_flight == len(queue), "the statistics count something else")
         self.ledger.check(statistics.emitted == len(self.outputs), "the statistics count other outputs")
+        left = sum(number not in self._quick for number in range(self.consumed + 1, len(self.outputs) + 1))
+        self.ledger.check(statistics.awaited_outputs == left, f"{left} outputs are awaited")

@@ -6,7 +6,9 @@ import asyncio
 import selectors
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
+from async_op.threads import own_thread
 from tests.simulation.virtual_threads import Threads
 
 _WAITS_MAX = 200_000
@@ -51,6 +53,16 @@ class VirtualClock:
         return 1_000_000_000_000 + int(1000 * self.time())
 
 
+class _AtOnce:
+    """A thread that runs in the one that starts it, for the same reason as in `VirtualLoop.run_in_executor`."""
+
+    def __init__(self, *, target: Callable[..., object], args: tuple[Any, ...], name: str) -> None:
+        self._run = lambda: target(*args)
+
+    def start(self) -> None:
+        self._run()
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """Asyncio's own loop, with the clock and the selector replaced; no sockets, and no threads but those given."""
 
@@ -64,6 +76,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self.now
+
+    def run_forever(self) -> None:
+        with mock.patch.object(own_thread, "threading", mock.Mock(Thread=_AtOnce)):
+            super().run_forever()
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         """Run at once, in this thread: a thread of its own would make the order of events a matter of luck."""

@@ -30,12 +30,12 @@ import keygroups.state.memory.table
 import keygroups.state.transaction
 import keygroups.state.writes
 from async_op.calls import adapters, handover
-from async_op.threads import mailbox
+from async_op.threads import loop_mailbox, mailbox
 
 LOCKED = (async_op.functions, mailbox, keygroups.state.disk.arrival, keygroups.state.disk.store)
 """Modules whose locks must not be held by a thread that has lost its turn while another one waits for them."""
 
-_SWITCHING = (*LOCKED, adapters, handover)
+_SWITCHING = (*LOCKED, adapters, handover, loop_mailbox)
 _SWITCHING += (keygroups.state.handles, keygroups.state.transaction, keygroups.state.writes)
 _SWITCHING += (keygroups.state.memory.cut, keygroups.state.memory.holds)
 _SWITCHING += (keygroups.state.memory.layered, keygroups.state.memory.table)

@@ -145,3 +145,50 @@ class TestMovedFolders:
         moved = SnapshotStore(tmp_path / "elsewhere", "visits")
         assert moved.verify().ok
         assert moved.write(parts({})).version == 2
+
+
+class TestAddresses:
+    def test_a_store_has_one_address_however_it_is_opened(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
+    ) -> None:
+        made = SnapshotStore(tmp_path / "state", "visits")
+        made.write(parts(CONTENT))
+        monkeypatch.chdir(tmp_path)
+        addresses = ["state/visits", "state/visits/", "./state/visits", str(tmp_path / "state" / "visits"), made.uri]
+
+        assert {SnapshotStore.at(address).uri for address in addresses} == {made.uri}
+        assert {SnapshotStore.at(address).load().version for address in addresses} == {1}
+        assert [cli("inspect", address).code for address in addresses] == [0] * len(addresses)
+        assert SnapshotStore("state", "visits").uri == made.uri
+        monkeypatch.chdir(tmp_path / "state" / "visits" / "data")
+        assert SnapshotStore.at("..").uri == made.uri
+        monkeypatch.chdir("..")
+        assert SnapshotStore.at(".").uri == SnapshotStore.at("./").uri == made.uri
+        assert cli("inspect", ".").code == 0
+
+    def test_the_folder_above_is_told_before_an_operator_begins_empty_there(
+        self, root: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level(logging.WARNING, logger="snapshots"):
+            assert SnapshotStore.at(root).latest() is None
+
+        assert SnapshotStore(root, "visits").uri in caplog.text
+
+    def test_each_kind_of_folder_is_named_for_what_it_is(self, tmp_path: Path, cli: Cli) -> None:
+        visits = SnapshotStore(tmp_path / "state", "visits")
+        visits.write(parts(CONTENT))
+        (tmp_path / "state" / "mine").mkdir()
+        (tmp_path / "state" / "mine" / "notes.txt").write_text("nothing")
+        expected = {
+            "state": ("the folder above those of operators", f"keygroups ls {visits.uri.rpartition('/')[0]}"),
+            "state/visits/data": ("a part of the folder of an operator", visits.uri),
+            "state/mine": ("files of something else", visits.uri),
+            "state/absent": ("empty or absent", visits.uri),
+            "elsewhere/visits": ("empty or absent", "one operator's folder"),
+        }
+        for path, (what, advice) in expected.items():
+            answer = cli("inspect", tmp_path / path)
+            assert (answer.code, answer.out) == (3, "")
+            assert what in answer.err
+            assert advice in answer.err
+        assert f"keygroups inspect {visits.uri}" in cli("inspect", visits.uri, "--version", 9).err

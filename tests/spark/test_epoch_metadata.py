@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from async_op import AsyncFunction
 from async_op.spark import EpochMetrics
+from async_op.spark.epoch.inputs import MicroBatch
 from async_op.spark.epoch.position import SourcePosition, StoredKey
 from async_op.spark.epoch.times import EpochTimes
 from keygroups import ValueState
@@ -95,8 +96,8 @@ def test_a_manifest_of_no_epoch_tells_nothing(stored: dict[str, Any] | None) -> 
     ("query_id", "batch_id", "has_passed"), [("q", 3, True), ("q", 4, True), ("q", 5, False), ("another", 4, False)]
 )
 def test_a_batch_is_passed_if_it_or_a_later_one_of_its_query_is(query_id: str, batch_id: int, has_passed: bool) -> None:
-    assert SourcePosition(query_id="q", batch_id=4).has_passed(query_id, batch_id) == has_passed
-    assert not SourcePosition(batch_id=4).has_passed(query_id, batch_id)
+    assert MicroBatch(query_id, batch_id).is_in(SourcePosition(query_id="q", batch_id=4)) == has_passed
+    assert not MicroBatch(query_id, batch_id).is_in(SourcePosition(batch_id=4))
 
 
 def test_the_metrics_of_an_epoch_are_the_sums_of_its_subtasks() -> None:
@@ -132,6 +133,7 @@ def test_a_manifest_has_what_manifests_always_had(spark: SparkSession, tmp_path:
         "kind": "batch",
         "epoch": snapshot.version,
         "attempt": position["attempt"],
+        "previous": {"epoch": 0, "attempt": ""},
         "keys": [{"column": "id", "type": "bigint"}],
         "times": dict.fromkeys(["watermark", "next_watermark", "next_timer", "next_event_timer"]),
     }

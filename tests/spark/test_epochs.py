@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 
 from async_op import AsyncFunction
 from async_op.spark import AsyncPipeline, PipelineQuery, Retention
+from async_op.spark.epoch.position import EpochRef
 from keygroups import ValueState
 from tests.spark.runs import PipelineRun
 
@@ -221,15 +222,16 @@ class TestASinkThatFails:
         entered, released = threading.Event(), threading.Event()
         sink = run.sink
 
-        def slow(batch: DataFrame, epoch: int) -> None:
+        def slow(batch: DataFrame, epoch: EpochRef) -> None:
             entered.set()
             released.wait()
-            sink(batch, epoch)
+            sink(batch, epoch.epoch)
 
-        query.runner._delivery._sink = slow
+        assert hasattr(query.runner._delivery, "_outlet")
+        query.runner._delivery._outlet = slow
         old = threading.Thread(target=query.runner.run_batch, args=(run.rows_as_batch(1), "a query", 0))
         old.start()
-        entered.wait()
+        assert entered.wait(600), "the sink of the old query was never called"
         (run.folder / "in" / "1.parquet").unlink()
         # The batch above was none of Spark's.
         options: dict[str, Any] = {"checkpoint_location": run.folder / "checkpoint", "adopt": "state"}

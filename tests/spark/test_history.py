@@ -18,6 +18,7 @@ from async_op.spark import UnrelatedHistories
 from async_op.spark.epoch.checkpoint import Checkpoint
 from async_op.spark.epoch.history import Adopt, join_histories
 from async_op.spark.rows.keys import KeyColumn
+from async_op.spark.rows.routing import Routing
 from keygroups import ConfigError, ValueState
 from snapshots import CommitConflict, IncompatibleSnapshot, SnapshotStore
 from snapshots.upkeep.adoption import move_source
@@ -204,7 +205,7 @@ def store_after(batch_id: int, query_id: str | None = "q", **position: Any) -> S
 
 
 def join(store: SnapshotStore, checkpoint: Checkpoint, adopt: Adopt | None = None, keys: Any = USER) -> None:
-    join_histories(store, checkpoint, keys, adopt, parallelism=1, max_parallelism=G)
+    join_histories(store, checkpoint, Routing(keys, "xxhash64", G, []), adopt, parallelism=1)
 
 
 def checkpoint_at(committed: int, begun: int | None = None, query_id: str | None = "q") -> Checkpoint:

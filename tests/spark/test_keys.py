@@ -195,7 +195,7 @@ def test_the_key_of_one_column_is_its_value_and_of_several_a_tuple(paths: Any, r
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "no key": ({"key_by": None}, "key_by=None: name the key column.*AsyncDataStream.unordered_wait"),
+    "no key": ({"key_by": None}, "key_by=None: Count declares keyed state"),
     "no key columns": ({"key_by": []}, "key_by"),
     "a function as key": ({"key_by": len}, "key_by"),
     "no schema": ({"output_schema": None}, "output_schema=None: name the columns that come out"),

@@ -12,6 +12,7 @@ import pytest
 
 from async_op import AsyncFunction, AsyncWaitOperator, ElementFailed, FixedDelayRetry, OperatorInterrupted
 from async_op.spark.task.operator_thread import OUTPUTS_AT_ONCE, OperatorThread
+from async_op.threads.wait_strategies import ParkWait, ProgressiveWait, WaitSituation, WaitStrategies
 
 
 class Calls(AsyncFunction):
@@ -48,7 +49,9 @@ def no_thread_is_left() -> Iterator[None]:
 
 
 def _thread(function: AsyncFunction, **options: Any) -> OperatorThread:
-    return OperatorThread(lambda output: AsyncWaitOperator(function, output, **({"capacity": 10} | options)))
+    return OperatorThread(
+        lambda output: AsyncWaitOperator(function, output, **({"capacity": 10} | options)), WaitStrategies()
+    )
 
 
 def _source(*portions: list[Any]) -> Iterator[list[tuple[Any, None, None]]]:
@@ -77,6 +80,64 @@ def test_an_output_leaves_while_others_are_awaited() -> None:
             if {1, 2} <= set(seen):
                 function.released.set()
     assert sorted(map(str, seen)) == ["1", "2", "late"]
+
+
+def test_a_slow_source_holds_up_no_output() -> None:
+    asked = threading.Event()
+
+    def source() -> Iterator[list[tuple[Any, None, None]]]:
+        yield [(1, None, None), (2, None, None)]
+        assert asked.wait(60), "the outputs have not come before the next batch"
+        yield [(3, None, None)]
+
+    seen: list[Any] = []
+    with _thread(Calls()) as thread:
+        for part in thread.run(source()):
+            seen += part
+            if {1, 2} <= set(seen):
+                asked.set()
+        assert thread.waits.seconds[WaitSituation.SOURCE] > 0
+    assert sorted(seen) == [1, 2, 3]
+
+
+def test_an_error_of_the_source_ends_the_run() -> None:
+    def source() -> Iterator[list[tuple[Any, None, None]]]:
+        yield [(1, None, None)]
+        raise OSError("no more rows")
+
+    function = Calls()
+    with pytest.raises(OSError, match="no more rows"), _thread(function) as thread:
+        list(thread.run(source()))
+    assert function.closed
+
+
+def test_whoever_stops_does_not_wait_for_a_source_that_blocks() -> None:
+    gate = threading.Event()
+
+    def source() -> Iterator[list[tuple[Any, None, None]]]:
+        yield [(1, None, None)]
+        gate.wait(60)
+
+    function = Calls()
+    with _thread(function) as thread:
+        outputs = thread.run(source())
+        while not next(outputs):
+            pass
+        outputs.close()
+    assert function.closed
+    gate.set()
+    for reader in threading.enumerate():
+        if reader.name == "keygroups source":
+            reader.join(60)
+
+
+@pytest.mark.parametrize("strategy", [ParkWait(0), ParkWait(60), ProgressiveWait(level3_sleep_seconds=60)], ids=str)
+def test_every_strategy_lets_everything_through(strategy: Any) -> None:
+    strategies = WaitStrategies(source=strategy, consume=strategy, back_pressure=strategy)
+    operator = lambda output: AsyncWaitOperator(Calls(), output, capacity=2)  # noqa: E731
+    with OperatorThread(operator, strategies) as thread:
+        parts = list(thread.run(_source([1, 2, 3], [4, 5], [6])))
+    assert sorted(value for part in parts for value in part) == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_portion_is_fed_only_when_the_one_before_has_been_accepted() -> None:

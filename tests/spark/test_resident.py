@@ -258,11 +258,16 @@ def test_a_failure_between_two_epochs_fails_the_query(run: Run) -> None:
     assert run.calls()[5] == 1
 
 
-def test_a_start_that_fails_leaves_a_pipeline_that_can_be_started(run: Run) -> None:
+def test_a_start_that_fails_leaves_a_pipeline_that_can_be_started(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run.write_rows()
     pipeline = run.pipeline()
-    with pytest.raises(TypeError):
-        pipeline.start(run.stream(), run.sink, checkpoint_location=run.folder / "other", trigger={"never": True})
+
+    def refuse(*_: object) -> None:
+        raise TypeError("Spark refuses the query")
+
+    with monkeypatch.context() as patch, pytest.raises(TypeError, match="Spark refuses"):
+        patch.setattr(PipelineQuery, "start", refuse)
+        run.start(pipeline)
     run.start(pipeline).awaitTermination()
 
     run.assert_exact()

@@ -33,6 +33,7 @@ from snapshots.testing.wrappers import CountingFolder
 from tests.examples import scaled
 from tests.s3_server import s3_server
 from tests.snapshot_kit import COUNT, PROFILE, G, content_of, part, parts, record, restored, words
+from tests.snapshots.operator_states import OFFSETS, written
 
 KEYS = 500
 
@@ -99,6 +100,21 @@ def test_a_frame_keeps_the_version_that_was_the_newest(source: SparkSession, tmp
     store.write(parts({"count": {"a": 2}}, [COUNT]))
     assert rows(frame.select("value")) == [(1,)]
     assert rows(read(source, store).select("value")) == [(2,)]
+
+
+def test_a_job_is_read_by_step_and_state(source: SparkSession, tmp_path: Path) -> None:
+    store = SnapshotStore(tmp_path, "job")
+    steps = {step: parts({"count": {step: 1}}, in_flight=[record(step, 0)]) for step in ("enrich", "score")}
+    snapshot = store.write(steps)
+    assert rows(read(source, store, what="enrich.count").select("key", "value")) == [("enrich", 1)]
+    elements = read(source, store, what="in_flight")
+    assert rows(elements) == table_rows(snapshot.in_flight())
+    assert rows(elements.where("step = 'score'").select("element_id", "step")) == [
+        (f"{steps['score'][n].in_flight[0].element_id}", "score") for n in range(2) if steps["score"][n].in_flight
+    ]
+    frame = source.createDataFrame([("a", 1)], "key string, value long")
+    with pytest.raises(PySparkException, match="write to the folder of a new operator"):
+        frame.write.format("keygroups").mode("append").option("state", "other").save(store.uri)
 
 
 def test_elements_in_flight_and_files_are_read(source: SparkSession, tmp_path: Path) -> None:
@@ -368,3 +384,14 @@ def test_profiles_are_not_read_by_their_key() -> None:
     reader = SnapshotReader(snapshot, "profile", stored_schema(snapshot, "profile"))
     reader.pushFilters([EqualTo(("key",), b"\x92")])
     assert sum(batch.num_rows for one in reader.partitions() for batch in reader.read(one)) == 1
+
+
+def test_a_state_without_a_key_is_read(source: SparkSession, tmp_path: Path) -> None:
+    store, snapshot = written(store=SnapshotStore(tmp_path, "enrich"))
+    for name in snapshot.operator_state_names:
+        frame = source.read.format("keygroups").option("what", name).load(store.uri)
+        expected = sorted((tuple(row.values()) for row in snapshot.to_arrow(name).to_pylist()), key=str)
+        assert [(subtask, place, bytes(item)) for subtask, place, item in rows(frame)] == expected
+    only = store.edit().drop("count").drop("profile").drop("seen").drop("rules").put_items(OFFSETS, []).commit()
+    assert only.operator_state_names == ("offsets",)
+    assert source.read.format("keygroups").load(store.uri).where("subtask = 0").count() == 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from pyspark import cloudpickle
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
-from async_op import AsyncDataStream, AsyncFunction, FixedDelayRetry
+from async_op import AsyncDataStream, AsyncFunction, FixedDelayRetry, shared
 from keygroups import ConfigError, ValueState
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -48,6 +50,38 @@ class HangForGood(AsyncFunction):
 class Hang(HangForGood):
     async def timeout(self, value, ctx):
         return [(value["id"], -1)]
+
+
+class Client:
+    """Writes into a file what happens to it."""
+
+    def __init__(self, log: Path):
+        self.log = log
+        self.write("made")
+
+    def write(self, line: str) -> None:
+        with self.log.open("a") as file:
+            file.write(line + "\n")
+
+    async def aclose(self) -> None:
+        self.write("closed")
+
+
+class Sharing(AsyncFunction):
+    """Asks twice for a client."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    async def open(self, runtime):
+        make = functools.partial(Client, self.folder / str(uuid.uuid4()))
+        self.clients = [await shared("client", make) for _ in range(2)]
+
+    async def async_invoke(self, value, ctx):
+        return [(value["id"], int(self.clients[0] is self.clients[1]))]
+
+    async def close(self):
+        self.clients[0].write("function closed")
 
 
 SCHEMA = "id bigint, twice bigint"
@@ -152,3 +186,11 @@ def test_what_can_never_work_is_refused_at_once(spark: SparkSession) -> None:
         AsyncDataStream.ordered_wait(spark.range(1), Double(), output_schema=SCHEMA, key_by="user")
     with pytest.raises(ConfigError, match="name the columns"):
         AsyncDataStream.ordered_wait(spark.range(1), Double(), output_schema="bigint")
+
+
+def test_a_shared_client_lives_from_open_to_close_of_each_partition(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.range(0, 30, 1, 3)
+    outputs = AsyncDataStream.unordered_wait(frame, Sharing(tmp_path), output_schema=SCHEMA)
+    assert sorted(tuple(row) for row in outputs.collect()) == [(number, 1) for number in range(30)]
+    logs = [log.read_text().splitlines() for log in tmp_path.iterdir()]
+    assert logs == [["made", "function closed", "closed"]] * 3

@@ -202,7 +202,7 @@ def test_what_can_never_work_is_refused_at_once(spark: SparkSession, tmp_path: P
         AsyncDataStream.unordered_wait(frame, Double(), output_schema=SCHEMA, key_by="id")
     with pytest.raises(ConfigError, match="no key_by"):
         AsyncDataStream.key_ordered_wait(frame, Double(), output_schema=SCHEMA)
-    with pytest.raises(ConfigError, match="no key_by"):
+    with pytest.raises(ConfigError, match="set arrow = False"):
         AsyncPipeline(
             Double(), key_by="id", output_schema=SCHEMA, snapshots=tmp_path, operator_id="double", parallelism=1
         )

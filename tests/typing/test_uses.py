@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,15 @@ def test_wrong_uses_are_errors_and_right_ones_are_not() -> None:
     ended = check(USES)
 
     assert (ended.returncode, ended.stdout) == (0, "")
+
+
+def test_pyright_sees_the_same_types() -> None:
+    # Without the path it would look at the installed packages, where an environment is shared by several checkouts.
+    here = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, str(USES)]
+    ended = subprocess.run(command, cwd=ROOT, env=here, capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 0, ended.stdout
 
 
 def test_a_wrong_use_that_passes_would_be_found(tmp_path: Path) -> None:

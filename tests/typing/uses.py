@@ -6,7 +6,9 @@ Each wrong use carries the code of its error. If it is no error any more, the ig
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any, assert_type
 
 import pyarrow as pa
@@ -16,6 +18,7 @@ from async_op import (
     AsyncDataStream,
     AsyncFunction,
     AsyncWaitOperator,
+    BlockingFunction,
     Cache,
     CircuitBreaker,
     ExponentialBackoffRetry,
@@ -26,6 +29,7 @@ from async_op import (
     ResilienceStatistics,
     SingleFlight,
     function,
+    shared,
 )
 from keygroups import KeyGroupRange, MapState, ValueState, range_of
 from keygroups.state import MapHandle, ValueHandle
@@ -70,6 +74,38 @@ async def counted(value: str, ctx: InvocationContext) -> tuple[str, int]:
 @function(max_threads=4)
 def halves(value: str) -> Iterator[str]:
     yield value
+
+
+@function()
+async def letters(value: str) -> AsyncIterator[bytes]:
+    yield value.encode()
+
+
+@function(on="loop")
+def size(value: str) -> float:
+    return len(value) / 2
+
+
+async def pieces(value: str) -> AsyncIterator[int]:
+    yield len(value)
+
+
+def parts(value: str, ctx: InvocationContext) -> Iterator[int]:
+    yield ctx.attempt
+
+
+def half(value: int) -> float:
+    return value / 2
+
+
+class Callables:
+    async def __call__(self, value: str) -> bytes:
+        return value.encode()
+
+
+class Fetch(BlockingFunction[str, bytes]):
+    def invoke(self, value: str, ctx: InvocationContext) -> list[bytes]:
+        return [value.encode()]
 
 
 async def operate(operator: AsyncWaitOperator, store: SnapshotStore) -> None:
@@ -120,14 +156,56 @@ def stream() -> None:
     assert_type(AsyncDataStream.unordered_wait(["a"], length, timeout=timedelta(minutes=1)), AsyncIterator[int])
     assert_type(AsyncDataStream.key_ordered_wait(["a"], counted, key_by=str), AsyncIterator[tuple[str, int]])
     assert_type(AsyncDataStream.ordered_wait(["a"], halves), AsyncIterator[str])
-    assert_type(AsyncDataStream.ordered_wait([1], lambda value: value, key_by="user"), AsyncIterator[Any])
-    AsyncDataStream.ordered_wait([1], Length())  # type: ignore[arg-type]
+    AsyncDataStream.ordered_wait([1], lambda value: value, key_by="user")
+    AsyncDataStream.ordered_wait([1], Length())  # type: ignore[misc]
     assert_type(AsyncDataStream.ordered_wait(pa.table({}), lambda row, ctx: ctx.key), AsyncIterator[Any])
     AsyncDataStream.ordered_wait([1], 5)  # type: ignore[call-overload]
     function(on="process")  # type: ignore[arg-type]
     function(length)  # type: ignore[arg-type]
     for output in outputs:  # type: ignore[attr-defined]
         print(output)  # noqa: T201
+
+
+def stream_of_plain_functions(texts: list[str], later: AsyncIterator[str]) -> None:
+    assert_type(AsyncDataStream.ordered_wait(texts, pieces), AsyncIterator[int])
+    assert_type(AsyncDataStream.unordered_wait(later, parts), AsyncIterator[int])
+    assert_type(AsyncDataStream.key_ordered_wait([1], half, key_by=str), AsyncIterator[float])
+    assert_type(AsyncDataStream.ordered_wait(texts, Callables()), AsyncIterator[bytes])
+    assert_type(AsyncDataStream.ordered_wait(texts, Fetch()), AsyncIterator[bytes])
+    assert_type(AsyncDataStream.ordered_wait(texts, partial(length)), AsyncIterator[int])
+    assert_type(AsyncDataStream.ordered_wait(texts, letters), AsyncIterator[bytes])
+    assert_type(AsyncDataStream.unordered_wait(texts, size), AsyncIterator[float])
+    twice = AsyncDataStream.ordered_wait(AsyncDataStream.unordered_wait(texts, length), half)
+    assert_type(twice, AsyncIterator[float])
+    halves("still callable")
+    AsyncDataStream.unordered_wait(texts, length, timestamps=len, watermark_delay=timedelta(seconds=1))
+    AsyncDataStream.unordered_wait(texts, length, timestamps="at", watermark_delay=2)
+    AsyncDataStream.unordered_wait(texts, length, timestamps=5)  # type: ignore[call-overload]
+    AsyncDataStream.unordered_wait([1], length)  # type: ignore[arg-type]
+    AsyncDataStream.unordered_wait([1], pieces)  # type: ignore[arg-type]
+
+
+async def share() -> None:
+    class Client:
+        async def __aenter__(self) -> Client:
+            return self
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+    async def connect() -> Client:
+        return Client()
+
+    @asynccontextmanager
+    async def connected() -> AsyncIterator[Client]:
+        yield Client()
+
+    assert_type(await shared("http", connect), Client)
+    assert_type(await shared(("http", 1), connected), Client)
+    assert_type(await shared("sizes", lambda: {"a": 1}), dict[str, int])
+    async with shared("http", connect) as client:
+        assert_type(client, Client)
+    shared("http", 5)  # type: ignore[call-overload]
+    shared([], connect)  # type: ignore[call-overload]
 
 
 def place() -> None:

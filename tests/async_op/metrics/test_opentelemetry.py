@@ -15,6 +15,7 @@ from opentelemetry.trace import StatusCode
 
 from async_op.metrics.opentelemetry import OpenTelemetryMetrics, OpenTelemetryTraces
 from keygroups.events import Event, publish
+from tests.async_op.job.kit import Epochs, Log, new_job, same
 from tests.async_op.metrics.kit import CALLS, run_everything
 
 
@@ -63,6 +64,15 @@ async def test_everything_is_an_instrument(metrics: OpenTelemetryMetrics, reader
     assert [point.value for point in commits.data.data_points] == [1]
     assert seen["keygroups.operator.call.duration"].data.data_points[0].count == CALLS + 1
     assert seen["keygroups.snapshot.duration"].unit == "s"
+
+
+async def test_a_job_is_watched(metrics: OpenTelemetryMetrics, reader: InMemoryMetricReader) -> None:
+    job = new_job(Log([1, 2], bounded=True), same, Epochs())
+    metrics.watches.add_job(job)
+    await job.run()
+
+    (point,) = seen_by(reader)["keygroups.job.outputs"].data.data_points
+    assert (dict(point.attributes), point.value) == ({"job": "job"}, 2)
 
 
 async def test_events_are_spans(exporter: InMemorySpanExporter, provider: TracerProvider) -> None:

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from async_op import AsyncWaitOperator
 from async_op.metrics.prometheus import PrometheusMetrics
+from tests.async_op.job.kit import Epochs, Gated, Log, new_job, running
 from tests.async_op.metrics.kit import CALLS, Echo, run_everything
 
 DASHBOARD = Path(__file__).parents[3] / "dashboards" / "keygroups.json"
@@ -101,6 +102,30 @@ def test_after_the_end_of_its_loop_an_operator_keeps_its_last_counts(metrics: Pr
     thread.join()
 
     assert values_of(text_of(metrics))["keygroups_operator_emitted_total"][0][1] == 1
+
+
+async def test_a_job_is_watched_from_before_its_start_until_after_its_end(metrics: PrometheusMetrics) -> None:
+    function = Gated()
+    job = new_job(Log([1]), function, sink := Epochs())
+    stop = metrics.watches.add_job(job)
+    assert states_of(values_of(text_of(metrics))) == ["new"]
+    async with running(job):
+        await function.arrived.wait()
+        seen = values_of(await asyncio.to_thread(text_of, metrics))
+        assert states_of(seen) == ["running"]
+        assert seen["keygroups_job_in_flight"] == [({"job": "job", "step": "Gated"}, 1)]
+        function.gate.set()
+        await sink.have(1)
+    seen = values_of(text_of(metrics))
+    assert states_of(seen) == ["ended"]
+    for name, value in {"records_total": 1, "outputs_total": 1, "partitions": 1, "undelivered": 0}.items():
+        assert seen[f"keygroups_job_{name}"] == [({"job": "job"}, value)]
+    stop()
+    assert "keygroups_job" not in text_of(metrics)
+
+
+def states_of(seen: dict[str, list[tuple[dict[str, str], float]]]) -> list[str]:
+    return [labels["state"] for labels, value in seen["keygroups_job_state"] if value]
 
 
 async def test_the_dashboard_asks_only_for_what_there_is(metrics: PrometheusMetrics) -> None:

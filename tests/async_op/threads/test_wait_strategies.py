@@ -8,11 +8,18 @@ from typing import Any
 import pytest
 
 from async_op.threads import wait_strategies as waiting
-from async_op.threads.wait_strategies import ParkWait, ProgressiveWait, WaitSituation, WaitStrategies
+from async_op.threads.wait_strategies import (
+    ParkWait,
+    ProgressiveWait,
+    WaitSituation,
+    WaitStrategies,
+    as_wait_strategies,
+)
+from async_op.threads.waits import Waits
 from keygroups import ConfigError
 
 
-class Waits(threading.Event):
+class Arrivals(threading.Event):
     """An event that notes how long it was waited for, and does not wait."""
 
     def __init__(self) -> None:
@@ -32,8 +39,9 @@ def yields(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return slept
 
 
+@pytest.mark.feature("park for a while")
 def test_parking_waits_for_the_same_time_each_time(yields: list[float]) -> None:
-    arrival = Waits()
+    arrival = Arrivals()
     count = 0
     for _ in range(3):
         count = ParkWait(0.5).idle(count, arrival)
@@ -42,15 +50,16 @@ def test_parking_waits_for_the_same_time_each_time(yields: list[float]) -> None:
 
 
 def test_parking_for_no_time_does_not_wait(yields: list[float]) -> None:
-    arrival = Waits()
+    arrival = Arrivals()
 
     assert ParkWait(0).idle(7, arrival) == 1
     assert (arrival.waits, yields) == ([], [])
 
 
+@pytest.mark.feature("wait in three levels")
 def test_waiting_grows_in_three_levels(yields: list[float]) -> None:
     strategy = ProgressiveWait(level1_count=2, level2_count=3, level3_sleep_seconds=0.5)
-    arrival = Waits()
+    arrival = Arrivals()
     count, seen = 0, []
     for _ in range(8):
         count = strategy.idle(count, arrival)
@@ -62,7 +71,7 @@ def test_waiting_grows_in_three_levels(yields: list[float]) -> None:
 
 def test_after_something_has_come_waiting_starts_from_the_first_level(yields: list[float]) -> None:
     strategy = ProgressiveWait(level1_count=1, level2_count=0, level3_sleep_seconds=0.5)
-    arrival = Waits()
+    arrival = Arrivals()
     count = strategy.idle(strategy.idle(0, arrival), arrival)
     assert len(arrival.waits) == 1
 
@@ -83,21 +92,87 @@ def test_what_arrives_ends_the_wait(strategy: Any) -> None:
     assert not waiter.is_alive()
 
 
-def test_the_defaults_are_those_of_storm() -> None:
-    """Source: 1 ms at once; consume and back-pressure: one spin, a thousand yields, then 1 ms."""
-    strategies = WaitStrategies()
-
-    assert strategies.of(WaitSituation.SOURCE) == ProgressiveWait(level1_count=0, level2_count=0)
-    assert strategies.of(WaitSituation.CONSUME) == ProgressiveWait(1, 1000, 1e-3)
-    assert strategies.of(WaitSituation.BACK_PRESSURE) == ProgressiveWait(1, 1000, 1e-3)
-    assert ParkWait() == ParkWait(100e-6)
-
-
+@pytest.mark.feature("a strategy for each situation, also by Storm's names")
 def test_each_situation_may_have_a_strategy_of_its_own() -> None:
     strategies = WaitStrategies(back_pressure=ParkWait(0.25))
 
     assert strategies.of(WaitSituation.BACK_PRESSURE) == ParkWait(0.25)
-    assert strategies.of(WaitSituation.CONSUME) == ProgressiveWait()
+    assert strategies.of(WaitSituation.CONSUME) == strategies.of(WaitSituation.SOURCE) == ParkWait(0.1)
+
+
+STORM = "org.apache.storm.policy.WaitStrategy"
+
+
+def test_the_defaults_of_storms_settings_are_storms() -> None:
+    """Source: 1 ms at once; consume and back-pressure: one spin, a thousand yields, then 1 ms."""
+    strategies = as_wait_strategies(
+        {f"topology.{name}.wait.strategy": STORM + "Progressive" for name in ("spout", "bolt", "backpressure")}
+    )
+
+    assert strategies.source == ProgressiveWait(level1_count=0, level2_count=0)
+    assert strategies.consume == strategies.back_pressure == ProgressiveWait(1, 1000, 1e-3)
+    assert as_wait_strategies({"topology.bolt.wait.strategy": STORM + "Park"}).consume == ParkWait(100e-6)
+
+
+def test_storms_settings_are_understood() -> None:
+    strategies = as_wait_strategies(
+        {
+            "topology.spout.wait.strategy": STORM + "Park",
+            "topology.spout.wait.park.microsec": 250,
+            "topology.bolt.wait.progressive.level1.count": 7,
+            "topology.bolt.wait.progressive.level2.count": 0,
+            "topology.bolt.wait.progressive.level3.sleep.millis": 20,
+        }
+    )
+
+    assert strategies == WaitStrategies(source=ParkWait(250e-6), consume=ProgressiveWait(7, 0, 20e-3))
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (ParkWait(), "wait_strategies"),
+        ("park", "wait_strategies"),
+        ({"topology.disruptor.wait.timeout.millis": 1}, "topology.disruptor.wait.timeout.millis"),
+        ({"topology.bolt.wait.progressive.level4.count": 1}, "topology.bolt.wait.progressive.level4.count"),
+        ({"topology.bolt.wait.strategy": "Sleep"}, "topology.bolt.wait.strategy"),
+        ({"topology.bolt.wait.park.microsec": "100"}, "topology.bolt.wait.park.microsec"),
+        ({"topology.bolt.wait.progressive.level1.count": -1}, "topology.bolt.wait.progressive.level1.count"),
+    ],
+    ids=range(7),
+)
+def test_what_is_no_setting_is_refused_by_its_name(value: Any, named: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        as_wait_strategies(value)
+    assert refused.value.name == named
+
+
+@pytest.mark.parametrize("situation", WaitSituation)
+@pytest.mark.parametrize("value", [None, 5, ParkWait], ids=["nothing", "number", "class"])
+def test_what_is_no_strategy_is_refused_by_its_situation(situation: WaitSituation, value: Any) -> None:
+    with pytest.raises(ConfigError) as refused:
+        WaitStrategies(**{situation.value: value})
+    assert refused.value.name == situation.value
+
+
+def test_waiting_is_counted_by_its_reason_which_may_change_in_the_meantime() -> None:
+    reasons = [WaitSituation.SOURCE, WaitSituation.BACK_PRESSURE]
+    seen: list[WaitSituation] = []
+
+    class Noted:
+        def __init__(self, situation: WaitSituation) -> None:
+            self._situation = situation
+
+        def idle(self, idle_count: int, arrival: Any) -> int:
+            seen.append(self._situation)
+            return idle_count
+
+    waits = Waits(WaitStrategies(**{one.value: Noted(one) for one in WaitSituation}))
+    waits.until(lambda: not reasons, threading.Event(), lambda: reasons.pop(0))
+    assert seen == [WaitSituation.SOURCE, WaitSituation.BACK_PRESSURE]
+    assert waits.seconds[WaitSituation.CONSUME] == 0
+    waits.count(WaitSituation.CONSUME, 2.0)
+    assert waits.seconds[WaitSituation.CONSUME] == 2.0
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from async_op import AsyncFunction, FixedDelayRetry, InvocationContext, Record, 
 from async_op.errors import AsyncTimeoutError, TimersUnavailable
 from keygroups import ConfigError
 from keygroups.state.timers import STALE_MIN, Timer
-from tests.async_op.kit import BOTH, Bench, Instant, opened, settle
+from tests.async_op.kit import BOTH, Bench, Instant, ManualClock, opened, settle
 from tests.async_op.timers.alarms import NOW, Alarms, by_key
 
 
@@ -199,6 +199,55 @@ async def test_a_timer_has_the_operators_timeout(mode: str) -> None:
         assert alarms.timed_out[1:] == [Timer(1, True)]
         assert bench.shown[-2:] == [Timer(1, True), Watermark(1)]
         assert bench.clock.timers == 0
+
+
+class SetBackClock(ManualClock):
+    """A clock whose wall time the test sets back, as an administrator or a time server does."""
+
+    set_back = 0
+
+    def wall_time(self) -> int:
+        return super().wall_time() - self.set_back
+
+
+@BOTH
+@pytest.mark.parametrize("passed", [0.0, 0.05, 5.0])
+async def test_the_end_of_the_input_fires_what_is_due_although_the_wall_clock_was_set_back(
+    mode: str, passed: float
+) -> None:
+    clock, alarms = SetBackClock(), Alarms()
+    async with opened(alarms, clock=clock, mode=mode, key_by=by_key) as bench:
+        await bench.operator.process(("a", "register", NOW + round(1000 * passed)))
+        await bench.operator.process(("b", "register", NOW + 60_000))
+        while bench.operator.statistics().calls < 2:
+            await asyncio.sleep(0)
+        clock.set_back = 30_000
+        await bench.clock.advance(passed)
+        await bench.operator.finish()
+        assert alarms.times == [("a", NOW + round(1000 * passed))]
+
+
+async def test_a_timer_that_waits_for_its_key_at_the_end_fires_although_the_wall_clock_is_set_back_then() -> None:
+    clock, alarms = SetBackClock(), Alarms()
+    async with opened(alarms, clock=clock, key_by=by_key) as bench:
+        await bench.feed(("a", "register", NOW + 100), ("a", "slow", 0))
+        await bench.clock.advance(1)
+        finishing = asyncio.create_task(bench.operator.finish())
+        await settle()
+        clock.set_back = 30_000
+        await alarms.answer(("a", "slow", 0))
+        await finishing
+        assert alarms.times == [("a", NOW + 100)]
+
+
+@pytest.mark.parametrize("later", [1, 999])
+async def test_the_end_of_the_input_fires_nothing_that_is_due_later(later: int) -> None:
+    alarms = Alarms()
+    async with opened(alarms, key_by=by_key) as bench:
+        await bench.feed(("a", "register", NOW + later), ("a", "register", NOW - 1))
+        alarms.again[NOW - 1] = NOW + 1, False
+        await bench.operator.finish()
+        assert alarms.times == [("a", NOW - 1)]
 
 
 async def test_a_timer_that_fails_for_good_fails_the_operator() -> None:

@@ -14,6 +14,7 @@ from async_op.hosting.feeder import Channel, Waiting
 from async_op.hosting.host import Host, Residence
 from async_op.hosting.placement import Address
 from async_op.hosting.wire.secret import is_proof, new_nonce, proof_of
+from async_op.threads.wait_strategies import WaitSituation
 from tests.hosting.simulation.scenario import Row, Scenario
 from tests.hosting.simulation.service import Blueprint, Service
 from tests.hosting.simulation.storage import Manifest, Share, Storage, done_in
@@ -123,7 +124,7 @@ class Connection(Channel):
         self._there = max(self._there + 1e-6, loop.time() + self._delay())
         loop.call_at(self._there, self._deliver, message)
 
-    def receive(self) -> say.Reply | None:
+    def receive(self, situation: WaitSituation = WaitSituation.CONSUME) -> say.Reply | None:
         if self.replies:
             self.arrived.clear()
             return self.replies.popleft()

@@ -147,3 +147,26 @@ def test_outputs_read_as_they_were_written(tmp_path: Path) -> None:
 def test_snapshots_from_before_schemas_were_stored_with_outputs_say_that_they_do_not_know(tmp_path: Path) -> None:
     shutil.copytree(generate.FOLDER / "v1", tmp_path / "golden")
     assert SnapshotStore(tmp_path / "golden", generate.OPERATOR_ID).load(1).manifest.output_schema is None
+
+
+def test_the_steps_of_a_job_read_as_they_were_written(tmp_path: Path) -> None:
+    shutil.copytree(generate.FOLDER / "job-v1", tmp_path / "golden")
+    store = SnapshotStore(tmp_path / "golden", generate.OPERATOR_ID)
+    for version in (1, 2):
+        snapshot = store.load(version)
+        enrich, source = (snapshot.restore(0, 1, step=step) for step in ("enrich", "source"))
+        groups = enrich.states(generate.STATES)
+        found = {
+            state: {k: v for one in held.values() for k, v in one.load().items()} for state, held in groups.items()
+        }
+        assert found == expected(version)
+        assert enrich.queue().elements == generate.ELEMENTS
+        assert source.operator_state("offsets") == list(generate.OPERATOR_STATE.items)
+        assert (source.states(()), source.queue().elements) == ({}, ())
+        assert store.verify(version).ok
+
+    assert snapshot.step_names == ("source", "enrich")
+    assert "steps" in snapshot.manifest.required_features
+    assert [file.state for file in snapshot.manifest.files_of("delta")] == ["enrich.count", "enrich.profile"]
+    expected_outputs = {1: generate.OUTPUTS, 2: generate.OUTPUTS.slice(1)}
+    assert {one.version: one.to_arrow() for one in snapshot.undelivered()} == expected_outputs

@@ -25,6 +25,7 @@ from snapshots.format import parquet as parquets
 from snapshots.format.files import FileLabel, FileWriter, KeyedWriter, target_file_bytes
 from snapshots.format.manifest import manifest_name
 from snapshots.format.parquet import ParquetEncoder, ParquetReader
+from snapshots.format.sealing import check_json
 from snapshots.testing import CountingFolder
 from tests.snapshot_kit import new_store, parts, words
 
@@ -66,7 +67,7 @@ class TestManifest:
     @pytest.mark.parametrize("value", [manifests.StateInfo, KeyGroupRange, KeyGroupRange(0, 1)])
     def test_a_dataclass_is_no_json(self, value: object) -> None:
         with pytest.raises(ConfigError, match="stored as JSON"):
-            manifests.check_json("source_position", {"value": value})
+            check_json("source_position", {"value": value})
 
 
 class TestParquet:

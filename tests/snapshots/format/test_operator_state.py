@@ -5,13 +5,17 @@ from __future__ import annotations
 import pickle
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from keygroups import ConfigError
 from keygroups.operator_state import broadcast, split, union
 from snapshots import OperatorStateCut, Snapshot, SubtaskSnapshot
+from tests.examples import scaled
 from tests.snapshot_kit import G, new_store, parts
 
 
+@pytest.mark.feature("lists that are dealt out anew")
 def test_split_deals_contiguous_runs_across_the_old_subtasks() -> None:
     assert split({"a": [["a0", "a1", "a2"], ["b0", "b1", "b2", "b3"]]}, 3) == {
         "a": [["a0", "a1", "a2"], ["b0", "b1"], ["b2", "b3"]]
@@ -122,3 +126,35 @@ class TestOperatorState:
         snapshot.restore(0).operator_state("offsets")
 
         assert len(reads) == 2
+
+
+@settings(max_examples=scaled(25))
+@given(
+    st.lists(st.lists(st.lists(st.integers(), max_size=5), min_size=2, max_size=2), min_size=1, max_size=5),
+    st.integers(1, 9),
+)
+def test_what_the_subtasks_keep_of_union_lists_are_all_items_once(
+    items: list[list[list[int]]], parallelism: int
+) -> None:
+    """Each subtask of the old run has two lists; whatever the parallelism, nothing is lost and nothing is doubled."""
+    made = [
+        SubtaskSnapshot(
+            subtask_index=subtask,
+            parallelism=len(items),
+            max_parallelism=G,
+            hash="xxhash64",
+            operator_states=tuple(OperatorStateCut(f"list {n}", "union", tuple(one)) for n, one in enumerate(lists)),
+        )
+        for subtask, lists in enumerate(items)
+    ]
+    snapshot = new_store().write(made)
+    shares = [snapshot.restore(index, parallelism) for index in range(parallelism)]
+    for number in range(2):
+        everything = [item for lists in items for item in lists[number]]
+        kept = [share.operator_state(f"list {number}")[slice(*share.own_items[f"list {number}"])] for share in shares]
+        assert all(share.operator_state(f"list {number}") == everything for share in shares)
+        assert sorted(item for one in kept for item in one) == sorted(everything)  # type: ignore[type-var]
+        if parallelism == len(items):
+            assert kept == [lists[number] for lists in items]
+        else:
+            assert max(map(len, kept)) - min(map(len, kept)) <= 1

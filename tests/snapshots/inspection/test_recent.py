@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapshots import SnapshotCorrupted, SnapshotNotFound, SnapshotStore
-from snapshots.errors import StorageRefused
 from snapshots.filesystem import Folder, open_folder
+from snapshots.filesystem.errors import StorageRefused
 from snapshots.format.manifest import manifest_name
 from snapshots.inspection import RecentVersions
 from snapshots.inspection.recent import VERSIONS_MAX

@@ -153,6 +153,22 @@ def write_timed(root: Path) -> None:
         store.write([replace(_part(backend), in_flight=TIMER_ELEMENTS, wall_time=now)])
 
 
+def write_job(root: Path) -> None:
+    """Write two versions of a job: a source, and a step with state, elements and outputs that nobody has taken yet."""
+    store = SnapshotStore(root, OPERATOR_ID)
+    backend = MemoryBackend(STATES, KeyGroupRange(0, G - 1))
+    for contents, outputs in ((FIRST, OUTPUTS), (CHANGES, OUTPUTS.slice(1))):
+        for state, values in contents.items():
+            for key, value in values.items():
+                backend.tables[state].put(key_group_of(key, G), identity_of(key), value)
+        enrich = _part(backend)
+        source = replace(enrich, states=(), in_flight=(), watermark=None)
+        pending = store.begin()
+        handles = [pending.write_subtask(source, step="source"), pending.write_subtask(enrich, outputs, step="enrich")]
+        pending.commit(handles, source_position={"offset": 42})
+    (root / OPERATOR_ID / "latest").unlink()
+
+
 def _part(backend: MemoryBackend) -> SubtaskSnapshot:
     return SubtaskSnapshot(
         subtask_index=0,
@@ -174,6 +190,7 @@ if __name__ == "__main__":
         ("timed-v", write_timed),
         ("outputs-v", write_outputs),
         ("compressed-v", write_compressed),
+        ("job-v", write_job),
     ):
         name = f"{name}{FORMAT_VERSION}"
         if not (FOLDER / name).exists():

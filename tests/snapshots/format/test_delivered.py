@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from snapshots import SnapshotStore
-from snapshots.commit.delivered import MARK, Delivered, last_delivered, mark_delivered
 from snapshots.filesystem import open_folder
+from snapshots.format.delivered import MARK, Delivered, last_delivered, mark_delivered
 from tests.snapshot_kit import parts
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from async_op.retention import Collector
 from async_op.spark import Retention
-from async_op.spark.retention import Collector
 from keygroups import ConfigError
 from snapshots import SnapshotStore
 from snapshots.filesystem import open_folder

@@ -1,0 +1,180 @@
+"""Files as a sink: one for each epoch, whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import subprocess
+import sys
+import threading
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from async_op.connectors import FileSink, FileSource, UnwritableValue
+from async_op.connectors.files import replacing
+from keygroups import ConfigError
+from tests.async_op.connectors.kit import values_of
+
+ROWS = [{"n": 1, "name": 'é\n"x"'}, {"n": 2, "name": None}]
+
+
+def visible(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "parquet"])
+async def test_what_a_sink_writes_a_source_reads(tmp_path: Path, format: str) -> None:
+    sink = FileSink(str(tmp_path), format)
+    await sink.open()
+    await sink.write(ROWS, 3)
+    await sink.write(ROWS[:1], 12)
+    await sink.close()
+
+    source = FileSource(str(tmp_path / "*"), format)
+    names = list(await source.partitions())
+    read = [row for name in names for row in await values_of(source, name)]
+    await source.close()
+    wanted = [*ROWS, *ROWS[:1]]
+    if format == "csv":
+        wanted = [{name: "" if value is None else str(value) for name, value in row.items()} for row in wanted]
+    assert read == wanted
+    assert [int(name.split(".")[0].removeprefix("epoch-")) for name in names] == [3, 12]
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "parquet"])
+async def test_an_epoch_that_comes_again_replaces_its_file(tmp_path: Path, format: str) -> None:
+    sink = FileSink(str(tmp_path), format)
+    await sink.write([{"n": 1}] * 100, 1)
+    await sink.write(ROWS, 2)
+    once = visible(tmp_path)
+    await sink.write(ROWS, 1)
+    await sink.write(ROWS, 2)
+
+    assert set(visible(tmp_path)) == set(once)
+    first, second = visible(tmp_path).values()
+    assert first == second == list(once.values())[1]
+
+
+async def test_fields_that_come_later_are_columns_too(tmp_path: Path) -> None:
+    rows = [{"a": None}, {"a": 1, "b": 2.5}, {"b": None, "c": [1]}]
+    await FileSink(str(tmp_path), "parquet").write(rows, 1)
+    await FileSink(str(tmp_path), "csv").write(rows[:2], 1)
+
+    table = parquet.read_table(tmp_path / "epoch-00000000000000000001.parquet")
+    assert table.to_pylist() == [{"a": None, "b": None, "c": None} | row for row in rows]
+    assert (tmp_path / "epoch-00000000000000000001.csv").read_text() == "a,b\n,\n1,2.5\n"
+
+
+async def test_a_schema_makes_all_epochs_alike(tmp_path: Path) -> None:
+    schema = pa.schema([("n", pa.int64()), ("note", pa.string())])
+    sink = FileSink(str(tmp_path), "parquet", schema=schema)
+    await sink.write([{"n": 1}], 1)
+    assert parquet.read_schema(tmp_path / "epoch-00000000000000000001.parquet").equals(schema)
+    with pytest.raises(UnwritableValue, match="no column 'other'"):
+        await sink.write([{"n": 1}, {"n": 2, "other": 3}], 2)
+    with pytest.raises(UnwritableValue, match="does not fit") as raised:
+        await sink.write([{"n": 1}, {"n": "two"}], 2)
+    assert "two" in raised.value.value
+    assert len(visible(tmp_path)) == 1
+
+
+async def test_dates_are_text_in_json(tmp_path: Path) -> None:
+    await FileSink(str(tmp_path), "json").write([{"at": datetime(2020, 1, 2, tzinfo=UTC), "on": date(2020, 1, 2)}], 1)
+    (content,) = visible(tmp_path).values()
+    assert json.loads(content) == {"at": "2020-01-02T00:00:00+00:00", "on": "2020-01-02"}
+
+
+@pytest.mark.parametrize(
+    ("format", "value", "words"),
+    [
+        ("json", {"x": b"bytes"}, "no form in JSON"),
+        ("json", {"x": float("nan")}, "no JSON"),
+        ("csv", {"x": [1]}, "nested"),
+        ("csv", 7, "no dict"),
+        ("parquet", 7, "no dict"),
+        ("parquet", {1: 2}, "no dict"),
+        ("parquet", {"x": object()}, "type of 'x'"),
+    ],
+    ids=["bytes", "nan", "nested", "csv row", "parquet row", "name", "object"],
+)
+async def test_what_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path, format, value, words) -> None:
+    with pytest.raises(UnwritableValue, match=words) as raised:
+        await FileSink(str(tmp_path), format).write([value], 1)
+    assert pickle.loads(pickle.dumps(raised.value)).reason == raised.value.reason
+    assert visible(tmp_path) == {}
+
+
+KILLED = """
+import asyncio, os, sys
+from async_op.connectors import FileSink
+from async_op.connectors.files import replacing
+from pathlib import Path
+step = sys.argv[2]
+if step == "before the rename":
+    Path.replace = lambda self, target: os.kill(os.getpid(), 9)
+else:
+    replacing._sync = lambda directory: os.kill(os.getpid(), 9)
+asyncio.run(FileSink(sys.argv[1], "json").write([1, 2], 5))
+"""
+
+
+@pytest.mark.parametrize("step", ["before the rename", "after the rename"])
+def test_a_writer_that_is_killed_leaves_all_or_nothing(tmp_path: Path, step: str) -> None:
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), step], check=False)
+    assert ended.returncode == -9
+    name = "epoch-00000000000000000005.jsonl"
+    assert visible(tmp_path) == ({} if step == "before the rename" else {name: b"1\n2\n"})
+
+    asyncio.run(FileSink(str(tmp_path), "json").write([1, 2], 5))
+
+    assert visible(tmp_path) == {name: b"1\n2\n"}
+    assert list((tmp_path / ".unfinished").iterdir()) == []
+
+
+def test_three_writers_of_one_epoch_leave_one_whole_file(tmp_path: Path) -> None:
+    data = b"x" * 200_000
+    together = threading.Barrier(3)
+    errors = []
+
+    def write() -> None:
+        folder = replacing.FileFolder(str(tmp_path), {})
+        together.wait()
+        try:
+            for _ in range(10):
+                folder.replace("epoch-1", data)
+        except OSError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert visible(tmp_path) == {"epoch-1": data}
+
+
+async def test_other_storages_have_files_by_epoch_too() -> None:
+    for _ in range(2):
+        await FileSink("memory://file-sink", "json").write([1], 1)
+    folder = fsspec.filesystem("memory")
+    assert folder.find("/file-sink") == ["/file-sink/epoch-00000000000000000001.jsonl"]
+
+
+def test_arguments_that_can_never_work_are_refused() -> None:
+    with pytest.raises(ConfigError, match="format"):
+        FileSink("x", "xml")
+    with pytest.raises(ConfigError, match="schema"):
+        FileSink("x", "json", schema=pa.schema([]))
+
+
+@pytest.mark.parametrize("epoch", [-1, "1", None])
+async def test_an_epoch_is_a_number(tmp_path: Path, epoch) -> None:
+    with pytest.raises(ConfigError, match="epoch"):
+        await FileSink(str(tmp_path), "json").write([1], epoch)

@@ -1,0 +1,408 @@
+"""Files as a source: positions, growing files, and what can be wrong with a file."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import gzip
+import io
+import json
+import pickle
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from async_op.connectors import (
+    FileShrank,
+    FileSource,
+    FileVanished,
+    MalformedRecord,
+    RecordTooLong,
+)
+from async_op.connectors.files import source as source_module
+from async_op.connectors.files import text
+from keygroups import ConfigError
+from tests.async_op.connectors.kit import first_items, items_of, values_of
+
+
+@asynccontextmanager
+async def opened(*arguments, **options):
+    source = FileSource(*map(str, arguments), **options)
+    await source.open()
+    try:
+        yield source
+    finally:
+        await source.close()
+
+
+def lines(*values) -> bytes:
+    return b"".join(json.dumps(value).encode() + b"\n" for value in values)
+
+
+def numbered(count: int) -> list[dict]:
+    return [{"n": n} for n in range(count)]
+
+
+async def test_the_partitions_are_paths_below_the_wildcard(tmp_path: Path) -> None:
+    for name in ("a/1.jsonl", "a/2.jsonl", "b/3.jsonl", "b/.4.jsonl", "b/5.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    async with opened(tmp_path / "*" / "*.jsonl", "json") as source:
+        assert list(await source.partitions()) == ["a/1.jsonl", "a/2.jsonl", "b/3.jsonl"]
+    async with opened(tmp_path / "a" / "1.jsonl", "json") as source:
+        assert list(await source.partitions()) == ["1.jsonl"]
+    async with opened(tmp_path / "none" / "*", "json") as source:
+        assert list(await source.partitions()) == []
+
+
+async def test_links_count_as_what_they_lead_to(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "1.jsonl").write_bytes(lines(1))
+    (tmp_path / "in" / "file.jsonl").symlink_to(tmp_path / "elsewhere" / "1.jsonl")
+    (tmp_path / "in" / "folder").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "in" / "nowhere.jsonl").symlink_to(tmp_path / "gone")
+
+    async with opened(tmp_path / "in" / "**" / "*.jsonl", "json") as source:
+        names = list(await source.partitions())
+        assert names == ["file.jsonl", "folder/1.jsonl"]
+        assert [await values_of(source, name) for name in names] == [[1], [1]]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
+async def test_reading_goes_on_from_every_position(tmp_path: Path, suffix: str) -> None:
+    content = lines({"n": 1}, {"n": "é"}) + b"\n  \r\n" + b'{"n": 3}\r\n{"n": 4}'
+    (tmp_path / f"x.{suffix}").write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
+
+    async with opened(tmp_path / "*", "json") as source:
+        items = await items_of(source, f"x.{suffix}")
+        assert [value["n"] for value, _, _ in items] == [1, "é", 3, 4]
+        assert items[-1][2] == len(content)
+        for done, (_, _, position) in enumerate(items, 1):
+            assert await items_of(source, f"x.{suffix}", position) == items[done:]
+
+
+async def test_a_moved_folder_keeps_its_positions(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "x.jsonl").write_bytes(lines(1, 2))
+    async with opened(tmp_path / "old" / "*", "json") as source:
+        (name,) = await source.partitions()
+        position = (await items_of(source, name))[0][2]
+    (tmp_path / "old").rename(tmp_path / "new")
+    async with opened(tmp_path / "new" / "*", "json") as source:
+        assert await values_of(source, name, position) == [2]
+
+
+@given(
+    rows=st.lists(st.tuples(st.text(st.sampled_from('a",\n\r é')), st.text(st.sampled_from('b"\n,'))), max_size=8),
+    chunk=st.integers(1, 40),
+)
+async def test_fields_of_csv_may_hold_line_ends_and_quotes(rows, chunk, tmp_path_factory) -> None:
+    folder = tmp_path_factory.mktemp("csv")
+    written = io.StringIO(newline="")
+    writer = csv.writer(written, quoting=csv.QUOTE_ALL)
+    writer.writerows([("one\nname", "two"), *rows])
+    (folder / "x.csv").write_bytes(written.getvalue().encode())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text, "CHUNK_BYTES", chunk)
+        async with opened(folder / "*", "csv") as source:
+            items = await items_of(source, "x.csv")
+            assert [tuple(value.values()) for value, _, _ in items] == rows
+            assert all(list(value) == ["one\nname", "two"] for value, _, _ in items)
+            for done, (_, _, position) in enumerate(items, 1):
+                assert await items_of(source, "x.csv", position) == items[done:]
+
+
+async def test_rows_of_parquet_are_positions(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"n": range(5000)}), tmp_path / "x.parquet", row_group_size=1500)
+
+    async with opened(tmp_path / "*.parquet", "parquet") as source:
+        items = await items_of(source, "x.parquet")
+        assert [(value["n"], position) for value, _, position in items] == [(n, n + 1) for n in range(5000)]
+        for position in (0, 1, 1024, 1499, 1500, 3001, 4999, 5000):
+            assert await items_of(source, "x.parquet", position) == items[position:]
+
+
+async def test_row_groups_before_the_position_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    parquet.write_table(pa.table({"n": range(3000)}), path, row_group_size=1000, compression="none")
+    first = parquet.read_metadata(path).row_group(0).column(0)
+    data = bytearray(path.read_bytes())
+    begin = first.dictionary_page_offset or first.data_page_offset
+    data[begin : begin + first.total_compressed_size] = bytes(first.total_compressed_size)
+    path.write_bytes(data)
+
+    async with opened(path, "parquet") as source:
+        assert len(await items_of(source, "x.parquet", 1000)) == 2000
+
+
+@pytest.mark.parametrize(
+    ("stored", "milliseconds"),
+    [(5, 5), ("-7", -7), (datetime(2020, 1, 1, tzinfo=UTC), 1577836800000)],
+    ids=["int", "text", "datetime"],
+)
+async def test_a_field_is_the_timestamp(tmp_path: Path, stored, milliseconds) -> None:
+    parquet.write_table(pa.Table.from_pylist([{"at": stored}]), tmp_path / "x.parquet")
+    async with opened(tmp_path / "*", "parquet", timestamp="at") as source:
+        assert [timestamp for _, timestamp, _ in await items_of(source, "x.parquet")] == [milliseconds]
+
+
+@pytest.mark.parametrize("value", [{}, {"at": None}, {"at": 1.5}, {"at": True}, {"at": "soon"}, 7])
+async def test_a_record_without_a_timestamp_is_named(tmp_path: Path, value) -> None:
+    (tmp_path / "x.jsonl").write_bytes(lines({"at": 1}, value))
+    async with opened(tmp_path / "*", "json", timestamp="at") as source:
+        with pytest.raises(MalformedRecord, match="neither milliseconds nor") as raised:
+            await items_of(source, "x.jsonl")
+    assert raised.value.position == len(lines({"at": 1}))
+
+
+async def test_a_growing_file_is_read_line_by_line_as_lines_end(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(lines(1) + b"2")
+    async with opened(tmp_path / "*", "json", bounded=False, poll_interval=0.01) as source:
+        await source.partitions()
+        async with aclosing(source.read("x.jsonl", None)) as blocks:
+            assert [value for value, _, _ in await anext(blocks)] == [1]
+            with path.open("ab") as file:
+                file.write(b"2\n")
+            assert [value for value, _, _ in await anext(blocks)] == [22]
+            with path.open("ab") as file:
+                file.write(lines(3))
+            assert [value for value, _, _ in await anext(blocks)] == [3]
+
+
+async def test_new_files_become_partitions(tmp_path: Path) -> None:
+    async with opened(tmp_path / "*", "json", bounded=False) as source:
+        assert list(await source.partitions()) == []
+        (tmp_path / "new.jsonl").write_bytes(lines(1))
+        assert list(await source.partitions()) == ["new.jsonl"]
+        assert [value for value, _, _ in await first_items(source, "new.jsonl", 1)] == [1]
+
+
+@pytest.mark.parametrize(("format", "name"), [("json", "x.jsonl.gz"), ("parquet", "x.parquet")])
+async def test_a_file_that_is_still_being_written_waits(tmp_path: Path, format: str, name: str) -> None:
+    whole = io.BytesIO()
+    if format == "json":
+        whole.write(gzip.compress(lines(*numbered(3))))
+    else:
+        parquet.write_table(pa.Table.from_pylist(numbered(3)), whole)
+    (tmp_path / name).write_bytes(whole.getvalue()[:-5])
+    async with opened(tmp_path / "*", format, bounded=False, poll_interval=0.01) as source:
+        await source.partitions()
+        reading = asyncio.create_task(first_items(source, name, 3))
+        while not source._changes._waiting:
+            await asyncio.sleep(0.001)
+        (tmp_path / name).write_bytes(whole.getvalue())
+        assert [value for value, _, _ in await reading] == numbered(3)
+    async with opened(tmp_path / "*", format) as source:
+        (tmp_path / name).write_bytes(whole.getvalue()[:-5])
+        with pytest.raises(MalformedRecord):
+            await items_of(source, name)
+
+
+async def test_files_that_were_read_are_not_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(200):
+        (tmp_path / f"{number}.jsonl").write_bytes(lines(number))
+    opens = []
+    read = FileSource._blocks
+    monkeypatch.setattr(FileSource, "_blocks", lambda self, *found: opens.append(found) or read(self, *found))
+    async with opened(tmp_path / "*", "json", bounded=False, poll_interval=0.001) as source:
+        names = list(await source.partitions())
+        end = (tmp_path / "0.jsonl").stat().st_size
+        readers = {name: source.read(name, (tmp_path / name).stat().st_size) for name in names}
+        waiting = {name: asyncio.create_task(anext(reader)) for name, reader in readers.items()}
+        while len(source._changes._waiting) < len(names):
+            await asyncio.sleep(0.001)
+        for _ in range(3):
+            await source.partitions()
+        assert opens == []
+        with (tmp_path / "0.jsonl").open("ab") as file:
+            file.write(lines("more"))
+        assert [value for value, _, _ in await waiting["0.jsonl"]] == ["more"]
+        assert opens == [("0.jsonl", end)]
+        for task in waiting.values():
+            task.cancel()
+        await asyncio.gather(*waiting.values(), return_exceptions=True)
+
+
+async def test_no_more_files_are_open_than_there_are_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_module, "_OPEN_FILES_MAX", 3)
+    for number in range(20):
+        (tmp_path / f"{number}.jsonl").write_bytes(lines(number))
+    async with opened(tmp_path / "*", "json") as source:
+        names = list(await source.partitions())
+        readers = [source.read(name, None) for name in names]
+        firsts = [asyncio.create_task(anext(reader)) for reader in readers]
+        while sum(task.done() for task in firsts) < 3:
+            await asyncio.sleep(0.001)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert source._turns.locked()
+        assert sum(task.done() for task in firsts) == 3
+        for task in firsts:
+            task.cancel()
+        await asyncio.gather(*firsts, return_exceptions=True)
+        for reader in readers:
+            await reader.aclose()
+
+
+async def test_a_file_that_shrank_is_not_the_same_file(tmp_path: Path) -> None:
+    for name, content in (("x.jsonl", lines(1)), ("x.jsonl.gz", gzip.compress(lines(1)))):
+        (tmp_path / name).write_bytes(content)
+        async with opened(tmp_path / "*", "json") as source:
+            with pytest.raises(FileShrank) as raised:
+                await items_of(source, name, 100)
+        error = pickle.loads(pickle.dumps(raised.value))
+        assert (error.path, error.position) == (str(tmp_path / name), 100)
+    parquet.write_table(pa.table({"n": [1]}), tmp_path / "x.parquet")
+    async with opened(tmp_path / "*", "parquet") as source:
+        with pytest.raises(FileShrank):
+            await items_of(source, "x.parquet", 2)
+
+
+async def test_a_file_that_shrinks_while_it_is_followed_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(lines(1, 2))
+    async with opened(tmp_path / "*", "json", bounded=False, poll_interval=0.01) as source:
+        await source.partitions()
+        with pytest.raises(FileShrank):
+            async with aclosing(source.read("x.jsonl", None)) as blocks:
+                await anext(blocks)
+                path.write_bytes(lines(1))
+                await anext(blocks)
+
+
+async def test_a_file_that_was_removed_unread_is_told(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(lines(1))
+    async with opened(tmp_path / "*", "json") as source:
+        await source.partitions()
+        (tmp_path / "x.jsonl").unlink()
+        with pytest.raises(FileVanished) as raised:
+            await items_of(source, "x.jsonl")
+    assert isinstance(pickle.loads(pickle.dumps(raised.value)), FileNotFoundError)
+
+
+async def test_a_file_that_is_removed_after_it_was_read_ends(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(lines(1))
+    async with opened(tmp_path / "*", "json", bounded=False, poll_interval=0.01) as source:
+        await source.partitions()
+        async with aclosing(source.read("x.jsonl", None)) as blocks:
+            await anext(blocks)
+            (tmp_path / "x.jsonl").unlink()
+            assert [block async for block in blocks] == []
+
+
+async def test_what_a_listing_raises_reaches_who_waits(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(lines(1))
+    async with opened(tmp_path / "*", "json", bounded=False, poll_interval=0.01) as source:
+        await source.partitions()
+
+        def fail():
+            raise PermissionError("no more")
+
+        async with aclosing(source.read("x.jsonl", None)) as blocks:
+            await anext(blocks)
+            source._glob().files = fail
+            with pytest.raises(PermissionError, match="no more"):
+                await anext(blocks)
+
+
+@pytest.mark.parametrize(
+    ("format", "content", "position", "words"),
+    [
+        ("json", b"1\n{\n", 2, "no JSON"),
+        ("json", b'1\n"\xff"\n', 2, "no JSON"),
+        ("csv", b"a,b\n1,2\n3\n", 8, "1 fields under 2 columns"),
+        ("csv", b'a,b\n1,"2"x\n', 4, "no CSV"),
+        ("csv", b"a,b\n1,\xff\n", 4, "no CSV"),
+        ("csv", b"a,a\n1,2\n", 0, "a column twice"),
+        ("parquet", b"PAR1", 0, "no Parquet file"),
+        ("parquet", b"", 0, "no Parquet file"),
+    ],
+    ids=["json", "utf-8", "fields", "quote", "csv utf-8", "header", "footer", "empty"],
+)
+async def test_what_is_no_record_is_named(tmp_path: Path, format, content, position, words) -> None:
+    (tmp_path / "x").write_bytes(content)
+    async with opened(tmp_path / "x", format) as source:
+        with pytest.raises(MalformedRecord, match=words) as raised:
+            await items_of(source, "x")
+    assert pickle.loads(pickle.dumps(raised.value)).position == position
+
+
+async def test_what_is_named_gz_and_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.gz").write_bytes(b"1\n2\n")
+    async with opened(tmp_path / "x.gz", "json") as source:
+        with pytest.raises(MalformedRecord, match="no gzip file"):
+            await items_of(source, "x.gz")
+
+
+@pytest.mark.parametrize(
+    ("format", "content"),
+    [("json", b"1\n" + b"2" * 200), ("json", b"1\n" + b"2" * 200 + b"\n"), ("csv", b'a\n"' + b"x\n" * 100)],
+    ids=["no end", "long", "open quote"],
+)
+async def test_a_record_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format, content) -> None:
+    monkeypatch.setattr(text, "CHUNK_BYTES", 16)
+    (tmp_path / "x").write_bytes(content)
+    async with opened(tmp_path / "x", format, max_record_bytes=100) as source:
+        with pytest.raises(RecordTooLong) as raised:
+            await items_of(source, "x")
+    assert (raised.value.position, raised.value.limit) == (2, 100)
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+async def test_an_empty_file_has_no_records(tmp_path: Path, format: str) -> None:
+    (tmp_path / "x").write_bytes(b"")
+    async with opened(tmp_path / "x", format) as source:
+        assert await items_of(source, "x") == []
+
+
+async def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"\xef\xbb\xbfa,b\n1,2\n")
+    async with opened(tmp_path / "x", "csv") as source:
+        assert await values_of(source, "x") == [{"a": "1", "b": "2"}]
+
+
+async def test_files_of_other_storages_are_read() -> None:
+    folder = fsspec.filesystem("memory")
+    folder.pipe({"/file-source/in/a.jsonl": lines(1, 2), "/file-source/in/b/c.jsonl.gz": gzip.compress(lines(3))})
+    try:
+        async with opened("memory://file-source/in/**", "json") as source:
+            names = list(await source.partitions())
+            assert names == ["a.jsonl", "b/c.jsonl.gz"]
+            assert [await values_of(source, name) for name in names] == [[1, 2], [3]]
+    finally:
+        folder.rm("/file-source", recursive=True)
+
+
+async def test_a_source_may_be_opened_again(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(lines(1))
+    source = FileSource(str(tmp_path / "x"), "json")
+    for _ in range(2):
+        await source.open()
+        assert await values_of(source, "x") == [1]
+        await source.close()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"format": "xml"}, {"poll_interval": 0}, {"max_record_bytes": 0}],
+    ids=["format", "interval", "limit"],
+)
+def test_arguments_that_can_never_work_are_refused(wrong: dict) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        FileSource(**({"glob": "x", "format": "json"} | wrong))
+
+
+@pytest.mark.parametrize("position", [-1, "7", 1.5])
+async def test_a_position_that_is_none_is_refused(position) -> None:
+    with pytest.raises(ConfigError, match="position"):
+        FileSource("x", "json").read("x", position)

@@ -1,0 +1,154 @@
+"""A topic as a sink: each epoch is one transaction, once."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from async_op.connectors import EpochsBehind, KafkaRefused, KafkaSink, SinkFenced, UnwritableValue, repeats
+from async_op.connectors.kafka import client
+from keygroups import ConfigError
+from tests.async_op.connectors.kafka.brokers import read_all
+
+
+def sink_into(server: str, topic: str, name: str | None = None) -> KafkaSink:
+    return KafkaSink(topic, name or f"job-of-{topic}", {"bootstrap.servers": server, "log_level": 0})
+
+
+async def test_epochs_are_written_in_order(server: str, served_topic: str) -> None:
+    sink = sink_into(server, served_topic)
+    await sink.open()
+    await sink.write([b"1", "é", {"value": b"3", "key": "k", "headers": [("h", b"x")]}], 1)
+    await sink.write([{"value": None, "key": b"k"}], 9)
+    await sink.close()
+
+    assert read_all(server, served_topic) == [b"1", "é".encode(), b"3", None]
+
+
+async def test_an_epoch_that_comes_again_is_there_once(server: str, served_topic: str) -> None:
+    for _ in range(2):
+        sink = sink_into(server, served_topic)
+        for epoch in (1, 1, 2, 1, 5):
+            await sink.write([b"%d" % epoch], epoch)
+        await sink.close()
+
+    assert read_all(server, served_topic) == [b"1", b"2", b"5"]
+
+
+async def test_a_job_that_begins_anew_is_told(
+    server: str, served_topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(repeats, "_REPEATS_MAX", 2)
+    sink = sink_into(server, served_topic)
+    await sink.write([b"100"], 100)
+    with caplog.at_level(logging.WARNING, repeats.__name__):
+        for epoch in (1, 2, 100, 1, 2):
+            await sink.write([b"%d" % epoch], epoch)
+    assert [record.args[0] for record in caplog.records if record.name == repeats.__name__] == [1, 2, 1, 2]
+    with pytest.raises(EpochsBehind, match="another name"):
+        await sink.write([b"3"], 3)
+    await sink.close()
+
+    assert read_all(server, served_topic) == [b"100"]
+
+
+async def test_a_consumer_that_cannot_be_made_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = KafkaSink("topic", "job", {"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+    wrong = {"group.id": "g", "security.protocol": "no such"}
+    monkeypatch.setattr(sink, "_consumer_config", lambda: wrong)
+    with pytest.raises(KafkaRefused, match=r"security\.protocol"):
+        await sink.open()
+    await sink.close()
+
+
+async def test_two_jobs_may_write_into_one_topic(server: str, served_topic: str) -> None:
+    for name in (f"{served_topic}-a", f"{served_topic}-b"):
+        sink = sink_into(server, served_topic, name)
+        await sink.write([b"1"], 1)
+        await sink.close()
+
+    assert read_all(server, served_topic) == [b"1", b"1"]
+
+
+async def test_a_newer_sink_of_the_job_fences_the_older_one(server: str, served_topic: str) -> None:
+    older, newer = sink_into(server, served_topic), sink_into(server, served_topic)
+    await older.write([b"1"], 1)
+    await newer.write([b"2"], 2)
+    with pytest.raises(SinkFenced, match="taken over") as raised:
+        await older.write([b"2"], 2)
+    await older.close()
+    await newer.close()
+
+    assert pickle.loads(pickle.dumps(raised.value)).name == f"job-of-{served_topic}"
+    assert read_all(server, served_topic) == [b"1", b"2"]
+
+
+KILLED = """
+import asyncio, os, sys
+from async_op.connectors import KafkaSink
+server, topic, step = sys.argv[1:]
+sink = KafkaSink(topic, f"job-of-{topic}", {"bootstrap.servers": server, "log_level": 0})
+if step == "before the commit":
+    sink._noted_before = sink._noted
+    sink._noted = lambda epoch: os.kill(os.getpid(), 9) if epoch == 2 else sink._noted_before(epoch)
+else:
+    commit = sink._commit
+    sink._commit = lambda *arguments: (commit(*arguments), os.kill(os.getpid(), 9))
+asyncio.run(sink.write([b"2", b"3"], 2))
+"""
+
+
+@pytest.mark.parametrize("step", ["before the commit", "after the commit"])
+def test_a_writer_that_is_killed_leaves_all_or_nothing(server: str, served_topic: str, step: str) -> None:
+    import asyncio
+
+    async def write(epoch: int, *values: bytes) -> None:
+        sink = sink_into(server, served_topic)
+        await sink.write(list(values), epoch)
+        await sink.close()
+
+    asyncio.run(write(1, b"1"))
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED, server, served_topic, step], check=False, capture_output=True, text=True
+    )
+    assert ended.returncode == -9, ended.stderr
+    asyncio.run(write(2, b"2", b"3"))
+
+    assert read_all(server, served_topic) == [b"1", b"2", b"3"]
+
+
+async def test_brokers_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "REQUEST_SECONDS_MAX", 0.2)
+    sink = sink_into("127.0.0.1:1", "topic")
+    with pytest.raises(KafkaRefused, match="topic"):
+        await sink.open()
+    await sink.close()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [7, {"key": b"k"}, {"value": 7}, {"value": b"", "other": 1}],
+    ids=["number", "no value", "value", "field"],
+)
+async def test_what_is_no_record_is_named(value) -> None:
+    with pytest.raises(UnwritableValue):
+        await sink_into("127.0.0.1:1", "topic").write([b"1", value], 1)
+
+
+def test_settings_are_never_shown() -> None:
+    sink = KafkaSink("t", "job", {"bootstrap.servers": "b", "sasl.password": "secret"})
+    assert repr(sink) == "KafkaSink('t', 'job')"
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [("", {"bootstrap.servers": "b"}), ("job", {}), ("job", {"bootstrap.servers": "b", "transactional.id": "mine"})],
+    ids=["name", "brokers", "ours"],
+)
+def test_settings_that_can_never_work_are_refused(name, config) -> None:
+    with pytest.raises(ConfigError):
+        KafkaSink("t", name, config)

@@ -1,0 +1,214 @@
+"""A topic as a source: offsets are positions."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import sys
+from contextlib import aclosing, asynccontextmanager
+
+import pytest
+from confluent_kafka import Producer
+
+from async_op.connectors import ConnectorNotInstalled, KafkaRefused, KafkaSource, OffsetUnavailable, Reached
+from async_op.connectors.kafka import client, poller
+from keygroups import ConfigError
+from tests.async_op.connectors.kafka.brokers import produce
+from tests.async_op.connectors.kit import first_items, items_of
+
+
+@asynccontextmanager
+async def opened(cluster: str, topic: str, **options):
+    source = KafkaSource(topic, {"bootstrap.servers": cluster}, **options)
+    await source.open()
+    try:
+        yield source
+    finally:
+        await source.close()
+
+
+class EndOfPartition:
+    """The note that a client gives at the end of a partition."""
+
+    def __init__(self, offset: int) -> None:
+        self.at = offset
+
+    def offset(self) -> int:
+        return self.at
+
+    def error(self) -> str:
+        return "the end of the partition"
+
+
+def numbered(first: int, last: int, partition: int = 0) -> list[dict]:
+    return [
+        {"key": b"k", "value": b"%d" % n, "partition": partition, "timestamp": 1000 + n} for n in range(first, last)
+    ]
+
+
+async def test_a_bounded_source_ends_where_the_partitions_end(cluster: str, topic: str) -> None:
+    produce(cluster, topic, [*numbered(0, 50), *numbered(0, 3, partition=2)])
+    async with opened(cluster, topic, bounded=True) as source:
+        assert list(await source.partitions()) == [0, 1, 2, 3]
+        items = await items_of(source, 0)
+        assert [(value["value"], timestamp, offset) for value, timestamp, offset in items] == [
+            (b"%d" % n, 1000 + n, n + 1) for n in range(50)
+        ]
+        assert items[0][0] == {"key": b"k", "value": b"0", "headers": []}
+        assert await items_of(source, 1) == []
+        assert len(await items_of(source, 2)) == 3
+
+
+@pytest.mark.feature("offsets of Kafka's partitions")
+async def test_reading_goes_on_from_an_offset(cluster: str, topic: str) -> None:
+    produce(cluster, topic, numbered(0, 20))
+    async with opened(cluster, topic, bounded=True) as source:
+        items = await items_of(source, 0)
+        for position in (0, 1, 19, 20):
+            assert await items_of(source, 0, position) == items[position:]
+
+
+async def test_partitions_are_read_side_by_side(cluster: str, topic: str) -> None:
+    produce(cluster, topic, [record for n in range(4) for record in numbered(0, 500, partition=n)])
+    async with opened(cluster, topic, bounded=True) as source:
+        found = await asyncio.gather(*(items_of(source, partition) for partition in await source.partitions()))
+    assert [len(items) for items in found] == [500] * 4
+
+
+async def test_what_comes_later_is_read_too(cluster: str, topic: str) -> None:
+    produce(cluster, topic, numbered(0, 2))
+    async with opened(cluster, topic) as source, aclosing(source.read(0, None)) as blocks:
+        found = []
+        while len(found) < 2:
+            found += await anext(blocks)
+        produce(cluster, topic, numbered(2, 3))
+        assert [value["value"] for value, _, _ in await anext(blocks)] == [b"2"]
+
+
+async def test_the_beginning_may_be_the_end(cluster: str, topic: str) -> None:
+    produce(cluster, topic, numbered(0, 5))
+    async with opened(cluster, topic, beginning="latest", bounded=True) as source:
+        await source.partitions()
+        assert [block async for block in source.read(0, None)] == [Reached(5)]
+        assert len(await items_of(source, 0, 3)) == 2
+
+
+async def test_nothing_that_comes_after_the_first_look_is_skipped(cluster: str, topic: str) -> None:
+    produce(cluster, topic, [*numbered(0, 5), *numbered(0, 5, partition=3)])
+    async with opened(cluster, topic, beginning="latest") as source:
+        source._list = lambda: [0, 1]
+        await source.partitions()
+        produce(cluster, topic, numbered(5, 7))
+        source._list = lambda: [0, 1, 3]
+        await source.partitions()
+        assert [value["value"] for value, _, _ in await first_items(source, 0, 2)] == [b"5", b"6"]
+        assert len(await first_items(source, 3, 5)) == 5
+
+
+async def test_nothing_that_came_while_nobody_read_is_skipped(cluster: str, topic: str) -> None:
+    produce(cluster, topic, [*numbered(0, 7), *numbered(0, 4, partition=3)])
+    async with opened(cluster, topic, beginning="latest", bounded=True) as source:
+        await source.partitions()
+        assert len(await items_of(source, 0, 5)) == 2
+        assert len(await items_of(source, 3)) == 4
+
+
+async def test_the_first_positions_are_known_before_anything_is_waited_for(cluster: str, topic: str) -> None:
+    produce(cluster, topic, numbered(0, 5))
+    async with opened(cluster, topic, beginning="latest") as source:
+        await source.partitions()
+        source._bounds = None
+        for partition, end in enumerate((5, 0, 0, 0)):
+            async with aclosing(source.read(partition, None)) as blocks:
+                assert await anext(blocks) == Reached(end)
+
+
+async def test_marks_of_transactions_are_passed(cluster: str, topic: str) -> None:
+    produce(cluster, topic, numbered(0, 2))
+    async with opened(cluster, topic) as source, aclosing(source.read(0, None)) as blocks:
+        while (await anext(blocks))[-1][2] < 2:
+            pass
+        source._poller._channels[0].put([EndOfPartition(2), EndOfPartition(4)])
+        assert await anext(blocks) == Reached(4)
+
+
+async def test_a_slow_reader_pauses_its_partition(cluster: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poller, "_BUFFERED_MAX", 20)
+    monkeypatch.setattr(poller, "_MESSAGES_AT_ONCE", 10)
+    produce(cluster, topic, [*numbered(0, 400), *numbered(0, 5, partition=1)])
+    async with opened(cluster, topic, bounded=True) as source, aclosing(source.read(0, None)) as blocks:
+        found = await anext(blocks)
+        channel = source._poller._channels[0]
+        while not channel.is_paused:
+            await asyncio.sleep(0.001)
+        assert channel._put - channel._taken < 100
+        assert len(await items_of(source, 1)) == 5
+        async for block in blocks:
+            found += block
+    assert [value["value"] for value, _, _ in found] == [b"%d" % n for n in range(400)]
+
+
+async def test_a_topic_that_was_made_anew_is_told(cluster: str, topic: str) -> None:
+    produce(cluster, topic, numbered(0, 5))
+    async with opened(cluster, topic) as source:
+        with pytest.raises(OffsetUnavailable, match="made anew") as raised:
+            await first_items(source, 0, 1, position=6)
+    error = pickle.loads(pickle.dumps(raised.value))
+    assert (error.topic, error.partition, error.offset, error.low, error.high) == (topic, 0, 6, 0, 5)
+
+
+async def test_records_that_are_removed_while_they_are_read_are_told(cluster: str, topic: str) -> None:
+    produce(cluster, topic, numbered(0, 5))
+    async with opened(cluster, topic) as source:
+        source._bounds = lambda partition: (0, 100)  # as they were a moment ago
+        with pytest.raises(OffsetUnavailable):
+            await first_items(source, 0, 1, position=50)
+
+
+async def test_transactions_are_read_when_they_are_committed(cluster: str, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": cluster, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for record in numbered(0, 10):
+        producer.produce(topic, **record)
+    producer.commit_transaction(60)
+    async with opened(cluster, topic, bounded=True) as source:
+        assert len(await items_of(source, 0)) == 10
+
+
+async def test_brokers_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "REQUEST_SECONDS_MAX", 0.2)
+    async with opened("127.0.0.1:1", "topic") as source:
+        with pytest.raises(KafkaRefused, match="topic"):
+            await source.partitions()
+        with pytest.raises(KafkaRefused) as raised:
+            await first_items(source, 0, 1)
+    assert isinstance(pickle.loads(pickle.dumps(raised.value)), ConnectionError)
+
+
+def test_settings_are_never_shown() -> None:
+    config = {"bootstrap.servers": "b", "sasl.password": "secret"}
+    assert repr(KafkaSource("orders", config)) == "KafkaSource('orders')"
+    with pytest.raises(ConfigError) as raised:
+        KafkaSource("orders", config | {"enable.auto.commit": True})
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "options"),
+    [
+        ({}, {}),
+        ({"bootstrap.servers": "b", "auto.offset.reset": "latest"}, {}),
+        ({"bootstrap.servers": "b"}, {"beginning": 7}),
+    ],
+    ids=["brokers", "ours", "beginning"],
+)
+def test_settings_that_can_never_work_are_refused(config, options) -> None:
+    with pytest.raises(ConfigError):
+        KafkaSource("orders", config, **options)
+
+
+async def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(ConnectorNotInstalled, match=r"keygroups\[kafka\]"):
+        await KafkaSource("orders", {"bootstrap.servers": "b"}).open()

@@ -1,0 +1,46 @@
+"""What every source and every sink has, and the errors of connectors."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from async_op.connectors import ConnectorNotInstalled, Sink, Source
+
+
+class Empty(Source[int]):
+    def partitions(self):
+        return []
+
+    def read(self, partition, position):
+        return iter(())
+
+
+class Forgetful(Sink[int]):
+    async def write(self, values, epoch):
+        return None
+
+
+async def test_opening_and_closing_may_be_left_out() -> None:
+    for connector in (Empty(), Forgetful()):
+        await connector.open()
+        await connector.close()
+
+
+def test_a_source_has_no_end_unless_it_says_so() -> None:
+    assert not Empty().bounded
+
+
+@pytest.mark.parametrize("abstract", [Source, Sink])
+def test_what_a_connector_must_have_is_asked_for(abstract: type) -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        abstract()
+
+
+def test_a_missing_package_is_named_with_its_extra() -> None:
+    error = pickle.loads(pickle.dumps(ConnectorNotInstalled("confluent-kafka", "kafka")))
+
+    assert (error.package, error.extra) == ("confluent-kafka", "kafka")
+    assert "pip install 'keygroups[kafka]'" in str(error)
+    assert isinstance(error, ImportError)

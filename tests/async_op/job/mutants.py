@@ -1,0 +1,385 @@
+"""The rules of operator state and of jobs, each with a way to break it on purpose and with what notices that.
+
+A mutant changes the code while it is tested. Those that lose or repeat something meet the simulation; the others meet
+the test of their rule.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from async_op.in_flight.named import NamedInFlight, NamedRecord
+from async_op.job import chain, channels, delivery, job, operators, outputs, positions, reading, routing, run
+from async_op.operator import restored_states
+from async_op.threads.own_thread import on_own_thread
+from keygroups.state import operator as operator_state
+from snapshots.commit import writer
+from snapshots.format import operator_state as dealing
+from snapshots.restore.share import SubtaskRestore
+
+Patch = pytest.MonkeyPatch
+
+
+def _replaced(patch: Patch, owner: Any, name: str, made: Callable[[Any], Any]) -> None:
+    """Replace a function by one that is made of it."""
+    patch.setattr(owner, name, made(getattr(owner, name)))
+
+
+# Cuts.
+
+
+def _inlet_of(elements: Sequence[Any]) -> Any:
+    inlet = channels.Inlet([], 1)
+    inlet.elements = deque(elements)
+    return inlet
+
+
+def without_what_is_between(patch: Patch) -> None:
+    """A cut leaves out the elements between two steps."""
+    _replaced(patch, operators.StepOperator, "cut", lambda cut: lambda self, inlet: cut(self, _inlet_of([])))
+
+
+def reversed_channels(patch: Patch) -> None:
+    """A cut stores the elements between two steps in reverse."""
+    _replaced(
+        patch,
+        operators.StepOperator,
+        "cut",
+        lambda cut: lambda self, inlet: cut(self, _inlet_of([*reversed(inlet.elements)])),
+    )
+
+
+def positions_cut_earlier(patch: Patch) -> None:
+    """The positions are cut some turns of the loop before the steps."""
+
+    def made(cut_now: Any) -> Any:
+        async def mutant(self: run.Run, **options: Any) -> int:
+            parts = run.Run._source_parts(self)
+            self._source_parts = lambda: parts  # type: ignore[method-assign]
+            return int(await cut_now(self, **options))
+
+        return mutant
+
+    _replaced(patch, run.Run, "_cut_now", made)
+
+
+def last_step_cut_earlier(patch: Patch) -> None:
+    """The last step is cut some turns of the loop before the others."""
+
+    def made(cut_now: Any) -> Any:
+        async def mutant(self: run.Run, **options: Any) -> int:
+            cut, last = self._chain.cut, self._chain._names[-1]
+            early = [part for part in cut() if part[0] == last]
+            self._chain.cut = lambda: [*(part for part in cut() if part[0] != last), *early]  # type: ignore[method-assign]
+            try:
+                return int(await cut_now(self, **options))
+            finally:
+                del self._chain.cut
+
+        return mutant
+
+    _replaced(patch, run.Run, "_cut_now", made)
+
+
+def a_cut_that_waits_for_calls(patch: Patch) -> None:
+    """A cut waits until nothing is in flight."""
+
+    def made(cut_now: Any) -> Any:
+        async def mutant(self: run.Run, **options: Any) -> int:
+            await self._chain.drain(is_final=False)
+            return int(await cut_now(self, **options))
+
+        return mutant
+
+    _replaced(patch, run.Run, "_cut_now", made)
+
+
+def calls_go_on_after_a_final_cut(patch: Patch) -> None:
+    """The calls are not cancelled in the turn of a final cut."""
+    patch.setattr(operators.StepOperator, "stop", lambda self: operators.ResidentOperator.stop(self))
+
+
+def outputs_leave_after_a_final_cut(patch: Patch) -> None:
+    """Nothing is stopped in the turn of a final cut."""
+    patch.setattr(operators.StepOperator, "stop", lambda self: None)
+
+
+def opened_first_to_last(patch: Patch) -> None:
+    """Steps are opened first to last."""
+
+    async def mutant(self: chain.Chain, snapshot: Any) -> None:
+        for number in range(len(self._names)):
+            await self._open_step(number, snapshot)
+
+    patch.setattr(chain.Chain, "open", mutant)
+
+
+def unknown_steps_are_ignored(patch: Patch) -> None:
+    """The steps of a snapshot that a job does not have are ignored."""
+    patch.setattr(job, "unknown_steps", lambda snapshot, names: [])
+
+
+# Routes.
+
+
+def another_key_group(patch: Patch) -> None:
+    """Elements are routed by another key group than the operators use."""
+    _replaced(patch, routing, "key_hasher", lambda hasher: lambda name: lambda key: hasher(name)(key) + 1)
+
+
+def without_a_key_to_the_next_subtask(patch: Patch) -> None:
+    """A step without a key forwards to the next subtask."""
+
+    def made(target: Any) -> Any:
+        def mutant(self: routing.Route, value: Any, subtask: int) -> Any:
+            found = target(self, value, subtask)
+            return found if self._key_by is not None else (found + 1) % self._parallelism
+
+        return mutant
+
+    _replaced(patch, routing.Route, "target", made)
+
+
+# Positions and ids.
+
+
+def positions_run_ahead(patch: Patch) -> None:
+    """A position advances before its element is handed on."""
+
+    def made(hand_on: Any) -> Any:
+        async def mutant(self: reading.Reading, partition: Any, items: Any) -> None:
+            partition.position = items[-1][2]
+            await hand_on(self, partition, items)
+
+        return mutant
+
+    _replaced(patch, reading.Reading, "_hand_on", made)
+
+
+def positions_stay_where_they_were(patch: Patch) -> None:
+    """A rescale does not deal the positions out anew."""
+
+    def mutant(self: positions.Positions, parallelism: int) -> None:
+        self._parallelism = parallelism
+
+    patch.setattr(positions.Positions, "deal_out", mutant)
+
+
+def all_partitions_to_the_first_subtask(patch: Patch) -> None:
+    """New partitions all go to the first subtask."""
+    patch.setattr(positions.Positions, "_emptiest", lambda self: 0)
+
+
+def one_look_for_partitions(patch: Patch) -> None:
+    """The source is asked for its partitions only once."""
+    patch.setattr(reading, "LOOK_SECONDS", 1e9)
+
+
+def new_ids_of_elements(patch: Patch) -> None:
+    """The ids of the source's elements are made up anew."""
+    patch.setattr(positions.Partition, "element_id", lambda self, position: uuid.uuid4().hex)
+
+
+def new_ids_of_later_steps(patch: Patch) -> None:
+    """The ids of the elements of later steps are made up anew."""
+    patch.setattr(
+        NamedInFlight,
+        "_name",
+        lambda self, output: self._receive(
+            NamedRecord(output.value, output.timestamp, uuid.uuid4().hex) if hasattr(output, "value") else output
+        ),
+    )
+
+
+def ids_without_the_number_of_the_output(patch: Patch) -> None:
+    """All outputs of an element have the same id."""
+    patch.setattr(
+        NamedInFlight,
+        "_name",
+        lambda self, output: self._receive(
+            NamedRecord(output.value, output.timestamp, f"{self._parent}/0") if hasattr(output, "value") else output
+        ),
+    )
+
+
+# Outputs.
+
+
+def delivered_before_the_commit(patch: Patch) -> None:
+    """The outputs of an epoch are delivered before its commit."""
+
+    def made(source_parts: Any) -> Any:
+        def mutant(self: run.Run) -> Any:
+            epoch = self._collector.epoch
+            if epoch.count:
+                number = self._version + 1
+                early = delivery.Epoch(number=number, tables=epoch.tables, mark=lambda: None, close=lambda: None)
+                self._delivery.add(early)
+            return source_parts(self)
+
+        return mutant
+
+    _replaced(patch, run.Run, "_source_parts", made)
+
+
+def outputs_are_not_stored(patch: Patch) -> None:
+    """A snapshot does not have the outputs of its epoch."""
+    patch.setattr(outputs.EpochOutputs, "table", lambda self: outputs.OUTPUT_SCHEMA.empty_table())
+
+
+def undelivered_epochs_are_forgotten(patch: Patch) -> None:
+    """A restart does not deliver the epochs that the sink has not had."""
+    patch.setattr(run, "stored_epochs", lambda snapshot: [])
+
+
+def marks_are_ignored(patch: Patch) -> None:
+    """A delivered epoch is not marked."""
+    patch.setattr(delivery, "_mark", lambda epoch: None)
+
+
+def marks_come_first(patch: Patch) -> None:
+    """An epoch is marked before the sink has had it."""
+
+    def made(deliver: Any) -> Any:
+        async def mutant(self: delivery.Delivery, epoch: delivery.Epoch) -> None:
+            await on_own_thread(delivery._mark, epoch)
+            await deliver(self, epoch)
+
+        return mutant
+
+    _replaced(patch, delivery.Delivery, "_deliver", made)
+
+
+def cuts_wait_for_the_sink(patch: Patch) -> None:
+    """A cut waits until the sink has had its outputs."""
+
+    def made(cut_now: Any) -> Any:
+        async def mutant(self: run.Run, **options: Any) -> int:
+            version = int(await cut_now(self, **options))
+            await self._delivery.all_delivered()
+            return version
+
+        return mutant
+
+    _replaced(patch, run.Run, "_cut_now", made)
+
+
+def no_pause(patch: Patch) -> None:
+    """However many epochs wait for the sink, the source goes on."""
+    patch.setattr(run, "UNDELIVERED_MAX", 1_000_000)
+
+
+def channels_without_a_bound(patch: Patch) -> None:
+    """The channels between steps are never full."""
+    patch.setattr(channels.Inlet, "is_full", property(lambda self: False))
+
+
+def spilled_outputs_come_last(patch: Patch) -> None:
+    """The outputs on disk come after those in memory."""
+    _replaced(patch, outputs.EpochOutputs, "tables", lambda tables: lambda self: iter([*tables(self)][::-1]))
+
+
+def dead_letters_twice(patch: Patch) -> None:
+    """A dead letter comes twice."""
+
+    def made(bury: Any) -> Any:
+        def mutant(self: outputs.Collector, letter: Any) -> None:
+            bury(self, letter)
+            bury(self, letter)
+
+        return mutant
+
+    _replaced(patch, outputs.Collector, "bury", made)
+
+
+def dead_letters_are_dropped(patch: Patch) -> None:
+    """Dead letters go nowhere."""
+    patch.setattr(outputs.Collector, "bury", lambda self, letter: None)
+
+
+# Watermarks.
+
+
+def the_largest_watermark(patch: Patch) -> None:
+    """The watermark of a step is the largest of its channels'."""
+    patch.setattr(
+        channels.Inlet,
+        "_watermark",
+        lambda self: max((mark for mark in self._watermarks.values() if mark is not None), default=None),
+    )
+
+
+def idle_subtasks_hold_back(patch: Patch) -> None:
+    """A subtask without partitions holds back the watermark of the steps after it."""
+    patch.setattr(channels.Inlet, "set_idle", lambda self, channel, is_idle: None)
+
+
+def the_final_watermark_is_stored(patch: Patch) -> None:
+    """A snapshot has the final watermark of a bounded source."""
+    patch.setattr(operators.StepOperator, "cut", lambda self, inlet: operators.at_once(self.snapshot(inlet.elements)))
+
+
+def watermarks_of_partitions_are_lost(patch: Patch) -> None:
+    """A restart forgets the watermarks of the partitions."""
+
+    def made(restore: Any) -> Any:
+        def mutant(self: positions.Positions, snapshot: Any, parallelism: int) -> None:
+            restore(self, snapshot, parallelism)
+            for partition in self.partitions.values():
+                partition.watermark = None
+
+        return mutant
+
+    _replaced(patch, positions.Positions, "restore", made)
+
+
+# Operator state.
+
+
+def dealt_twice(patch: Patch) -> None:
+    """Each subtask gets all items of a split state."""
+    patch.setattr(
+        dealing,
+        "split",
+        lambda states, count: {name: [[item for run in old for item in run]] * count for name, old in states.items()},
+    )
+
+
+def union_multiplies(patch: Patch) -> None:
+    """Each subtask keeps all items of a union state, and not its run of them."""
+    _replaced(
+        patch,
+        restored_states,
+        "OperatorStates",
+        lambda states: lambda declared=(), items=None, own=None: states(declared, items) if items else states(declared),
+    )
+
+
+def maps_are_written_anywhere(patch: Patch) -> None:
+    """A broadcast state is written outside of `open`."""
+    patch.setattr(operator_state.OperatorMapHandle, "_check_open", lambda self: None)
+
+
+def unequal_copies_are_committed(patch: Patch) -> None:
+    """Copies of a broadcast state that differ are committed."""
+    patch.setattr(writer, "digest_of", lambda state: "")
+
+
+def undeclared_states_are_dropped(patch: Patch) -> None:
+    """A state that the function does not declare is dropped in a restore."""
+    patch.setattr(restored_states, "_check_declared", lambda declared, restore: None)
+
+
+def writes_wait_for_a_snapshot(patch: Patch) -> None:
+    """A write counts only from the next complete snapshot on."""
+    patch.setattr(operator_state.OperatorListHandle, "cut", lambda self: self._complete)
+
+
+def states_are_not_restored(patch: Patch) -> None:
+    """A restore gives a function no items."""
+    patch.setattr(SubtaskRestore, "operator_state", lambda self, name: [])

@@ -1,0 +1,171 @@
+"""The rules of operator state and of jobs, with the mutants that break them and what notices each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.async_op.job import mutants
+
+
+class Case(NamedTuple):
+    """The test that fails under a mutant, with its arguments."""
+
+    path: str
+    test: str
+    arguments: tuple[Any, ...] = ()
+
+
+class Mutant(NamedTuple):
+    """A way to break a rule, and the seeds of the simulation or the test that notice it."""
+
+    break_it: Callable[[pytest.MonkeyPatch], None]
+    caught_by: tuple[int, ...] | Case
+
+    @property
+    def name(self) -> str:
+        return self.break_it.__name__
+
+    @property
+    def what(self) -> str:
+        return (self.break_it.__doc__ or "").strip().removesuffix(".")
+
+    @property
+    def test(self) -> str:
+        """What notices it, in words."""
+        if isinstance(self.caught_by, Case):
+            return f"`{self.caught_by.path.removeprefix('tests/')}`: `{self.caught_by.test}`"
+        return f"simulation of jobs, seeds {', '.join(map(str, self.caught_by))}"
+
+
+_JOB = "tests/async_op/job"
+_OPERATOR_STATE = "tests/async_op/operator/test_operator_state.py"
+
+RULES: dict[str, tuple[Mutant, ...]] = {
+    "All steps are cut in one turn of the loop": (
+        Mutant(mutants.positions_cut_earlier, (17, 25)),
+        Mutant(mutants.last_step_cut_earlier, (6, 8)),
+    ),
+    "Elements between two steps are in the snapshot, in channel order": (
+        Mutant(mutants.without_what_is_between, (5, 11)),
+        Mutant(mutants.reversed_channels, (31,)),
+    ),
+    "A snapshot waits for no call and for no sink": (
+        Mutant(
+            mutants.a_cut_that_waits_for_calls,
+            Case(f"{_JOB}/test_rules.py", "test_a_snapshot_waits_for_no_call_and_no_sink"),
+        ),
+        Mutant(
+            mutants.cuts_wait_for_the_sink,
+            Case(f"{_JOB}/test_rules.py", "test_a_snapshot_waits_for_no_call_and_no_sink"),
+        ),
+    ),
+    "Steps open last to first": (Mutant(mutants.opened_first_to_last, (78,)),),
+    "After a final cut nothing more happens": (
+        Mutant(mutants.calls_go_on_after_a_final_cut, (0, 1)),
+        Mutant(mutants.outputs_leave_after_a_final_cut, (0, 2)),
+    ),
+    "Unknown steps are refused": (
+        Mutant(mutants.unknown_steps_are_ignored, Case(f"{_JOB}/test_job.py", "test_unknown_steps_are_refused")),
+    ),
+    "Elements go to the owner of their key group, and without a key to the same subtask": (
+        Mutant(mutants.another_key_group, (4, 5)),
+        Mutant(
+            mutants.without_a_key_to_the_next_subtask,
+            Case(f"{_JOB}/test_rules.py", "test_a_step_without_a_key_gets_the_elements_of_its_own_subtask"),
+        ),
+    ),
+    "A position advances with its element": (Mutant(mutants.positions_run_ahead, (12, 17)),),
+    "Positions are dealt out, new partitions as they are found": (
+        Mutant(mutants.positions_stay_where_they_were, (8,)),
+        Mutant(
+            mutants.all_partitions_to_the_first_subtask,
+            Case(f"{_JOB}/test_rules.py", "test_new_partitions_go_to_the_emptiest_subtasks"),
+        ),
+        Mutant(
+            mutants.one_look_for_partitions,
+            Case(f"{_JOB}/test_run.py", "test_new_partitions_are_found_while_the_job_is_quiet"),
+        ),
+    ),
+    "Ids come from partition and position, then from the parent and the number of the output": (
+        Mutant(mutants.new_ids_of_elements, (0, 2)),
+        Mutant(mutants.new_ids_of_later_steps, (0, 2)),
+        Mutant(mutants.ids_without_the_number_of_the_output, (0, 2)),
+    ),
+    "Outputs are stored with the snapshot, and delivered after its commit": (
+        Mutant(mutants.outputs_are_not_stored, (0, 2)),
+        Mutant(mutants.delivered_before_the_commit, (0, 2)),
+        Mutant(
+            mutants.spilled_outputs_come_last,
+            Case(f"{_JOB}/test_run.py", "test_the_rows_of_an_epoch_keep_their_order_on_disk"),
+        ),
+    ),
+    "An epoch that was not delivered comes after a restart, one that was does not": (
+        Mutant(mutants.undelivered_epochs_are_forgotten, (5, 13)),
+        Mutant(mutants.marks_come_first, (5, 13)),
+        Mutant(mutants.marks_are_ignored, (6, 7)),
+    ),
+    "Back-pressure passes from the sink to the source": (
+        Mutant(
+            mutants.no_pause, Case(f"{_JOB}/test_rules.py", "test_two_epochs_that_wait_for_the_sink_pause_the_source")
+        ),
+        Mutant(
+            mutants.channels_without_a_bound,
+            Case(f"{_JOB}/test_rules.py", "test_a_slow_step_holds_up_the_steps_before_it_and_the_source"),
+        ),
+    ),
+    "Each dead letter comes once": (
+        Mutant(mutants.dead_letters_twice, (0, 2)),
+        Mutant(mutants.dead_letters_are_dropped, (0, 2)),
+    ),
+    "The watermark of a step is the smallest of its channels'; an idle subtask holds nothing back": (
+        Mutant(
+            mutants.the_largest_watermark,
+            Case(f"{_JOB}/test_run.py", "test_a_quiet_partition_holds_back_no_watermark_if_it_is_idle"),
+        ),
+        Mutant(
+            mutants.idle_subtasks_hold_back,
+            Case(f"{_JOB}/test_run.py", "test_a_quiet_partition_holds_back_no_watermark_if_it_is_idle"),
+        ),
+    ),
+    "Watermarks survive a restart, and the final one is in no snapshot": (
+        Mutant(
+            mutants.watermarks_of_partitions_are_lost,
+            Case(f"{_JOB}/test_run.py", "test_a_restart_goes_on_with_the_watermarks_of_the_partitions"),
+        ),
+        Mutant(
+            mutants.the_final_watermark_is_stored,
+            Case(f"{_JOB}/test_run.py", "test_the_final_watermark_fires_all_timers_and_is_in_no_snapshot"),
+        ),
+    ),
+    "Operator state is in every snapshot, and its writes count at once": (
+        Mutant(mutants.states_are_not_restored, Case(_OPERATOR_STATE, "test_no_restore_multiplies_it", ((2, 2, 2),))),
+        Mutant(
+            mutants.writes_wait_for_a_snapshot,
+            Case(_OPERATOR_STATE, "test_a_write_counts_at_once_even_that_of_a_call_that_never_returns"),
+        ),
+    ),
+    "Split state is dealt out once, and no restore multiplies union state": (
+        Mutant(mutants.dealt_twice, Case(_OPERATOR_STATE, "test_a_restore_deals_it_out_at_any_parallelism", (3,))),
+        Mutant(mutants.union_multiplies, Case(_OPERATOR_STATE, "test_no_restore_multiplies_it", ((2, 2, 2),))),
+    ),
+    "Broadcast state is written in open only, and all copies are equal": (
+        Mutant(mutants.maps_are_written_anywhere, Case(_OPERATOR_STATE, "test_a_map_is_written_in_open_only")),
+        Mutant(
+            mutants.unequal_copies_are_committed,
+            Case(_OPERATOR_STATE, "test_copies_of_a_map_that_differ_refuse_the_commit"),
+        ),
+    ),
+    "What a snapshot has and the function does not declare is refused": (
+        Mutant(
+            mutants.undeclared_states_are_dropped, Case(_OPERATOR_STATE, "TestWhatASnapshotHas.test_must_be_declared")
+        ),
+    ),
+}
+
+MUTANTS = [mutant for found in RULES.values() for mutant in found]
+
+SEEDS = {seed for mutant in MUTANTS if not isinstance(mutant.caught_by, Case) for seed in mutant.caught_by}
+"""The seeds that notice a mutant."""

@@ -1,0 +1,265 @@
+"""A job from end to end: what reaches the sink, and what a restart, a rescale and a stop make of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from async_op import ConnectorCancelled, ElementFailed, JobAlreadyRunning, JobNotRunning, RepartitionUndone, Step
+from keygroups import ConfigError
+from snapshots import IncompatibleSnapshot, SnapshotStore
+from tests.async_op.job.kit import Counting, Epochs, Gated, Log, new_job, running, same
+from tests.async_op.kit import eventually
+
+KEYED = Step(Counting(), key_by=lambda value: value % 3)
+
+
+def expected(count: int) -> set[tuple[int, int]]:
+    return {(number % 3, number // 3 + 1) for number in range(count)}
+
+
+async def test_a_bounded_source_is_read_to_its_end() -> None:
+    sink = Epochs()
+    job = new_job(range(50), [same, KEYED], sink, parallelism=2)
+    await job.run()
+    assert {value[:2] for value in sink.values} == expected(50)
+    assert len(sink.values) == 50
+    progress = job.progress()
+    assert (progress.state, progress.records, progress.outputs, progress.in_flight) == (
+        "ended",
+        50,
+        50,
+        {"same": 0, "Counting": 0},
+    )
+    assert repr(progress).startswith("<JobProgress job: ended")
+
+
+async def test_ids_come_from_partition_and_position() -> None:
+    sink = Epochs()
+
+    async def twice(value: int) -> Any:
+        yield value
+        yield value
+
+    await new_job(Log([7], [8], bounded=True), [twice, KEYED], sink, parallelism=2).run()
+    assert {value[2] for value in sink.values} == {"0@1/0", "0@1/1", "1@1/0", "1@1/1"}
+
+
+async def test_a_second_run_goes_on_where_the_first_has_ended() -> None:
+    source, sink = Log(range(6), bounded=True), Epochs()
+    job = new_job(source, KEYED, sink)
+    await job.run()
+    await source.append(0, *range(6, 9))
+    await job.run()
+    assert {value[:2] for value in sink.values} == expected(9)
+    assert source.read_from == [(0, None), (0, 6)]
+    await job.run()
+    assert len(sink.values) == 9
+
+
+async def test_a_stop_at_a_cut_keeps_what_is_in_flight() -> None:
+    sink, gated, options = Epochs(), Gated(), {"snapshots": "memory://stop"}
+    source = Log([1, 2, 3])
+    job = new_job(source, [gated, KEYED], sink, **options)
+    async with running(job):
+        await gated.arrived.wait()
+        job.stop(drain=False)
+    assert sink.values == []
+    gated.gate.set()
+    async with running(new_job(source, [gated, KEYED], sink, **options)):
+        await sink.have(3)
+    assert sorted(value[2] for value in sink.values) == ["0@1/0", "0@2/0", "0@3/0"]
+
+
+async def test_a_drain_finishes_what_is_in_flight() -> None:
+    sink, gated = Epochs(), Gated()
+    job = new_job(Log([1, 2, 3]), gated, sink)
+    async with running(job) as task:
+        await gated.arrived.wait()
+        job.stop()
+        gated.gate.set()
+        await task
+    assert sorted(sink.values) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.feature("a rescale of a running job")
+async def test_a_rescale_loses_and_repeats_nothing(parallelism: int) -> None:
+    source, sink = Log(range(30), range(30)), Epochs()
+    job = new_job(source, [same, KEYED], sink, parallelism=2)
+    async with running(job):
+        await sink.have(10)
+        job.rescale(parallelism)
+        await source.append(0, *range(30, 60))
+        await sink.have(90)
+        await eventually(lambda: job.progress().parallelism == parallelism)
+    assert len(sink.values) == 90
+    assert len({value[2] for value in sink.values}) == 90
+
+
+@pytest.mark.feature("one snapshot of all steps at one barrier")
+async def test_a_snapshot_waits_for_no_call_and_holds_what_is_between_steps() -> None:
+    sink, gated = Epochs(), Gated()
+    job = new_job(Log(range(40)), [same, Step(gated, capacity=1)], sink, snapshots="memory://between")
+    async with running(job):
+        await gated.arrived.wait()
+        version = await job.snapshot()
+        snapshot = SnapshotStore("memory://between", "job").load(version)
+        assert snapshot.step_names == ("source", "same", "Gated")
+        gated.gate.set()
+        await sink.have(40)
+    assert sorted(sink.values) == list(range(40))
+
+
+@pytest.mark.feature("back-pressure from the consumer to the source")
+async def test_a_slow_sink_pauses_the_source_and_no_cut() -> None:
+    source, sink = Log(range(3)), Epochs()
+    sink.opened.clear()
+    job = new_job(source, same, sink)
+    async with running(job):
+        while job.progress().undelivered < 2:
+            await source.append(0, 1)
+            await asyncio.sleep(0.01)
+        read = job.progress().records
+        await source.append(0, *range(100))
+        await job.snapshot()
+        assert job.progress().records == read
+        sink.opened.set()
+        await sink.have(read + 100)
+    assert len(sink.values) == len(source.logs[0])
+
+
+async def test_undelivered_epochs_come_first_after_a_crash() -> None:
+    source, sink = Log(range(5)), Epochs()
+    sink.opened.clear()
+    job = new_job(source, same, sink, snapshots="memory://undelivered")
+    task = asyncio.create_task(job.run())
+    await eventually(lambda: sink.writes)
+    await job.snapshot()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sink.epochs == {}
+    sink.opened.set()
+    async with running(new_job(source, same, sink, snapshots="memory://undelivered")):
+        await sink.have(5)
+    assert sorted(sink.values) == list(range(5))
+
+
+async def test_dead_letters_have_a_sink_of_their_own() -> None:
+    sink, letters = Epochs(), Epochs()
+
+    async def picky(value: int) -> int:
+        if value == 2:
+            raise ValueError("no twos")
+        return value
+
+    job = new_job(range(4), Step(picky, on_error="dead_letter"), sink, dead_letters=letters)
+    await job.run()
+    assert sorted(sink.values) == [0, 1, 3]
+    (letter,) = letters.values
+    assert letter | {"attempts": 1} == letter
+    assert (letter["step"], letter["value"], letter["error_message"]) == ("picky", 2, "no twos")
+    assert letter["idempotency_key"] == "0@3"
+
+
+async def test_a_failing_element_fails_the_job() -> None:
+    async def picky(value: int) -> int:
+        raise ValueError(value)
+
+    job = new_job(Log([1]), [same, picky], Epochs())
+    with pytest.raises(ElementFailed, match="ValueError: 1"):
+        await job.run()
+    assert job.progress().state == "failed"
+
+
+async def test_a_sink_that_does_not_close_hides_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken() -> None:
+        raise OSError("no")
+
+    async def picky(value: int) -> int:
+        raise ValueError(value)
+
+    sink = Epochs()
+    sink.close = broken  # type: ignore[method-assign]
+    with pytest.raises(ElementFailed):
+        await new_job([1], picky, sink).run()
+    assert "did not close well" in caplog.text
+    with pytest.raises(OSError, match="no"):
+        await new_job([1], same, sink).run()
+
+
+@pytest.mark.parametrize("where", ["read", "partitions", "write"])
+async def test_a_cancellation_by_a_client_is_heard(where: str) -> None:
+    async def cancelled(*_: Any) -> Any:
+        raise asyncio.CancelledError
+
+    source, sink = Log(range(3)), Epochs()
+    setattr(sink if where == "write" else source, where, cancelled)
+    if where == "read":
+
+        async def read(*_: Any) -> Any:
+            yield 1, None, 1
+            raise asyncio.CancelledError
+
+        source.read = read  # type: ignore[method-assign]
+    with pytest.raises(ConnectorCancelled):
+        await new_job(source, same, sink).run()
+
+
+async def test_unknown_steps_are_refused() -> None:
+    await new_job(range(3), Step(Counting(), name="old", key_by=str), Epochs(), snapshots="memory://renamed").run()
+    with pytest.raises(IncompatibleSnapshot, match="old"):
+        await new_job(range(3), Step(Counting(), key_by=str), Epochs(), snapshots="memory://renamed").run()
+
+
+async def test_a_step_that_holds_nothing_may_go() -> None:
+    source, sink, options = Log(range(3), bounded=True), Epochs(), {"snapshots": "memory://shorter"}
+    await new_job(source, [same, KEYED], sink, **options).run()
+    await source.append(0, 3, 4, 5)
+    await new_job(source, [KEYED], sink, **options).run()
+    assert {value[:2] for value in sink.values} == expected(6)
+
+
+@pytest.mark.feature("a rescale from a snapshot")
+async def test_the_parallelism_of_a_repartition_stays() -> None:
+    options: dict[str, Any] = {"snapshots": "memory://repartitioned"}
+    await new_job(range(3), KEYED, Epochs(), parallelism=2, **options).run()
+    SnapshotStore("memory://repartitioned", "job").repartition(5)
+    job = new_job(range(3), KEYED, Epochs(), **options)
+    await job.run()
+    assert job.progress().parallelism == 5
+    SnapshotStore("memory://repartitioned", "job").repartition(3)
+    with pytest.warns(RepartitionUndone, match="3 subtasks"):
+        await new_job(range(3), KEYED, Epochs(), parallelism=2, **options).run()
+
+
+def test_arguments() -> None:
+    for source, steps, sink, options in (
+        (3, same, print, {}),
+        ([], [], print, {}),
+        ([], same, 7, {}),
+        ([], [KEYED, KEYED], print, {}),
+        ([], same, print, {"dead_letters": 7}),
+        ([], Step(same, on_error="dead_letter"), print, {}),
+        ([], same, print, {"parallelism": 0}),
+        ([], same, print, {"snapshot_interval": 0}),
+    ):
+        with pytest.raises(ConfigError):
+            new_job(source, steps, sink, **options)
+
+
+async def test_what_needs_a_running_job() -> None:
+    source = Log()
+    job = new_job(source, same, Epochs())
+    with pytest.raises(JobNotRunning):
+        job.stop()
+    with pytest.raises(JobNotRunning):
+        await job.snapshot()
+    async with running(job):
+        await asyncio.sleep(0)
+        with pytest.raises(JobAlreadyRunning):
+            await job.run()
+        await eventually(lambda: job.progress().state == "running")

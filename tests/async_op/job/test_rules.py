@@ -1,0 +1,106 @@
+"""Rules of jobs that the simulation cannot see, because nothing is lost and nothing repeated when they are broken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from async_op import AsyncFunction, InvocationContext, Runtime, Step
+from snapshots import SnapshotStore
+from tests.async_op.job.kit import Counting, Epochs, Gated, Log, new_job, running, same
+from tests.async_op.job.test_run import in_virtual_time, passed
+
+
+@pytest.fixture(autouse=True)
+def no_files_left() -> Iterator[None]:
+    yield
+    MemoryFileSystem.store.clear()
+
+
+def test_a_snapshot_waits_for_no_call_and_no_sink() -> None:
+    async def work() -> None:
+        sink, gated = Epochs(), Gated()
+        sink.opened.clear()
+        job = new_job(Log(range(100)), [same, Step(gated, capacity=1)], sink, snapshot_interval=1000)
+        async with running(job):
+            await passed(lambda: gated.called)
+            async with asyncio.timeout(100):
+                assert await job.snapshot() == 1
+                gated.gate.set()
+                await asyncio.sleep(1)
+                for version in (2, 3, 4):
+                    assert await job.snapshot() == version
+            sink.opened.set()
+
+    in_virtual_time(work())
+
+
+def test_two_epochs_that_wait_for_the_sink_pause_the_source() -> None:
+    async def work() -> None:
+        source, sink = Log(range(3)), Epochs()
+        sink.opened.clear()
+        job = new_job(source, same, sink, snapshot_interval=1)
+        async with running(job):
+            await asyncio.sleep(5)
+            await source.append(0, 3)
+            await passed(lambda: job.progress().undelivered == 2)
+            await source.append(0, *range(4, 20))
+            await asyncio.sleep(50)
+            assert job.progress().records == 4
+            sink.opened.set()
+            await passed(lambda: sorted(sink.values) == list(range(20)))
+
+    in_virtual_time(work())
+
+
+def test_a_slow_step_holds_up_the_steps_before_it_and_the_source() -> None:
+    async def work() -> None:
+        gated = Gated()
+        steps = [Step(same, capacity=1), Step(gated, "slow", capacity=1)]
+        job = new_job(Log(range(1000)), steps, Epochs(), snapshot_interval=1000)
+        async with running(job):
+            await asyncio.sleep(100)
+            assert len(gated.called) == 1
+            assert job.progress().records < 50
+
+    in_virtual_time(work())
+
+
+def test_a_step_without_a_key_gets_the_elements_of_its_own_subtask() -> None:
+    class Where(AsyncFunction[Any, Any]):
+        async def open(self, runtime: Runtime) -> None:
+            self.subtask = runtime.subtask_index
+
+        async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+            return [(value, self.subtask)]
+
+    async def work() -> None:
+        source, sink = Log([0] * 9, [1] * 9, bounded=True), Epochs()
+        await new_job(source, Where(), sink, parallelism=2).run()
+        assert sorted(sink.values) == [(0, 0)] * 9 + [(1, 1)] * 9
+
+    in_virtual_time(work())
+
+
+def test_new_partitions_go_to_the_emptiest_subtasks() -> None:
+    async def work() -> None:
+        job = new_job(Log([1], [2], [3], [4], bounded=True), same, Epochs(), parallelism=2, snapshots="memory://dealt")
+        await job.run()
+        snapshot = SnapshotStore("memory://dealt", "job").load()
+        shares = [snapshot.restore(index, step="source").operator_state("positions") for index in range(2)]
+        assert list(map(len, shares)) == [2, 2]
+
+    in_virtual_time(work())
+
+
+def test_a_key_has_its_state_in_one_place() -> None:
+    async def work() -> None:
+        source, sink = Log([n % 5 for n in range(50)], bounded=True), Epochs()
+        await new_job(source, Step(Counting(), "count", key_by=lambda value: value), sink, parallelism=3).run()
+        assert {(key, count) for key, count, _ in sink.values} == {(key, n) for key in range(5) for n in range(1, 11)}
+
+    in_virtual_time(work())

@@ -1,0 +1,484 @@
+"""What a run of a job does beside its elements: cuts, looks for partitions, watermarks, timers, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any
+
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from async_op import AsyncFunction, InvocationContext, Job, JobNotRunning, Step
+from async_op.connectors import FileSink, FileSource, Reached
+from async_op.job import outputs as job_outputs
+from async_op.job.channels import FINAL
+from async_op.job.errors import DeadLettersUnclaimed
+from keygroups import ListState, OperatorListState
+from snapshots import SnapshotStore
+from tests.async_op.job.kit import Counting, Epochs, Gated, Log, new_job, running, same
+from tests.async_op.job.simulation import VirtualJobLoop
+from tests.async_op.kit import eventually
+
+CLICKS = ListState("clicks")
+
+
+class Sessions(AsyncFunction[Any, Any]):
+    """Emits all elements of a key a second of event time after the first of them."""
+
+    states = (CLICKS,)
+
+    async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        if not ctx.state(CLICKS).get():
+            assert ctx.timestamp is not None
+            ctx.timers.register(ctx.timestamp + 1000, event_time=True)
+        ctx.state(CLICKS).add(value[1])
+        return []
+
+    async def on_timer(self, timestamp: int, ctx: InvocationContext) -> list[Any]:
+        found = ctx.state(CLICKS).get()
+        ctx.state(CLICKS).clear()
+        return [(ctx.key, found)]
+
+
+SESSIONS = Step(Sessions(), "sessions", key_by=lambda value: value[0])
+
+
+@pytest.fixture(autouse=True)
+def no_files_left() -> Iterator[None]:
+    yield
+    MemoryFileSystem.store.clear()
+
+
+def in_virtual_time(work: Coroutine[Any, Any, None]) -> None:
+    loop = VirtualJobLoop()
+    try:
+        loop.run_until_complete(work)
+    finally:
+        loop.close()
+
+
+async def passed(condition: Any) -> None:
+    """Let virtual time pass until a condition holds."""
+    for _ in range(10_000):
+        if condition():
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("it never came")
+
+
+def test_new_partitions_are_found_while_the_job_is_quiet() -> None:
+    async def work() -> None:
+        source, sink = Log([1]), Epochs()
+        async with running(new_job(source, same, sink)):
+            await passed(lambda: sink.values == [1])
+            await asyncio.sleep(100)
+            source.logs["new"] = [2]
+            await passed(lambda: sink.values == [1, 2])
+
+    in_virtual_time(work())
+
+
+def test_a_look_for_partitions_that_fails_is_heard() -> None:
+    async def work() -> None:
+        source = Log([1])
+        task = asyncio.create_task(new_job(source, same, Epochs()).run())
+        await asyncio.sleep(5)
+        source.partitions = lambda: 1 / 0  # type: ignore[assignment, method-assign, return-value]
+        await asyncio.wait({task}, timeout=20)
+        with pytest.raises(ZeroDivisionError):
+            await task
+
+    in_virtual_time(work())
+
+
+def test_a_quiet_job_commits_nothing() -> None:
+    async def work() -> None:
+        job = new_job(Log([1]), same, sink := Epochs())
+        async with running(job):
+            await passed(lambda: sink.values == [1])
+            version = job.progress().version
+            await asyncio.sleep(1000)
+            assert job.progress().version == version
+
+    in_virtual_time(work())
+
+
+def test_a_position_without_an_element_is_stored() -> None:
+    class Later(Log):
+        async def read(self, partition: Any, position: Any) -> AsyncIterator[Any]:
+            self.read_from.append((partition, position))
+            await asyncio.sleep(50)  # the first snapshot of a run is there
+            while True:
+                yield Reached(7)
+                await asyncio.sleep(1)
+
+    async def work() -> None:
+        job = new_job(log := Later([]), same, Epochs())
+        async with running(job):
+            await asyncio.sleep(100)
+            assert job.progress().version == 2
+        async with running(job):
+            await asyncio.sleep(100)
+        assert log.read_from == [(0, None), (0, 7)]
+
+    in_virtual_time(work())
+
+
+def test_a_quiet_partition_holds_back_no_watermark_if_it_is_idle() -> None:
+    async def work(idle_timeout: float | None, expected: list[Any]) -> None:
+        source = Log([("a", 1000), ("a", 1500), ("b", 9000)], [("a", 1200)])
+        options: dict[str, Any] = {"watermark_delay": 0, "idle_timeout": idle_timeout, "parallelism": 2}
+        async with running(new_job(source, [same, SESSIONS], sink := Epochs(), **options)):
+            await asyncio.sleep(60)
+            assert [(key, sorted(found)) for key, found in sink.values] == expected
+
+    in_virtual_time(work(5.0, [("a", [1000, 1200, 1500])]))
+    in_virtual_time(work(None, []))
+
+
+def test_a_partition_whose_elements_wait_for_room_is_not_quiet() -> None:
+    async def work() -> None:
+        source = Log([("a", n) for n in range(100)], [("b", 1_000_000 + n) for n in range(100)])
+        slow, sink = Gated(), Epochs()
+        steps = [Step(slow, mode="ordered", capacity=1), SESSIONS]
+        async with running(new_job(source, steps, sink, watermark_delay=0, idle_timeout=5, snapshot_interval=30)):
+            await asyncio.sleep(100)
+            slow.gate.set()
+            await passed(lambda: sink.values)
+            assert sink.values == [("a", list(range(100)))]
+
+    in_virtual_time(work())
+
+
+def test_a_restart_goes_on_with_the_watermarks_of_the_partitions() -> None:
+    async def work() -> None:
+        source, sink = Log([("b", 1000), ("b", 9000)], [("a", 1000)]), Epochs()
+        options: dict[str, Any] = {"watermark_delay": 0, "snapshots": "memory://marks"}
+        for parallelism in (1, 2, 2, 1):
+            job = new_job(source, [same, SESSIONS], sink, parallelism=parallelism, **options)
+            async with running(job):
+                await asyncio.sleep(5)
+                assert sink.values == []
+        async with running(new_job(source, [same, SESSIONS], sink, **options)):
+            await source.append(1, ("a", 1500), ("c", 9500))
+            await asyncio.sleep(5)
+        assert sorted(sink.values) == [("a", [1000, 1500]), ("b", [1000, 9000])]
+
+    in_virtual_time(work())
+
+
+async def test_the_final_watermark_fires_all_timers_and_is_in_no_snapshot() -> None:
+    source, sink = Log([("a", 1000), ("b", 9000)], bounded=True), Epochs()
+    options: dict[str, Any] = {"snapshots": "memory://final", "watermark_delay": 0, "parallelism": 2}
+    await new_job(source, [same, SESSIONS], sink, **options).run()
+    assert sorted(sink.values) == [("a", [1000]), ("b", [9000])]
+    channels = SnapshotStore("memory://final", "job").load().manifest.channels
+    assert FINAL not in {channel.watermark for channel in channels}
+    await source.append(0, ("a", 9500))
+    await new_job(source, [same, SESSIONS], sink, **options | {"parallelism": 3}).run()
+    assert sink.values[2:] == [("a", [9500])]
+
+
+def test_a_drain_ends_although_timers_register_timers_and_keeps_the_later_ones() -> None:
+    class Ticking(Sessions):
+        async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+            ctx.timers.register(ctx.timers.processing_time)
+            ctx.timers.register(1000 + (ctx.timestamp or 0), event_time=True)
+            return []
+
+        async def on_timer(self, timestamp: int, ctx: InvocationContext) -> list[Any]:
+            ctx.timers.register(timestamp + 1)
+            return [timestamp]
+
+    async def work() -> None:
+        job = new_job(Log([("a", 1)]), Step(Ticking(), key_by=lambda value: value[0]), sink := Epochs())
+        async with running(job) as task:
+            await passed(lambda: len(sink.values) > 2)
+            job.stop()
+            await asyncio.wait_for(task, 60)
+        assert 1001 not in sink.values
+
+    in_virtual_time(work())
+
+
+async def test_outputs_beyond_a_bound_are_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_outputs, "MEMORY_BYTES", 100)
+    sink = Epochs()
+    await new_job(range(1000), Step(same, mode="ordered"), sink, snapshot_interval=1000).run()
+    assert sink.epochs == {1: list(range(1000))}
+
+
+def test_the_rows_of_an_epoch_keep_their_order_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_outputs, "MEMORY_BYTES", 100)
+    epoch = job_outputs.EpochOutputs()
+    for number in range(300):
+        epoch.add(number, is_dead_letter=number % 7 == 0)
+        if number % 50 == 0:
+            epoch.spill()
+            assert not epoch.is_large
+    outputs, letters = job_outputs.values_in(epoch.tables())
+    assert letters == list(range(0, 300, 7))
+    assert outputs == [number for number in range(300) if number % 7]
+    assert epoch.table().num_rows == 300
+    epoch.close()
+
+
+async def test_an_epoch_ends_when_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_outputs, "EPOCH_OUTPUTS", 50)
+    sink = Epochs()
+    async with running(new_job(Log(range(500)), same, sink, snapshot_interval=1000)):
+        await sink.have(451)  # what is left fits into an epoch that is not full
+    assert sorted(sink.values) == list(range(500))
+    assert max(map(len, sink.epochs.values())) < 400
+
+
+async def test_a_function_that_occupies_all_threads_of_the_loop_stops_nothing() -> None:
+    release = threading.Event()
+
+    async def blocking(value: int) -> int:
+        if value < 100:
+            await asyncio.to_thread(release.wait)
+        return value
+
+    sink = Epochs()
+    job = new_job(Log(range(50), range(100, 120)), blocking, sink, parallelism=2)
+    try:
+        async with running(job):
+            await sink.have(20)
+            await job.snapshot()
+            job.rescale(3)
+            await eventually(lambda: job.progress().parallelism == 3 and job.progress().state == "running")
+            await job.snapshot()
+            release.set()
+            await sink.have(70)
+    finally:
+        release.set()
+    assert sorted(sink.values) == [*range(50), *range(100, 120)]
+
+
+@pytest.mark.feature("functions are told of complete snapshots")
+async def test_functions_hear_of_commits_and_each_subtask_has_its_own() -> None:
+    items = OperatorListState("items")
+    told: list[tuple[int, int]] = []
+
+    class Acknowledging(AsyncFunction[Any, Any]):
+        operator_states = (items,)
+
+        async def open(self, runtime: Any) -> None:
+            self.index, self.items = runtime.subtask_index, runtime.operator_state(items)
+
+        async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+            self.items.add(value)
+            return [value]
+
+        async def snapshot_complete(self, version: int) -> None:
+            told.append((self.index, version))
+
+    options: dict[str, Any] = {"snapshots": "memory://told"}
+    sink = Epochs()
+    await new_job(Log([1], [2], bounded=True), Acknowledging(), sink, parallelism=2, **options).run()
+    assert {index for index, _ in told} == {0, 1}
+    snapshot = SnapshotStore("memory://told", "job").load()
+    stored = [snapshot.restore(index, 3, step="Acknowledging").operator_state("items") for index in range(3)]
+    assert sorted(item for found in stored for item in found) == [1, 2]  # type: ignore[type-var]
+
+
+async def test_a_failed_commit_fails_the_job_and_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unstorable:
+        pass
+
+    async def odd(value: int) -> Any:
+        return value
+
+    sink = Epochs()
+    source = Log([1])
+    source.read = lambda *_: iter([(1, None, Unstorable())])  # type: ignore[assignment, method-assign, return-value]
+    with pytest.raises(Exception, match="Unstorable"):
+        await new_job(source, odd, sink).run()
+    assert sink.values == []
+
+
+async def test_a_cancelled_snapshot_goes_on_and_its_outputs_are_delivered() -> None:
+    sink = Epochs()
+    job = new_job(Log(range(5)), same, sink, snapshot_interval=1000)
+    async with running(job):
+        await eventually(lambda: job.progress().outputs == 5)
+        task = asyncio.create_task(job.snapshot())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task})
+        await sink.have(5)
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_the_first_interrupt_stops_at_a_cut_and_the_second_gives_up(presses: int) -> None:
+    called = threading.Event()
+    sent = 0
+
+    async def slow(value: int) -> int:
+        called.set()
+        await asyncio.sleep(1000)
+        return value
+
+    async def sink(values: Any, epoch: int) -> None:
+        nonlocal sent
+        sent += 1
+        await asyncio.sleep(1000)
+
+    async def fast(value: int) -> int:
+        return value
+
+    class Source(Log):
+        async def read(self, partition: Any, position: Any) -> Any:
+            yield 1, None, 1
+            called.set()
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(1000)
+
+    def press_again() -> None:
+        while not sent:
+            called.wait(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    job = Job(
+        Source([1]),
+        slow if presses == 1 else fast,
+        sink,
+        snapshots=f"memory://interrupt-{presses}",
+        job_id="job",
+        snapshot_interval=0.01,
+    )
+    if presses == 1:
+        job.run_sync()
+        assert job.progress().state == "ended"
+        return
+    pressing = threading.Thread(target=press_again)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        job.run_sync()
+    pressing.join()
+    assert job.progress().state == "failed"
+
+
+def test_an_iterable_on_threads_and_a_blocking_sink() -> None:
+    found: list[Any] = []
+    job = Job(
+        (number for number in range(10)),
+        Step(Counting(), key_by=lambda value: value % 2),
+        lambda values, epoch: found.extend(values),
+        snapshots="memory://plain",
+        job_id="job",
+    )
+    job.run_sync()
+    assert len(found) == 10
+
+
+async def test_files_to_files(tmp_path: Any) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        lines = "".join(f'{{"user": "u{(number + line) % 4}"}}\n' for line in range(10))
+        (tmp_path / "in" / f"{number}.json").write_text(lines)
+    source, sink = FileSource(f"{tmp_path}/in/*.json", "json"), FileSink(f"{tmp_path}/out", "json")
+    counting = Step(Counting(), key_by="user")
+    await new_job(source, [same, counting, as_row], sink, parallelism=2).run()
+    rows = [json.loads(line) for file in (tmp_path / "out").rglob("epoch*") for line in file.read_text().splitlines()]
+    assert len(rows) == 30
+    assert sum(row["count"] == 1 for row in rows) == 4
+
+
+async def as_row(value: Any) -> Any:
+    return {"key": value[0], "count": value[1]}
+
+
+async def test_no_collection_of_old_versions_outlives_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed, finished = threading.Event(), []
+
+    class Closing(Epochs):
+        async def close(self) -> None:
+            closed.set()
+
+    def collect(*_: object, **__: object) -> None:
+        closed.wait(60)
+        threading.Event().wait(0.2)  # only a run that does not wait for it could end meanwhile
+        finished.append(True)
+        raise OSError("a collection that fails harms nobody")
+
+    monkeypatch.setattr("async_op.retention.collect_garbage", collect)
+
+    await new_job([1, 2, 3], same, Closing()).run()
+
+    assert finished == [True]
+
+
+async def test_a_stop_at_a_cut_stays_one() -> None:
+    gated, sink = Gated(), Epochs()
+    job = new_job(range(3), gated, sink, snapshots="memory://stays")
+    task = asyncio.create_task(job.run())
+    await eventually(lambda: sum(job.progress().in_flight.values()) >= 3)  # the end of the source counts, too
+
+    job.stop(drain=False)
+    job.stop()
+    await asyncio.wait_for(task, 120)
+
+    snapshot = SnapshotStore("memory://stays", "job").latest()
+    assert snapshot is not None
+    assert snapshot.in_flight_count == 3
+    assert sink.values == []
+
+
+async def test_dead_letters_wait_for_a_sink() -> None:
+    async def picky(value: int) -> int:
+        raise ValueError(value)
+
+    class Full(Epochs):
+        async def write(self, values: Any, epoch: int) -> None:
+            raise OSError("no space left")
+
+    letters, where = Epochs(), "memory://unclaimed"
+    with pytest.raises(OSError, match="no space"):
+        await new_job(
+            [1], Step(picky, "picky", on_error="dead_letter"), Epochs(), dead_letters=Full(), snapshots=where
+        ).run()
+
+    with pytest.raises(DeadLettersUnclaimed, match="1 dead letters"):
+        await new_job([1], Step(same, "picky"), Epochs(), snapshots=where).run()
+    await new_job([1], Step(same, "picky"), Epochs(), dead_letters=letters, snapshots=where).run()
+
+    assert [letter["value"] for letter in letters.values] == [1]
+
+
+async def test_nothing_is_cut_while_a_job_gives_up() -> None:
+    closing, may_close = asyncio.Event(), asyncio.Event()
+
+    class Slow(AsyncFunction[Any, Any]):
+        async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+            await asyncio.Event().wait()
+            return []
+
+        async def close(self) -> None:
+            closing.set()
+            await may_close.wait()
+
+    job = new_job(range(3), Slow(), Epochs(), snapshots="memory://gives-up")
+    task = asyncio.create_task(job.run())
+    await eventually(lambda: sum(job.progress().in_flight.values()) >= 3)  # the end of the source counts, too
+    task.cancel()
+    await closing.wait()
+
+    with pytest.raises(JobNotRunning):
+        await asyncio.wait_for(job.snapshot(), 120)
+
+    may_close.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_the_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    await new_job(range(1200), same, Epochs()).run(show_progress=True)
+
+    assert "job: ended, 1,200 in, 0 in flight, 1,200 out, snapshot" in capsys.readouterr().err

@@ -1,0 +1,25 @@
+"""Jobs in virtual time, each with another seed.
+
+`--seeds 2000` runs 200 of them, because a job takes longer than an operator; `--seed 17` replays one.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.async_op.job.rules import SEEDS
+from tests.async_op.job.simulation import simulate
+
+_FEWEST = 40
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    seed = metafunc.config.getoption("--seed")
+    count = max(_FEWEST, metafunc.config.getoption("--seeds") // 10)
+    # The seeds that notice a mutant are always among them: each of them must pass without it.
+    metafunc.parametrize("seed", sorted({*range(count), *SEEDS}) if seed is None else [seed])
+
+
+@pytest.mark.feature("outputs exactly once, through crashes")
+def test_every_output_comes_exactly_once(seed: int) -> None:
+    simulate(seed)

@@ -1,0 +1,143 @@
+"""How a query is started and ended: wrong arguments, and a stop that finishes what is in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from async_op import AsyncFunction
+from keygroups import ConfigError
+from tests.spark.runs import PipelineRun
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+pytestmark = pytest.mark.spark
+
+ROWS = 20
+
+
+class Wait(AsyncFunction):
+    """Returns each row; a call for an odd one lasts until `released` exists."""
+
+    def __init__(self, released: Path) -> None:
+        self.released = released
+
+    async def async_invoke(self, value: dict[str, Any], ctx: Any) -> list[Any]:
+        while value["id"] % 2 and not self.released.exists():
+            await asyncio.sleep(0.01)
+        return [(value["id"],)]
+
+
+class Run(PipelineRun):
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.released = folder / "released"
+        super().__init__(
+            spark,
+            folder,
+            Wait(self.released),
+            "id bigint",
+            key_by="id",
+            output_schema="id bigint",
+            operator_id="wait",
+            barrier_timeout=0.2,
+        )
+        self.write_file(spark.range(ROWS))
+
+    def start_and_wait(self) -> Any:
+        query = self.pipeline().start(self.stream(), self.sink, checkpoint_location=self.folder / "checkpoint")
+        while not self.delivered:
+            query.awaitTermination(1)
+        return query
+
+    def rows(self) -> list[int]:
+        return sorted(row[0] for rows in self.delivered.values() for row in rows)
+
+
+@pytest.fixture
+def run(spark: SparkSession, tmp_path: Path) -> Iterator[Run]:
+    run = Run(spark, tmp_path)
+    yield run
+    run.stop()
+
+
+def test_a_stop_with_a_drain_finishes_what_is_in_flight(run: Run) -> None:
+    query = run.start_and_wait()
+    assert run.rows() == list(range(0, ROWS, 2))
+    query.stop(drain=False)
+    query = run.pipeline().start(run.stream(), run.sink, checkpoint_location=run.folder / "checkpoint")
+    run.released.touch()
+    query.stop(drain=True)
+    assert run.rows() == list(range(ROWS))
+    assert not query.isActive
+    latest = run.store.latest()
+    assert latest is not None
+    assert latest.in_flight_count == 0
+
+
+def test_a_drain_at_the_stop_is_bounded_and_keeps_what_is_in_flight(run: Run) -> None:
+    query = run.start_and_wait()
+    query.stop(drain=True, timeout=0.1)
+    latest = run.store.latest()
+    assert latest is not None
+    assert latest.in_flight_count == ROWS // 2
+    run.released.touch()
+    run.run()
+    assert run.rows() == list(range(ROWS))
+
+
+def test_a_failure_of_the_last_drain_is_raised_and_delivered_at_the_next_start(run: Run) -> None:
+    query = run.start_and_wait()
+    latest = run.store.latest()
+    assert latest is not None
+    run.fail_sink_at = latest.version + 1
+    run.released.touch()
+    with pytest.raises(OSError, match="the sink is down"):
+        query.stop(drain=True)
+    assert not query.isActive
+    run.run()
+    assert run.rows() == list(range(ROWS))
+
+
+def test_a_timeout_without_a_drain_is_refused(run: Run) -> None:
+    query = run.start_and_wait()
+    with pytest.raises(ConfigError, match=r"timeout=1\.0: it bounds the drain"):
+        query.stop(timeout=1.0)
+    with pytest.raises(ConfigError, match="timeout=-1"):
+        query.stop(drain=True, timeout=-1)
+    assert query.isActive
+    query.stop()
+
+
+WRONG: dict[str, tuple[Callable[[Run], dict[str, Any]], str]] = {
+    "no DataFrame": (lambda _: {"stream_df": [1]}, r"stream_df=\[1\]: pass a DataFrame"),
+    "bounded": (lambda run: {"stream_df": run.spark.range(1)}, "stream_df=.*is not streaming"),
+    "no sink": (lambda _: {"sink": None}, "sink=None"),
+    "a coroutine function": (lambda _: {"sink": Wait.async_invoke}, "sink=.*"),
+    "no checkpoint": (lambda _: {"checkpoint_location": None}, "checkpoint_location=None"),
+    "an empty name": (lambda _: {"checkpoint_location": ""}, "checkpoint_location=''"),
+    "a trigger that is none": (lambda _: {"trigger": "availableNow"}, "trigger='availableNow'"),
+    "an unknown trigger": (lambda _: {"trigger": {"availableNov": True}}, "pass one of processingTime"),
+    "two triggers": (lambda _: {"trigger": {"availableNow": True, "once": True}}, "pass one of processingTime"),
+    "a trigger without micro-batches": (lambda _: {"trigger": {"continuous": "1 second"}}, "pass one of"),
+    "an empty interval": (lambda _: {"trigger": {"processingTime": ""}}, "Spark refuses it"),
+    "no interval": (lambda _: {"trigger": {"processingTime": "soon"}}, "Spark refuses it"),
+    "not available now": (lambda _: {"trigger": {"availableNow": False}}, "Spark refuses it"),
+    "an unknown adoption": (lambda _: {"adopt": "both"}, "adopt='both'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_can_never_work_is_refused_by_start(run: Run, case: str) -> None:
+    wrong, reason = WRONG[case]
+    right: dict[str, Any] = {"stream_df": run.stream(), "sink": run.sink, "checkpoint_location": run.folder / "c"}
+    with pytest.raises(ConfigError, match=reason):
+        run.pipeline().start(**(right | wrong(run)))
+    assert run.store.versions() == []
+    assert not run.spark.streams.active
