@@ -44,6 +44,7 @@ from .job.progress import JobProgress
 from .job.step import Step
 from .operator.operator import AsyncWaitOperator
 from .plain import function
+from .rate_headers import seconds_to_wait
 from .resilience import AdaptiveConcurrency, Cache, CircuitBreaker, RateLimit, Resilience, SingleFlight
 from .retention import Retention
 from .retry import ExponentialBackoffRetry, FixedDelayRetry, RetryPolicy
@@ -114,5 +115,6 @@ __all__ = [
     "Watermark",
     "WrongEventLoop",
     "function",
+    "seconds_to_wait",
     "shared",
 ]

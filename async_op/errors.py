@@ -288,7 +288,8 @@ class RetryAfter(KeyGroupsError):
     Parameters
     ----------
     seconds : float or timedelta
-        The delay before the next attempt; it replaces the delay of the retry policy.
+        The delay before the next attempt; it replaces the delay of the retry policy. `seconds_to_wait` reads it from
+        the headers of an answer.
     """
 
     def __init__(self, seconds: Duration) -> None:
