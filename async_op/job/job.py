@@ -15,6 +15,7 @@ from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
 from async_op.dead_letters import DeadLetter
 from async_op.job.adapters import sink_of, source_of
+from async_op.job.cancellation import to_the_end
 from async_op.job.chain import Plan
 from async_op.job.committing import Committer, chosen_parallelism, unknown_steps
 from async_op.job.display import shown
@@ -275,7 +276,8 @@ class Job:
     async def _prepare(self) -> Run:
         with self._lock:
             self._run = None
-        claim = await on_own_thread(self._claim)
+        # A claim is a commit: one that was left half done would fence off the run that comes next.
+        claim = await to_the_end(asyncio.ensure_future(on_own_thread(self._claim)))
         snapshot = None if claim is None else claim.snapshot
         parallelism = self._starting_parallelism(snapshot)
         if snapshot is not None:

@@ -6,7 +6,8 @@ the test of their rule.
 
 from __future__ import annotations
 
-import uuid
+import asyncio
+import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,6 +24,9 @@ from snapshots.format import operator_state as dealing
 from snapshots.restore.share import SubtaskRestore
 
 Patch = pytest.MonkeyPatch
+
+_numbers = itertools.count()
+"""For ids that are made up: none comes twice, and no seed depends on luck."""
 
 
 def _replaced(patch: Patch, owner: Any, name: str, made: Callable[[Any], Any]) -> None:
@@ -100,8 +104,21 @@ def a_cut_that_waits_for_calls(patch: Patch) -> None:
 
 
 def calls_go_on_after_a_final_cut(patch: Patch) -> None:
-    """The calls are not cancelled in the turn of a final cut."""
-    patch.setattr(operators.StepOperator, "stop", lambda self: operators.ResidentOperator.stop(self))
+    """The calls are cancelled only a second after a final cut."""
+
+    def stop(self: operators.StepOperator) -> None:
+        self._is_stopped = True
+        operators.ResidentOperator.stop(self)
+
+    def made(end_calls: Any) -> Any:
+        async def mutant(self: chain.Chain) -> None:
+            await asyncio.sleep(1)
+            await end_calls(self)
+
+        return mutant
+
+    patch.setattr(operators.StepOperator, "stop", stop)
+    _replaced(patch, chain.Chain, "end_calls", made)
 
 
 def outputs_leave_after_a_final_cut(patch: Patch) -> None:
@@ -182,7 +199,7 @@ def one_look_for_partitions(patch: Patch) -> None:
 
 def new_ids_of_elements(patch: Patch) -> None:
     """The ids of the source's elements are made up anew."""
-    patch.setattr(positions.Partition, "element_id", lambda self, position: uuid.uuid4().hex)
+    patch.setattr(positions.Partition, "element_id", lambda self, position: f"made up {next(_numbers)}")
 
 
 def new_ids_of_later_steps(patch: Patch) -> None:
@@ -191,7 +208,9 @@ def new_ids_of_later_steps(patch: Patch) -> None:
         NamedInFlight,
         "_name",
         lambda self, output: self._receive(
-            NamedRecord(output.value, output.timestamp, uuid.uuid4().hex) if hasattr(output, "value") else output
+            NamedRecord(output.value, output.timestamp, f"made up {next(_numbers)}")
+            if hasattr(output, "value")
+            else output
         ),
     )
 

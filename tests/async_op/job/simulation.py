@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
-import threading
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any
 from unittest import mock
@@ -15,12 +15,11 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from async_op import AsyncFunction, FixedDelayRetry, InvocationContext, Job, Step
 from async_op.connectors import Sink, Source
-from async_op.job import run as job_run
-from async_op.job.committing import Committer
-from async_op.threads.own_thread import on_own_thread
+from async_op.job.committing import Committer, Part
+from async_op.job.outputs import EpochOutputs
 from keygroups import ListState, ValueState
-from snapshots import SnapshotStore
-from tests.simulation.virtual_loop import VirtualLoop, _NoWait
+from snapshots import PendingSnapshot, SnapshotStore
+from tests.async_op.job.virtual_job_loop import VirtualJobLoop
 
 GROUPS = 8
 KEYS = 5
@@ -28,30 +27,6 @@ COUNT = ValueState("count", default=0)
 SEEN = ListState("seen")
 RUN_SECONDS = 2000
 """Far above the longest run, in virtual time."""
-
-
-class _StorageFirst(_NoWait):
-    """Lets threads that read and write snapshots end before anything else happens: they take no virtual time."""
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        for thread in threading.enumerate():
-            if thread.name == "keygroups storage":
-                thread.join()
-        if self.loop._ready:  # type: ignore[attr-defined]
-            return []
-        return super().select(timeout)
-
-
-class VirtualJobLoop(VirtualLoop):
-    """A virtual loop for which storage takes no time."""
-
-    def __init__(self) -> None:
-        with mock.patch("tests.simulation.virtual_loop._NoWait", _StorageFirst):
-            super().__init__()
-
-    def run_forever(self) -> None:
-        # Real threads for storage: a commit has threads of its own, and nothing of it may run on the loop's.
-        asyncio.SelectorEventLoop.run_forever(self)
 
 
 class Fault(Exception):
@@ -111,6 +86,15 @@ class World:
         self.letters: dict[int, list[Any]] = {}
         self.writes: Counter[int] = Counter()
         self.crashes = 0
+        self.loop = VirtualJobLoop(self._storage_seconds)
+        self.trace: list[tuple[Any, ...]] = []
+
+    def _storage_seconds(self) -> float:
+        return self.draw.choice([0.0, 0.05, 1.0]) * self.draw.random()
+
+    def note(self, *event: Any) -> None:
+        """Add what has happened to the trace."""
+        self.trace.append((self.loop.time(), *event))
 
     def check(self, condition: object, problem: str) -> None:
         if not condition:
@@ -140,6 +124,7 @@ class Letters(Sink[Any]):
         self.world = world
 
     async def write(self, values: Sequence[Any], epoch: int) -> None:
+        self.world.note("dead letters", epoch, values)
         known = self.world.letters.setdefault(epoch, list(values))
         self.world.check(known == list(values), f"the dead letters of epoch {epoch} have changed")
 
@@ -152,9 +137,11 @@ class Output(Sink[Any]):
         world = self.world
         world.check((world.store.newest_version() or 0) >= epoch, f"epoch {epoch} was delivered before its commit")
         world.writes[epoch] += 1
+        world.note("outputs", epoch, values)
         if world.draw.random() < 0.3:
             await asyncio.sleep(3 * world.draw.random())
         world.check(world.epochs.setdefault(epoch, list(values)) == list(values), f"epoch {epoch} has changed")
+        world.note("delivered", epoch)
 
 
 class Call(AsyncFunction[Any, Any]):
@@ -166,9 +153,11 @@ class Call(AsyncFunction[Any, Any]):
 
     async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
         draw = self.world.draw
+        self.world.note("call", self.step, ctx.idempotency_key, ctx.attempt)
         await asyncio.sleep(draw.choice([0.0, 0.01, 0.1, 1.0]) * draw.random())
         if draw.random() < 0.05:
             raise OSError("try again")
+        self.world.note("result", self.step, ctx.idempotency_key)
         self.world.finished[self.step, ctx.idempotency_key] += 1
         if self.step == 1 and self.world.scenario.is_bad(tuple(value)):
             raise ValueError("of no use")
@@ -191,12 +180,12 @@ class Counting(Call):
 def simulate(seed: int) -> World:
     """Run a scenario to its end; raises what goes wrong."""
     scenario = Scenario(seed)
-    world, loop = World(scenario), VirtualJobLoop()
+    world = World(scenario)
+    loop = world.loop
     errors: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: errors.append(context))
     try:
-        with mock.patch.object(job_run, "on_own_thread", _slowly(world)):
-            loop.run_until_complete(_Simulation(world).go())
+        loop.run_until_complete(_Simulation(world).go())
         world.check(not errors, f"the loop heard of {errors}")
     finally:
         loop.close()
@@ -204,14 +193,11 @@ def simulate(seed: int) -> World:
     return world
 
 
-def _slowly(world: World) -> Callable[..., Any]:
-    """Let what blocks take virtual time."""
-
-    async def run(call: Any, *arguments: Any) -> Any:
-        await asyncio.sleep(world.draw.choice([0.0, 0.05, 1.0]) * world.draw.random())
-        return await on_own_thread(call, *arguments)
-
-    return run
+def _content(part: Part) -> tuple[Any, ...]:
+    """Return what is in a part without any state, but for names that are made up."""
+    name, cut = part
+    in_flight = [(one.element_id or one.timestamp, one.outputs) for one in cut.in_flight]
+    return name, cut.subtask_index, cut.operator_states, in_flight
 
 
 class _Simulation:
@@ -273,7 +259,7 @@ class _Simulation:
         draw, scenario = self.world.draw, self.scenario
         is_crash = self.world.crashes < scenario.crashes
         fault = draw.choice([None, "before", "after"]) if is_crash and scenario.has_faults else None
-        with mock.patch.object(Committer, "commit", _faulty(Committer.commit, fault, draw.randint(1, 4))):
+        with mock.patch.object(Committer, "commit", self._commit(fault, draw.randint(1, 4))):
             task = asyncio.create_task(job.run())
             is_stopped = False
             for _ in range(scenario.actions):
@@ -293,15 +279,33 @@ class _Simulation:
         left = asyncio.all_tasks() - {asyncio.current_task()}
         self.world.check(not left, f"tasks are left: {left}")
         if task.cancelled() or isinstance(task.exception(), Fault):
+            self.world.note("crash")
             self.world.crashes += 1
             return False
         task.result()
         return not is_stopped
 
+    def _commit(self, fault: str | None, at: int) -> Any:
+        """Return a commit that is noted and fails once, before or after it has taken effect."""
+        commit, commits = Committer.commit, itertools.count(1)
+
+        def run(committer: Committer, pending: PendingSnapshot, parts: Sequence[Part], outputs: EpochOutputs) -> Any:
+            fails = fault if next(commits) == at else None
+            self.world.note("commit", fails, pending.version, *map(_content, parts))
+            if fails == "before":
+                raise Fault
+            epoch = commit(committer, pending, parts, outputs)
+            if fails == "after":
+                raise Fault
+            return epoch
+
+        return run
+
     async def _act(self, job: Job) -> bool:
         """Do something to the job; returns whether that stops it."""
         draw = self.world.draw
         action = draw.choice(["snapshot", "snapshot", "rescale", "rescale", "rescale", "stop"])
+        self.world.note(action)
         if action == "rescale":
             job.rescale(draw.randint(1, 3))
         elif action == "stop":
@@ -347,20 +351,3 @@ class _Simulation:
             order[key].append((int(place), int(number)))
         for key, found in order.items():
             self.world.check(found == sorted(found), f"the elements of {key} are out of order: {found}")
-
-
-def _faulty(commit: Any, fault: str | None, at: int) -> Any:
-    """Return a commit that fails once, before or after it has taken effect."""
-    commits = 0
-
-    def run(self: Committer, *arguments: Any) -> Any:
-        nonlocal commits
-        commits += 1
-        if fault == "before" and commits == at:
-            raise Fault
-        done = commit(self, *arguments)
-        if fault == "after" and commits == at:
-            raise Fault
-        return done
-
-    return run

@@ -21,7 +21,7 @@ from async_op.job.errors import DeadLettersUnclaimed
 from keygroups import ListState, OperatorListState
 from snapshots import SnapshotStore
 from tests.async_op.job.kit import Counting, Epochs, Gated, Log, new_job, running, same
-from tests.async_op.job.simulation import VirtualJobLoop
+from tests.async_op.job.virtual_job_loop import VirtualJobLoop
 from tests.async_op.kit import eventually
 
 CLICKS = ListState("clicks")
@@ -54,8 +54,8 @@ def no_files_left() -> Iterator[None]:
     MemoryFileSystem.store.clear()
 
 
-def in_virtual_time(work: Coroutine[Any, Any, None]) -> None:
-    loop = VirtualJobLoop()
+def in_virtual_time(work: Coroutine[Any, Any, None], storage_seconds: float = 0.0) -> None:
+    loop = VirtualJobLoop(lambda: storage_seconds)
     try:
         loop.run_until_complete(work)
     finally:
@@ -81,6 +81,22 @@ def test_new_partitions_are_found_while_the_job_is_quiet() -> None:
             await passed(lambda: sink.values == [1, 2])
 
     in_virtual_time(work())
+
+
+def test_a_start_that_is_cancelled_leaves_no_claim_behind_that_fences_the_next_run() -> None:
+    async def work() -> None:
+        store = SnapshotStore("memory://cancelled", "job")
+        job = new_job(Log([1], bounded=True), same, Epochs(), snapshots="memory://cancelled")
+        await job.run()
+        task = asyncio.create_task(job.run())
+        await asyncio.sleep(0.5)
+        task.cancel()
+        await asyncio.wait({task})
+        version = store.newest_version()
+        await asyncio.sleep(10)
+        assert store.newest_version() == version
+
+    in_virtual_time(work(), storage_seconds=1.0)
 
 
 def test_a_look_for_partitions_that_fails_is_heard() -> None:

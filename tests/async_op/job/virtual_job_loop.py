@@ -1,0 +1,84 @@
+"""A virtual loop for jobs, on which storage takes turns as well: the same things happen in the same order in every run.
+
+Storage works on threads, and a commit on several. Which of them ends first would be a matter of luck, so all of it runs
+in the loop's own thread, between two turns of the loop and one piece after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from unittest import mock
+
+from async_op.job import committing
+from async_op.threads import own_thread
+from tests.simulation.virtual_loop import VirtualLoop
+
+
+class VirtualJobLoop(VirtualLoop):
+    """A virtual loop with a time for storage.
+
+    Parameters
+    ----------
+    storage_seconds : callable
+        Returns after how many virtual seconds the next call of storage takes effect. By default they do so at once, in
+        the order in which they were asked for.
+    """
+
+    def __init__(self, storage_seconds: Callable[[], float] = lambda: 0.0) -> None:
+        super().__init__()
+        self.storage_seconds = storage_seconds
+
+    def run_forever(self) -> None:
+        with (
+            mock.patch.object(own_thread, "threading", mock.Mock(Thread=partial(_LaterThread, self))),
+            mock.patch.object(committing, "ThreadPoolExecutor", _OneAfterTheOther),
+        ):
+            asyncio.SelectorEventLoop.run_forever(self)
+
+
+class _LaterThread:
+    """Stands for a thread: its work comes in a turn of the loop of its own, after some virtual time."""
+
+    def __init__(
+        self, loop: VirtualJobLoop, *, target: Callable[..., object], args: tuple[Any, ...], name: str
+    ) -> None:
+        self._loop = loop
+        self._run = partial(target, *args)
+
+    def start(self) -> None:
+        self._loop.call_later(self._loop.storage_seconds(), self._work)
+
+    def _work(self) -> None:
+        with _no_loop():
+            self._run()
+
+
+class _OneAfterTheOther(Executor):
+    """Stands for a pool of threads: each call is over when it has been submitted."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        """Take the arguments of a pool."""
+
+    def submit(self, call: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(call(*arguments, **options))
+        except Exception as error:  # noqa: BLE001 - it is the future's
+            future.set_exception(error)
+        return future
+
+
+@contextmanager
+def _no_loop() -> Iterator[None]:
+    """Let code in this thread block, and run loops of its own, as it may on another thread."""
+    loop = asyncio.get_running_loop()
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(loop)
