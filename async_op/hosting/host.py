@@ -282,9 +282,9 @@ class Host:
         if not self._residence.is_resident:
             await line.wait_until_at_most(0, None)
             started = self._clock.time()
-            await self._operator.settle_restored()
+            has_waited = await self._operator.settle_restored()
             now = self._clock.time()
-            self._overtime_seconds += now - started
+            self._overtime_seconds += now - started if has_waited else 0.0
             session.until = None if session.barrier_timeout is None else now + session.barrier_timeout
         return await self._wait_for_calls(line, session.until)
 

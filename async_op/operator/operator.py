@@ -319,11 +319,14 @@ class AsyncWaitOperator(FrontDoor):
         await self._waiters.wait_at_most(seconds_of(timeout), parts.scope.clock, lambda: not parts.in_flight)
         return not parts.in_flight
 
-    async def settle_restored(self) -> None:
-        """Wait until the calls of all restored elements have ended, retries included."""
+    async def settle_restored(self) -> bool:
+        """Wait until the calls of all restored elements have ended, retries included; returns whether it had to."""
         parts = self._check()
         parts.dispatch.flush()
+        if parts.recovery.is_over():
+            return False
         await self._waiters.wait_until(parts.recovery.is_over)
+        return True
 
     async def finish(self, *, hurry: bool = False) -> None:
         """End the input: wait until everything accepted has been emitted and consumed, with retries as usual.

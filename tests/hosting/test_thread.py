@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from async_op import ElementFailed, OperatorInterrupted
+from async_op import ElementFailed, InvocationContext, OperatorInterrupted
 from async_op.hosting import messages as say
 from async_op.hosting import thread
 from async_op.hosting.errors import FeederFenced, HostLost
@@ -19,6 +20,7 @@ from snapshots import SnapshotStore
 from tests.hosting.kit import (
     Blueprint,
     CancelledOpen,
+    Counting,
     FailingClose,
     FailingOpen,
     InterruptedOpen,
@@ -98,20 +100,32 @@ def test_what_open_raises_reaches_the_feeding_thread_though_it_is_no_exception(f
         epoch(host.channel(), hello())
 
 
+class Blocking(Counting):
+    """Occupies its event loop until the test lets it go."""
+
+    released = threading.Event()
+
+    async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        self.released.wait()
+        return []
+
+
 def test_a_function_that_blocks_the_loop_is_an_error_and_does_not_hold_the_end_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(thread, "CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr(Blocking, "released", threading.Event())
     before = set(threading.enumerate())
-    with HostThread(Blueprint(), residence(patience_seconds=1.5)) as host:
+    with HostThread(Blueprint(Blocking), residence(patience_seconds=1.5)) as host:
         feeder = Feeder(host.channel())
         assert driven(feeder.hello(hello())) is None
         with pytest.raises(HostLost, match="no sign of life"):
-            driven(feeder.feed([rows("a", action="block", seconds=4.0)]))
+            driven(feeder.feed([rows("a")]))
             driven(feeder.settle())
         feeder.close()
 
     assert [each.name for each in threading.enumerate() if each not in before] == ["keygroups loop"]
+    Blocking.released.set()
 
 
 def test_a_feeder_waits_in_steps_that_let_it_show_that_it_lives() -> None:

@@ -102,7 +102,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("wrong", "name"), REFUSED, ids=range(len(REFUSED)))
 def test_a_pipeline_refuses_what_can_never_work_where_it_is_made(
-    tmp_path: Path, wrong: dict[str, Any], name: str
+    spark: SparkSession, tmp_path: Path, wrong: dict[str, Any], name: str
 ) -> None:
     options = {"function": counted, "snapshots": tmp_path} | OPTIONS | wrong
 
@@ -112,6 +112,6 @@ def test_a_pipeline_refuses_what_can_never_work_where_it_is_made(
     assert refused.value.name == name
 
 
-def test_a_pipeline_warns_of_milliseconds(tmp_path: Path) -> None:
+def test_a_pipeline_warns_of_milliseconds(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.warns(LooksLikeMilliseconds, match="barrier_timeout=5000"):
         AsyncPipeline(counted, snapshots=tmp_path, barrier_timeout=5000, **OPTIONS)

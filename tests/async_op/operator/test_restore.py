@@ -224,7 +224,7 @@ async def test_who_waits_for_what_was_restored_waits_for_nothing_that_came_later
         await service.answer(3)
         assert not waiting.done()
         await service.answer(1)
-        await waiting
+        assert await waiting
 
         assert service.running == [4]
         assert bench.shown == [1, Watermark(2), 3]
@@ -233,7 +233,7 @@ async def test_who_waits_for_what_was_restored_waits_for_nothing_that_came_later
 async def test_nothing_restored_is_nothing_to_wait_for() -> None:
     async with opened(Service()) as bench:
         await bench.feed(1)
-        await bench.operator.settle_restored()
+        assert not await bench.operator.settle_restored()
 
         assert bench.in_flight == 1
 

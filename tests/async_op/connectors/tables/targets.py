@@ -62,7 +62,7 @@ class Iceberg(Target):
         catalog = {
             "name": "test",
             "type": "sql",
-            "uri": f"sqlite:///{folder}/catalog.db",
+            "uri": f"sqlite:///{folder}/catalog.db?timeout=300",  # for which a writer waits for the others
             "warehouse": f"file://{folder}",
         }
         self.keywords = {"catalog": catalog}

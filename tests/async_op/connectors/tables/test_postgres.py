@@ -13,12 +13,12 @@ from tests.async_op.connectors.tables.targets import Postgres
 
 
 async def test_a_statement_that_waits_for_another_writer_ends(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres, "_STATEMENT_SECONDS_MAX", 1)
     target = Postgres(server)
     sink = target.sink()
     await sink.write([{"n": 1}], 1)
-    with psycopg.connect(server) as other:
+    with psycopg.connect(server) as other, monkeypatch.context() as patch:
         other.execute("select epoch from keygroups_epochs for update")
+        patch.setattr(postgres, "_STATEMENT_SECONDS_MAX", 1)
         with pytest.raises(psycopg.errors.QueryCanceled):
             await sink.write([{"n": 2}], 2)
     await sink.write([{"n": 2}], 2)
