@@ -34,13 +34,13 @@ class Clock(Protocol):
 
 
 class LoopClock:
-    """The clock of the event loop; processing time comes from the system clock."""
+    """The clock of the event loop. Processing time comes from the system clock, or from the loop's own `wall_time`."""
 
     __slots__ = ("_loop", "time", "wall_time")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.wall_time: Callable[[], int] = wall_time
+        self.wall_time: Callable[[], int] = getattr(loop, "wall_time", wall_time)
         self.time: Callable[[], float] = loop.time
 
     def __repr__(self) -> str:

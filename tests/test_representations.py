@@ -42,7 +42,8 @@ from snapshots.inspection import (
 )
 from tests.snapshot_kit import new_store, parts, record
 
-PACKAGES = ("keygroups", "async_op", "async_op.connectors", "async_op.spark", "snapshots", "snapshots.inspection")
+PACKAGES = ("keygroups", "async_op", "async_op.connectors", "async_op.spark", "async_op.testing")
+PACKAGES += ("snapshots", "snapshots.inspection")
 
 HUGE = "secret" * 5_000
 

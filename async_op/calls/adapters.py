@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from async_op.calls.handover import HandedOverContext
@@ -18,6 +17,7 @@ from async_op.functions import (
     ResultFuture,
 )
 from async_op.outputs import checked
+from async_op.threads.beside import beside
 from async_op.threads.loop_mailbox import LoopMailbox
 from keygroups.state.timers import Timer
 
@@ -103,7 +103,7 @@ class BlockingCalls(_ForeignCalls):
     def __init__(self, function: BlockingFunction, mailbox: LoopMailbox) -> None:
         super().__init__(mailbox)
         self._function = function
-        self._pool = ThreadPoolExecutor(function.max_threads, thread_name_prefix="keygroups call")
+        self._pool = beside(self._loop).pool(function.max_threads, "keygroups call")
         self._running = set[asyncio.Future[Iterable[Any]]]()
         self._is_stopped = False
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from async_op.errors import as_exception
+from async_op.threads.beside import beside
 
 _Result = TypeVar("_Result")
 
@@ -43,5 +44,5 @@ async def on_own_thread(call: Callable[..., _Result], *arguments: object) -> _Re
         except RuntimeError:
             return  # the loop has been closed, and the caller with it
 
-    threading.Thread(target=contextvars.copy_context().run, args=(work,), name="keygroups storage").start()
+    beside(loop).start(partial(contextvars.copy_context().run, work), "keygroups storage")
     return await outcome

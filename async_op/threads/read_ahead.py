@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Generator, Iterable
 from typing import Any
 
 from async_op.errors import as_exception
+from async_op.threads.beside import beside
 
 _log = logging.getLogger(__name__)
 
@@ -19,7 +20,8 @@ async def read_ahead(iterable: Iterable[Any], limit: int) -> AsyncGenerator[list
     """Yield the elements of an iterable in runs, and raise its errors, without blocking the event loop.
 
     The thread runs in a copy of the caller's context. In any case it closes a generator at the end. A thread that is in
-    the middle of a read finishes that read first, because it cannot be stopped.
+    the middle of a read finishes that read first, because it cannot be stopped. Where nothing works beside the loop,
+    an element is read when it is wanted.
 
     Parameters
     ----------
@@ -28,6 +30,10 @@ async def read_ahead(iterable: Iterable[Any], limit: int) -> AsyncGenerator[list
     limit : int
         The most elements that have been read but not yet processed.
     """
+    if beside(asyncio.get_running_loop()).is_at_once:
+        for value in iterable:
+            yield [value]
+        return
     reader = _Reader(iterable, limit)
     try:
         while values := await reader.take():

@@ -13,6 +13,7 @@ import typer
 
 import async_op
 import async_op.connectors
+import async_op.testing
 import keygroups
 import snapshots
 from snapshots.cli.app import app
@@ -36,9 +37,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "package", [keygroups, async_op, async_op.connectors, snapshots], ids=lambda package: package.__name__
-)
+DOCUMENTED = [keygroups, async_op, async_op.connectors, async_op.testing, snapshots]
+
+
+@pytest.mark.parametrize("package", DOCUMENTED, ids=lambda package: package.__name__)
 def test_the_reference_has_every_public_name(site: Path, package: object) -> None:
     page = (site / "reference" / package.__name__.rpartition(".")[2] / "index.html").read_text()
 

@@ -15,10 +15,10 @@ from async_op.hosting import messages as say
 from async_op.hosting.blueprint import CutPart
 from async_op.hosting.host import Host, Residence
 from async_op.hosting.operator import ResidentOperator
+from async_op.testing import VirtualLoop
 from keygroups import ValueState
 from snapshots import InFlightElement
 from snapshots.format.in_flight_elements import RestoredQueue
-from tests.simulation.virtual_loop import VirtualClock, VirtualLoop
 
 GENERATION = "run"
 SEEN = ValueState("seen", default=0)
@@ -73,8 +73,7 @@ class Kit:
     write_seconds: float = 0.0
 
     def operator(self, subtask_index: int, output: Callable[[Any], object]) -> ResidentOperator:
-        loop: Any = asyncio.get_running_loop()
-        options = {"key_by": abs, "max_parallelism": 4, "clock": VirtualClock(loop)} | self.options
+        options = {"key_by": abs, "max_parallelism": 4} | self.options
         return ResidentOperator(self.function, output, **options)
 
     def decoder(self, epoch: Any) -> Callable[[Any], Iterable[Element]]:

@@ -34,7 +34,9 @@ def loaded_by(statement: str) -> set[str]:
     return set(json.loads(ended.stdout))
 
 
-PACKAGES = pytest.mark.parametrize("package", ["keygroups", "snapshots", "async_op", "async_op.connectors"])
+PACKAGES = pytest.mark.parametrize(
+    "package", ["keygroups", "snapshots", "async_op", "async_op.connectors", "async_op.testing"]
+)
 
 
 @PACKAGES

@@ -25,13 +25,13 @@ from async_op import (
     Record,
     Watermark,
 )
+from async_op.testing import VirtualLoop
 from keygroups import ListState, MapState, ValueState, key_group_of, subtask_of
 from keygroups.state import Expiring
 from keygroups.state.timers import EVENT_TIME, PROCESSING_TIME, Timer
 from snapshots import SnapshotStore, SubtaskRestore, SubtaskSnapshot
 from snapshots.format.in_flight_elements import RestoredQueue
 from snapshots.upkeep.compaction import compact
-from tests.simulation.virtual_loop import VirtualClock, VirtualLoop
 
 HISTORY = ListState("history")
 TTL_MS = 700
@@ -193,7 +193,6 @@ class Subtask:
             parallelism=parallelism,
             subtask_index=index,
             max_parallelism=run.groups,
-            clock=VirtualClock(run.loop),
         )
 
     def _take(self, output: Record | Watermark) -> None:
@@ -296,7 +295,7 @@ class Run:
         parallelism = draw.randint(1, min(4, self.groups))
         snapshot = self.store.latest()
         if snapshot is not None and draw.random() < 0.2:
-            snapshot = compact(self.store.folder, snapshot, VirtualClock(self.loop).wall_time())
+            snapshot = compact(self.store.folder, snapshot, self.loop.wall_time())
         shares = [None if snapshot is None else snapshot.restore(index, parallelism) for index in range(parallelism)]
         subtasks = [Subtask(self, index, parallelism, share) for index, share in enumerate(shares)]
         feeders: list[asyncio.Task[None]] = []
@@ -312,7 +311,7 @@ class Run:
                 return False
             await asyncio.gather(*feeders)
             await asyncio.sleep(draw.choice((0.0, 0.5, 5.0)))
-            now = VirtualClock(self.loop).wall_time()
+            now = self.loop.wall_time()
             self.is_finishing = True
             await asyncio.gather(*[subtask.operator.finish() for subtask in subtasks])
             self._check_end(await self._snapshot(subtasks), now)

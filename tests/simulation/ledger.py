@@ -15,10 +15,11 @@ from typing import Any
 
 from async_op import InvocationContext
 from async_op.resilience import Resilience
+from async_op.testing import VirtualLoop
 from snapshots import InFlightElement
 from tests.simulation.limits import SubtaskLimits
 from tests.simulation.scenario import Item, Scenario
-from tests.simulation.virtual_loop import VirtualLoop
+from tests.simulation.virtual_threads import Threads
 
 EPSILON = 1e-6
 
@@ -56,10 +57,10 @@ class Committed:
 class Ledger:
     """The account of one seed, over all restarts."""
 
-    def __init__(self, scenario: Scenario, loop: VirtualLoop) -> None:
+    def __init__(self, scenario: Scenario, loop: VirtualLoop, threads: Threads | None) -> None:
         self.scenario = scenario
         self.now = loop.time
-        self.threads = loop.threads
+        self.threads = threads
         self.items: dict[int, Item] = {item.index: item for item in scenario.items if isinstance(item, Item)}
         self.committed = Committed()
         self.violations: list[Violation] = []

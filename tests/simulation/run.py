@@ -13,13 +13,13 @@ from itertools import groupby
 from fsspec.implementations.memory import MemoryFileSystem
 
 from async_op import AsyncTimeoutError, ElementFailed, Watermark
+from async_op.testing import Stalled, VirtualLoop
 from keygroups import subtask_of
 from snapshots import SnapshotStore
 from tests.simulation.ledger import Committed, Ledger
 from tests.simulation.scenario import Item, Scenario
 from tests.simulation.subtask import SimulatedSubtask
-from tests.simulation.virtual_loop import Stalled, VirtualLoop
-from tests.simulation.virtual_threads import Threads
+from tests.simulation.virtual_threads import ThreadedLoop, Threads
 
 _RESTARTS_MAX = 200
 _LONGEST_CALL_SECONDS = 10.0
@@ -27,14 +27,15 @@ _LONGEST_CALL_SECONDS = 10.0
 
 def simulate(scenario: Scenario) -> Ledger:
     """Run a scenario to its end; raises what goes wrong."""
-    loop = VirtualLoop(Threads(scenario.random("threads"), lambda: loop.time()) if scenario.is_threaded else None)
+    threads = Threads(scenario.random("threads"), lambda: loop.time()) if scenario.is_threaded else None
+    loop = VirtualLoop() if threads is None else ThreadedLoop(threads)
     errors: list[dict[str, object]] = []
     loop.set_exception_handler(lambda _, context: errors.append(context))
     if sys.version_info >= (3, 12) and scenario.seed % 2:
         loop.set_task_factory(asyncio.eager_task_factory)
-    run = Run(scenario, loop)
+    run = Run(scenario, loop, threads)
     try:
-        with nullcontext() if loop.threads is None else loop.threads.installed():
+        with nullcontext() if threads is None else threads.installed():
             loop.run_until_complete(run.go())
         run.ledger.check(not errors, f"the loop heard of {errors}")
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - raised again, as what explains it
@@ -64,9 +65,9 @@ def _abandon(loop: VirtualLoop) -> None:
 class Run:
     """All restarts of one scenario."""
 
-    def __init__(self, scenario: Scenario, loop: VirtualLoop) -> None:
+    def __init__(self, scenario: Scenario, loop: VirtualLoop, threads: Threads | None) -> None:
         self.scenario = scenario
-        self.ledger = Ledger(scenario, loop)
+        self.ledger = Ledger(scenario, loop, threads)
         self.store = SnapshotStore(f"memory://{uuid.uuid4().hex}", "operator")
 
     async def go(self) -> None:

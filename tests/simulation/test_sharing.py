@@ -29,9 +29,9 @@ from async_op import (
     Resilience,
     SingleFlight,
 )
+from async_op.testing import VirtualLoop
 from snapshots import SnapshotStore
 from tests.simulation.limits import SubtaskLimits
-from tests.simulation.virtual_loop import VirtualLoop
 
 _EVENTS_MAX = 60
 

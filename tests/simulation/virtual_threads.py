@@ -30,6 +30,8 @@ import keygroups.state.memory.table
 import keygroups.state.transaction
 import keygroups.state.writes
 from async_op.calls import adapters, handover
+from async_op.testing import VirtualLoop
+from async_op.testing.virtual_loop import AtOnce
 from async_op.threads import loop_mailbox, mailbox
 
 LOCKED = (async_op.functions, mailbox, keygroups.state.disk.arrival, keygroups.state.disk.store)
@@ -124,7 +126,6 @@ class Threads:
             patches.callback(gc.enable)
             for module in LOCKED:
                 patches.enter_context(mock.patch.object(module, "threading", shim))
-            patches.enter_context(mock.patch.object(adapters, "ThreadPoolExecutor", partial(VirtualPool, self)))
             patches.enter_context(mock.patch.object(handover, "Future", partial(VirtualFuture, self)))
             sys.settrace(self._trace)
             try:
@@ -215,10 +216,10 @@ class VirtualFuture(Future[Any]):
 class VirtualPool:
     """A pool of so many threads; each call has one of its own."""
 
-    def __init__(self, threads: Threads, count: int, *, thread_name_prefix: str) -> None:
+    def __init__(self, threads: Threads, count: int, name: str) -> None:
         self._threads = threads
         self._free = count
-        self._name = thread_name_prefix
+        self._name = name
         self._waiting: deque[tuple[Future[Any], Callable[[], object]]] = deque()
 
     def submit(self, work: Callable[..., object], *arguments: Any) -> Future[Any]:
@@ -240,3 +241,27 @@ class VirtualPool:
                 work()
                 call.set_result(None)
         self._free += 1
+
+
+class ThreadedLoop(VirtualLoop):
+    """A virtual loop with threads that take turns with it."""
+
+    def __init__(self, threads: Threads) -> None:
+        super().__init__()
+        self.threads = threads
+        self.beside = _Beside(threads)
+
+    def pass_time(self, until: float | None) -> None:
+        """Let time pass once all threads wait for something, until the first of them goes on."""
+        self.threads.work_until(lambda: not self.is_idle)
+        if self.is_idle:
+            wakes = [time for time in (until, self.threads.next_wake) if time is not None]
+            super().pass_time(min(wakes, default=None))
+
+
+class _Beside(AtOnce):
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+
+    def pool(self, count: int, name: str) -> Any:
+        return VirtualPool(self._threads, count, name)

@@ -6,17 +6,14 @@ in the loop's own thread, between two turns of the loop and one piece after the 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager
-from functools import partial
 from typing import Any
 from unittest import mock
 
 from async_op.job import committing
-from async_op.threads import own_thread
-from tests.simulation.virtual_loop import VirtualLoop
+from async_op.testing import VirtualLoop
+from async_op.testing.virtual_loop import AtOnce
 
 
 class VirtualJobLoop(VirtualLoop):
@@ -32,30 +29,21 @@ class VirtualJobLoop(VirtualLoop):
     def __init__(self, storage_seconds: Callable[[], float] = lambda: 0.0) -> None:
         super().__init__()
         self.storage_seconds = storage_seconds
+        self.beside = _Later(self)
 
     def run_forever(self) -> None:
-        with (
-            mock.patch.object(own_thread, "threading", mock.Mock(Thread=partial(_LaterThread, self))),
-            mock.patch.object(committing, "ThreadPoolExecutor", _OneAfterTheOther),
-        ):
-            asyncio.SelectorEventLoop.run_forever(self)
+        with mock.patch.object(committing, "ThreadPoolExecutor", _OneAfterTheOther):
+            super().run_forever()
 
 
-class _LaterThread:
-    """Stands for a thread: its work comes in a turn of the loop of its own, after some virtual time."""
+class _Later(AtOnce):
+    """Stands for threads: their work comes in a turn of the loop of its own, after some virtual time."""
 
-    def __init__(
-        self, loop: VirtualJobLoop, *, target: Callable[..., object], args: tuple[Any, ...], name: str
-    ) -> None:
+    def __init__(self, loop: VirtualJobLoop) -> None:
         self._loop = loop
-        self._run = partial(target, *args)
 
-    def start(self) -> None:
-        self._loop.call_later(self._loop.storage_seconds(), self._work)
-
-    def _work(self) -> None:
-        with _no_loop():
-            self._run()
+    def start(self, work: Callable[[], object], name: str) -> None:
+        self._loop.call_later(self._loop.storage_seconds(), super().start, work, name)
 
 
 class _OneAfterTheOther(Executor):
@@ -71,14 +59,3 @@ class _OneAfterTheOther(Executor):
         except Exception as error:  # noqa: BLE001 - it is the future's
             future.set_exception(error)
         return future
-
-
-@contextmanager
-def _no_loop() -> Iterator[None]:
-    """Let code in this thread block, and run loops of its own, as it may on another thread."""
-    loop = asyncio.get_running_loop()
-    asyncio._set_running_loop(None)
-    try:
-        yield
-    finally:
-        asyncio._set_running_loop(loop)

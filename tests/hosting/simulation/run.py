@@ -8,12 +8,12 @@ from contextlib import suppress
 
 from async_op import ElementFailed
 from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable, IncompleteEpoch
+from async_op.testing import Stalled, VirtualLoop
 from tests.hosting.simulation.cluster import LEASE_SECONDS, Cluster
 from tests.hosting.simulation.driver import Driver, Oracle, SinkFailed, timers_of
 from tests.hosting.simulation.scenario import Scenario
 from tests.hosting.simulation.service import Violation, check, heard
 from tests.hosting.simulation.storage import CommitFailed, CommitRefused, OutcomeUnknown
-from tests.simulation.virtual_loop import Stalled, VirtualLoop
 
 _RUNS_MAX = 60
 _CLOSE_SECONDS = 4000.0

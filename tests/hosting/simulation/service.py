@@ -15,7 +15,6 @@ from async_op.hosting.operator import ResidentOperator
 from keygroups import ValueState
 from tests.hosting.simulation.scenario import Row, Scenario
 from tests.hosting.simulation.storage import StoredPart, stored
-from tests.simulation.virtual_loop import VirtualClock
 
 if TYPE_CHECKING:
     from tests.hosting.simulation.cluster import Process
@@ -114,7 +113,6 @@ class Blueprint:
     def operator(self, subtask_index: int, output: Callable[[Any], object]) -> ResidentOperator:
         scenario = self.service.scenario
         timed = scenario.timers and scenario.stateful
-        loop: Any = asyncio.get_running_loop()
         return ResidentOperator(
             (TimedFunction if timed else Function)(self.service, self.process),
             output,
@@ -125,7 +123,6 @@ class Blueprint:
             parallelism=self.parallelism,
             subtask_index=subtask_index,
             max_parallelism=scenario.max_parallelism,
-            clock=VirtualClock(loop),
         )
 
     def decoder(self, epoch: Any) -> Callable[[Any], Iterable[Element]]:
