@@ -124,7 +124,10 @@ class World:
         for start in range(0, ROWS, ROWS_PER_FILE):
             ids = range(start, start + ROWS_PER_FILE)
             table = pa.table({"id": list(ids), "user": [f"u{n % KEYS}" for n in ids]})
-            pq.write_table(table, self.folder / "in" / f"{start}.parquet")
+            path = self.folder / "in" / f"{start}.parquet"
+            pq.write_table(table, path)
+            # Spark takes the oldest first.
+            os.utime(path, (start, start))
 
     def run(
         self,
@@ -238,8 +241,8 @@ def main() -> None:
     tell = lambda is_written: _tell(f"sink {int(is_written)}")  # noqa: E731
     pipeline = world.run(spark, settings["parallelism"], rescales=settings.get("rescales", False), in_sink=tell)
     executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
-    batches = [one.parallelism for one in pipeline.progress() if one.kind == "batch"]
-    _tell(json.dumps({"parallelism": batches, "executors": executors}))
+    parallelism = [one.parallelism for one in pipeline.progress()]
+    _tell(json.dumps({"parallelism": parallelism, "executors": executors}))
     spark.stop()
 
 

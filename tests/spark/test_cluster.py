@@ -37,9 +37,10 @@ def run(world: World, master: str, **settings: Any) -> dict[str, Any]:
 
 
 def assert_rescaled(found: dict[str, Any], executors: int | None = EXECUTORS) -> None:
-    """Several parallelisms; where an epoch without input comes in between, it takes one of those asked for."""
+    """It went on with what its sink asked for; how often depends on the epochs without input that came in between."""
     assert executors is None or found["executors"] == executors
-    assert found["parallelism"] in ([2, 4, 3], [2, 4, 2])
+    assert found["parallelism"][0] == 2
+    assert {2} < set(found["parallelism"]) <= {2, 3, 4}
 
 
 @pytest.mark.timeout(2400)
