@@ -132,14 +132,14 @@ def test_a_failure_downstream_closes_the_operator(spark: SparkSession, log: Path
 
 def test_slow_calls_do_not_look_idle(spark: SparkSession) -> None:
     limits = {
-        "spark.sql.execution.pyspark.udf.idleTimeoutSeconds": "4",
+        "spark.sql.execution.pyspark.udf.idleTimeoutSeconds": "10",
         "spark.sql.execution.pyspark.udf.killOnIdleTimeout": "true",
     }
     frame = spark.range(0, 5, 1, 1)
     # A worker that has yet to start is silent, too, so that one is started before.
     assert AsyncDataStream.ordered_wait(frame, Slow(0), output_schema="id bigint").count() == 5
     with _options(spark, limits):
-        outputs = AsyncDataStream.ordered_wait(frame, Slow(6), output_schema="id bigint")
+        outputs = AsyncDataStream.ordered_wait(frame, Slow(12), output_schema="id bigint")
         assert [row.id for row in outputs.collect()] == [0, 1, 2, 3, 4]
 
 
