@@ -7,7 +7,14 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from async_op.hosting import overseer
 from snapshots.java import JavaNotFound, use_java
+
+
+@pytest.fixture(autouse=True)
+def patient_overseers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no host be left out of an epoch because the machine is busy."""
+    monkeypatch.setattr(overseer, "_ANSWER_SECONDS", 120.0)
 
 
 @pytest.fixture(scope="session")

@@ -37,13 +37,18 @@ ROWS = 12
 
 
 class Count(AsyncFunction):
-    """Numbers the rows of each key. What it does is logged; the calls of rows in `slow` take a second."""
+    """Numbers the rows of each key. What it does is logged.
+
+    The calls of rows in `slow` take a second, those of rows in `waiting` last until `released` exists.
+    """
 
     states = (COUNT,)
 
     def __init__(self, log: Path) -> None:
         self.log = log
         self.slow: frozenset[int] = frozenset()
+        self.waiting: frozenset[int] = frozenset()
+        self.released = log.with_name("released")
         self.endless: frozenset[int] = frozenset()
         self.wrong: frozenset[int] = frozenset()
         self.held: Any = None
@@ -63,6 +68,8 @@ class Count(AsyncFunction):
         number = value["id"]
         self.note(number)
         await asyncio.sleep(3600 if number in self.endless else 1 if number in self.slow | self.wrong else 0)
+        while number in self.waiting and not self.released.exists():
+            await asyncio.sleep(0.01)
         if number in self.wrong:
             raise ValueError("the service said no")
         count = ctx.state(COUNT)
@@ -276,13 +283,15 @@ def test_a_start_that_fails_leaves_a_pipeline_that_can_be_started(run: Run, monk
 def test_with_another_parallelism_only_calls_under_way_are_made_again(run: Run) -> None:
     for _ in range(3):
         run.write_rows()
-    run.count.slow = frozenset(range(3 * ROWS))
+    run.count.waiting = frozenset(range(3 * ROWS))
     pipeline = run.pipeline()
     sink = run.sink
 
     def rescaling(batch: DataFrame, epoch: int) -> None:
         sink(batch, epoch)
         pipeline.rescale(3)
+        if epoch > 1:
+            run.count.released.touch()
 
     run.sink = rescaling  # type: ignore[method-assign]
     run.start(pipeline).awaitTermination()
