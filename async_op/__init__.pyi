@@ -2,6 +2,7 @@
 
 from .clock import Clock, LoopClock, TimerHandle
 from .context import InvocationContext
+from .cost_errors import BudgetSpent, CallRefused, CostAboveLimit, UnknownUnit
 from .dead_letters import DeadLetter
 from .elements import Record, Watermark
 from .errors import (
@@ -45,7 +46,7 @@ from .job.step import Step
 from .operator.operator import AsyncWaitOperator
 from .plain import function
 from .rate_headers import seconds_to_wait
-from .resilience import AdaptiveConcurrency, Cache, CircuitBreaker, RateLimit, Resilience, SingleFlight
+from .resilience import AdaptiveConcurrency, Budget, Cache, CircuitBreaker, RateLimit, Resilience, SingleFlight
 from .retention import Retention
 from .retry import ExponentialBackoffRetry, FixedDelayRetry, RetryPolicy
 from .runtime import Runtime
@@ -62,12 +63,16 @@ __all__ = [
     "AsyncTimeoutError",
     "AsyncWaitOperator",
     "BlockingFunction",
+    "Budget",
+    "BudgetSpent",
     "Cache",
+    "CallRefused",
     "CallbackFunction",
     "CircuitBreaker",
     "CircuitOpen",
     "Clock",
     "ConnectorCancelled",
+    "CostAboveLimit",
     "DeadLetter",
     "DeadLettersUnclaimed",
     "ElementFailed",
@@ -110,6 +115,7 @@ __all__ = [
     "TimerHandle",
     "TimersUnavailable",
     "TooManySubmitted",
+    "UnknownUnit",
     "UnusableTimestamp",
     "WaitStrategies",
     "Watermark",

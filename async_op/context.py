@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias, overload
 
 from async_op.clock import Clock
 from async_op.in_flight.entries import Entry
+from async_op.spending import Spending
 from async_op.timers.key_timers import KeyTimers
 from async_op.timers.service import TimerService
 from keygroups.descriptors import (
@@ -56,10 +57,11 @@ class InvocationContext:
     It has no `__init__`, because one would double the time to create a context.
     """
 
-    __slots__ = ("entry", "scope", "transaction")
+    __slots__ = ("entry", "scope", "spending", "transaction")
 
     entry: Entry
     scope: Scope
+    spending: Spending  # set only where somebody counts costs
     transaction: Transaction | None
 
     def __repr__(self) -> str:
@@ -113,6 +115,29 @@ class InvocationContext:
             The function does not define `on_timer`.
         """
         return KeyTimers(self, self.scope.timers)
+
+    def spent(self, **amounts: float) -> None:
+        """Report what the call has spent, such as ``ctx.spent(tokens=512)``, to the limits and budgets of these units.
+
+        When the call ends, its amounts take the place of its estimated cost; several reports of one call are added up.
+        A call that fails is counted, too: with its estimate, unless it has reported something else, such as 0. For a
+        batch, the reports of all its elements add up. Where no costs are counted at all, this does nothing.
+
+        Raises
+        ------
+        UnknownUnit
+            Costs are counted, but none in this unit.
+        ConfigError
+            An amount is no number, or a negative one.
+        StateAccessOutsideInvocation
+            The call has ended.
+        """
+        spending: Spending | None = getattr(self, "spending", None)
+        if spending is None:
+            return
+        if spending.has_ended:
+            raise StateAccessOutsideInvocation(self.key)
+        spending.report(amounts)
 
     @overload
     def state(self, descriptor: ValueState) -> ValueHandle: ...

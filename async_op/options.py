@@ -12,7 +12,7 @@ from async_op.plain import name_of
 from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
 from keygroups.arguments import check_callable, check_choice, check_integer
-from keygroups.descriptors import StateDescriptor
+from keygroups.descriptors import OperatorStateDescriptor, StateDescriptor
 from keygroups.errors import ConfigError
 from keygroups.hashing import key_hasher
 from keygroups.state import DiskStateBackend
@@ -108,6 +108,12 @@ class OperatorOptions:
     def states(self) -> tuple[StateDescriptor, ...]:
         """The keyed states of the function and of its timers."""
         return (*self.function.states, *(TIMER_STATES.values() if self.function.has_timers else ()))
+
+    @property
+    def operator_states(self) -> tuple[OperatorStateDescriptor, ...]:
+        """The states without a key of the function and of its budgets."""
+        budgets = () if self.resilience is None else self.resilience.budgets
+        return (*self.function.operator_states, *(budget.state for budget in budgets))
 
     @property
     def waiting_max(self) -> int:

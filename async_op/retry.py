@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from async_op.cost_errors import CallRefused
 from async_op.durations import check_delay
 from async_op.errors import RetryAfter
 from keygroups.arguments import Duration, check_callable, check_integer, check_number
@@ -46,7 +47,8 @@ def check_errors(name: str, errors: object) -> None:
 class RetryPolicy(ABC):
     """The base of the retry policies: decides which outcomes are retried, and how often. Immutable.
 
-    A `RetryAfter` error is always retried after the delay that it carries, as long as attempts are left.
+    A `RetryAfter` error is always retried after the delay that it carries, as long as attempts are left. A
+    `CallRefused` error is never retried.
     """
 
     def __init__(self, max_attempts: int, retry_on: RetryOn | None, retry_if_result: RetryIfResult | None) -> None:
@@ -68,7 +70,7 @@ class RetryPolicy(ABC):
 
     def delay_after_error(self, attempt: int, error: BaseException) -> float | None:
         """Return the seconds until the next attempt, or None if the error is final."""
-        if attempt >= self.max_attempts:
+        if attempt >= self.max_attempts or isinstance(error, CallRefused):
             return None
         if isinstance(error, RetryAfter):
             return error.seconds

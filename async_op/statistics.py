@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,7 +157,11 @@ class ResilienceStatistics:
     waiting : int
         Elements (for a batch function, batches) that are waiting for a limit.
     rate_limited : int
-        Calls that waited for the rate limit.
+        Calls that waited for a rate limit.
+    spent : mapping of str to float
+        What calls that have ended have cost, by unit: as they reported it, and as it was estimated where they did not.
+    budget_refused : int
+        Calls that were not made, because a budget had not enough left.
     concurrency_limit, running : int or None, int
         How many calls may be under way, and how many are.
     circuit : str or None
@@ -178,6 +183,8 @@ class ResilienceStatistics:
     circuit: str | None = None
     circuit_opened: int = 0
     circuit_refused: int = 0
+    budget_refused: int = 0
+    spent: Mapping[str, float] = field(default_factory=dict)
     wait_seconds: float = 0.0
 
     __repr__ = counts_repr

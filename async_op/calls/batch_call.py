@@ -9,6 +9,7 @@ from typing import Any
 
 from async_op.context import InvocationContext, Scope
 from async_op.in_flight.entries import Block, Entry
+from async_op.spending import Spending
 
 _value_of = itemgetter(0)
 
@@ -20,6 +21,8 @@ class BatchCall:
     ----------
     contexts : dict of Block to list of InvocationContext
         The contexts of blocks that were split during the call, in the order of their elements.
+    spending : Spending or None
+        What the call has spent, where somebody counts costs.
     members : list of (Block or InvocationContext)
         Blocks and the contexts of entries, in the order of the call's values.
     task : asyncio.Task
@@ -28,7 +31,7 @@ class BatchCall:
         How many elements still need their results.
     """
 
-    __slots__ = ("_tell_unwanted", "contexts", "members", "task", "wanted")
+    __slots__ = ("_tell_unwanted", "contexts", "members", "spending", "task", "wanted")
 
     def __init__(
         self,
@@ -40,6 +43,7 @@ class BatchCall:
         self._tell_unwanted = unwanted
         self.members: list[Block | InvocationContext] = []
         self.contexts: dict[Block, list[InvocationContext]] = {}
+        self.spending: Spending | None = None
         for member in waiting:
             if isinstance(member, Block):
                 member.call = self

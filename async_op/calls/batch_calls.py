@@ -220,6 +220,9 @@ class Contexts(Sequence[InvocationContext]):
         found: list[InvocationContext] = []
         for member in self._batch.members:
             found += self._contexts_of(self._batch, member) if isinstance(member, Block) else [member]
+        if self._batch.spending is not None:
+            for context in found:
+                context.spending = self._batch.spending
         return found
 
     def __len__(self) -> int:

@@ -59,6 +59,10 @@ class HandedOverContext(InvocationContext):
         lent: Any = _Lent(self._invocation.timers, self.run)
         return lent  # type: ignore[no-any-return]
 
+    def spent(self, **amounts: float) -> None:
+        """Report what the call has spent; raises as `InvocationContext.spent` does."""
+        self.run(partial(self._invocation.spent, **amounts))
+
     def state(self, descriptor: StateDescriptor) -> Any:
         """Return the handle of a declared state for the element's key; raises as `InvocationContext.state` does."""
         return _Lent(self.run(self._invocation.state, descriptor), self.run)

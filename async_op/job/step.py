@@ -91,9 +91,10 @@ class Step:
 
     @property
     def has_state(self) -> bool:
-        """Whether the function declares state, with or without keys, or timers."""
+        """Whether the function declares state, with or without keys, or timers, or a budget has some."""
         function = as_function(self.function)
-        return bool(function.states or function.has_timers or getattr(function, "operator_states", ()))
+        has_budget = self.resilience is not None and bool(self.resilience.budgets)
+        return bool(function.states or function.has_timers or function.operator_states or has_budget)
 
 
 def steps_of(steps: Any) -> dict[str, Step]:

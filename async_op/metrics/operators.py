@@ -30,9 +30,10 @@ _RESILIENCE_COUNTERS = {
     "cache_hits": "Elements whose outputs were in the cache.",
     "cache_misses": "Elements whose outputs were not in the cache.",
     "shared": "Elements that shared the outcome of an identical call under way.",
-    "rate_limited": "Calls that waited for the rate limit.",
+    "rate_limited": "Calls that waited for a rate limit.",
     "circuit_opened": "How often the circuit breaker opened.",
     "circuit_refused": "Calls that failed because the circuit breaker was open.",
+    "budget_refused": "Calls that were not made because a budget had not enough left.",
     "wait_seconds": "Time that calls have waited for limits.",
 }
 _RESILIENCE_GAUGES = {
@@ -56,6 +57,7 @@ def operator_families(observed: Iterable[tuple[Labels, OperatorStatistics]]) -> 
     families.append(_latency("mailbox_latency_seconds", text, "mailbox_latency", found))
     families += [_plain(name, "counter", text, guarded) for name, text in _RESILIENCE_COUNTERS.items()]
     families += [_plain(name, "gauge", text, guarded) for name, text in _RESILIENCE_GAUGES.items()]
+    families.append(_by("spent", "counter", "What calls have cost.", "unit", lambda one: one.spent, guarded))
     families.append(_by("circuit", "gauge", "1 for the state of the circuit breaker.", "state", _circuit, guarded))
     return families
 

@@ -322,7 +322,7 @@ async def assemble(
     """
     clock = clock or LoopClock(asyncio.get_running_loop())
     place.check_fits(options.hash, restore)
-    operator_states = await restored_operator_states(options.function.operator_states, restore)
+    operator_states = await restored_operator_states(options.operator_states, restore)
     runtime = place.runtime(restore, operator_states)
     restored = None if restore is None else restore.states(options.states, clock.wall_time())
     since = None if restore is None else restore.snapshot_id
@@ -344,5 +344,4 @@ async def assemble(
 def _limits_of(options: OperatorOptions, runtime: Runtime, clock: Clock, latency: LatencyHistogram) -> Limits | None:
     if options.resilience is None:
         return None
-    share = runtime.subtask_index, runtime.parallelism
-    return Limits(options.resilience, share, options.capacity, clock, latency)
+    return Limits(options.resilience, runtime, options.capacity, clock, latency)

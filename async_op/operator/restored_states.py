@@ -33,8 +33,9 @@ def _check_declared(declared: Iterable[OperatorStateDescriptor], restore: Subtas
     for state in restore.manifest.operator_states:
         if state.name not in modes:
             next_step = (
-                "declare it in the function's operator_states; if its items are no longer needed, drop it with "
-                "`keygroups edit`, because the operator's next snapshot would be without it"
+                "declare it in the function's operator_states (for keygroups_budget_…, pass the Budget); if its items "
+                "are no longer needed, drop it with `keygroups edit`, because the operator's next snapshot would be "
+                "without it"
             )
             raise IncompatibleSnapshot("an operator state", sorted(modes), state.name, next_step)
         if state.mode != modes[state.name]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from async_op.errors import CircuitOpen
+from async_op.resilience.budget import Budget
 from async_op.resilience.cache import Cache
 from async_op.resilience.circuit_breaker import CircuitBreaker
 from async_op.resilience.concurrency import AdaptiveConcurrency
@@ -13,6 +14,7 @@ from async_op.statistics import ResilienceStatistics
 
 __all__ = [
     "AdaptiveConcurrency",
+    "Budget",
     "Cache",
     "CircuitBreaker",
     "CircuitOpen",

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from async_op.clock import Clock
 from async_op.context import Invoke
 from async_op.functions import AsyncBatchFunction, Function
+from async_op.resilience.budget import Account, Budget
 from async_op.resilience.cache import Cache, OutputCache
 from async_op.resilience.circuit_breaker import Breaker, CircuitBreaker, Permit
 from async_op.resilience.concurrency import AdaptiveConcurrency, ConcurrencyLimiter
+from async_op.resilience.costs import Costs, Payer
+from async_op.resilience.line import Line
 from async_op.resilience.rate_limit import RateLimit, RateLimiter
 from async_op.resilience.single_flight import Flights, SingleFlight
 from async_op.retry import RetryOn, check_errors, is_meant
+from async_op.runtime import Runtime
 from async_op.statistics import LatencyHistogram, ResilienceStatistics
 from keygroups.errors import ConfigError
 from keygroups.representation import fields_repr
@@ -25,8 +29,9 @@ _PARTS: dict[str, type] = {
     "single_flight": SingleFlight,
     "concurrency": AdaptiveConcurrency,
     "circuit_breaker": CircuitBreaker,
-    "rate_limit": RateLimit,
 }
+_LISTS: dict[str, type] = {"budget": Budget, "rate_limit": RateLimit}
+"""The parts of which there may be several."""
 
 
 class Batch(Protocol):
@@ -37,8 +42,41 @@ class Batch(Protocol):
         """How many elements still need their results."""
         ...
 
+    def values(self) -> Sequence[Any]:
+        """Return the values of all elements."""
+        ...
 
-_Batch = TypeVar("_Batch", bound=Batch)
+
+class Pace(Protocol):
+    """Says when calls may begin."""
+
+    async def acquire(self) -> None:
+        """Wait until the call may begin."""
+        ...
+
+    def give_back(self) -> None:
+        """Take back a call that was not made."""
+        ...
+
+
+class PartWithLine(Protocol):
+    """A part for which calls may have to wait."""
+
+    @property
+    def line(self) -> Line:
+        """The calls that wait."""
+        ...
+
+    def stop(self) -> None:
+        """Admit no more calls."""
+        ...
+
+
+class PayingBatch(Batch, Payer, Protocol):
+    """One call for many elements, with what it has spent."""
+
+
+_Batch = TypeVar("_Batch", bound=PayingBatch)
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
 
@@ -48,8 +86,9 @@ class Resilience:
     """How an operator protects its service, and itself when the service fails. Each part is off by default.
 
     An element passes the parts in this order: `cache` (even before it waits for a call), `single_flight`,
-    `concurrency`, `circuit_breaker`, `rate_limit`. Then its call is made. A waiting element is pending like any other:
-    its timeout runs, and snapshots contain it. For a batch function, a batch is one call; the cache works per element.
+    `concurrency`, `budget`, `circuit_breaker`, `rate_limit`. Then its call is made. A waiting element is pending like
+    any other: its timeout runs, and snapshots contain it. For a batch function, a batch is one call; the cache works
+    per element.
 
     Parameters
     ----------
@@ -61,8 +100,11 @@ class Resilience:
         Adapts the number of concurrent calls to the service.
     circuit_breaker : CircuitBreaker, optional
         Stops calling a failing service for a while.
-    rate_limit : RateLimit, optional
-        Limits the calls per second.
+    rate_limit : RateLimit or list of them, optional
+        Limits the calls per second, or what they cost. A call waits for all of several limits, such as calls and tokens
+        a minute, and is charged to all of them when it begins.
+    budget : Budget or list of them, optional
+        Limits what all calls together spend. Each has a unit of its own.
     failure_on : exception type, tuple of them, or predicate, optional
         The errors that count as failures of the service, for `concurrency` and `circuit_breaker`; all by default. A
         call that its element's timeout cancels always counts.
@@ -81,8 +123,9 @@ class Resilience:
     single_flight: SingleFlight | None = None
     concurrency: AdaptiveConcurrency | None = None
     circuit_breaker: CircuitBreaker | None = None
-    rate_limit: RateLimit | None = None
+    rate_limit: RateLimit | Sequence[RateLimit] | None = None
     failure_on: RetryOn | None = None
+    budget: Budget | Sequence[Budget] | None = None
 
     __repr__ = fields_repr
 
@@ -91,7 +134,24 @@ class Resilience:
             part = getattr(self, name)
             if part is not None and not isinstance(part, kind):
                 raise ConfigError(name, part, f"pass a {kind.__name__}, or None")
+        for name, kind in _LISTS.items():
+            part = getattr(self, name)
+            if not all(isinstance(one, kind) for one in _list_of(part)):
+                raise ConfigError(name, part, f"pass a {kind.__name__}, a list of them, or None")
+        units = [budget.unit for budget in self.budgets]
+        if len(set(units)) < len(units):
+            raise ConfigError("budget", self.budget, "two budgets have the same unit: pass the smaller one")
         check_errors("failure_on", self.failure_on)
+
+    @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """The budgets."""
+        return _list_of(self.budget)
+
+    @property
+    def rate_limits(self) -> tuple[RateLimit, ...]:
+        """The rate limits."""
+        return _list_of(self.rate_limit)
 
     def check_fits(self, function: Function) -> None:
         """Raise `ConfigError` if a part makes no sense for a function."""
@@ -112,8 +172,8 @@ class Limits:
     ----------
     settings : Resilience
         Which parts are on.
-    share : (int, int)
-        The index of this subtask, and the parallelism.
+    runtime : Runtime
+        The subtask, and the states that hold what budgets have spent.
     capacity : int
         The operator's capacity.
     clock : Clock
@@ -133,6 +193,7 @@ class Limits:
         "_breaker",
         "_clock",
         "_concurrency",
+        "_costs",
         "_flights",
         "_latency",
         "_rate",
@@ -143,23 +204,27 @@ class Limits:
     )
 
     def __init__(
-        self, settings: Resilience, share: tuple[int, int], capacity: int, clock: Clock, latency: LatencyHistogram
+        self, settings: Resilience, runtime: Runtime, capacity: int, clock: Clock, latency: LatencyHistogram
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._latency = latency
         cache, concurrency = settings.cache, settings.concurrency
-        breaker, rate = settings.circuit_breaker, settings.rate_limit
+        breaker = settings.circuit_breaker
         self.cache = None if cache is None else OutputCache(cache, clock)
         self._flights: Flights | None = None
         self._concurrency = None if concurrency is None else ConcurrencyLimiter(concurrency, capacity, clock)
         self._breaker = None if breaker is None else Breaker(breaker, clock)
-        self._rate = None if rate is None else RateLimiter(rate.share(*share), clock)
+        self._costs = _costs_of(settings, runtime, clock)
+        self._rate: RateLimiter | None = None
+        if self._costs is None and settings.rate_limits:
+            share = settings.rate_limits[0].share(runtime.subtask_index, runtime.parallelism)
+            self._rate = RateLimiter(share, clock)
         self.calls = self._running = 0
 
     def protect(self, invoke: Invoke) -> Invoke:
         """Wrap a function's coroutine with the limits, for calls per element."""
-        limited = self._limited(invoke, lambda _value, _ctx: 1)
+        limited = self._limited(invoke, lambda _value, _ctx: 1, lambda value, ctx: ([value], ctx))
         if self._settings.single_flight is None:
             return limited
         self._flights = Flights(self._settings.single_flight, limited)
@@ -169,18 +234,18 @@ class Limits:
         self, invoke: Callable[[_Batch], Coroutine[Any, Any, _Result]]
     ) -> Callable[[_Batch], Coroutine[Any, Any, _Result]]:
         """Wrap a batch function's coroutine with the limits, for calls per batch."""
-        return self._limited(invoke, lambda batch: batch.wanted)
+        return self._limited(invoke, lambda batch: batch.wanted, lambda batch: (batch.values(), batch))
 
     def stop(self) -> None:
         """Admit no more calls."""
-        for part in (self._concurrency, self._breaker, self._rate):
-            if part is not None:
-                part.stop()
+        for part in self._parts_with_lines():
+            part.stop()
 
     def statistics(self) -> ResilienceStatistics:
         """Return the current counters."""
-        cache, concurrency, breaker, rate = self.cache, self._concurrency, self._breaker, self._rate
-        lines = [part.line for part in (concurrency, breaker, rate) if part is not None]
+        cache, concurrency, breaker, costs = self.cache, self._concurrency, self._breaker, self._costs
+        rate = self._rate if costs is None else costs.rate
+        lines = [part.line for part in self._parts_with_lines()]
         return ResilienceStatistics(
             cache_hits=0 if cache is None else cache.hits,
             cache_misses=0 if cache is None else cache.misses,
@@ -193,43 +258,49 @@ class Limits:
             circuit=None if breaker is None else breaker.state,
             circuit_opened=0 if breaker is None else breaker.opened,
             circuit_refused=0 if breaker is None else breaker.refused,
+            budget_refused=0 if costs is None else sum(account.refused for account in costs.accounts),
+            spent={} if costs is None else dict(costs.spent),
             wait_seconds=sum(line.seconds for line in lines),
         )
 
+    def _parts_with_lines(self) -> Sequence[PartWithLine]:
+        parts = self._concurrency, self._breaker, self._rate
+        found: list[PartWithLine] = [part for part in parts if part is not None]
+        return found if self._costs is None else [*found, *self._costs.accounts, self._costs.rate]
+
     def _limited(
-        self, invoke: Callable[_Args, Coroutine[Any, Any, _Result]], elements_of: Callable[_Args, int]
+        self,
+        invoke: Callable[_Args, Coroutine[Any, Any, _Result]],
+        elements_of: Callable[_Args, int],
+        payment_of: Callable[_Args, tuple[Sequence[Any], Payer]],
     ) -> Callable[_Args, Coroutine[Any, Any, _Result]]:
+        breaker, rate = self._breaker, self._rate
+
         async def call(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
-            permit = await self._permit()
+            permit = await _permit(breaker, rate)
             self.calls += elements_of(*args, **kwargs)
             return await self._watch(permit, invoke(*args, **kwargs))
+
+        async def call_and_pay(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+            assert self._costs is not None, "costs are counted"
+            values, payer = payment_of(*args, **kwargs)
+            async with self._costs.bill(values) as bill:
+                permit = await _permit(breaker, bill.claim)
+                bill.begin(payer)
+                self.calls += elements_of(*args, **kwargs)
+                return await self._watch(permit, invoke(*args, **kwargs))
+
+        begin = call if self._costs is None else call_and_pay
 
         async def call_in_turn(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
             assert self._concurrency is not None, "the concurrency limit is on"
             await self._concurrency.acquire()
             try:
-                return await call(*args, **kwargs)
+                return await begin(*args, **kwargs)
             finally:
                 self._concurrency.release()
 
-        return call if self._concurrency is None else call_in_turn
-
-    async def _permit(self) -> Permit:
-        """Wait until a call may begin in the current step of the loop."""
-        breaker, rate = self._breaker, self._rate
-        while True:
-            permit = 0 if breaker is None else await breaker.acquire()
-            if rate is None:
-                return permit
-            try:
-                await rate.acquire()
-            except BaseException:
-                if breaker is not None:
-                    breaker.give_back(permit)
-                raise
-            if breaker is None or breaker.holds(permit):
-                return permit
-            rate.give_back()  # the breaker opened during the wait
+        return begin if self._concurrency is None else call_in_turn
 
     async def _watch(self, permit: Permit, call: Coroutine[Any, Any, _Result]) -> _Result:
         """Make a call, and record its result in the parts."""
@@ -251,3 +322,35 @@ class Limits:
                 self._concurrency.record(began, failed=failed)
             if self._breaker is not None:
                 self._breaker.record(permit, failed=failed)
+
+
+async def _permit(breaker: Breaker | None, pace: Pace | None) -> Permit:
+    """Wait until a call may begin in the current step of the loop."""
+    while True:
+        permit = 0 if breaker is None else await breaker.acquire()
+        if pace is None:
+            return permit
+        try:
+            await pace.acquire()
+        except BaseException:
+            if breaker is not None:
+                breaker.give_back(permit)
+            raise
+        if breaker is None or breaker.holds(permit):
+            return permit
+        pace.give_back()  # the breaker opened during the wait
+
+
+def _costs_of(settings: Resilience, runtime: Runtime, clock: Clock) -> Costs | None:
+    """Return what counts costs; None if there is nothing but at most one rate of calls, which is cheaper."""
+    limits, budgets = settings.rate_limits, settings.budgets
+    if not budgets and len(limits) < 2 and all(limit.cost is None for limit in limits):
+        return None
+    share = runtime.subtask_index, runtime.parallelism
+    accounts = [Account(budget, share, runtime.operator_state(budget.state), clock) for budget in budgets]
+    return Costs(limits, accounts, share, clock)
+
+
+def _list_of(part: Any) -> tuple[Any, ...]:
+    """Return the parts where one, several or none may be passed."""
+    return tuple(part) if isinstance(part, list | tuple) else () if part is None else (part,)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from async_op.clock import Clock, TimerHandle
 
@@ -24,26 +25,33 @@ class Line:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._turns = deque[asyncio.Future[None]]()
+        self._turns = deque[tuple[asyncio.Future[None], Any]]()
         self._stopped = False
         self.waits = 0
         self.seconds = 0.0
 
     def __len__(self) -> int:
-        while self._turns and self._turns[0].done():
+        while self._turns and self._turns[0][0].done():
             self._turns.popleft()  # cancelled while waiting
         return len(self._turns)
 
-    async def wait(self, give_up: Callable[[], None]) -> None:
+    @property
+    def first(self) -> Any:
+        """What the first coroutine waits with; None if nobody waits, or nobody gets a turn any more."""
+        return None if self._stopped or not len(self) else self._turns[0][1]
+
+    async def wait(self, give_up: Callable[[], None], claim: Any = None) -> None:
         """Wait for the caller's turn.
 
         Parameters
         ----------
         give_up : callable
             Called if the coroutine is cancelled when it already has its turn, so that the turn is not lost.
+        claim : object
+            What `first` returns when it is the caller's turn next.
         """
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._turns.append(turn)
+        self._turns.append((turn, claim))
         self.waits += 1
         began = self._clock.time()
         try:
@@ -59,7 +67,7 @@ class Line:
         """Give the first coroutine its turn; returns whether there was one."""
         if self._stopped or not len(self):
             return False
-        self._turns.popleft().set_result(None)
+        self._turns.popleft()[0].set_result(None)
         return True
 
     def stop(self) -> None:

@@ -1,15 +1,21 @@
-"""A limit of calls per second."""
+"""A limit of calls, or of what they cost, per second."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from async_op.clock import Clock
 from async_op.resilience.line import Alarm, Line
-from keygroups.arguments import check_integer, check_number
+from keygroups.arguments import check_callable, check_integer, check_number
 from keygroups.errors import ConfigError
+from keygroups.names import STATE_NAME
+from keygroups.representation import counts_repr
 
 _BURST_SECONDS = 0.1
+_COST_BURST_SECONDS = 60
+"""Services state limits of tokens by the minute, and let a call cost as much as a minute has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +25,22 @@ class RateLimit:
     In any period of t seconds, at most `burst + per_second · t` calls begin: the generic cell rate algorithm (ITU-T
     I.371, 1996). An operator starts with a credit of one call; calling less often saves up credit for a burst.
 
+    With `cost`, calls have different costs in some unit, such as tokens, and it is these that are limited. The cost is
+    estimated before the call. When the call ends it is corrected to what the function has reported with `ctx.spent`, as
+    if that had been known from the beginning. A call that costs more than the whole burst fails with `CostAboveLimit`,
+    which is never retried. One that costs more than its subtask's share of the burst waits until that is complete.
+
     Parameters
     ----------
     per_second : float
-        Calls per second.
+        Calls per second, or units per second.
     burst : int, optional
         How many calls may begin at once after a pause. By default the calls of a tenth of a second, and at least one.
-        Each subtask has a burst of at least one.
+        Each subtask has a burst of at least one. With `cost`, how many units; by default those of a minute.
+    cost : callable, optional
+        Returns what the call for an element costs, in units. A batch costs the sum of its elements.
+    unit : str, optional
+        What a cost is counted in: the name under which `ctx.spent` reports it.
 
     Raises
     ------
@@ -36,10 +51,16 @@ class RateLimit:
     --------
     >>> RateLimit(100).share(0, 4)
     RateLimit(per_second=25.0, burst=3)
+    >>> RateLimit.per_minute(90_000, cost=len, unit="tokens")
+    RateLimit(per_second=1500.0, cost=len, unit='tokens')
     """
 
     per_second: float
     burst: int | None = None
+    cost: Callable[[Any], float] | None = field(default=None, kw_only=True)
+    unit: str | None = field(default=None, kw_only=True)
+
+    __repr__ = counts_repr
 
     def __post_init__(self) -> None:
         reason = "calls per second, more than zero"
@@ -47,16 +68,41 @@ class RateLimit:
             raise ConfigError("per_second", self.per_second, reason)
         if self.burst is not None:
             check_integer("burst", self.burst, 1, reason="at least one call must be possible")
+        if (self.cost is None) != (self.unit is None):
+            raise ConfigError("unit", self.unit, "name what `cost` counts, such as 'tokens'; calls need neither")
+        if self.cost is not None:
+            check_callable("cost", self.cost, reason="it returns what the call for an element costs")
+            STATE_NAME.check("unit", self.unit)
+
+    @classmethod
+    def per_minute(
+        cls,
+        number: float,
+        burst: int | None = None,
+        *,
+        cost: Callable[[Any], float] | None = None,
+        unit: str | None = None,
+    ) -> RateLimit:
+        """Return a limit of so many calls or units in a minute; the other parameters are those of the class."""
+        return cls(check_number("number", number, reason="calls or units per minute") / 60, burst, cost=cost, unit=unit)
+
+    @property
+    def whole_burst(self) -> int:
+        """The burst of all subtasks together."""
+        if self.burst is not None:
+            return self.burst
+        if self.cost is not None:
+            return max(1, round(self.per_second * _COST_BURST_SECONDS))
+        return max(1, int(self.per_second * _BURST_SECONDS))
 
     def share(self, subtask_index: int, parallelism: int) -> RateLimit:
         """Return the share of one subtask."""
-        burst = max(1, int(self.per_second * _BURST_SECONDS)) if self.burst is None else self.burst
-        own = burst // parallelism + (subtask_index < burst % parallelism)
-        return RateLimit(self.per_second / parallelism, max(1, own))
+        own = self.whole_burst // parallelism + (subtask_index < self.whole_burst % parallelism)
+        return replace(self, per_second=self.per_second / parallelism, burst=max(1, own))
 
 
 class RateLimiter:
-    """Admits calls at the rate of a limit. Only the thread of the event loop may call it.
+    """Admits calls at the rate of one limit without costs. Only the thread of the event loop may call it.
 
     No library does this job, because libraries use their own clock and cannot take back unused credit.
 

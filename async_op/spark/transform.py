@@ -50,6 +50,9 @@ def transform(
     if function.states or function.operator_states or function.has_timers:
         reason = "state and timers need snapshots: use async_op.spark.AsyncPipeline"
         raise ConfigError("function", function, reason)
+    if resilience is not None and resilience.budgets:
+        reason = "each partition would spend all of it: use async_op.spark.AsyncPipeline, whose subtasks share it"
+        raise ConfigError("budget", resilience.budget, reason)
     keys = () if key_by is None else key_columns(frame.schema, names_of(key_by))
     check_arrow(function, key_by, mode)
     schema = schema_with_letters(parse_schema(output_schema), on_error, dead_letters)

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from async_op import AdaptiveConcurrency, AsyncTimeoutError, Cache, CircuitBreaker, RateLimit, Resilience, SingleFlight
+from async_op import (
+    AdaptiveConcurrency,
+    AsyncTimeoutError,
+    Budget,
+    Cache,
+    CircuitBreaker,
+    RateLimit,
+    Resilience,
+    SingleFlight,
+)
 from keygroups import ConfigError, ValueState
 from tests.async_op.batches import Doubles
 from tests.async_op.kit import Bench, Instant, Service, first, opened
@@ -71,6 +80,10 @@ def _name_of(part: Any) -> str:
         (RateLimit, {"per_second": 0}),
         (RateLimit, {"per_second": float("inf")}),
         (RateLimit, {"per_second": 1, "burst": 0}),
+        (RateLimit, {"per_second": 1, "cost": len}),
+        (RateLimit, {"per_second": 1, "unit": "tokens"}),
+        (RateLimit, {"per_second": 1, "cost": 5, "unit": "tokens"}),
+        (RateLimit, {"per_second": 1, "cost": len, "unit": "tokens a minute"}),
         (Cache, {"key": first, "max_entries": 0}),
         (Cache, {"key": first, "max_entries": 1, "ttl_seconds": 0}),
         (AdaptiveConcurrency, {"minimum": 0}),
@@ -96,7 +109,8 @@ def test_settings_travel_to_workers() -> None:
         single_flight=SingleFlight(first),
         concurrency=AdaptiveConcurrency(),
         circuit_breaker=CircuitBreaker(),
-        rate_limit=RateLimit(1),
+        rate_limit=[RateLimit(1), RateLimit.per_minute(90, cost=len, unit="tokens")],
+        budget=Budget(1, "tokens", cost=len),
         failure_on=(OSError, AsyncTimeoutError),
     )
 
