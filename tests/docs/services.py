@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import tempfile
 import threading
@@ -10,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import asyncpg
@@ -51,14 +53,28 @@ class HttpService:
         wanted = (await request.json())["ids"]
         return web.json_response({str(number): CUSTOMERS[number] for number in wanted if number in CUSTOMERS})
 
-    async def complete(self, request: web.Request) -> web.Response:
+    async def complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         assert request.headers["Idempotency-Key"]
         question = body["messages"][-1]["content"]
+        self.calls[question] += 1
+        if "box" in question and self.calls[question] == 1:
+            used_up = {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "20ms"}
+            return web.json_response({"error": {"code": "rate_limit_exceeded"}}, status=429, headers=used_up)
         mood = "positive" if "love" in question else "negative"
-        answer = {"role": "assistant", "content": mood}
-        usage = {"prompt_tokens": len(question.split()), "completion_tokens": 1}
-        return web.json_response({"model": body["model"], "choices": [{"message": answer}], "usage": usage})
+        prompt = len(question.split())
+        usage = {"prompt_tokens": prompt, "completion_tokens": 2, "total_tokens": prompt + 2}
+        deltas: list[Any] = [{"role": "assistant"}, {"content": mood[:4]}, {"content": mood[4:]}]
+        events = [{"choices": [{"index": 0, "delta": delta}], "usage": None} for delta in deltas]
+        return await self.stream(request, [*events, {"choices": [], "usage": usage}])
+
+    async def stream(self, request: web.Request, events: list[Any]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for data in (*map(json.dumps, events), "[DONE]"):
+            await response.write(f"data: {data}\n\n".encode())
+        await response.write_eof()
+        return response
 
 
 @contextmanager
