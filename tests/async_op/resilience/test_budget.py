@@ -22,10 +22,10 @@ from async_op import (
     RateLimit,
     Resilience,
 )
+from async_op.testing import run
 from keygroups import ConfigError
 from snapshots import IncompatibleSnapshot, Snapshot
 from tests.async_op.kit import Bench, Instant, Service, commit, opened
-from tests.simulation.virtual_loop import VirtualClock, VirtualLoop
 
 
 def cents(value: Any) -> int:
@@ -70,12 +70,10 @@ def test_a_budget_is_exact_when_calls_are_concurrent(
         assert spent[0] + letter.value[1] > limit or spent[0] == limit
         letters.append(letter)
 
-    async def run(clock: VirtualClock) -> None:
+    async def spend_all() -> None:
         budget = Budget(limit, "cents", cost=lambda call: call[1])
         options: dict[str, Any] = {"on_error": "dead_letter", "dead_letters": bury, "capacity": capacity}
-        operator = AsyncWaitOperator(
-            spend, outputs.append, clock=clock, resilience=Resilience(budget=budget), **options
-        )
+        operator = AsyncWaitOperator(spend, outputs.append, resilience=Resilience(budget=budget), **options)
         await operator.open()
         for call in calls:
             await asyncio.sleep(call[0])
@@ -85,11 +83,7 @@ def test_a_budget_is_exact_when_calls_are_concurrent(
         assert sum(state.items) == spent[0] <= limit
         await operator.close()
 
-    loop = VirtualLoop()
-    try:
-        loop.run_until_complete(run(VirtualClock(loop)))
-    finally:
-        loop.close()
+    run(spend_all())
     assert len(outputs) + len(refused(letters)) == len(calls)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from async_op import (
     CostAboveLimit,
     ExponentialBackoffRetry,
     FixedDelayRetry,
+    LoopClock,
     RateLimit,
     Resilience,
     UnknownUnit,
@@ -26,11 +26,11 @@ from async_op import (
 from async_op.resilience.charges import Charge, Charges
 from async_op.resilience.cost_limits import CostLimiter
 from async_op.spending import Spending
+from async_op.testing import run
 from keygroups import ConfigError
 from keygroups.state import StateAccessOutsideInvocation
 from tests.async_op.batches import Doubles
 from tests.async_op.kit import Bench, Instant, Service, commit, eventually, opened
-from tests.simulation.virtual_loop import VirtualClock, VirtualLoop
 
 EPSILON = 1e-6
 
@@ -108,14 +108,6 @@ CALLS = st.builds(
 )
 
 
-def in_virtual_time(run: Callable[[VirtualClock], Coroutine[Any, Any, None]]) -> None:
-    loop = VirtualLoop()
-    try:
-        loop.run_until_complete(run(VirtualClock(loop)))
-    finally:
-        loop.close()
-
-
 @given(st.lists(CALLS, max_size=30), st.sampled_from([100, 130, 400]), st.sampled_from([1.0, 10.0, 500.0]))
 def test_no_period_has_more_than_the_limit_and_whoever_is_patient_is_admitted(
     calls: list[Call], burst: int, rate: float
@@ -132,7 +124,7 @@ def test_no_period_has_more_than_the_limit_and_whoever_is_patient_is_admitted(
             assert sum_of_tokens <= burst + rate * (now - call.began + EPSILON)
             assert count <= 2 + 5 * (now - call.began + EPSILON)
 
-    async def make(call: Call, limiter: CostLimiter, clock: VirtualClock) -> None:
+    async def make(call: Call, limiter: CostLimiter, clock: LoopClock) -> None:
         await asyncio.sleep(call.arrives)
         claim = limiter.claim([call])
         try:
@@ -149,12 +141,13 @@ def test_no_period_has_more_than_the_limit_and_whoever_is_patient_is_admitted(
         call.known = call.true
         claim.settle(spending)
 
-    async def run(clock: VirtualClock) -> None:
+    async def make_all() -> None:
+        clock = LoopClock(asyncio.get_running_loop())
         limiter = CostLimiter(limits, (0, 1), clock)
         await asyncio.gather(*(make(call, limiter, clock) for call in calls))
         assert (len(limiter.line), limiter.line.first) == (0, None)
 
-    in_virtual_time(run)
+    run(make_all())
     patient = [call for call in calls if call.patience == 1e6]
     assert all(call.began is not None for call in patient)
 
