@@ -308,6 +308,7 @@ class Host:
         self.is_between_epochs = True
         if cut.final:
             self._final_version = cut.version
+        if cut.final or not self._residence.is_resident:  # in its task an operator ends with its cut
             self._stop()
         try:
             # The session lasts until the part is written: no other feeder is let in before.

@@ -220,7 +220,7 @@ def test_a_pipeline_follows_its_policy_and_says_why(
     assert [epoch.parallelism for epoch in pipeline.progress()] == followed[-1:], "where the last run stood"
 
 
-def test_a_policy_above_the_key_groups_is_refused(tmp_path: Path) -> None:
+def test_a_policy_above_the_key_groups_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="parallelism"):
         AsyncPipeline(
             Slow(),
