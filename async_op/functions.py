@@ -57,7 +57,8 @@ class Function(Generic[In, Out]):
 
         It runs beside the calls for elements, once at a time. The `in_snapshot()` of an operator list is what the
         snapshot holds of it. Versions may be left out, as the newest one stands for all before it, and a version may
-        come again after a restart. An error ends the operator.
+        come again after a restart. An error ends the operator. A job cancels what takes longer than a minute, with a
+        warning in the log.
 
         Parameters
         ----------

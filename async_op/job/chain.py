@@ -86,6 +86,7 @@ class Chain:
             for name, inlets in self._inlets.items()
         }
         self._subtasks: dict[str, list[StepSubtask]] = {}
+        self._are_timers_held = False
         self.entrances = self._ways[self._names[0]]
 
     def _new_inlets(self, name: str, capacity: int) -> list[Inlet]:
@@ -122,7 +123,8 @@ class Chain:
         )
         operator = StepOperator.of_step(options, place, receiver, merge, self._on_failure)
         inlet = self._inlets[name][index]
-        subtask = StepSubtask(operator, inlet, receiver, has_timers=options.function.has_timers)
+        timers = (lambda: not self._are_timers_held) if options.function.has_timers else None
+        subtask = StepSubtask(operator, inlet, receiver, timers)
         receiver.on_change(subtask.adjust)
         return subtask
 
@@ -140,6 +142,12 @@ class Chain:
             return None
         marks = [channel.watermark for channel in channels]
         return Merge(None if None in marks else min(mark for mark in marks if mark is not None))
+
+    def hold_timers(self, are_held: bool) -> None:
+        """Fire no timers, or fire them again where there is room for what they emit."""
+        self._are_timers_held = are_held
+        for subtask in self._all():
+            subtask.adjust()
 
     def tasks(self) -> list[Any]:
         """Return the coroutines that move elements into the operators; they never end."""

@@ -21,7 +21,7 @@ from snapshots import Snapshot
 _log = logging.getLogger(__package__)
 
 UNDELIVERED_MAX = 2
-"""With so many epochs that the sink has not had, the source pauses."""
+"""With so many epochs that the sink has not had, the source pauses, and no timer fires."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -135,7 +135,7 @@ class Job:
         self._parallelism = parallelism
         self._max_parallelism = max_parallelism
         if parallelism is not None:
-            check_parallelism(parallelism, max_parallelism or default_max_parallelism(parallelism))
+            check_parallelism(parallelism, self._key_groups(parallelism))
         elif max_parallelism is not None:
             check_parallelism(1, max_parallelism)
         self._interval = check_positive_duration("snapshot_interval", snapshot_interval, reason="outputs wait for it")
@@ -144,7 +144,7 @@ class Job:
         self._run: Run | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked: list[Callable[[Run], None]] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __repr__(self) -> str:
         return representation(self, self._facts())
@@ -179,6 +179,8 @@ class Job:
             It runs already.
         IncompatibleSnapshot
             The newest snapshot has a step that this job does not have, or another max parallelism or hash.
+        ConfigError
+            `rescale` was called before the snapshot was read, and the snapshot has fewer key groups than that.
         ElementFailed, AsyncTimeoutError
             An element has failed for good, and its step's `on_error` is "fail".
         """
@@ -186,6 +188,7 @@ class Job:
             if self._loop is not None:
                 raise JobAlreadyRunning(self._store.operator_id)
             self._loop = asyncio.get_running_loop()
+            self._run = None  # from now on, whoever asks for something asks this run for it
         try:
             async with shown(self.progress) if show_progress else nullcontext():
                 await self._run_once()
@@ -197,10 +200,10 @@ class Job:
     async def _run_once(self) -> None:
         run = await self._prepare()
         with self._lock:
-            self._run = run
             for ask in self._asked:
                 ask(run)
             self._asked.clear()
+            self._run = run
         await run.go()
 
     def run_sync(self, *, show_progress: bool = False) -> None:
@@ -239,12 +242,15 @@ class Job:
         Raises
         ------
         ConfigError
-            It is not between 1 and the max parallelism.
+            It is not between 1 and the max parallelism. While the job has not read its snapshot yet, which knows the
+            max parallelism, `run` raises this error in place of this method.
         JobNotRunning
             The job is not running.
         """
-        check_parallelism(parallelism, self._max_parallelism or default_max_parallelism(parallelism))
-        self._ask(lambda run: run.rescale(parallelism))
+        with self._lock:
+            run = self._run
+            check_parallelism(parallelism, self._key_groups(parallelism) if run is None else run.max_parallelism)
+            self._ask(lambda run: run.rescale(parallelism))
 
     async def snapshot(self) -> int:
         """Commit a snapshot now, and return its version; it waits for no call.
@@ -274,17 +280,12 @@ class Job:
                 self._loop.call_soon_threadsafe(ask, self._run)
 
     async def _prepare(self) -> Run:
-        with self._lock:
-            self._run = None
         # A claim is a commit: one that was left half done would fence off the run that comes next.
         claim = await to_the_end(asyncio.ensure_future(on_own_thread(self._claim)))
         snapshot = None if claim is None else claim.snapshot
         parallelism = self._starting_parallelism(snapshot)
-        if snapshot is not None:
-            self._max_parallelism = snapshot.max_parallelism
-        elif self._max_parallelism is None:
-            self._max_parallelism = default_max_parallelism(parallelism)
-        check_parallelism(parallelism, self._max_parallelism)
+        max_parallelism = self._key_groups(parallelism) if snapshot is None else snapshot.max_parallelism
+        check_parallelism(parallelism, max_parallelism)
         collector = Collector()
 
         def bury(step: str, letter: DeadLetter) -> None:
@@ -295,7 +296,7 @@ class Job:
             source=self._source,
             sink=self._sink,
             dead_letters=self._dead_letters,
-            plan=Plan.of(self._steps, self._hash, self._max_parallelism, bury),
+            plan=Plan.of(self._steps, self._hash, max_parallelism, bury),
             snapshot_interval=self._interval,
             positions=self._positions(),
             garbage=None if self._retention is None else GarbageCollector(self._retention),
@@ -318,6 +319,10 @@ class Job:
         if chosen is not None and self._parallelism not in (None, chosen):
             warnings.warn(RepartitionUndone(chosen, self._parallelism), stacklevel=2)
         return self._store.claim(max_parallelism=self._max_parallelism, hash=self._hash)
+
+    def _key_groups(self, parallelism: int) -> int:
+        """Return the number of key groups of a job that has no snapshot yet."""
+        return self._max_parallelism or default_max_parallelism(parallelism)
 
     def _starting_parallelism(self, snapshot: Snapshot | None) -> int:
         if self._parallelism is not None:

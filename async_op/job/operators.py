@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -13,8 +14,19 @@ from async_op.in_flight.named import NamedRecord
 from async_op.job.channels import FINAL, Inlet
 from async_op.operator.place import Place
 from async_op.options import OperatorOptions
+from async_op.plain import name_of
 from snapshots import SubtaskRestore, SubtaskSnapshot
 from snapshots.format.in_flight_elements import RestoredQueue
+
+_log = logging.getLogger(__package__)
+
+COMPLETE_SECONDS_MAX = 60.0
+"""Seconds that the `snapshot_complete` of a function may take."""
+
+_UNHEARD = (
+    "snapshot_complete(%d) of %s was cancelled after %g s; the snapshot is committed, and the function hears of the "
+    "next one, or of this one when the job starts again: give what it waits for a timeout of its own"
+)
 
 
 class Receiver(Protocol):
@@ -142,6 +154,16 @@ class StepOperator(ResidentOperator):
         if self._parts is not None:
             await self._parts.close()
 
+    async def snapshot_complete(self, version: int, cut_id: str | None = None) -> None:
+        """Tell the function of a commit, but do not wait for it for ever: a job has to end, and to rescale."""
+        try:
+            async with asyncio.timeout(COMPLETE_SECONDS_MAX) as limit:
+                await super().snapshot_complete(version, cut_id)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            _log.warning(_UNHEARD, version, name_of(self._options.function), COMPLETE_SECONDS_MAX)
+
     def work(self) -> tuple[int, int]:
         """Return counters that change whenever something happens: elements accepted, and elements that have left."""
         if self._parts is None:
@@ -175,8 +197,8 @@ class StepSubtask:
         What is on its way.
     receiver : Receiver
         Where its outputs go; the operator takes in nothing while there is no room.
-    has_timers : bool
-        Whether timers have to be held as well.
+    may_fire : callable or None
+        Returns whether timers may fire at all; None if the function has none.
 
     Attributes
     ----------
@@ -184,13 +206,15 @@ class StepSubtask:
         Whether the operator was opened.
     """
 
-    __slots__ = ("_has_timers", "_receiver", "inlet", "is_open", "operator")
+    __slots__ = ("_may_fire", "_receiver", "inlet", "is_open", "operator")
 
-    def __init__(self, operator: StepOperator, inlet: Inlet, receiver: Receiver, *, has_timers: bool) -> None:
+    def __init__(
+        self, operator: StepOperator, inlet: Inlet, receiver: Receiver, may_fire: Callable[[], bool] | None
+    ) -> None:
         self.operator = operator
         self.inlet = inlet
         self._receiver = receiver
-        self._has_timers = has_timers
+        self._may_fire = may_fire
         self.is_open = False
 
     async def open(self, restore: SubtaskRestore | None) -> None:
@@ -205,10 +229,10 @@ class StepSubtask:
         return self.operator.cut(self.inlet)
 
     def adjust(self) -> None:
-        """Fire timers only while there is room for what they emit."""
-        if not (self._has_timers and self.is_open) or self.operator.failure is not None:
+        """Fire timers only while they may fire, and while there is room for what they emit."""
+        if self._may_fire is None or not self.is_open or self.operator.failure is not None:
             return
-        if self._receiver.has_room:
+        if self._may_fire() and self._receiver.has_room:
             self.operator.release()
         else:
             self.operator.hold()

@@ -25,6 +25,7 @@ from async_op.job.step import SOURCE
 from async_op.job.supervision import Tasks
 from async_op.retention import Collector as GarbageCollector
 from async_op.threads.own_thread import on_own_thread
+from keygroups.ranges import check_parallelism
 
 _log = logging.getLogger(__package__)
 
@@ -101,6 +102,11 @@ class Run:
         self._opened: list[Source[Any] | Sink[Any]] = []
         self._state: JobState = "opening"
 
+    @property
+    def max_parallelism(self) -> int:
+        """The number of key groups."""
+        return self._setting.plan.max_parallelism
+
     # What others ask for.
 
     def stop(self, how: Stop) -> None:
@@ -110,7 +116,8 @@ class Run:
         self._news.wake()
 
     def rescale(self, parallelism: int) -> None:
-        """Change the parallelism at the next cut, which comes at once."""
+        """Change the parallelism at the next cut, which comes at once; raises `ConfigError` if it is out of range."""
+        check_parallelism(parallelism, self.max_parallelism)
         self._wanted = parallelism
         self._news.wake()
 
@@ -188,6 +195,7 @@ class Run:
         return Chain(self._setting.plan, self._parallelism, self._collector, self._tasks.fail)
 
     async def _open_chain(self) -> None:
+        self._chain.hold_timers(self._is_behind)
         await self._chain.open(self._committer.snapshot)
         self._pumps = [self._tasks.spawn(task) for task in self._chain.tasks()]
         self._reading.connect(self._chain.entrances)
@@ -322,11 +330,18 @@ class Run:
         snapshot = self._committer.snapshot
         return 0 if snapshot is None else snapshot.version
 
+    @property
+    def _is_behind(self) -> bool:
+        """Whether nothing new may begin, because the sinks have not had what there is."""
+        return len(self._delivery) >= UNDELIVERED_MAX
+
     async def _pause_when_behind(self) -> None:
         while True:
-            await self._delivery.changed.wait_until(lambda: len(self._delivery) >= UNDELIVERED_MAX)
+            await self._delivery.changed.wait_until(lambda: self._is_behind)
             self._reading.pause(True)
-            await self._delivery.changed.wait_until(lambda: len(self._delivery) < UNDELIVERED_MAX)
+            self._chain.hold_timers(True)
+            await self._delivery.changed.wait_until(lambda: not self._is_behind)
+            self._chain.hold_timers(False)
             if self._state in ("running", "rescaling"):
                 self._reading.pause(False)
 

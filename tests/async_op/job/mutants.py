@@ -293,6 +293,11 @@ def no_pause(patch: Patch) -> None:
     patch.setattr(run, "UNDELIVERED_MAX", 1_000_000)
 
 
+def timers_go_on(patch: Patch) -> None:
+    """However many epochs wait for the sink, timers fire."""
+    patch.setattr(chain.Chain, "hold_timers", lambda self, are_held: None)
+
+
 def channels_without_a_bound(patch: Patch) -> None:
     """The channels between steps are never full."""
     patch.setattr(channels.Inlet, "is_full", property(lambda self: False))

@@ -112,6 +112,10 @@ RULES: dict[str, tuple[Mutant, ...]] = {
             mutants.no_pause, Case(f"{_JOB}/test_rules.py", "test_two_epochs_that_wait_for_the_sink_pause_the_source")
         ),
         Mutant(
+            mutants.timers_go_on,
+            Case(f"{_JOB}/test_rules.py", "test_two_epochs_that_wait_for_the_sink_pause_periodic_timers"),
+        ),
+        Mutant(
             mutants.channels_without_a_bound,
             Case(f"{_JOB}/test_rules.py", "test_a_slow_step_holds_up_the_steps_before_it_and_the_source"),
         ),

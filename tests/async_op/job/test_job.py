@@ -73,6 +73,29 @@ async def test_a_stop_at_a_cut_keeps_what_is_in_flight() -> None:
     assert sorted(value[2] for value in sink.values) == ["0@1/0", "0@2/0", "0@3/0"]
 
 
+async def test_a_rescale_before_the_snapshot_is_read_is_held_against_its_key_groups() -> None:
+    options = {"snapshots": "memory://early", "max_parallelism": None}
+    await new_job([1], same, Epochs(), **options | {"max_parallelism": 4}).run()
+    early = asyncio.create_task((job := new_job([1, 2], same, Epochs(), **options)).run())
+    await asyncio.sleep(0)
+    job.rescale(5)
+    with pytest.raises(ConfigError, match="max_parallelism=4"):
+        await early
+    assert job.progress().state == "new"
+
+
+async def test_the_key_groups_of_a_job_are_those_of_its_newest_snapshot() -> None:
+    job = new_job(Log(range(9)), KEYED, sink := Epochs(), snapshots="memory://groups")
+    async with running(job):
+        await sink.have(9)
+    store = SnapshotStore("memory://groups", "job")
+    await asyncio.to_thread(store.repartition, 2, max_parallelism=4, rewrite=True)
+    async with running(job) as task:
+        await eventually(lambda: task.done() or job.progress().state == "running")
+        with pytest.raises(ConfigError, match="max_parallelism=4"):
+            job.rescale(5)
+
+
 async def test_a_drain_finishes_what_is_in_flight() -> None:
     sink, gated = Epochs(), Gated()
     job = new_job(Log([1, 2, 3]), gated, sink)

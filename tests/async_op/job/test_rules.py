@@ -57,6 +57,36 @@ def test_two_epochs_that_wait_for_the_sink_pause_the_source() -> None:
     in_virtual_time(work())
 
 
+def test_two_epochs_that_wait_for_the_sink_pause_periodic_timers() -> None:
+    class Beats(AsyncFunction[Any, Any]):
+        async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+            ctx.timers.register(ctx.timers.processing_time + 1000)
+            return []
+
+        async def on_timer(self, timestamp: int, ctx: InvocationContext) -> list[Any]:
+            ctx.timers.register(timestamp + 1000)
+            return [timestamp]
+
+    async def work() -> None:
+        sink = Epochs()
+        sink.opened.clear()
+        job = new_job(Log([1]), Step(Beats(), "beats", key_by=lambda value: value), sink, snapshot_interval=1)
+        async with running(job):
+            await asyncio.sleep(100)
+            assert job.progress().undelivered == 2
+            job.rescale(2)
+            await asyncio.sleep(100)  # a restore fires the timers that are due, once
+            assert job.progress().parallelism == 2
+            assert job.progress().undelivered <= 3
+            assert job.progress().outputs < 10
+            sink.opened.set()
+            await asyncio.sleep(100)
+            assert job.progress().outputs > 250
+            assert sink.values == sorted(set(sink.values))
+
+    in_virtual_time(work())
+
+
 def test_a_slow_step_holds_up_the_steps_before_it_and_the_source() -> None:
     async def work() -> None:
         gated = Gated()
@@ -68,6 +98,25 @@ def test_a_slow_step_holds_up_the_steps_before_it_and_the_source() -> None:
             assert job.progress().records < 50
 
     in_virtual_time(work())
+
+
+def test_a_function_that_never_stops_hearing_of_a_commit_holds_up_no_stop(caplog: pytest.LogCaptureFixture) -> None:
+    class Deaf(AsyncFunction[Any, Any]):
+        async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+            return [value]
+
+        async def snapshot_complete(self, version: int) -> None:
+            await asyncio.Event().wait()
+
+    async def work() -> None:
+        job = new_job(Log([1]), Deaf(), sink := Epochs(), snapshot_interval=1)
+        async with asyncio.timeout(1000), running(job):
+            await passed(lambda: sink.values == [1])
+            job.rescale(2)
+            await passed(lambda: job.progress().parallelism == 2)
+
+    in_virtual_time(work())
+    assert "snapshot_complete(1) of Deaf was cancelled after 60 s" in caplog.text
 
 
 def test_a_step_without_a_key_gets_the_elements_of_its_own_subtask() -> None:
