@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,17 @@ from async_op.job.step import SOURCE
 from keygroups.errors import ConfigError
 from snapshots import OperatorStateCut, Snapshot, SubtaskSnapshot
 
+_log = logging.getLogger(__package__)
+
 POSITIONS, WATERMARKS = "positions", "watermarks"
+
+GONE_MAX = 10_000
+"""With so many partitions that the source no longer has, a warning says how to remove their positions."""
+
+_TOO_MANY = (
+    "the source no longer has %d partitions whose positions each snapshot keeps, in case they come back; stop the job "
+    'and remove the others: store.edit().put_items(OperatorListState("positions"), kept, step="source").commit()'
+)
 
 
 @dataclass(slots=True)
@@ -68,6 +79,7 @@ class Positions:
         self._watermark_delay = watermark_delay
         self._idle_timeout = idle_timeout
         self._parallelism = 1
+        self._has_warned = False
 
     def restore(self, snapshot: Snapshot | None, parallelism: int) -> None:
         """Begin with the positions of a snapshot, dealt out to a number of subtasks."""
@@ -81,7 +93,8 @@ class Positions:
         for share in shares:
             marks: Any = share.operator_state(WATERMARKS)
             for name, watermark in marks:
-                self.partitions[name].watermark = watermark
+                if name in self.partitions:  # somebody may have removed its position
+                    self.partitions[name].watermark = watermark
 
     def deal_out(self, parallelism: int) -> None:
         """Deal all partitions out to another number of subtasks."""
@@ -112,7 +125,13 @@ class Positions:
             if not partition.is_read:
                 partition.is_read, partition.quiet_since = True, now
                 fresh.append(partition)
+        self._count_gone(len(self.partitions) - len(set(ids)))
         return fresh
+
+    def _count_gone(self, gone: int) -> None:
+        if gone >= GONE_MAX and not self._has_warned:
+            self._has_warned = True
+            _log.warning(_TOO_MANY, gone)
 
     def _emptiest(self) -> int:
         counts = [0] * self._parallelism

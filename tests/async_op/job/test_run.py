@@ -16,6 +16,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from async_op import AsyncFunction, InvocationContext, Job, JobNotRunning, Step
 from async_op.connectors import FileSink, FileSource, Reached
 from async_op.job import outputs as job_outputs
+from async_op.job import positions
 from async_op.job.channels import FINAL
 from async_op.job.errors import DeadLettersUnclaimed
 from keygroups import ListState, OperatorListState
@@ -81,6 +82,28 @@ def test_new_partitions_are_found_while_the_job_is_quiet() -> None:
             await passed(lambda: sink.values == [1, 2])
 
     in_virtual_time(work())
+
+
+def test_positions_of_partitions_that_have_gone_stay_until_somebody_removes_them(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stored() -> list[Any]:
+        return store.load().restore(0, step="source").operator_state("positions")
+
+    monkeypatch.setattr(positions, "GONE_MAX", 2)
+    store = SnapshotStore("memory://gone", "job")
+    source = Log([("a", 1)], [("b", 2)], [("c", 3)], bounded=True)
+    job = new_job(source, same, Epochs(), snapshots="memory://gone", watermark_delay=0)
+    in_virtual_time(job.run())
+    del source.logs[0], source.logs[1]
+    in_virtual_time(job.run())
+    assert stored() == [(0, 1), (1, 1), (2, 1)]
+    assert store.load().to_arrow("source.positions").num_rows == 3
+    assert "the source no longer has 2 partitions" in caplog.text
+
+    store.edit().put_items(OperatorListState("positions"), [(2, 1)], step="source").commit()
+    in_virtual_time(job.run())
+    assert stored() == [(2, 1)]
 
 
 def test_a_start_that_is_cancelled_leaves_no_claim_behind_that_fences_the_next_run() -> None:
