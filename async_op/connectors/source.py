@@ -80,7 +80,8 @@ class Source(ABC, Generic[T]):
 
         It is called again from time to time, unless the source is bounded, and new partitions are read from then on.
         Those that are found together are read in this order.
-        A partition that is no longer there is not read again after a restart.
+        A partition that is no longer there is not read again after a restart. One that has ended, was no longer there
+        and comes back is read on from its position.
         """
 
     @abstractmethod

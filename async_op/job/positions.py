@@ -40,7 +40,8 @@ class Partition:
     watermark : int or None
         The promise that its timestamps give; None before the first one.
     is_read : bool
-        Whether it is read in this run. A partition that the source no longer has keeps its position.
+        Whether it is read in this run. A partition that the source no longer has keeps its position, and one that
+        comes back is read again.
     has_ended : bool
         Whether it was read to its end.
     quiet_since : float
@@ -123,15 +124,18 @@ class Positions:
             if partition.subtask < 0:
                 partition.subtask = self._emptiest()
             if not partition.is_read:
-                partition.is_read, partition.quiet_since = True, now
+                partition.is_read, partition.has_ended, partition.quiet_since = True, False, now
                 fresh.append(partition)
-        self._count_gone(len(self.partitions) - len(set(ids)))
+        self._notice_gone(set(ids))
         return fresh
 
-    def _count_gone(self, gone: int) -> None:
-        if gone >= GONE_MAX and not self._has_warned:
+    def _notice_gone(self, listed: set[PartitionId]) -> None:
+        gone = [partition for name, partition in self.partitions.items() if name not in listed]
+        for partition in gone:
+            partition.is_read &= not partition.has_ended  # one that comes back is read again, from its position
+        if len(gone) >= GONE_MAX and not self._has_warned:
             self._has_warned = True
-            _log.warning(_TOO_MANY, gone)
+            _log.warning(_TOO_MANY, len(gone))
 
     def _emptiest(self) -> int:
         counts = [0] * self._parallelism

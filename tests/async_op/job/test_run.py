@@ -106,6 +106,27 @@ def test_positions_of_partitions_that_have_gone_stay_until_somebody_removes_them
     assert stored() == [(2, 1)]
 
 
+def test_a_partition_that_comes_back_is_read_on_from_its_position() -> None:
+    class Ending(Log):
+        async def read(self, partition: Any, position: Any) -> AsyncIterator[Any]:
+            self.read_from.append((partition, position))
+            for place, value in enumerate(self.logs[partition][position or 0 :], (position or 0) + 1):
+                yield value, None, place
+
+    async def work() -> None:
+        source = Ending([1])
+        async with running(new_job(source, same, sink := Epochs())):
+            await asyncio.sleep(30)
+            log = source.logs.pop(0)
+            await asyncio.sleep(30)
+            source.logs[0] = [*log, 2]
+            await asyncio.sleep(30)
+            assert sink.values == [1, 2]
+            assert source.read_from == [(0, None), (0, 1)]
+
+    in_virtual_time(work())
+
+
 def test_a_start_that_is_cancelled_leaves_no_claim_behind_that_fences_the_next_run() -> None:
     async def work() -> None:
         store = SnapshotStore("memory://cancelled", "job")
