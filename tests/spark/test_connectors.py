@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 
 from async_op.connectors import UnwritableValue
 from async_op.connectors.tables.rows import FrameRows
-from tests.async_op.connectors.tables.targets import Delta, Iceberg, Postgres, Target, postgres_url
+from tests.async_op.connectors.tables.targets import Delta, Iceberg, Postgres, Target
+from tests.postgres_server import postgres_url
 
 pytestmark = pytest.mark.spark
 

