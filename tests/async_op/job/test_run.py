@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from async_op import AsyncFunction, InvocationContext, Job, JobNotRunning, Step
 from async_op.connectors import FileSink, FileSource, Reached
+from async_op.job import job as job_module
 from async_op.job import outputs as job_outputs
 from async_op.job import positions
 from async_op.job.channels import FINAL
@@ -124,6 +126,25 @@ def test_a_partition_that_comes_back_is_read_on_from_its_position() -> None:
             assert sink.values == [1, 2]
             assert source.read_from == [(0, None), (0, 1)]
 
+    in_virtual_time(work())
+
+
+def test_a_stop_stops_the_run_that_has_begun_and_not_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    @asynccontextmanager
+    async def slowly_shown(progress: Any) -> AsyncIterator[None]:
+        await asyncio.sleep(1)
+        yield
+
+    async def work() -> None:
+        job = new_job(Log([1]), same, sink := Epochs())
+        async with running(job):
+            await passed(lambda: sink.values == [1])
+        task = asyncio.create_task(job.run(show_progress=True))
+        await asyncio.sleep(0.5)
+        job.stop()
+        await asyncio.wait_for(task, 60)
+
+    monkeypatch.setattr(job_module, "shown", slowly_shown)
     in_virtual_time(work())
 
 
