@@ -28,9 +28,8 @@ def imports_from(folder: Path) -> Iterator[None]:
 
 
 def execute(path: Path, folder: Path) -> None:
-    client = NotebookClient(
-        read(path), timeout=600, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
-    )
+    where = {"metadata": {"path": str(folder)}}
+    client = NotebookClient(read(path), timeout=600, startup_timeout=600, kernel_name="python3", resources=where)
     with imports_from(ROOT):
         client.execute()
 
