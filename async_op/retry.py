@@ -174,6 +174,11 @@ class ExponentialBackoffRetry(RetryPolicy):
             raise ConfigError("jitter", jitter, "True or False: each delay is drawn between zero and its full length")
         self._jitter = jitter
 
+    @property
+    def has_jitter(self) -> bool:
+        """Whether delays are drawn at random."""
+        return self._jitter
+
     def delay_after(self, attempt: int) -> float:
         """Return the seconds between the end of an attempt and the next one."""
         try:

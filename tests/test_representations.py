@@ -27,7 +27,7 @@ from async_op import (
     Resilience,
 )
 from async_op.connectors import FileSink, FileSource
-from async_op.spark import AsyncPipeline, EpochProgress
+from async_op.spark import AsyncPipeline, EpochProgress, Explanation, Finding
 from keygroups import AggregatingState, ReducingState, RescalePlan, ValueState, plan_rescale
 from keygroups.representation import LENGTH_MAX, ROWS_MAX, html_facts, html_table, short
 from snapshots import GarbageReport, InFlightElement, Snapshot, VerifyReport
@@ -98,6 +98,7 @@ def instances() -> list[Any]:
         DeadLetter(value=HUGE, timestamp=1, key=HUGE, idempotency_key="a", attempts=1, error=ValueError("x" * 99_999)),
         AsyncWaitOperator(lambda value: value, lambda element: None),
         Job([HUGE], lambda value: value, print, snapshots="memory://jobs", job_id="copy"),
+        Explanation({"op": {"<b>": HUGE}}, (Finding("op", HUGE, "<script>"),) * 99),
         FileSource("s3://user:hunter2@bucket/*.csv?token=s3cr3t", "csv", storage_options={"secret": "s3cr3t"}),
         FileSink("s3://user:hunter2@bucket/out?token=s3cr3t", "parquet", storage_options={"secret": "s3cr3t"}),
     ]
@@ -143,7 +144,7 @@ def tags_of(html: str) -> Tags:
 
 WITH_HTML = [
     *(Snapshot, RescalePlan, VerifyReport, GarbageReport, OperatorStatistics),
-    *(Difference, AsyncPipeline, EpochProgress, Job),
+    *(Difference, AsyncPipeline, EpochProgress, Explanation, Job),
 ]
 
 

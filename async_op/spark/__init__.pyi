@@ -2,6 +2,7 @@
 
 from .autoscale import AutoscalePolicy, EpochMeasurement, ScalingDecision
 from .errors import OutputMismatch, UnfinishedRun, UnpicklableFunction, UnrelatedHistories, UnrelatedPipelines
+from .explanation import Explanation, Finding
 from .pipeline import AsyncPipeline
 from .progress import EpochMetrics, EpochProgress
 from .query import PipelineQuery
@@ -14,6 +15,8 @@ __all__ = [
     "EpochMeasurement",
     "EpochMetrics",
     "EpochProgress",
+    "Explanation",
+    "Finding",
     "OutputMismatch",
     "PipelineQuery",
     "Retention",

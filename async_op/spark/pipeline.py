@@ -13,13 +13,14 @@ from async_op.dead_letters import OnError
 from async_op.durations import check_delay, check_timeout
 from async_op.functions import AsyncBatchFunction
 from async_op.options import Mode, OperatorOptions, StateBackend
-from async_op.plain import AnyFunction, as_function, name_of
+from async_op.plain import AnyFunction, as_function
 from async_op.resilience import Resilience
 from async_op.retention import Retention
 from async_op.retry import RetryPolicy
 from async_op.spark.autoscale import AutoscalePolicy
 from async_op.spark.bounded.run import run_bounded
 from async_op.spark.chain import Chain, check_distinct, check_next, join_chain
+from async_op.spark.described import Described
 from async_op.spark.epoch.checkpoint import Checkpoint
 from async_op.spark.epoch.delivery import Outlet, Sink
 from async_op.spark.epoch.history import Adopt, join_histories
@@ -36,13 +37,12 @@ from async_op.spark.start_arguments import check_run, check_start
 from async_op.threads.wait_strategies import WaitStrategiesOption, as_wait_strategies
 from keygroups.arguments import Duration
 from keygroups.errors import ConfigError
-from keygroups.representation import html_facts, representation
 from snapshots import SnapshotStore
 
 DEFAULT_RETENTION = Retention()
 
 
-class AsyncPipeline:
+class AsyncPipeline(Described):
     """Applies an `AsyncFunction` with keyed state to a streaming DataFrame, exactly once.
 
     Each micro-batch is an epoch. Its rows go to the operators of their subtasks, which live as long as the query. The
@@ -202,26 +202,6 @@ class AsyncPipeline:
             retention=retention,
         )
         self._stages: tuple[Stage, ...] = (stage,)
-
-    def __repr__(self) -> str:
-        return representation(self, self._facts())
-
-    def _repr_html_(self) -> str:
-        return html_facts(f"pipeline {' then '.join(stage.store.operator_id for stage in self._stages)}", self._facts())
-
-    def _facts(self) -> dict[str, object]:
-        first = self._stages[0]
-        options = first.settings.options
-        return {
-            "snapshots": first.store.uri,
-            "function": name_of(options.function),
-            "key_by": first.key_by,
-            "parallelism": first.parallelism,
-            "mode": options.mode,
-            "capacity": options.capacity,
-            "is_running": first.query is not None and first.query.isActive,
-            **({"then": [stage.store.operator_id for stage in self._stages[1:]]} if len(self._stages) > 1 else {}),
-        }
 
     def start(
         self,

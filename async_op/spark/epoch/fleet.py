@@ -183,8 +183,14 @@ def _driver_host(spark: SparkSession) -> str | None:
     """Return the driver's address; None if all runs on one machine, or Spark encrypts its traffic, as hosts cannot."""
     context = spark.sparkContext
     settings = context.getConf()
-    is_encrypted = any(settings.get(name, "false") == "true" for name in _ENCRYPTIONS)
-    return None if str(context.master).startswith("local[") or is_encrypted else settings.get("spark.driver.host")
+    is_alone = str(context.master).startswith("local[") or is_encrypted(spark)
+    return None if is_alone else settings.get("spark.driver.host")
+
+
+def is_encrypted(spark: SparkSession) -> bool:
+    """Tell whether Spark encrypts its traffic, as hosts cannot."""
+    settings = spark.sparkContext.getConf()
+    return any(settings.get(name, "false") == "true" for name in _ENCRYPTIONS)
 
 
 _ENCRYPTIONS = ("spark.network.crypto.enabled", "spark.authenticate.enableSaslEncryption", "spark.ssl.rpc.enabled")
@@ -195,7 +201,11 @@ _UNSUITABLE = {
 }
 
 
+def unsuitable_settings(spark: SparkSession) -> dict[str, str]:
+    """Return the settings that do not suit hosts, with what follows from each."""
+    return {name: consequence for name, consequence in _UNSUITABLE.items() if spark.conf.get(name, "false") == "true"}
+
+
 def _warn_of_settings(spark: SparkSession) -> None:
-    for name, consequence in _UNSUITABLE.items():
-        if spark.conf.get(name, "false") == "true":
-            _log.warning("%s is on, which %s", name, consequence)
+    for name, consequence in unsuitable_settings(spark).items():
+        _log.warning("%s is on, which %s", name, consequence)

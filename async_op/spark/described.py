@@ -1,0 +1,182 @@
+"""What a pipeline says of itself: a line, a table, and an explanation of what it would do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+
+from async_op.plain import name_of
+from async_op.spark.epoch.fleet import is_encrypted, unsuitable_settings
+from async_op.spark.epoch.position import SourcePosition
+from async_op.spark.errors import UnpicklableFunction
+from async_op.spark.explanation import Explanation, Finding
+from async_op.spark.findings import Newest, Situation, findings_in
+from async_op.spark.stage import Stage
+from async_op.spark.task.pickling import check_pickles, names_bound_to_tasks
+from keygroups.ranges import range_of
+from keygroups.representation import html_facts, representation
+from snapshots import Snapshot
+
+_SUBTASKS_SHOWN = 4
+
+
+class Described:
+    """The part of a pipeline that describes it. Any thread may call its methods."""
+
+    _stages: tuple[Stage, ...]
+
+    def __repr__(self) -> str:
+        return representation(self, self._facts())
+
+    def _repr_html_(self) -> str:
+        return html_facts(f"pipeline {' then '.join(stage.store.operator_id for stage in self._stages)}", self._facts())
+
+    def explain(self) -> Explanation:
+        """Return what the pipeline would do with its next epoch, and what looks wrong; nothing is started or claimed.
+
+        It reads the newest snapshots, and the settings of the active Spark session if there is one.
+
+        Examples
+        --------
+        >>> print(pipeline.explain())  # doctest: +SKIP
+        """
+        session = _classic_session()
+        operators: dict[str, dict[str, str]] = {}
+        findings: list[Finding] = []
+        for stage in self._stages:
+            operator_id, latest = stage.store.operator_id, stage.store.latest()
+            it, why_not_resident = _situation(stage, latest, session)
+            operators[operator_id] = _facts(stage, it, latest, why_not_resident, session)
+            findings += [Finding(operator_id, problem, advice) for problem, advice in findings_in(it)]
+        return Explanation(operators, tuple(findings))
+
+    def _facts(self) -> dict[str, object]:
+        first = self._stages[0]
+        options = first.settings.options
+        return {
+            "snapshots": first.store.uri,
+            "function": name_of(options.function),
+            "key_by": first.key_by,
+            "parallelism": first.parallelism,
+            "mode": options.mode,
+            "capacity": options.capacity,
+            "is_running": first.query is not None and first.query.isActive,
+            **({"then": [stage.store.operator_id for stage in self._stages[1:]]} if len(self._stages) > 1 else {}),
+        }
+
+
+def _classic_session() -> SparkSession | None:
+    """Return the active session, unless it is one of Spark Connect, with which pipelines do not start."""
+    session = SparkSession.getActiveSession()
+    return session if type(session) is SparkSession else None
+
+
+def _situation(stage: Stage, latest: Snapshot | None, session: SparkSession | None) -> tuple[Situation, str | None]:
+    """Return what an operator is about to run with, and why it is not resident if it is not."""
+    settings = stage.settings
+    refusal, held = _of_function(stage)
+    why_not = None if settings.is_resident else "resident=False"
+    if why_not is None and held:
+        why_not = f"the function holds {' and '.join(held)}"
+    is_scaled = stage.autoscale is not None and not stage.autoscale.dry_run and stage.runner is None
+    it = Situation(
+        options=settings.options,
+        barrier_timeout=settings.barrier_timeout,
+        is_resident=why_not is None,
+        parallelism=latest.parallelism if is_scaled and latest is not None else stage.parallelism,
+        max_parallelism=stage.key_groups(),
+        uri=stage.store.uri,
+        newest=None if latest is None else _newest(latest),
+        refusal=refusal,
+    )
+    if session is not None:
+        it = replace(it, slots=_slots(session), unsuitable=unsuitable_settings(session))
+    return it, why_not
+
+
+def _of_function(stage: Stage) -> tuple[str | None, list[str]]:
+    """Return why the function cannot be sent to workers, and what in it binds it to tasks."""
+    options = stage.settings.options
+    try:
+        check_pickles(options.function)
+    except UnpicklableFunction as refused:
+        return str(refused), []
+    return None, names_bound_to_tasks(options.function)
+
+
+def _newest(latest: Snapshot) -> Newest:
+    run = SourcePosition.of(latest).run
+    return Newest(
+        parallelism=latest.parallelism,
+        max_parallelism=latest.max_parallelism,
+        hash=latest.manifest.hash,
+        in_flight=latest.in_flight_count,
+        unfinished_run=None if run is None else run.run_id,
+    )
+
+
+def _slots(session: SparkSession) -> int | None:
+    """Return how many tasks run at once at most, with the executors that there are; None if Spark does not say."""
+    settings = session.sparkContext.getConf()
+    is_set = settings.contains("spark.default.parallelism")
+    if is_set or settings.get("spark.dynamicAllocation.enabled", "false") == "true":
+        return None
+    return max(1, session.sparkContext.defaultParallelism // int(settings.get("spark.task.cpus", "1")))
+
+
+def _facts(
+    stage: Stage, it: Situation, latest: Snapshot | None, why_not_resident: str | None, session: SparkSession | None
+) -> dict[str, str]:
+    options = it.options
+    keys = f"by key {', '.join(stage.key_by)}" if stage.key_by else "without keys, dealt out by a hash of the row"
+    facts = {
+        "function": f"{name_of(options.function)}, {keys}",
+        "key groups": f"{it.max_parallelism} by {options.hash}; {_ranges(it)}",
+        "calls": _calls(it),
+        "limits": "none" if options.resilience is None else repr(options.resilience),
+        "operators": _place(why_not_resident, session),
+        "snapshots": f"{it.uri}, {_state(latest)}",
+        "next epoch": _next_epoch(it, latest),
+    }
+    return facts if stage.key_by else facts | {"key groups": f"{it.max_parallelism}, for {it.parallelism} subtasks"}
+
+
+def _ranges(it: Situation) -> str:
+    ranges = [range_of(index, it.parallelism, it.max_parallelism) for index in range(it.parallelism)]
+    shown = [f"{index}: {one.start}-{one.end}" for index, one in enumerate(ranges[:_SUBTASKS_SHOWN])]
+    if len(ranges) > _SUBTASKS_SHOWN:
+        shown += ["…"] if len(ranges) > _SUBTASKS_SHOWN + 1 else []
+        shown.append(f"{it.parallelism - 1}: {ranges[-1].start}-{ranges[-1].end}")
+    return ", ".join(shown)
+
+
+def _calls(it: Situation) -> str:
+    options = it.options
+    timeout = "no timeout" if options.timeout is None else f"{options.timeout:g} s for all attempts"
+    retry = "no retries" if options.retry is None else repr(options.retry)
+    most = f"up to {options.capacity} in flight in each of {it.parallelism} subtasks"
+    return f"{options.mode}, {most}, {timeout}, {retry}, on_error={options.on_error!r}"
+
+
+def _place(why_not_resident: str | None, session: SparkSession | None) -> str:
+    if why_not_resident is not None:
+        return f"in Spark's tasks, opened for each epoch, because {why_not_resident}"
+    place = "resident, each in a process beside Spark's workers"
+    if session is not None and is_encrypted(session):
+        place += "; reached from its own machine only, because Spark encrypts its traffic"
+    return place
+
+
+def _state(latest: Snapshot | None) -> str:
+    if latest is None:
+        return "none yet: the state begins empty"
+    return f"version {latest.version} of {latest.manifest.created_at}, {latest.in_flight_count} in flight"
+
+
+def _next_epoch(it: Situation, latest: Snapshot | None) -> str:
+    barrier = it.barrier_timeout
+    waits = "until all calls have returned" if barrier is None else f"at most {barrier:g} s for calls"
+    version = 1 if latest is None else latest.version + 1
+    first = "" if latest is None or not latest.undelivered() else f"gives version {latest.version} to the sink; "
+    return f"{first}runs {it.parallelism} tasks, waits {waits}, commits version {version}, then calls the sink"

@@ -1,0 +1,204 @@
+"""What `explain` says: the facts, what looks wrong, and that what it claims is what operators do."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql.types import LongType, StructField, StructType
+
+from async_op import (
+    AdaptiveConcurrency,
+    AsyncFunction,
+    BlockingFunction,
+    Cache,
+    ExponentialBackoffRetry,
+    FixedDelayRetry,
+    RateLimit,
+    Resilience,
+    Step,
+)
+from async_op.options import OperatorOptions
+from async_op.spark import AsyncPipeline
+from async_op.spark.findings import Newest, Situation, attempts_within, findings_in
+from async_op.testing import OperatorHarness
+from snapshots import SnapshotStore
+from tests.examples import scaled
+from tests.snapshot_kit import parts, record
+
+SCHEMA = StructType([StructField("user", LongType())])
+
+
+class Look(AsyncFunction[Any, Any]):
+    async def async_invoke(self, value: Any, ctx: Any) -> list[Any]:
+        return [value]
+
+
+class Blocking(BlockingFunction[Any, Any]):
+    def invoke(self, value: Any, ctx: Any) -> list[Any]:
+        return [value]
+
+
+OPTIONS = OperatorOptions(function=Look(), timeout=10.0, key_by=abs)
+NEWEST = Newest(parallelism=2, max_parallelism=128, hash="xxhash64", in_flight=3, unfinished_run=None)
+SOUND = Situation(
+    options=OPTIONS,
+    barrier_timeout=5.0,
+    is_resident=True,
+    parallelism=2,
+    max_parallelism=128,
+    uri="s3://bucket/op",
+    newest=NEWEST,
+    slots=2,
+)
+
+
+def options(**changed: Any) -> Situation:
+    return replace(SOUND, options=replace(OPTIONS, **changed))
+
+
+def newest(**changed: Any) -> Situation:
+    return replace(SOUND, newest=replace(NEWEST, **changed))
+
+
+CASES = {
+    "a call without end": (replace(options(timeout=None), barrier_timeout=None), "holds up its epoch", "set timeout"),
+    "retries in vain": (options(retry=FixedDelayRetry(5, 4.0)), "of 5, 3 can begin in time", "longer timeout"),
+    "carried over": (replace(SOUND, is_resident=False), "of up to 10 s may outlast", "longer barrier_timeout"),
+    "slots": (replace(SOUND, slots=1), "share 1 slots, so they run in 2 waves", "parallelism to 1"),
+    "settings": (
+        replace(SOUND, unsuitable={"spark.x": "ends hosts"}),
+        "spark.x is on, which ends hosts",
+        "switch it off",
+    ),
+    "uneven": (replace(SOUND, parallelism=100, slots=None, newest=None), "own 2 and others 1", "such as 64"),
+    "rescale": (newest(parallelism=3), "rescales to 2, and makes 3 calls in flight again", "else parallelism=3"),
+    "max parallelism": (newest(max_parallelism=64), "start refuses max_parallelism=128", "--max-parallelism 128"),
+    "hash": (newest(hash="flink"), "start refuses hash='xxhash64'", "--hash xxhash64"),
+    "run": (newest(unfinished_run="h1"), "bounded run 'h1' has not finished", "run_id='h1'"),
+    "function": (replace(SOUND, refusal="Look holds a lock"), "start refuses the function", "Look holds a lock"),
+    "threads": (options(function=Blocking()), "max_threads=32", "a capacity of 32"),
+    "concurrency": (
+        options(resilience=Resilience(concurrency=AdaptiveConcurrency(maximum=8))),
+        "no more than 8 calls",
+        "about 8",
+    ),
+    "rate": (
+        options(resilience=Resilience(rate_limit=RateLimit(10))),
+        "at most 51 are called",
+        "capacity of at most 51",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_what_looks_wrong_is_found_alone_with_its_next_step(case: str) -> None:
+    situation, problem, advice = CASES[case]
+    ((found, step),) = findings_in(situation)
+    assert problem in found
+    assert advice in step
+
+
+@pytest.mark.parametrize(
+    "situation",
+    [
+        SOUND,
+        replace(SOUND, newest=None, slots=None),
+        replace(SOUND, is_resident=False, barrier_timeout=10.0, unsuitable={"spark.x": "ends hosts"}),
+        options(retry=FixedDelayRetry(3, 4.0)),
+        options(retry=ExponentialBackoffRetry(9, 4.0, 60.0)),
+        options(function=Blocking(), capacity=32),
+        options(resilience=Resilience(rate_limit=RateLimit(1), cache=Cache(max_entries=9, key=str))),
+        options(key_by=None, resilience=Resilience(concurrency=AdaptiveConcurrency(maximum=100))),
+    ],
+    ids=["sound", "first", "tasks", "retries", "jitter", "threads", "cache", "concurrency"],
+)
+def test_what_is_sound_is_not_found(situation: Situation) -> None:
+    assert findings_in(situation) == []
+
+
+@given(st.integers(1, 9), st.integers(0, 5), st.integers(1, 20))
+@settings(max_examples=scaled(40))
+def test_as_many_attempts_are_made_as_it_says(most: int, delay: int, timeout: int) -> None:
+    calls = []
+
+    async def fails(value: Any) -> Any:
+        calls.append(value)
+        raise OSError
+
+    policy = FixedDelayRetry(most, delay)
+    with OperatorHarness(Step(fails, timeout=timeout, retry=policy, on_error="skip")) as harness:
+        harness.process(1)
+        harness.finish()
+    assert len(calls) == attempts_within(policy, timeout)
+
+
+def test_no_more_elements_are_called_for_within_the_timeout_than_it_says() -> None:
+    calls = []
+
+    async def look(value: Any) -> Any:
+        calls.append(value)
+        await asyncio.sleep(0)
+
+    limits = Resilience(rate_limit=RateLimit(3))
+    step = Step(look, timeout=10.0, capacity=100, resilience=limits, on_error="skip")
+    with OperatorHarness(step) as harness:
+        harness.process_all(range(100))
+        harness.finish()
+    ((problem, _),) = findings_in(replace(options(capacity=100, resilience=limits), parallelism=1, newest=None))
+    assert "at most 31 are called" in problem
+    assert 30 <= len(calls) <= 31
+
+
+def pipeline(folder: Path, function: Any = None, **changed: Any) -> AsyncPipeline:
+    common = {"key_by": "user", "output_schema": SCHEMA, "operator_id": "look", "parallelism": 3, "timeout": 1.0}
+    return AsyncPipeline(function or Look(), snapshots=folder, **(common | changed))
+
+
+def test_the_facts_of_a_chain_are_shown_without_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    SnapshotStore(tmp_path, "look").write(parts({}, in_flight=[record("a", 0)]))
+    chain = pipeline(tmp_path).then(pipeline(tmp_path, operator_id="next", key_by=None, resident=False))
+
+    found = chain.explain()
+    first, second = found.operators["look"], found.operators["next"]
+    assert "0: 0-5, 1: 6-10, 2: 11-15" in first["key groups"]
+    assert ("version 1 of" in first["snapshots"], "1 in flight" in first["snapshots"]) == (True, True)
+    assert first["operators"].startswith("resident")
+    assert "commits version 2" in first["next epoch"]
+    assert "because resident=False" in second["operators"]
+    assert "commits version 1" in second["next epoch"]
+    assert all(one.operator_id == "look" and "rescales to 3" in one.problem for one in found.findings)
+    assert repr(found) == f"Explanation(operators=['look', 'next'], findings={len(found.findings)})"
+    for shown in (str(found), found._repr_html_()):
+        assert "rescales to 3" in shown
+        assert "dealt out by a hash of the row" in shown
+
+
+def test_a_function_that_cannot_be_sent_is_named(tmp_path: Path) -> None:
+    holding = Look()
+    holding.guard = threading.Lock()  # type: ignore[attr-defined]
+    found = pipeline(tmp_path, holding).explain().findings
+    assert ["guard" in one.advice for one in found if "refuses the function" in one.problem] == [True]
+
+
+@pytest.mark.spark
+def test_the_session_says_how_many_slots_there_are_and_what_binds_a_function_to_tasks(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    found = pipeline(tmp_path).explain()
+    assert [one.problem for one in found.findings if "slots" in one.problem] == [
+        "3 subtasks share 2 slots, so they run in 2 waves that each wait until their calls have returned"
+    ]
+
+    bound = Look()
+    bound.names = spark.sparkContext.broadcast({1: "one"})  # type: ignore[attr-defined]
+    place = pipeline(tmp_path, bound).explain().operators["look"]["operators"]
+    assert place == "in Spark's tasks, opened for each epoch, because the function holds a broadcast variable"
