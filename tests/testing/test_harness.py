@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -202,3 +203,34 @@ def test_inside_of_an_event_loop_it_says_what_to_do() -> None:
             pass
 
     asyncio.run(main())
+
+
+def test_each_subtask_has_a_function_of_its_own_which_hears_of_snapshots() -> None:
+    heard = []
+
+    class Places(AsyncFunction[Any, Any]):
+        async def open(self, runtime: Any) -> None:
+            self.subtask = runtime.subtask_index
+
+        async def async_invoke(self, value: Any, ctx: Any) -> list[Any]:
+            return [self.subtask]
+
+        async def snapshot_complete(self, version: int) -> None:
+            heard.append((self.subtask, version))
+
+    with OperatorHarness(Places(), parallelism=3) as harness:
+        harness.process_all("abc")
+        harness.snapshot()
+        assert harness.outputs == [0, 1, 2]
+        assert heard == [(0, 1), (1, 1), (2, 1)]
+
+
+def test_a_test_that_stalls_leaves_no_error_unheard(caplog: pytest.LogCaptureFixture) -> None:
+    async def never(value: Any) -> Any:
+        await asyncio.Event().wait()
+
+    with pytest.raises(Stalled), OperatorHarness(never) as harness:
+        harness.process(1)
+        harness.finish()
+    gc.collect()
+    assert caplog.records == []
