@@ -28,7 +28,8 @@ class RateLimit:
     With `cost`, calls have different costs in some unit, such as tokens, and it is these that are limited. The cost is
     estimated before the call. When the call ends it is corrected to what the function has reported with `ctx.spent`, as
     if that had been known from the beginning. A call that costs more than the whole burst fails with `CostAboveLimit`,
-    which is never retried. One that costs more than its subtask's share of the burst waits until that is complete.
+    which is never retried. One that costs more than its subtask's share of the burst waits until that is complete. An
+    operator starts with a credit of one unit.
 
     Parameters
     ----------

@@ -13,7 +13,16 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from async_op import AsyncBatchFunction, AsyncDataStream, AsyncFunction, Cache, RateLimit, Resilience, SingleFlight
+from async_op import (
+    AsyncBatchFunction,
+    AsyncDataStream,
+    AsyncFunction,
+    Budget,
+    Cache,
+    RateLimit,
+    Resilience,
+    SingleFlight,
+)
 from async_op.spark import AsyncPipeline
 from keygroups import ConfigError, ValueState
 
@@ -97,10 +106,39 @@ def test_a_pipeline_shares_its_rate_between_subtasks(spark: SparkSession, tmp_pa
     assert times[-1] - times[0] >= (40 - 2 * rate.share(0, 2).burst - 2) / 40  # type: ignore[operator]
 
 
+def test_a_budget_counts_over_subtasks_and_restarts(spark: SparkSession, tmp_path: Path) -> None:
+    function = Ask(tmp_path / "calls")
+    budget = Budget(20, "calls_made", cost=lambda row: 1)
+    for start, parallelism in ((0, 1), (8, 4)):
+        spark.range(start, start + 8 + start * 4, 1, 1).write.mode("append").parquet(str(tmp_path / "in"))
+        stream = spark.readStream.schema("id bigint").parquet(str(tmp_path / "in"))
+        pipeline = AsyncPipeline(
+            function,
+            key_by="id",
+            output_schema="id bigint, rest bigint",
+            snapshots=tmp_path / "snapshots",
+            operator_id="ask",
+            parallelism=parallelism,
+            max_parallelism=8,
+            on_error="skip",
+            resilience=Resilience(budget=budget),
+        )
+        location = tmp_path / "checkpoint"
+        query = pipeline.start(
+            stream, lambda rows, epoch: None, checkpoint_location=location, trigger={"availableNow": True}
+        )
+        query.awaitTermination()
+
+    assert len(function.calls) == 20
+
+
 def test_what_makes_no_sense_is_refused_before_anything_runs(spark: SparkSession, tmp_path: Path) -> None:
     cache = Resilience(cache=Cache(key=str, max_entries=1))
     with pytest.raises(ConfigError):
         AsyncDataStream.ordered_wait(spark.range(1), Arrows(), output_schema="id bigint", resilience=cache)
+    for_each_partition = Resilience(budget=Budget(1, "calls_made"))
+    with pytest.raises(ConfigError, match="each partition"):
+        AsyncDataStream.ordered_wait(spark.range(1), repr, output_schema="id string", resilience=for_each_partition)
     with pytest.raises(ConfigError):
         AsyncPipeline(
             Count(tmp_path / "calls"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,8 +20,10 @@ from async_op import (
     DeadLetter,
     ElementFailed,
     FixedDelayRetry,
+    Job,
     RateLimit,
     Resilience,
+    Step,
 )
 from async_op.testing import run
 from keygroups import ConfigError
@@ -187,6 +190,20 @@ async def test_a_snapshot_with_a_budget_is_not_restored_without_it() -> None:
     with pytest.raises(IncompatibleSnapshot, match="pass the Budget"):
         async with opened(Instant(), restore=snapshot.restore(0), max_parallelism=8):
             pass
+
+
+def test_a_job_counts_on_when_it_starts_again_with_another_parallelism() -> None:
+    folder = f"memory://{uuid.uuid4().hex}"
+
+    def answered(elements: int, limit: int, parallelism: int) -> int:
+        outputs: list[Any] = []
+        resilience = Resilience(budget=Budget(limit, "calls_made", cost=lambda value: 1))
+        step = Step(Instant(), key_by=str, on_error="skip", resilience=resilience)
+        place: dict[str, Any] = {"snapshots": folder, "job_id": "spend", "parallelism": parallelism}
+        run(Job(list(range(elements)), step, lambda values, epoch: outputs.extend(values), **place).run())
+        return len(outputs)
+
+    assert [answered(20, 30, 1), answered(60, 30, 4), answered(80, 35, 2)] == [20, 10, 5]
 
 
 def test_settings_that_can_never_work_are_refused() -> None:
