@@ -78,7 +78,7 @@ def run_command(line: str) -> str:
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     code = f"\n(exit code {ended.returncode})" if ended.returncode else ""
     output = ended.stdout.replace(str(Path.cwd()), FOLDER)

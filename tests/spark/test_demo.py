@@ -60,7 +60,7 @@ def test_the_driver_was_killed_with_calls_in_flight_and_continued_with_another_p
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=True,
     )
     newest = json.loads(inspected.stdout)
