@@ -2,7 +2,7 @@
 
 Promises: every element ends once, with the outputs that its own call would have had, or with an error or fallback that
 the service gave cause for; no two identical calls are under way; what was cached before an element came is not called
-for; the limits hold as their models say. `--seed 17` replays one.
+for; the limits hold as their models say, also those of what calls cost. `--seed 17` replays one.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from snapshots import SnapshotStore
 from tests.simulation.limits import SubtaskLimits
 
 _EVENTS_MAX = 60
+_EPSILON = 1e-6
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -56,6 +57,14 @@ def outputs_for(key: int) -> list[Any]:
     return [("answer", key)] * (key % 3)
 
 
+def tokens_of(value: Any) -> int:
+    """What a call costs at most."""
+    return 1 + 4 * key_of(value)
+
+
+_TOKENS = RateLimit(6.0, burst=30, cost=tokens_of, unit="tokens")
+
+
 class Sharing(AsyncFunction):
     """A service that is asked the same again and again, and looks at who asks."""
 
@@ -67,11 +76,15 @@ class Sharing(AsyncFunction):
         assert value[0] not in run.needless, f"{value} is called for though its outputs were kept"
         assert not (run.settings.single_flight and run.running[key]), f"two calls for {key} are under way"
         run.running[key] += 1
+        charge = run.charged(tokens_of(value))
         try:
             with run.limits.call():
                 await asyncio.sleep(run.draw.choice((0.0, 0.1, 1.0, 5.0)))
                 if run.draw.random() < run.failures:
                     raise Outage(key)
+                spent = run.draw.randrange(2 * tokens_of(value))
+                ctx.spent(tokens=spent)
+                charge[1] = spent
         finally:
             run.running[key] -= 1
         if outputs_for(key) or (run.settings.cache and run.settings.cache.empty):
@@ -101,7 +114,7 @@ class Run:
             circuit_breaker=draw.choice(
                 (None, CircuitBreaker(window=3, open_seconds=2.0, when_open=draw.choice(("wait", "fail"))))
             ),
-            rate_limit=draw.choice((None, RateLimit(5.0, burst=2))),
+            rate_limit=draw.choice((None, RateLimit(5.0, burst=2), [RateLimit(5.0, burst=2), _TOKENS])),
         )
         self.values = [(index, draw.randrange(6)) for index in range(_EVENTS_MAX)]
         self.crash_after = draw.randrange(_EVENTS_MAX)
@@ -111,8 +124,9 @@ class Run:
 
     def begin(self) -> None:
         """Forget what a crash takes along."""
-        rate = self.settings.rate_limit
-        share = None if rate is None else rate.share(0, 1)
+        rates = self.settings.rate_limits
+        share = rates[0].share(0, 1) if rates else None
+        self.charges: list[list[float]] = []
         self.limits = SubtaskLimits(self.settings, share, self.capacity, self.check, self.now, sees_ends=True)
         self.running = Counter[int]()
         self.kept: set[int] = set()
@@ -120,6 +134,17 @@ class Run:
 
     def check(self, promise: object, broken: str) -> None:
         assert promise, broken
+
+    def charged(self, tokens: int) -> list[float]:
+        """Look at a call that begins: at every period that ends now, by what is known of its calls' costs."""
+        self.charges.append([self.now(), tokens])
+        if _TOKENS in self.settings.rate_limits:
+            total = 0.0
+            for began, known in reversed(self.charges):
+                total += known
+                allowed = _TOKENS.whole_burst + _TOKENS.per_second * (self.now() - began + _EPSILON)
+                assert total <= allowed, f"{total} tokens within {self.now() - began} s"
+        return self.charges[-1]
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
