@@ -107,12 +107,19 @@ class OrderedQueue:
         if self._entries and isinstance(self._entries[0], WatermarkEntry):
             self._advance()
 
-    def complete(self, entry: CallEntry) -> None:
+    def complete(self, entry: Entry) -> None:
         """Let the completed entries at the head leave, with the watermarks between them."""
-        if self._entries[0] is entry:
-            self._advance()
+        entries = self._entries
+        if entries[0] is entry:  # as a rule it leaves alone, so this needs no call of `_advance`
+            entries.popleft()
+            self._exit.leave(entry)
+            if entries and entries[0].outputs is not None:
+                self._advance()
 
-    complete_block = complete
+    def complete_block(self, block: Block) -> None:
+        """Let the completed blocks and entries at the head leave, with the watermarks between them."""
+        if self._entries[0] is block:
+            self._advance()
 
     def _advance(self) -> None:
         entries = self._entries
