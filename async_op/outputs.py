@@ -36,6 +36,17 @@ def checked(outputs: Any) -> Sequence[Any]:
     return outputs  # type: ignore[no-any-return]
 
 
+def are_single(results: Sequence[Any]) -> bool:
+    """Return whether each result of a batch holds one output, and `checked` would certainly return it unchanged."""
+    if not PLAIN.issuperset(map(type, results)):
+        return False
+    try:
+        kinds = {type(output) for (output,) in results}
+    except ValueError:  # a result holds no output, or several
+        return False
+    return UNAWAITED.isdisjoint(kinds)
+
+
 def are_plain(results: Sequence[Any]) -> bool:
     """Return whether `checked` would certainly return each result of a batch unchanged."""
     kinds = set(map(type, results))

@@ -16,7 +16,7 @@ from async_op.errors import IncompleteBatch
 from async_op.functions import AsyncBatchFunction
 from async_op.in_flight.entries import Block, Entry
 from async_op.in_flight.queues import ElementQueue
-from async_op.outputs import are_plain, checked, one_for_each
+from async_op.outputs import are_plain, are_single, checked, one_for_each
 from async_op.resilience import Limits
 from async_op.statistics import LatencyHistogram
 
@@ -192,7 +192,10 @@ class BatchCalls:
                     self._settle(context, result)
 
     def _complete_whole(self, batch: BatchCall, block: Block, results: Sequence[Any]) -> bool:
-        if block in batch.contexts or not are_plain(results):
+        if block in batch.contexts:
+            return False
+        block.is_one_to_one = are_single(results)
+        if not block.is_one_to_one and not are_plain(results):
             return False
         return self._outcomes.complete_block(block, results)
 

@@ -138,7 +138,7 @@ class Block:
     `elements` are (value, timestamp, element id). With a timeout, `deadlines` has one deadline per element.
 
     A block is split into one entry per element when an element needs separate treatment: it failed or timed out, or the
-    function used its context. `call` runs the block.
+    function used its context. `call` runs the block. `is_one_to_one` means that each element has exactly one output.
     """
 
     __slots__ = (
@@ -146,6 +146,7 @@ class Block:
         "deadlines",
         "elements",
         "entries",
+        "is_one_to_one",
         "outputs",
         "segment",
         "sequence",
@@ -158,6 +159,7 @@ class Block:
         self.elements: list[Element] = []
         self.deadlines: list[float] = []
         self.outputs: Sequence[Sequence[Any]] | None = None
+        self.is_one_to_one = False
         self.segment: Segment | None = None
         self.call: Call | None = None
         self.entries: list[Entry] | None = None

@@ -21,8 +21,6 @@ from snapshots import InFlightElement
 
 _new_tuple = tuple.__new__  # creates a Record in half the time of its constructor
 
-_ONE_EACH = frozenset({1})
-
 
 class OutputValues(deque[Any]):
     """The values of outputs, kept for a consumer that needs neither timestamps nor watermarks.
@@ -250,7 +248,7 @@ class InFlight:
             self._keep(chain.from_iterable(outputs))
             return sum(map(len, outputs))
         output = self._output
-        if _ONE_EACH.issuperset(map(len, outputs)):  # the usual case: a nested loop would cost 10 % more
+        if block.is_one_to_one:  # the usual case: a nested loop would cost 10 % more
             for (value,), (_, timestamp, _) in zip(outputs, block.elements, strict=True):
                 if (awaited := output(_new_tuple(Record, (value, timestamp)))) is not None:
                     self._await(awaited)
