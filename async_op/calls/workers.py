@@ -80,18 +80,19 @@ class Workers:
 
     Attributes
     ----------
-    calls : int
-        How many calls have been made.
+    unmeasured : int
+        How many calls may still be made before one is measured.
     """
 
     __slots__ = (
+        "_calls",
         "_feed",
+        "_granted",
         "_idle",
         "_measured",
         "_measured_by",
         "_running",
         "_waking",
-        "calls",
         "completed",
         "fallback",
         "invoke",
@@ -101,6 +102,7 @@ class Workers:
         "scope",
         "stopped",
         "todo",
+        "unmeasured",
     )
 
     def __init__(
@@ -122,13 +124,19 @@ class Workers:
         self.todo = deque[Entry]()
         self._feed: Feed | None = None
         self.stopped = False
-        self.calls = 0
+        self._calls = 0
+        self._granted = self.unmeasured = 0
         self.latency = latency
         self._measured_by: Worker | None = None
         self._measured = 0
         self._idle: list[asyncio.Future[None]] = []
         self._running: set[asyncio.Task[None]] = set()
         self._waking = 0
+
+    @property
+    def calls(self) -> int:
+        """How many calls have been made."""
+        return self._calls + self._granted - self.unmeasured
 
     def add(self, entries: Iterable[Entry]) -> None:
         """Queue calls for entries; workers make them as they become free."""
@@ -234,7 +242,8 @@ class Workers:
         if self._measured == _MEASURED_MAX:
             self._measured = 0
             await asyncio.sleep(0)
-        self.calls += 1
+        self._calls += self._granted - self.unmeasured + 1
+        self._granted = self.unmeasured = _MEASURED_EVERY - 1
         started = self.scope.clock.time()
         outputs = await self.invoke(entry.value, invocation)
         self.latency.add(self.scope.clock.time() - started)
@@ -282,8 +291,8 @@ class Worker:
                 try:
                     if entry.expired:
                         outputs = await pool.fallback(entry.value, invocation)
-                    elif entry.sequence % _MEASURED_EVERY:
-                        pool.calls += 1
+                    elif pool.unmeasured:
+                        pool.unmeasured -= 1
                         outputs = await invoke(entry.value, invocation)
                     else:
                         outputs = await pool.measure(self, entry, invocation)
