@@ -287,7 +287,9 @@ class Worker:
                     return
                 entry.call = self
                 entry.invocation = invocation = InvocationContext()
-                invocation.entry, invocation.scope, invocation.transaction = entry, scope, None
+                invocation.entry = entry
+                invocation.scope = scope
+                invocation.transaction = None
                 try:
                     if entry.expired:
                         outputs = await pool.fallback(entry.value, invocation)

@@ -198,7 +198,6 @@ class UnorderedQueue:
     def complete(self, entry: Entry) -> None:
         """Let the entry leave if it is in the first segment; once that segment is done, let the next ones leave."""
         segment = entry.segment
-        assert segment is not None, "the entry is in the queue"
         del segment.pending[entry]
         if segment is not self._first:
             segment.completed.append(entry)

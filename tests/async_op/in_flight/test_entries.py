@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +20,9 @@ def test_an_entry_made_among_many_is_the_one_made_alone(
     add_entries(entries, elements, first)
     alone = [new_entry(*element, sequence) for sequence, element in enumerate(elements, first)]
     for made, expected in zip(entries, alone, strict=True):
-        assert {slot: getattr(made, slot) for slot in Entry.__slots__} == {
-            slot: getattr(expected, slot) for slot in Entry.__slots__
-        }
+        assert slots_of(made) == slots_of(expected)
+
+
+def slots_of(entry: Entry) -> dict[str, Any]:
+    """Return what is set; the identity of a key and the segment are set later, if at all."""
+    return {slot: getattr(entry, slot) for slot in Entry.__slots__ if hasattr(entry, slot)}
