@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Hashable, Iterable
-from typing import Any, NamedTuple, TypeAlias, overload
+from dataclasses import dataclass
+from typing import Any, TypeAlias, overload
 
 from async_op.clock import Clock
 from async_op.in_flight.entries import Entry
@@ -39,7 +40,8 @@ from keygroups.state.timers import Timer
 from snapshots.format.subtask import NO_KEY_GROUP
 
 
-class Scope(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Scope:
     """The settings and services that all invocations of an operator share."""
 
     backend: KeyedStateBackend

@@ -28,9 +28,9 @@ class Invocation(Protocol):
 class Entry:
     """An in-flight element. It is pending while `outputs` is None.
 
-    `key_group` is None without a key. `invocation` is the one whose result counts, and `call` runs it. `due` is the
-    time of the next attempt during a backoff. `expired` means that the timeout has passed. `segment` is set by the
-    queue that has segments.
+    `key_group` is None without a key; `identity`, which stands for the key in dicts, is set only with a key.
+    `invocation` is the one whose result counts, and `call` runs it. `due` is the time of the next attempt during a
+    backoff. `expired` means that the timeout has passed. `segment` is set by the queue that has segments.
 
     It has no `__init__`, because one would double the time to create an entry: see `new_entry`.
     """
@@ -42,6 +42,7 @@ class Entry:
         "due",
         "element_id",
         "expired",
+        "identity",
         "invocation",
         "key",
         "key_group",
@@ -57,6 +58,7 @@ class Entry:
     timestamp: int | None
     element_id: str | None
     key: Hashable
+    identity: Hashable
     key_group: int | None
     attempt: int
     deadline: float | None

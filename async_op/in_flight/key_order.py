@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Hashable, Iterable
 
 from async_op.in_flight.entries import Entry
-from keygroups.state import identity_of
 
 
 class KeyGate:
@@ -25,9 +24,7 @@ class KeyGate:
         """Return the entries that may be invoked now; the others wait until their key is free."""
         waiting, free = self._waiting, []
         for entry in entries:
-            key = entry.key
-            if type(key) is not str and type(key) is not int:
-                key = identity_of(key)
+            key = entry.identity
             if key not in waiting:
                 waiting[key] = None
                 free.append(entry)
@@ -46,10 +43,9 @@ class KeyGate:
 
     def leave(self, entry: Entry) -> Entry | None:
         """Free the key after the entry's invocation has ended; returns the next entry of that key, or None."""
-        identity = identity_of(entry.key)
-        queue = self._waiting[identity]
+        queue = self._waiting[entry.identity]
         if not queue:
-            del self._waiting[identity]
+            del self._waiting[entry.identity]
             return None
         self.waiting_count -= 1
         return queue.popleft()

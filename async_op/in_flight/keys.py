@@ -12,6 +12,7 @@ from keygroups.codec import pack
 from keygroups.errors import KeyGroupOutOfRange, NullKey, UnsupportedKey
 from keygroups.hashing import key_hasher
 from keygroups.ranges import KeyGroupRange
+from keygroups.state import identity_of
 from keygroups.state.timers import Timer
 from snapshots.format.subtask import NO_KEY_GROUP
 
@@ -55,7 +56,7 @@ class KeyAssignment:
         self._run_id = uuid.uuid4().hex
 
     def set_key(self, entry: Entry) -> None:
-        """Set the key and the key group of an entry from its value.
+        """Set the key of an entry from its value, with its identity and its key group.
 
         Raises
         ------
@@ -67,7 +68,8 @@ class KeyAssignment:
         assert self._key_by is not None, "called only if there is a key_by"
         key = self._key_by(entry.value)
         # A str or int equals no key of another type in this cache, and a lookup is faster than a hash.
-        is_plain = type(key) is str or type(key) is int
+        kind = type(key)
+        is_plain = kind is str or kind is int
         key_group = self._known.get(key) if is_plain else None
         if key_group is None:
             key_group = self._owned_key_group(entry.value, key)
@@ -76,6 +78,7 @@ class KeyAssignment:
                     self._known.clear()
                 self._known[key] = key_group
         entry.key = key
+        entry.identity = key if is_plain else identity_of(key)
         entry.key_group = key_group
 
     def _owned_key_group(self, value: Any, key: Any) -> int:

@@ -10,6 +10,7 @@ from async_op.clock import Clock
 from async_op.in_flight.entries import Entry, is_timer, new_entry
 from async_op.in_flight.in_flight import InFlight
 from async_op.timers.service import TimerService
+from keygroups.state import identity_of
 from snapshots import InFlightElement
 from snapshots.format.in_flight_elements import RestoredQueue
 
@@ -101,6 +102,7 @@ class Recovery:
 
     def _put(self, element: InFlightElement) -> Entry:
         entry = new_entry(element.value, element.timestamp, element.element_id, self._in_flight.accepted)
-        entry.key, entry.key_group, entry.attempt = element.key, element.key_group, element.attempt
+        entry.key, entry.identity = element.key, identity_of(element.key)
+        entry.key_group, entry.attempt = element.key_group, element.attempt
         self._in_flight.put((entry,))
         return entry

@@ -251,7 +251,7 @@ class TimerService:
         event_time = watermark is not None
         timer = Timer(timestamp, event_time)
         entry = new_entry(timer, timestamp if event_time else None, None, self._in_flight.accepted)
-        entry.key, entry.key_group = original_of(identity), key_group
+        entry.key, entry.identity, entry.key_group = original_of(identity), identity, key_group
         if self._timeout is not None:
             entry.deadline = self._clock.time() + self._timeout
             self._deadlines.watch(entry)

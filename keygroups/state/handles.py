@@ -112,6 +112,8 @@ class ValueHandle(Handle):
             value = table.get(transaction.key_group, transaction.identity)
         if value is MISSING:
             value = table.descriptor.default  # type: ignore[union-attr]
+        elif not table.holds_mutable:
+            return value
         return value if type(value) in IMMUTABLE else detached(value)
 
     def update(self, value: object) -> None:
