@@ -48,6 +48,10 @@ class Blueprint(Protocol):
         """Return what makes elements of rows in one epoch: called once for each feed, in their order."""
         ...
 
+    def bytes_of(self, rows: Any) -> int:
+        """Return the size of rows as they are fed."""
+        ...
+
     def pack(self, outputs: list[Any]) -> Any:
         """Return a run of outputs as one object."""
         ...

@@ -93,9 +93,9 @@ class Feeder:
         """Feed a watermark (milliseconds since the Unix epoch)."""
         yield from self._ask(say.FeedWatermark(timestamp))
 
-    def settle(self) -> Waiting[bool]:
-        """Wait until nothing is in flight or the barrier timeout is over; returns whether nothing is in flight."""
-        reply = yield from self._ask(say.Settle())
+    def settle(self, *, for_room: bool = False) -> Waiting[bool]:
+        """Wait as `Settle` says; returns whether it waited for calls and nothing is in flight."""
+        reply = yield from self._ask(say.Settle(for_room))
         assert isinstance(reply, say.Settled), "all other replies are raised"
         return reply.nothing_left
 

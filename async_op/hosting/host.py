@@ -24,21 +24,10 @@ from async_op.hosting.gate import Gate
 from async_op.hosting.lease import Lease
 from async_op.hosting.line import Line
 from async_op.hosting.outbox import Outbox
-from snapshots import SubtaskRestore
+from async_op.hosting.reserve import Reserve
+from async_op.hosting.residence import Residence
 
 _log = logging.getLogger(__package__)
-
-LEASE_SECONDS = 120.0
-"""Time from the driver's last sign of life to the end of a host."""
-
-PATIENCE_SECONDS = 60.0
-"""A feeder or host that is silent for this long is taken for dead; so a function must block its loop for less."""
-
-OUTPUTS_MAX = 100_000
-"""With this many outputs, a host takes in no elements and fires no timers until its next epoch."""
-
-CLOSE_SECONDS = 10.0
-"""A resident host waits no longer than this for its function to close."""
 
 _LINE_MAX = 1024
 """The feeder waits while more elements than this have no room in the operator."""
@@ -56,40 +45,6 @@ class _Session:
     barrier_timeout: float | None
     until: float | None
     heard_at: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Residence:
-    """Which subtask a host is for, and how it lives.
-
-    Attributes
-    ----------
-    generation : str
-        The name of the generation that the host belongs to.
-    subtask_index : int
-        The subtask.
-    restore : SubtaskRestore or None
-        The subtask's share of the newest snapshot; None without a snapshot.
-    manifest_id : str or None
-        The id of that snapshot's manifest.
-    lease_seconds, patience_seconds : float
-        See `LEASE_SECONDS`, `PATIENCE_SECONDS`.
-    outputs_max : int
-        See `OUTPUTS_MAX`.
-    is_resident : bool
-        False for a host that ends with its epoch. It loads only the state that calls ask for. Its feeder waits as long
-        as it takes for room, and for the calls of the epoch before: cut off in each epoch, a long call would never
-        return.
-    """
-
-    generation: str
-    subtask_index: int
-    restore: SubtaskRestore | None = None
-    manifest_id: str | None = None
-    lease_seconds: float = LEASE_SECONDS
-    patience_seconds: float = PATIENCE_SECONDS
-    outputs_max: int = OUTPUTS_MAX
-    is_resident: bool = True
 
 
 class Host:
@@ -120,6 +75,7 @@ class Host:
         self._outbox = Outbox(blueprint.pack)
         self._operator = blueprint.operator(residence.subtask_index, self._leave)
         self._announcements = Announcements(self._operator.snapshot_complete, self._fail)
+        self._reserve = Reserve(self._operator.capacity, residence.reserve_max, residence.reserve_bytes_max)
         self._line: Line | None = None
         self._session: _Session | None = None
         self.is_between_epochs = True
@@ -137,7 +93,7 @@ class Host:
         """Open the operator. If that fails, the next hello or poll is answered with the error (H8)."""
         try:
             await self._operator.open(self._residence.restore, preload=self._residence.is_resident)
-            self._line = Line(self._operator, self._clock, self._fail)
+            self._line = Line(self._operator, self._clock, self._reserve, self._fail)
         except BaseException as error:  # noqa: BLE001 - kept for the next feeder
             self._failure = as_exception(error)
         finally:
@@ -214,7 +170,7 @@ class Host:
                 await self._feed_watermark(session, line, Watermark(message.timestamp))
                 return say.Done()
             case say.Settle():
-                return say.Settled(await self._settle(session, line))
+                return say.Settled(await self._settle(session, line, message))
             case say.Take():
                 return say.Outputs(self._outbox.take())
             case say.Cut():
@@ -267,7 +223,7 @@ class Host:
     # An epoch.
 
     async def _feed(self, session: _Session, line: Line, rows: Any) -> say.Reply:
-        line.put(session.decode(rows))
+        line.put(session.decode(rows), self._blueprint.bytes_of(rows))
         await line.wait_until_at_most(_LINE_MAX, session.until)
         return say.Done()
 
@@ -278,7 +234,7 @@ class Host:
             # Only the timers that it makes due hold it up, and they must fire before elements of the same keys come in.
             await self._wait_for_calls(line, session.until)
 
-    async def _settle(self, session: _Session, line: Line) -> bool:
+    async def _settle(self, session: _Session, line: Line, settle: say.Settle) -> bool:
         if not self._residence.is_resident:
             await line.wait_until_at_most(0, None)
             started = self._clock.time()
@@ -286,6 +242,9 @@ class Host:
             now = self._clock.time()
             self._overtime_seconds += now - started if has_waited else 0.0
             session.until = None if session.barrier_timeout is None else now + session.barrier_timeout
+        if settle.for_room:
+            await line.wait_for_room(session.until)
+            return False
         return await self._wait_for_calls(line, session.until)
 
     async def _wait_for_calls(self, line: Line, until: float | None) -> bool:
@@ -303,6 +262,7 @@ class Host:
         left = self._outbox.outputs + self._outbox.watermarks
         assert left == snapshot.emitted, "an output is in the queue or in the part, never in both"
         timers = self._operator.next_timer(), self._operator.next_timer(event_time=True)
+        line.note_cut()
         part = CutPart(cut.version, snapshot.cut_id, snapshot, self._outbox.take(), *timers)
         metrics = self._metrics(snapshot.in_flight, line)
         self.is_between_epochs = True
@@ -331,6 +291,7 @@ class Host:
         return metrics | {
             "in_flight": len(in_flight),
             "waiting": len(line),
+            "has_room": line.has_room,
             "oldest_call_seconds": line.ages.of(self._operator.oldest, self._clock.time()) or 0.0,
             "is_loaded": self._operator.is_loaded,
         }
@@ -369,6 +330,7 @@ class Host:
             ready=len(self._outbox),
             in_flight=operator.statistics().in_flight,
             waiting=len(line),
+            has_room=line.has_room,
             oldest_call_seconds=line.ages.of(operator.oldest, self._clock.time()),
             next_timer=operator.next_timer(),
             next_event_timer=operator.next_timer(event_time=True),

@@ -10,6 +10,7 @@ from async_op.clock import Clock
 from async_op.elements import Element, Watermark
 from async_op.hosting.ages import Ages
 from async_op.hosting.operator import ResidentOperator
+from async_op.hosting.reserve import Reserve
 from async_op.hosting.restoring import Waiting
 from async_op.in_flight.waiters import Waiters
 
@@ -26,6 +27,8 @@ class Line:
         The operator, already open.
     clock : Clock
         The source of time.
+    reserve : Reserve
+        How long the line may be while more rows are fetched.
     failed : callable
         Called with the error if the operator does not accept an element.
 
@@ -35,9 +38,12 @@ class Line:
         When elements came into the operator.
     """
 
-    def __init__(self, operator: ResidentOperator, clock: Clock, failed: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, operator: ResidentOperator, clock: Clock, reserve: Reserve, failed: Callable[[BaseException], None]
+    ) -> None:
         self._operator = operator
         self._clock = clock
+        self._reserve = reserve
         self._failed = failed
         self._elements = deque[Waiting](operator.left_over)
         self.ages = Ages()
@@ -55,10 +61,21 @@ class Line:
     def __iter__(self) -> Iterator[Waiting]:
         return iter(self._elements)
 
-    def put(self, elements: Iterable[Element]) -> None:
-        """Add elements at the end."""
+    @property
+    def has_room(self) -> bool:
+        """Whether the rows of another epoch may come: no more elements wait than the reserve."""
+        return len(self) <= self._reserve.size
+
+    def put(self, elements: Iterable[Element], rows_bytes: int) -> None:
+        """Add the elements of rows at the end; `rows_bytes` is the size of the rows as they were fed."""
+        before = len(self)
         self._elements.extend(elements)
+        self._reserve.fed(before, len(self) - before, rows_bytes)
         self._grown()
+
+    def note_cut(self) -> None:
+        """Note that a cut was taken: the reserve must last from here until the next rows come."""
+        self._reserve.cut(len(self))
 
     def put_watermark(self, watermark: Watermark) -> None:
         """Add a watermark at the end; it replaces one that is right before it, so watermarks alone use up no room."""
@@ -76,6 +93,10 @@ class Line:
         """Stop moving elements into the operator, or go on."""
         self._is_held = is_held
         self._changed.wake()
+
+    async def wait_for_room(self, until: float | None) -> None:
+        """Wait until `has_room`; otherwise as `wait_until_at_most`."""
+        await self.wait_until_at_most(self._reserve.size, until)
 
     async def wait_until_at_most(self, length: int, until: float | None) -> None:
         """Wait until the line has at most `length` elements, or until the clock shows `until` (None: without limit).

@@ -81,7 +81,15 @@ class FeedWatermark:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Wait until nothing is in flight, or until the barrier timeout is over."""
+    """Wait until nothing is in flight, or until the barrier timeout is over.
+
+    Attributes
+    ----------
+    for_room : bool
+        Whether to wait only until there is room for the rows of another epoch, and for no call.
+    """
+
+    for_room: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +195,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The wait is over; `nothing_left` tells whether nothing is in flight and nothing waits for room."""
+    """The wait is over; `nothing_left` tells whether it ended because nothing is in flight and nothing waits."""
 
     nothing_left: bool
 
@@ -214,7 +222,8 @@ class Part:
     handle : object
         What `Blueprint.write` returned.
     metrics : mapping of str to number
-        What the host has counted since its last cut, and how many elements are in flight and wait for room.
+        What the host has counted since its last cut, how many elements are in flight and wait for room, and whether
+        there is room for the rows of another epoch.
     """
 
     job: str
@@ -234,6 +243,8 @@ class Status:
         Outputs since the last cut that nobody has taken.
     in_flight, waiting : int
         Elements in the operator, and elements for which it has no room yet.
+    has_room : bool
+        Whether there is room for the rows of another epoch: no more elements wait than the host keeps as a reserve.
     oldest_call_seconds : float or None
         How long the oldest element without a result has been in the operator; None if there is none.
     next_timer, next_event_timer : int or None
@@ -247,6 +258,7 @@ class Status:
     ready: int = 0
     in_flight: int = 0
     waiting: int = 0
+    has_room: bool = True
     oldest_call_seconds: float | None = None
     next_timer: int | None = None
     next_event_timer: int | None = None

@@ -24,6 +24,11 @@ class ResidentOperator(AsyncWaitOperator):
     __slots__ = ("_left_over",)
 
     @property
+    def capacity(self) -> int:
+        """The most elements in flight; see `OperatorOptions`."""
+        return self._options.capacity
+
+    @property
     def left_over(self) -> list[Waiting]:
         """Restored elements that did not fit when the operator was opened, in order; the host's line takes them."""
         return self._left_over

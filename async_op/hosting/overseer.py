@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from async_op.hosting.errors import HostLost, HostUnreachable
-from async_op.hosting.host import LEASE_SECONDS
 from async_op.hosting.messages import DRIVER, Committed, Fence, Message, Poll, Renew, Reply, Status, Stop
 from async_op.hosting.placement import Address
+from async_op.hosting.residence import LEASE_SECONDS
 from async_op.hosting.wire.sockets import SocketChannel, connect
 
 _log = logging.getLogger(__package__)

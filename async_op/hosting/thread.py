@@ -10,9 +10,10 @@ from collections import deque
 from async_op.hosting.blueprint import Blueprint
 from async_op.hosting.conversation import Conversation
 from async_op.hosting.errors import HostLost
-from async_op.hosting.host import CLOSE_SECONDS, Host, Residence
+from async_op.hosting.host import Host
 from async_op.hosting.loop_thread import LoopThread
 from async_op.hosting.messages import Message, Reply
+from async_op.hosting.residence import CLOSE_SECONDS, Residence
 from async_op.hosting.wire.frames import BEAT_SECONDS
 from async_op.hosting.wire.sockets import TICK_SECONDS
 from async_op.threads.wait_strategies import WaitSituation, WaitStrategies

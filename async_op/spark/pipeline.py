@@ -71,7 +71,7 @@ class AsyncPipeline(Described):
     order_by : str or list of str, optional
         Columns by which each subtask sorts an epoch's rows; by default they come in the order of Spark's shuffle.
     mode, capacity : str, int
-        As for `AsyncWaitOperator`; the capacity is that of each subtask.
+        As for `AsyncWaitOperator`; the capacity is that of each subtask. Rows that wait for calls come on top of it.
     timeout : float or timedelta, optional
         Seconds for all attempts at an element together.
     retry : RetryPolicy, optional

@@ -23,12 +23,12 @@ from async_op.hosting.blueprint import CutPart
 from async_op.hosting.epoch import Epoch, Ran, run
 from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.feeder import Channel, Feeder, Waiting
-from async_op.hosting.host import Residence
 from async_op.hosting.operator import ResidentOperator
 from async_op.hosting.placement import Address
 from async_op.hosting.process.launch import launch
 from async_op.hosting.process.places import Place
 from async_op.hosting.process.resident import Instructions
+from async_op.hosting.residence import Residence
 from async_op.hosting.wire.sockets import connect
 from keygroups import ValueState
 
@@ -115,6 +115,9 @@ class Blueprint:
     def decoder(self, epoch: Any) -> Callable[[Any], Iterable[Element]]:
         numbers = count()
         return lambda rows: ((row, None, f"{epoch}-{next(numbers)}") for row in rows.to_pylist())
+
+    def bytes_of(self, rows: Any) -> int:
+        return int(rows.nbytes)
 
     def pack(self, outputs: list[Any]) -> Any:
         return outputs

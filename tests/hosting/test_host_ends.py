@@ -8,7 +8,8 @@ import pytest
 
 from async_op import ElementFailed, InvocationContext
 from async_op.hosting import messages as say
-from async_op.hosting.host import LEASE_SECONDS, Host, Residence
+from async_op.hosting.host import Host
+from async_op.hosting.residence import LEASE_SECONDS, Residence
 from tests.hosting.virtual_host import (
     GENERATION,
     Calls,

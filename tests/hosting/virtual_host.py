@@ -13,8 +13,9 @@ from async_op import AsyncFunction, InvocationContext
 from async_op.elements import Element
 from async_op.hosting import messages as say
 from async_op.hosting.blueprint import CutPart
-from async_op.hosting.host import Host, Residence
+from async_op.hosting.host import Host
 from async_op.hosting.operator import ResidentOperator
+from async_op.hosting.residence import Residence
 from async_op.testing import VirtualLoop
 from keygroups import ValueState
 from snapshots import InFlightElement
@@ -22,6 +23,7 @@ from snapshots.format.in_flight_elements import RestoredQueue
 
 GENERATION = "run"
 SEEN = ValueState("seen", default=0)
+ROW_BYTES = 10
 
 
 @dataclass
@@ -79,6 +81,9 @@ class Kit:
     def decoder(self, epoch: Any) -> Callable[[Any], Iterable[Element]]:
         numbers = count()
         return lambda rows: [(row, None, f"{epoch}-{next(numbers)}") for row in rows]
+
+    def bytes_of(self, rows: Any) -> int:
+        return ROW_BYTES * len(rows)
 
     def pack(self, outputs: list[Any]) -> list[Any]:
         return outputs

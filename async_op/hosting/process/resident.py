@@ -18,10 +18,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from async_op.hosting.errors import HostUnreachable
-from async_op.hosting.host import CLOSE_SECONDS, Host, Residence
+from async_op.hosting.host import Host
 from async_op.hosting.loop_thread import new_event_loop
 from async_op.hosting.placement import Address
 from async_op.hosting.process.places import Place, leave, sweep
+from async_op.hosting.residence import CLOSE_SECONDS, Residence
 from async_op.hosting.wire.frames import BEAT_SECONDS
 from async_op.hosting.wire.server import Server
 

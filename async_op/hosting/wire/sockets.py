@@ -9,9 +9,9 @@ import time
 from collections import deque
 
 from async_op.hosting.errors import HostLost, HostUnreachable, NotOurs
-from async_op.hosting.host import PATIENCE_SECONDS
 from async_op.hosting.messages import Message, Reply
 from async_op.hosting.placement import Address
+from async_op.hosting.residence import PATIENCE_SECONDS
 from async_op.hosting.wire import frames
 from async_op.hosting.wire.secret import NONCE_BYTES, PROOF_BYTES, is_proof, new_nonce, proof_of
 from async_op.threads.wait_strategies import WaitSituation, WaitStrategies

@@ -42,8 +42,6 @@ class Fleet:
     ----------
     parallelism : int or None
         The parallelism of the current generation; None if there is none.
-    waiting : int
-        Elements that had no room in their operators at the end of the newest epoch.
     """
 
     def __init__(self, blueprint_for: BlueprintFor, spark: SparkSession, *, is_resident: bool) -> None:
@@ -57,7 +55,7 @@ class Fleet:
         self._overseer: Overseer | None = None
         self._is_loaded = True
         self._has_warned = False
-        self.waiting = 0
+        self._had_room = True
         blueprint = blueprint_for(1)
         self._hears_of_snapshots = blueprint.options.function.hears_of_snapshots
         self.is_resident = is_resident and _may_be_resident(blueprint)
@@ -86,7 +84,7 @@ class Fleet:
     def report(self, reports: Iterable[SubtaskReport]) -> None:
         """Note where the hosts are and what waits in them, as the tasks of a successful epoch reported it."""
         reports = list(reports)
-        self.waiting = sum(int(report.part.metrics["waiting"]) for report in reports)
+        self._had_room = all(report.part.metrics["has_room"] for report in reports)
         self._is_loaded = all(report.part.metrics["is_loaded"] or report.address is None for report in reports)
         if self._overseer is None or self._access is None:
             return
@@ -126,6 +124,13 @@ class Fleet:
         overseer = self._overseer
         return [] if overseer is None else list(overseer.poll().values())
 
+    def has_room(self) -> bool:
+        """Tell whether all hosts have room for the rows of another epoch, as they reported or as they answer now."""
+        if self._had_room:
+            return True
+        statuses = self.poll()
+        return len(statuses) == self.parallelism and all(status.has_room for status in statuses)
+
     def committed(self, version: int) -> None:
         """Tell the hosts that a version is committed: those whose final cut belongs to it end."""
         if self._overseer is not None:
@@ -143,7 +148,7 @@ class Fleet:
             self._overseer.__exit__()
             self._stop_strays(version)
         self._overseer = self._access = self.parallelism = None
-        self.waiting = 0
+        self._had_room = True
 
     def _stop_strays(self, version: int) -> None:
         """End hosts that failed attempts have left on this machine; those on other machines end with their lease."""

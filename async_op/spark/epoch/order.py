@@ -24,6 +24,8 @@ class EpochOrder:
         What the rows are; None without input.
     is_final : bool
         Whether the operators of this generation end with the epoch.
+    for_room : bool
+        Whether to wait only until the operators have room for the rows of another epoch, and for no call.
     """
 
     position: SourcePosition
@@ -31,6 +33,7 @@ class EpochOrder:
     barrier_timeout: float | None
     source: EpochInput | None = None
     is_final: bool = False
+    for_room: bool = False
 
     @property
     def description(self) -> str:

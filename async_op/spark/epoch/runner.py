@@ -155,9 +155,10 @@ class EpochRunner:
             self._begin(spark)
             if source.is_in(self.position):
                 return
-            parallelism = self.parallelism  # read once: another thread may set it meanwhile
-            self._make_way_for(spark, parallelism)
+            self._make_way_for(spark, self.parallelism)
             self._wait_for_room(spark)
+            # Another thread may set it meanwhile; a generation that has begun keeps its own.
+            parallelism = self._fleet.parallelism or self.parallelism
             barrier_timeout = None if is_last else self._settings.barrier_timeout
             order = EpochOrder(source.advance(self.position), parallelism, barrier_timeout, source)
             self._run(spark, self._routing.route(frame, parallelism), order)
@@ -228,9 +229,18 @@ class EpochRunner:
         self._not_before = time.monotonic() + self._pause_seconds
 
     def _wait_for_room(self, spark: SparkSession) -> None:
-        """Run epochs without input until no element waits for room: otherwise more would wait with each micro-batch."""
-        while self._fleet.waiting:
-            self._run_without_input(spark, max(1.0, self._settings.barrier_timeout or 0.0))
+        """Run epochs without input until all hosts have room: otherwise more would wait with each micro-batch.
+
+        What may wait then keeps the service busy until the rows of the next micro-batch reach the hosts.
+        """
+        while not self._has_room():
+            self._run_without_input(spark, max(1.0, self._settings.barrier_timeout or 0.0), for_room=True)
+
+    def _has_room(self) -> bool:
+        """Tell whether all hosts have room for the rows of another epoch; of hosts to come, only the manifest tells."""
+        if self._fleet.parallelism is None:
+            return self.in_flight <= 2 * self._settings.options.capacity * self.parallelism
+        return self._fleet.has_room()
 
     def _make_way_for(self, spark: SparkSession, parallelism: int) -> None:
         """End the hosts of the current generation, if it has another parallelism."""
@@ -247,9 +257,12 @@ class EpochRunner:
             self._begin(spark)
             self._run_without_input(spark, 0.0, is_final=True)
 
-    def _run_without_input(self, spark: SparkSession, barrier_timeout: float | None, *, is_final: bool = False) -> None:
+    def _run_without_input(
+        self, spark: SparkSession, barrier_timeout: float | None, *, is_final: bool = False, for_room: bool = False
+    ) -> None:
         parallelism = self._fleet.parallelism or self.parallelism
-        order = EpochOrder(replace(self.position, kind="drain"), parallelism, barrier_timeout, is_final=is_final)
+        position = replace(self.position, kind="drain")
+        order = EpochOrder(position, parallelism, barrier_timeout, is_final=is_final, for_room=for_room)
         self._run(spark, no_rows(spark, parallelism), order)
 
     def _run(self, spark: SparkSession, frame: DataFrame, order: EpochOrder) -> None:
@@ -310,6 +323,7 @@ class EpochRunner:
             barrier_timeout=order.barrier_timeout,
             watermark=self._times.new_watermark,
             is_final=order.is_final,
+            for_room=order.for_room,
             wait_strategies=self._settings.wait_strategies,
         )
 

@@ -76,6 +76,10 @@ class EpochBlueprint:
         """Return what makes elements of an epoch's rows; `epoch` is the id that every run of the epoch has."""
         return EpochElements(epoch, self.event_time).of
 
+    def bytes_of(self, rows: pa.RecordBatch) -> int:
+        """Return the size of rows as Arrow data."""
+        return int(rows.nbytes)
+
     def pack(self, outputs: list[object]) -> pa.RecordBatch:
         """Return a run of outputs as a record batch."""
         return OutputWriter(self.output_schema).batch_of(outputs)

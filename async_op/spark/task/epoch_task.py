@@ -9,8 +9,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from async_op.hosting.epoch import Epoch, Ran, run
-from async_op.hosting.host import Residence
 from async_op.hosting.messages import Cut, Fence, Hello, Manifest
+from async_op.hosting.residence import Residence
 from async_op.spark.progress import EpochMetrics
 from async_op.spark.task.blueprint import WrittenPart
 from async_op.spark.task.epoch_rows import EpochRows
@@ -54,6 +54,8 @@ class EpochTask:
         The watermark before the rows, in milliseconds; None if operators have the newest already.
     is_final : bool
         Whether the operators of this generation end with this epoch.
+    for_room : bool
+        Whether to wait only until the operators have room for the rows of another epoch, and for no call.
     wait_strategies : WaitStrategies
         How the task waits for its host.
     """
@@ -68,6 +70,7 @@ class EpochTask:
     barrier_timeout: float | None
     watermark: int | None
     is_final: bool
+    for_room: bool
     wait_strategies: WaitStrategies
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -96,6 +99,7 @@ class EpochTask:
             cut=Cut(self.pending.version, self.is_final, self.pending),
             batches=waits.reading(rows),
             watermark=self.watermark,
+            for_room=self.for_room,
         )
         steps = run(ways, epoch)
         while True:

@@ -15,11 +15,11 @@ from pyspark import SparkFiles
 
 from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.feeder import Channel, Waiting
-from async_op.hosting.host import Residence
 from async_op.hosting.placement import Address
 from async_op.hosting.process.launch import launch, watch
 from async_op.hosting.process.places import Place, place_of
 from async_op.hosting.process.resident import Instructions
+from async_op.hosting.residence import Residence
 from async_op.hosting.thread import HostThread
 from async_op.hosting.wire.sockets import connect
 from async_op.spark.task.blueprint import EpochBlueprint

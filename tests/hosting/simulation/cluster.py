@@ -11,8 +11,9 @@ from typing import Any
 from async_op.hosting import messages as say
 from async_op.hosting.errors import HostLost, HostUnreachable
 from async_op.hosting.feeder import Channel, Waiting
-from async_op.hosting.host import Host, Residence
+from async_op.hosting.host import Host
 from async_op.hosting.placement import Address
+from async_op.hosting.residence import Residence
 from async_op.hosting.wire.secret import is_proof, new_nonce, proof_of
 from async_op.threads.wait_strategies import WaitSituation
 from tests.hosting.simulation.scenario import Row, Scenario
@@ -53,6 +54,7 @@ class Process:
                 lease_seconds=LEASE_SECONDS,
                 patience_seconds=PATIENCE_SECONDS,
                 outputs_max=cluster.scenario.outputs_max,
+                reserve_max=cluster.scenario.reserve_max,
             ),
         )
         cluster.processes.append(self)
@@ -191,7 +193,9 @@ class Connection(Channel):
         met["failed"] += isinstance(reply, say.Failed) and isinstance(message, say.Hello)
         met["in the task"] += not self.process.is_resident
         met["final"] += isinstance(message, say.Cut) and message.final
-        met["waiting"] += isinstance(reply, say.Part) and bool(reply.metrics["waiting"])
+        waits = isinstance(reply, say.Part) and reply.metrics["waiting"] > 0
+        met["waiting"] += waits
+        met["reserve"] += waits and reply.metrics["has_room"]  # type: ignore[union-attr]
         met["held"] += self.process.host._line is not None and self.process.host._line._is_held
 
     def _return(self, reply: say.Reply) -> None:

@@ -22,6 +22,8 @@ from tests.hosting.simulation.service import check
 from tests.hosting.simulation.storage import CommitFailed, Manifest, OutcomeUnknown, StoredPart, is_row
 
 _TASK_ATTEMPTS = 3
+_ROOM_SECONDS = 600.0
+PARALLELISM_MAX = 3
 _EXPECTED = (HostLost, HostUnreachable, FeederFenced, IncompleteEpoch, CommitFailed, OutcomeUnknown)
 
 
@@ -38,8 +40,10 @@ class Driver:
         self.storage = cluster.storage
         self.run_id = f"run {number}"
         self.draw = self.scenario.random("driver", number)
-        self.parallelism = self.draw.randint(1, min(3, self.scenario.max_parallelism))
+        self.parallelism = self.draw.randint(1, min(PARALLELISM_MAX, self.scenario.max_parallelism))
         self.directory: dict[int, Address] = {}
+        self.has_room: bool | None = None
+        """Whether all hosts had room at their last cut; None if they are to be restored."""
         self.delivery = Delivery(self._give)
         self.parts: list[say.Part] = []
         self.jobs = self.attempts = 0
@@ -70,6 +74,7 @@ class Driver:
     async def _until_committed(self, number: int) -> None:
         for _ in range(8):
             try:
+                await self._wait_for_room()
                 await self._epoch(number)
             except (*_EXPECTED, SinkFailed):
                 if self.draw.random() < 0.5:
@@ -78,6 +83,25 @@ class Driver:
             if newest is not None and newest.batch == number:
                 return
         raise HostLost("was lost too often", "a log")
+
+    async def _wait_for_room(self) -> None:
+        """Run epochs without input until no more rows wait than hosts keep as a reserve."""
+        while not (self._has_room() or self._answers_that_there_is_room()):
+            await self._epoch(None, timeout=_ROOM_SECONDS, for_room=True)
+
+    def _has_room(self) -> bool:
+        newest = self.storage.newest
+        if self.has_room is None and newest is not None:
+            return len(newest.in_flight) <= 2 * self.scenario.capacity * self.parallelism
+        return self.has_room is not False
+
+    def _answers_that_there_is_room(self) -> bool:
+        """Ask all hosts, as long as none can be lost between its answer and the feed."""
+        if not self.scenario.is_calm or self.draw.random() < 0.5:
+            return False
+        found = [self.cluster.at(self.directory[index]) for index in self.directory]
+        processes = [process for process in found if process is not None]
+        return len(processes) == self.parallelism and all(one.host._status().has_room for one in processes)
 
     async def _between(self) -> None:
         """Time passes between two batches; what is ready may be delivered without input, and P may change."""
@@ -89,7 +113,8 @@ class Driver:
 
     def _rescale(self) -> None:
         """Change the parallelism; the directory may name hosts of the old generation for a while."""
-        self.parallelism = self.draw.randint(1, min(3, self.scenario.max_parallelism))
+        self.parallelism = self.draw.randint(1, min(PARALLELISM_MAX, self.scenario.max_parallelism))
+        self.has_room = None
         # Without a final cut before it, which would have told, nobody asks the hosts of the old generation.
         self.cluster.service.owed.clear()
         if self.draw.random() < 0.5:
@@ -110,7 +135,9 @@ class Driver:
 
     # An epoch.
 
-    async def _epoch(self, number: int | None, *, final: bool = False, timeout: float | None = -1.0) -> None:
+    async def _epoch(
+        self, number: int | None, *, final: bool = False, timeout: float | None = -1.0, for_room: bool = False
+    ) -> None:
         self.delivery.settle()
         if self.cluster.driver_must_die:
             self.cluster.driver_must_die = False
@@ -126,7 +153,7 @@ class Driver:
             await self._wait_for_timers(newest)
         self.cluster.generation = self.generation
         subtasks = [
-            self.cluster.spawn(self._subtask(index, job, cut, barrier_timeout, rows))
+            self.cluster.spawn(self._subtask(index, job, cut, barrier_timeout, rows, for_room))
             for index in range(self.parallelism)
         ]
         results = await asyncio.gather(*subtasks, return_exceptions=True)
@@ -158,13 +185,13 @@ class Driver:
         await asyncio.sleep(2.0 if timers_of(newest) else 0.0)
 
     async def _subtask(
-        self, index: int, job: str, cut: say.Cut, barrier_timeout: float | None, rows: Sequence[Row]
+        self, index: int, job: str, cut: say.Cut, barrier_timeout: float | None, rows: Sequence[Row], for_room: bool
     ) -> None:
         groups = self.scenario.max_parallelism
         own = [row for row in rows if subtask_of(key_group_of(row.key, groups), self.parallelism, groups) == index]
         copies = 2 if self.draw.random() < 0.1 and not self.scenario.is_calm else 1
         for attempt in range(_TASK_ATTEMPTS):
-            tasks = [self._start(index, job, cut, barrier_timeout, own) for _ in range(copies)]
+            tasks = [self._start(index, job, cut, barrier_timeout, own, for_room) for _ in range(copies)]
             done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in pending:
                 if self.draw.random() < 0.5:
@@ -181,7 +208,7 @@ class Driver:
                 raise error
 
     def _start(
-        self, index: int, job: str, cut: say.Cut, barrier_timeout: float | None, rows: Sequence[Row]
+        self, index: int, job: str, cut: say.Cut, barrier_timeout: float | None, rows: Sequence[Row], for_room: bool
     ) -> asyncio.Task[Any]:
         self.attempts += 1
         cluster, newest = self.cluster, self.storage.newest
@@ -192,7 +219,7 @@ class Driver:
         fence = say.Fence(cut.version - 1, self.attempts)
         hello = say.Hello(self.generation, fence, named, job, None, barrier_timeout)
         batches = [rows[start : start + 2] for start in range(0, len(rows), 2)]
-        task = cluster.spawn(self._attempt(ways, Epoch(hello=hello, cut=cut, batches=batches)))
+        task = cluster.spawn(self._attempt(ways, Epoch(hello=hello, cut=cut, batches=batches, for_room=for_room)))
         cluster.attempts.append((task, ways))
         return task
 
@@ -221,6 +248,7 @@ class Driver:
             raise OutcomeUnknown(version)
         self.storage.commit(self.run_id, manifest)
         self.cluster.oracle.look(manifest)
+        self.has_room = all(part.metrics["has_room"] for part in parts)
         self.delivery.commit(version)
         if 0.05 < fault < 0.1 and self.cluster.may_break():
             # The answer is lost; reading back finds our own.
@@ -272,6 +300,7 @@ class Oracle:
             check(name not in gone, f"{kind} {name} leaves twice")
             gone.add(name)
         kept = [element for element in manifest.in_flight if is_row(element)]
+        self._check_bound(manifest, [element.value[0] for element in kept])
         names = [element.value[0] for element in kept]
         check(len(names) == len(set(names)), f"in flight twice: {names}")
         check(not self.out & set(names), f"in flight and gone: {self.out & set(names)}")
@@ -281,6 +310,18 @@ class Oracle:
         done = self.out | {element.value[0] for element in kept if element.completed}
         if self.cluster.scenario.stateful:
             self._check_histories(manifest, fed, done)
+
+    def _check_bound(self, manifest: Manifest, in_flight: Sequence[int]) -> None:
+        """Check that rows of earlier batches are no more than hosts have room for: calls, and those in reserve.
+
+        Hosts that are restored may have taken over calls of others. Rows that wait for their key have a bound of their
+        own, which these runs do not reach.
+        """
+        scenario = self.cluster.scenario
+        newest = {row.number for row in scenario.batches[manifest.batch]} if manifest.batch >= 0 else set()
+        earlier = [number for number in in_flight if number not in newest]
+        bound = PARALLELISM_MAX * (scenario.capacity + max(scenario.capacity, scenario.reserve_max))
+        check(scenario.mode == "key_ordered" or len(earlier) <= bound, f"{len(earlier)} rows wait, at most {bound} may")
 
     def _check_histories(self, manifest: Manifest, fed: Sequence[Row], done: set[int]) -> None:
         expected: dict[str, list[int]] = defaultdict(list)

@@ -15,6 +15,7 @@ from async_op.hosting.host import Host
 from async_op.hosting.lease import Lease
 from async_op.hosting.line import Line
 from async_op.hosting.outbox import Outbox
+from async_op.hosting.reserve import Reserve
 from tests.hosting.simulation import cluster, driver
 from tests.hosting.simulation.delivery import Delivery
 
@@ -147,6 +148,21 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @mutant("a cut forgets what waits for room")
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Line, "__iter__", lambda line: iter(()))
+
+
+@mutant("a host has room for more rows, however many wait")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Line, "has_room", True)
+
+
+@mutant("the reserve has no bound")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Reserve, "size", 10**6)
+
+
+@mutant("the driver feeds hosts that have no room")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(driver.Driver, "_has_room", lambda one: True)
 
 
 @mutant("a host restores more than it has room for and less than there is")

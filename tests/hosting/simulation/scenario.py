@@ -54,6 +54,7 @@ class Scenario:
     faults_max: int
     outputs_max: int
     timeout: float | None
+    reserve_max: int
     faults: tuple[str, ...] = FAULTS
     fault_at: tuple[int, str] | None = None
     """A step and what goes wrong there."""
@@ -109,4 +110,5 @@ def scenario_of(seed: int) -> Scenario:
         faults_max=draw.choice((1, 3, 6)),
         outputs_max=draw.choice((1, 3, 100)),
         timeout=None if draw.random() < 0.8 else 1e5,
+        reserve_max=draw.choice((0, 1, 3, 100)),
     )

@@ -128,6 +128,9 @@ class Blueprint:
     def decoder(self, epoch: Any) -> Callable[[Any], Iterable[Element]]:
         return lambda rows: [(tuple(row), None, f"row-{row.number}") for row in rows]
 
+    def bytes_of(self, rows: Any) -> int:
+        return len(rows)
+
     def pack(self, outputs: list[Any]) -> Any:
         return outputs
 

@@ -59,7 +59,8 @@ def test_the_random_runs_meet_everything() -> None:
     for seed in range(120):
         met += simulate(scenario_of(seed)).met
 
-    assert {"busy", "foreign", "replace", "stale", "in the task", "held", "waiting", "failed", "final"} <= set(met)
+    assert {"busy", "foreign", "replace", "stale", "in the task", "held", "waiting", "reserve"} <= set(met)
+    assert {"failed", "final"} <= set(met)
 
 
 def is_seen(seed: int, faults: tuple[str, ...]) -> bool:

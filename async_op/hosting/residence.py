@@ -1,0 +1,61 @@
+"""Which subtask a host is for, and the limits of its life."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from snapshots import SubtaskRestore
+
+LEASE_SECONDS = 120.0
+"""Time from the driver's last sign of life to the end of a host."""
+
+PATIENCE_SECONDS = 60.0
+"""A feeder or host that is silent for this long is taken for dead; so a function must block its loop for less."""
+
+OUTPUTS_MAX = 100_000
+"""With this many outputs, a host takes in no elements and fires no timers until its next epoch."""
+
+CLOSE_SECONDS = 10.0
+"""A resident host waits no longer than this for its function to close."""
+
+RESERVE_MAX = 10_000
+"""At most this many elements may wait for a call when a host asks for more rows; a cut takes 4 µs for each of them."""
+
+RESERVE_BYTES_MAX = 16 * 2**20
+"""At most these many bytes of rows, as they were fed, may wait for a call when a host asks for more rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residence:
+    """Which subtask a host is for, and how it lives.
+
+    Attributes
+    ----------
+    generation : str
+        The name of the generation that the host belongs to.
+    subtask_index : int
+        The subtask.
+    restore : SubtaskRestore or None
+        The subtask's share of the newest snapshot; None without a snapshot.
+    manifest_id : str or None
+        The id of that snapshot's manifest.
+    lease_seconds, patience_seconds : float
+        See `LEASE_SECONDS`, `PATIENCE_SECONDS`.
+    outputs_max, reserve_max, reserve_bytes_max : int
+        See `OUTPUTS_MAX`, `RESERVE_MAX`, `RESERVE_BYTES_MAX`.
+    is_resident : bool
+        False for a host that ends with its epoch. It loads only the state that calls ask for. Its feeder waits as long
+        as it takes for room, and for the calls of the epoch before: cut off in each epoch, a long call would never
+        return.
+    """
+
+    generation: str
+    subtask_index: int
+    restore: SubtaskRestore | None = None
+    manifest_id: str | None = None
+    lease_seconds: float = LEASE_SECONDS
+    patience_seconds: float = PATIENCE_SECONDS
+    outputs_max: int = OUTPUTS_MAX
+    reserve_max: int = RESERVE_MAX
+    reserve_bytes_max: int = RESERVE_BYTES_MAX
+    is_resident: bool = True
