@@ -19,7 +19,7 @@ CLOSE_SECONDS = 10.0
 """A resident host waits no longer than this for its function to close."""
 
 RESERVE_MAX = 10_000
-"""At most this many elements may wait for a call when a host asks for more rows; a cut takes 4 µs for each of them."""
+"""At most this many elements may wait for a call when a host asks for more rows; a cut takes 2 µs for each of them."""
 
 RESERVE_BYTES_MAX = 16 * 2**20
 """At most these many bytes of rows, as they were fed, may wait for a call when a host asks for more rows."""
