@@ -110,7 +110,7 @@ def test_an_age_is_that_of_the_mark_after_the_element(steps: list[tuple[int, flo
         came = next(moment for following, moment in marks if following > oldest)
         age = ages.of(oldest, now + 1.0)
         assert age is not None
-        assert -1e-9 <= age - (now + 1.0 - came) <= RESOLUTION_SECONDS
+        assert -1e-9 <= age - (now + 1.0 - came) <= RESOLUTION_SECONDS + 1e-9
 
 
 def test_the_age_of_a_timer_which_nobody_has_marked_counts_from_the_first_look() -> None:
