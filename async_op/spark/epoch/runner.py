@@ -155,10 +155,9 @@ class EpochRunner:
             self._begin(spark)
             if source.is_in(self.position):
                 return
-            self._make_way_for(spark, self.parallelism)
-            self._wait_for_room(spark)
-            # Another thread may set it meanwhile; a generation that has begun keeps its own.
-            parallelism = self._fleet.parallelism or self.parallelism
+            parallelism = self.parallelism  # read once: the sink or another thread may set it meanwhile
+            self._make_way_for(spark, parallelism)
+            self._wait_for_room(spark, parallelism)
             barrier_timeout = None if is_last else self._settings.barrier_timeout
             order = EpochOrder(source.advance(self.position), parallelism, barrier_timeout, source)
             self._run(spark, self._routing.route(frame, parallelism), order)
@@ -171,8 +170,9 @@ class EpochRunner:
         with self._lock:
             self._begin(spark)
             if self._latest is not None and self.has_pending_work:
-                self._make_way_for(spark, self.parallelism)
-                self._run_without_input(spark, timeout)
+                parallelism = self.parallelism
+                self._make_way_for(spark, parallelism)
+                self._run_without_input(spark, parallelism, timeout)
 
     def deliver_ready(self, spark: SparkSession) -> None:
         """Run an epoch without input if hosts have news since the newest epoch. It waits for no call.
@@ -186,8 +186,9 @@ class EpochRunner:
                 if self._is_closed or not self._has_news():
                     return  # a micro-batch has taken the results meanwhile
                 self._begin(spark)
-                self._make_way_for(spark, self.parallelism)
-                self._run_without_input(spark, 0.0)
+                parallelism = self.parallelism
+                self._make_way_for(spark, parallelism)
+                self._run_without_input(spark, parallelism, 0.0)
                 self._back_off()
 
     def close(self, spark: SparkSession, *, failed: bool = False) -> None:
@@ -228,18 +229,19 @@ class EpochRunner:
         self._pause_seconds = min(_PAUSE_SECONDS_MAX, 2 * self._pause_seconds) if is_idle else 1.0
         self._not_before = time.monotonic() + self._pause_seconds
 
-    def _wait_for_room(self, spark: SparkSession) -> None:
+    def _wait_for_room(self, spark: SparkSession, parallelism: int) -> None:
         """Run epochs without input until all hosts have room: otherwise more would wait with each micro-batch.
 
         What may wait then keeps the service busy until the rows of the next micro-batch reach the hosts.
         """
-        while not self._has_room():
-            self._run_without_input(spark, max(1.0, self._settings.barrier_timeout or 0.0), for_room=True)
+        barrier_timeout = max(1.0, self._settings.barrier_timeout or 0.0)
+        while not self._has_room(parallelism):
+            self._run_without_input(spark, parallelism, barrier_timeout, for_room=True)
 
-    def _has_room(self) -> bool:
+    def _has_room(self, parallelism: int) -> bool:
         """Tell whether all hosts have room for the rows of another epoch; of hosts to come, only the manifest tells."""
         if self._fleet.parallelism is None:
-            return self.in_flight <= 2 * self._settings.options.capacity * self.parallelism
+            return self.in_flight <= 2 * self._settings.options.capacity * parallelism
         return self._fleet.has_room()
 
     def _make_way_for(self, spark: SparkSession, parallelism: int) -> None:
@@ -250,17 +252,22 @@ class EpochRunner:
 
     def _end_generation(self, spark: SparkSession) -> None:
         """Store and deliver results since the newest epoch; calls still under way are made again after the restore."""
-        is_anybody_there = self._fleet.is_resident and self._fleet.parallelism is not None
+        parallelism = self._fleet.parallelism if self._fleet.is_resident else None
         self._not_before = 0.0  # there is no later epoch for hosts that cannot be polled
         # After a failed epoch, what its hosts hold does not count.
-        if is_anybody_there and self._is_clean and self._has_news():
+        if parallelism is not None and self._is_clean and self._has_news():
             self._begin(spark)
-            self._run_without_input(spark, 0.0, is_final=True)
+            self._run_without_input(spark, parallelism, 0.0, is_final=True)
 
     def _run_without_input(
-        self, spark: SparkSession, barrier_timeout: float | None, *, is_final: bool = False, for_room: bool = False
+        self,
+        spark: SparkSession,
+        parallelism: int,
+        barrier_timeout: float | None,
+        *,
+        is_final: bool = False,
+        for_room: bool = False,
     ) -> None:
-        parallelism = self._fleet.parallelism or self.parallelism
         position = replace(self.position, kind="drain")
         order = EpochOrder(position, parallelism, barrier_timeout, is_final=is_final, for_room=for_room)
         self._run(spark, no_rows(spark, parallelism), order)
