@@ -65,6 +65,23 @@ def tokens_of(value: Any) -> int:
 _TOKENS = RateLimit(6.0, burst=30, cost=tokens_of, unit="tokens")
 
 
+class Charge:
+    """What is known of the cost of a call: its estimate, and at the end what it has spent."""
+
+    def __init__(self, began: float, estimate: int) -> None:
+        self.began = began
+        self.estimate = estimate
+        self.spent = estimate
+        self.ended: float | None = None
+
+    def end(self, spent: int, now: float) -> None:
+        self.spent, self.ended = spent, now
+
+    def known(self, now: float) -> int:
+        """The least that may have been known of it by a call that was admitted now: maybe before this one ended."""
+        return min(self.estimate, self.spent) if self.ended == now else self.spent
+
+
 class Sharing(AsyncFunction):
     """A service that is asked the same again and again, and looks at who asks."""
 
@@ -76,15 +93,15 @@ class Sharing(AsyncFunction):
         assert value[0] not in run.needless, f"{value} is called for though its outputs were kept"
         assert not (run.settings.single_flight and run.running[key]), f"two calls for {key} are under way"
         run.running[key] += 1
-        charge = run.charged(tokens_of(value))
         try:
+            charge = run.charged(tokens_of(value))
             with run.limits.call():
                 await asyncio.sleep(run.draw.choice((0.0, 0.1, 1.0, 5.0)))
                 if run.draw.random() < run.failures:
                     raise Outage(key)
                 spent = run.draw.randrange(2 * tokens_of(value))
                 ctx.spent(tokens=spent)
-                charge[1] = spent
+                charge.end(spent, run.now())
         finally:
             run.running[key] -= 1
         if outputs_for(key) or (run.settings.cache and run.settings.cache.empty):
@@ -126,7 +143,7 @@ class Run:
         """Forget what a crash takes along."""
         rates = self.settings.rate_limits
         share = rates[0].share(0, 1) if rates else None
-        self.charges: list[list[float]] = []
+        self.charges: list[Charge] = []
         self.limits = SubtaskLimits(self.settings, share, self.capacity, self.check, self.now, sees_ends=True)
         self.running = Counter[int]()
         self.kept: set[int] = set()
@@ -135,15 +152,16 @@ class Run:
     def check(self, promise: object, broken: str) -> None:
         assert promise, broken
 
-    def charged(self, tokens: int) -> list[float]:
+    def charged(self, tokens: int) -> Charge:
         """Look at a call that begins: at every period that ends now, by what is known of its calls' costs."""
-        self.charges.append([self.now(), tokens])
+        now = self.now()
+        self.charges.append(Charge(now, tokens))
         if _TOKENS in self.settings.rate_limits:
             total = 0.0
-            for began, known in reversed(self.charges):
-                total += known
-                allowed = _TOKENS.whole_burst + _TOKENS.per_second * (self.now() - began + _EPSILON)
-                assert total <= allowed, f"{total} tokens within {self.now() - began} s"
+            for charge in reversed(self.charges):
+                total += charge.known(now)
+                allowed = _TOKENS.whole_burst + _TOKENS.per_second * (now - charge.began + _EPSILON)
+                assert total <= allowed, f"{total} tokens within {now - charge.began} s"
         return self.charges[-1]
 
     def now(self) -> float:
