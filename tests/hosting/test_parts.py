@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -18,7 +16,6 @@ from async_op.hosting.outbox import RUN, Outbox
 from async_op.hosting.parts import one_of_each
 from async_op.hosting.wire import frames
 from async_op.hosting.wire.secret import is_proof, new_nonce, proof_of
-from keygroups import KeyGroupsError
 
 
 def hello(version: int, attempt: int, snapshot_id: str | None = None, cut_id: str | None = None) -> say.Hello:
@@ -174,24 +171,3 @@ def test_a_proof_is_good_for_one_side_one_secret_and_one_pair_of_nonces() -> Non
     assert not is_proof(proof, b"other", "feeder", mine, yours)
     assert not is_proof(proof, b"secret", "feeder", yours, mine)
     assert not is_proof(b"", b"secret", "feeder", mine, yours)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        errors.HostUnreachable("why"),
-        errors.HostLost("has ended", "/a/log"),
-        errors.HostFailed("why"),
-        errors.FeederFenced(3, 4),
-        errors.IncompleteEpoch("job", [1]),
-        errors.MessageTooLarge(2, 1),
-        errors.NotOurs("why"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_errors_pickle(error: KeyGroupsError) -> None:
-    copy = pickle.loads(pickle.dumps(error))
-
-    assert type(copy) is type(error)
-    assert str(copy) == str(error)
-    assert vars(copy) == vars(error)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from datetime import timedelta
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,14 @@ from keygroups import (
     range_of,
     subtask_of,
 )
-from keygroups.arguments import check_duration, check_integer, check_number, seconds_of
+from keygroups.arguments import (
+    check_callable,
+    check_duration,
+    check_integer,
+    check_number,
+    check_positive_duration,
+    seconds_of,
+)
 
 
 async def asynchronous(*_: Any) -> Any:
@@ -117,3 +125,48 @@ def test_numbers_of_other_libraries_are_numbers() -> None:
     assert check_number("n", np.float32(0.5), reason="") == check_number("n", Fraction(1, 2), reason="") == 0.5
     assert check_duration("d", np.int64(5), reason="") == 5
     assert seconds_of(timedelta(seconds=5)) == seconds_of(5) == 5
+
+
+@pytest.mark.parametrize("value", [True, "1", None, 1j, math.nan, math.inf, int])
+def test_what_is_no_finite_number_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match="pass a (number|finite number).*; why") as refused:
+        check_number("n", value, reason="why")
+    assert refused.value.name == "n"
+
+
+@given(st.one_of(st.floats(-5, 5), st.timedeltas(timedelta(-1), timedelta(1))))
+def test_a_positive_duration_is_more_than_zero(value: Any) -> None:
+    seconds = seconds_of(value)
+    if seconds > 0:
+        assert check_positive_duration("d", value, reason="") == seconds
+    else:
+        with pytest.raises(ConfigError):
+            check_positive_duration("d", value, reason="")
+
+
+async def generating(*_: Any) -> Any:
+    yield None
+
+
+class Calling:
+    async def __call__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("call", [asynchronous, generating, partial(partial(asynchronous, 1), 2), Calling()])
+def test_a_call_that_nobody_awaits_is_no_coroutine_function(call: Any) -> None:
+    with pytest.raises(ConfigError, match="use `def` in place of `async def`"):
+        check_callable("call", call, reason="")
+
+
+@pytest.mark.parametrize("call", [generating, partial(generating, 1)])
+def test_a_call_that_is_awaited_is_no_generator(call: Any) -> None:
+    with pytest.raises(ConfigError, match="use `await` in place of `yield`"):
+        check_callable("call", call, reason="", awaited=True)
+    check_callable("call", asynchronous, reason="", awaited=True)
+
+
+@pytest.mark.parametrize(("value", "named"), [(5, "a value of type int"), (None, "a value of type NoneType")])
+def test_what_cannot_be_called_is_named(value: Any, named: str) -> None:
+    with pytest.raises(ConfigError, match=f"pass a callable, not {named}"):
+        check_callable("call", value, reason="")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from keygroups import KeyGroupsError, UnstorableValue
-from keygroups.codec import UnreadableValue, pack, unpack
+from keygroups.codec import NESTED_EXTENSIONS_MAX, UnreadableValue, pack, unpack
 
 TWO_HOURS = dt.timezone(dt.timedelta(hours=2))
 
@@ -201,11 +201,14 @@ def test_a_value_of_a_newer_release_is_named_by_its_extension() -> None:
         unpack(msgpack.packb(msgpack.ExtType(42, b"\x01")))
 
 
-def test_the_error_survives_pickling() -> None:
-    error = pickle.loads(pickle.dumps(UnreadableValue("extension 42 is unknown")))
+def test_more_extensions_in_each_other_than_are_ever_written_are_refused() -> None:
+    data = b"\x00"
+    for _ in range(NESTED_EXTENSIONS_MAX):
+        data = msgpack.packb(msgpack.ExtType(2, b"\x91" + data))
 
-    assert error.reason == "extension 42 is unknown"
-    assert "extension 42" in str(error)
+    assert unpack(data) == nested(NESTED_EXTENSIONS_MAX, tuple)
+    with pytest.raises(UnreadableValue, match="64 extensions in each other"):
+        unpack(msgpack.packb(msgpack.ExtType(2, b"\x91" + data)))
 
 
 def test_nothing_that_is_decoded_is_executed() -> None:

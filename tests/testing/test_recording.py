@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 import socket
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from async_op.testing import CallNotRecorded, InsideEventLoop, NotRecordable, OperatorHarness, RecordedService, Stalled
+from async_op.testing import CallNotRecorded, NotRecordable, OperatorHarness, RecordedService
 from tests.examples import scaled
 
 JSON = st.recursive(
@@ -128,10 +127,3 @@ def test_a_client_with_sockets_is_recorded_in_virtual_time(tmp_path: Path) -> No
         recorded = outputs(service)
     with RecordedService(tmp_path / "answers.json") as service:
         assert outputs(service) == recorded == ["AF_INET"]
-
-
-def test_errors_survive_pickling() -> None:
-    errors = [CallNotRecorded("a.json", "get(1)"), NotRecordable("get()", b"1"), Stalled(1.0, "it"), InsideEventLoop()]
-    for error in errors:
-        copied = pickle.loads(pickle.dumps(error))
-        assert (type(copied), str(copied), vars(copied)) == (type(error), str(error), vars(error))

@@ -33,8 +33,7 @@ class StoredList(Sequence[Any]):
                 yield HOLE
             yield value
             position = at + 1
-        for _ in range(position, self._stored):
-            yield HOLE
+        assert position == self._stored, "a list ends with an element that is stored"
         yield from self._added
 
     @overload

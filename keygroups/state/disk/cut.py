@@ -247,6 +247,5 @@ def _key_groups(view: View, format_: RowEncoding, kind: bytes, owned: KeyGroupRa
         if row is None or not row.startswith(format_.prefix(kind, 0)[:-2]):
             return
         key_group = int.from_bytes(row[len(format_.prefix(kind, 0)) - 2 :][:2], "big")
-        if key_group <= owned.end:
-            yield key_group
+        yield key_group
         key_group += 1

@@ -75,9 +75,7 @@ class RowEncoding:
         return _LENGTH.pack(len(packed)) + packed if self.has_entries else packed
 
     def entry(self, entry: Hashable) -> bytes:
-        """Return the part of a row for an entry, which follows the key; `MISSING` stands for all entries."""
-        if entry is MISSING:
-            return WHOLE
+        """Return the part of a row for an entry, which follows the key; `WHOLE` stands for all entries."""
         if self.is_list:
             assert isinstance(entry, int), "an element is known by its position"
             return _POSITION.pack(entry)

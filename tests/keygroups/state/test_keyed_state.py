@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Hashable, Mapping
+import threading
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import pytest
 
-from keygroups import KeyGroupOutOfRange, KeyGroupRange, ValueState
+from keygroups import ConfigError, KeyGroupOutOfRange, KeyGroupRange, ValueState
 from keygroups.state import (
     MISSING,
     KeyedStateBackend,
@@ -15,6 +16,7 @@ from keygroups.state import (
     StateAccessOutsideInvocation,
     StateCut,
     StateNotDeclared,
+    StateOfAnotherThread,
     Transaction,
     identity_of,
 )
@@ -179,6 +181,45 @@ class TestBackend:
                 backend(seen={key_group: Stored({})})
             assert (refused.value.key_group, refused.value.first, refused.value.last) == (key_group, 4, 7)
 
+    @pytest.mark.parametrize("key_group", [3, 8])
+    @pytest.mark.parametrize(
+        "use",
+        [
+            lambda table, key_group: table.get(key_group, "a"),
+            lambda table, key_group: table.put(key_group, "a", 1),
+            lambda table, key_group: table.load(key_group),
+            lambda table, key_group: table.install(key_group, {}),
+        ],
+        ids=["get", "put", "load", "install"],
+    )
+    def test_a_key_group_of_another_subtask_is_refused(self, use: Callable[[Any, int], Any], key_group: int) -> None:
+        with pytest.raises(KeyGroupOutOfRange) as refused:
+            use(backend().tables["seen"], key_group)
+        assert (refused.value.key_group, refused.value.first, refused.value.last) == (key_group, 4, 7)
+
+    def test_two_states_of_one_name_are_refused(self) -> None:
+        with pytest.raises(ConfigError, match="two states have this name") as refused:
+            new_backend([SEEN, LAST, ValueState("seen")], OWNED)
+        assert (refused.value.name, refused.value.value) == ("states", "seen")
+
+    def test_a_second_thread_is_refused_and_told_whose_the_state_is(self) -> None:
+        table = backend().tables["seen"]
+        table.get(4, "a")
+        refusals: list[StateOfAnotherThread] = []
+
+        def use() -> None:
+            try:
+                table.get(4, "a")
+            except StateOfAnotherThread as refusal:
+                refusals.append(refusal)
+
+        thread = threading.Thread(target=use, name="another")
+        thread.start()
+        thread.join()
+
+        (refusal,) = refusals
+        assert (refusal.thread, refusal.owner) == ("another", threading.current_thread().name)
+
 
 class TestMemoryBackend:
     def test_a_cut_copies_nothing_and_a_write_copies_only_its_key_group(self) -> None:
@@ -322,6 +363,12 @@ class TestTransaction:
         with pytest.raises(StateNotDeclared, match=r"'other' is not declared \(declared: seen, last\)") as refused:
             transaction.state(ValueState("other"))
         assert (refused.value.state, refused.value.declared) == ("other", ("seen", "last"))
+
+    @pytest.mark.parametrize("argument", ["seen", None, {"name": "seen"}])
+    def test_what_is_no_descriptor_is_refused(self, argument: Any) -> None:
+        with pytest.raises(ConfigError, match="pass the descriptor itself") as refused:
+            Transaction(backend(), "a", 4).state(argument)
+        assert (refused.value.name, refused.value.value) == ("descriptor", argument)
 
     def test_a_descriptor_is_known_by_its_name(self) -> None:
         """Functions are pickled to workers, so the descriptor at hand may be a copy of the declared one."""

@@ -125,8 +125,13 @@ def step(name: str, key: str, number: int, run: Subtasks, model: Model) -> None:
     states = {state.name: state for state in run.states}
     kind, action = name.split(" ")
     found = run.invoke(key, lambda transaction: ACTIONS[name](transaction.state(states[kind]), number))
-    living = model.living(kind, key, read=action in {"read", "contains"} or name == "reducing add")
-    if action == "read" and kind == "map":
+    living = model.living(kind, key, read=action == "read" or name == "reducing add")
+    if name == "map look":
+        entry = next((part for part in living if part[0] == number % 5), None)
+        assert found == (None if entry is None else entry[1], entry is not None)
+        if entry is not None and model.reads_extend:
+            entry[-1] = model.now + TTL_MS
+    elif action == "read" and kind == "map":
         assert dict(found) == {entry: value for entry, value, _ in living}
     elif action == "read":
         values = [value for value, _ in living]
@@ -161,6 +166,7 @@ ACTIONS: dict[str, Callable[[Any, int], Any]] = {
     "list update": lambda handle, number: handle.update([number, number + 1]),
     "list clear": lambda handle, _: handle.clear(),
     "map read": lambda handle, _: handle.items(),
+    "map look": lambda handle, number: (handle.get(number % 5), handle.contains(number % 5)),
     "map put": lambda handle, number: handle.put(number % 5, number),
     "map remove": lambda handle, number: handle.remove(number % 5),
     "map clear": lambda handle, _: handle.clear(),
@@ -194,10 +200,24 @@ GAPS = [
 ]
 """Elements that have expired are not stored, and those behind them are appended to by a delta."""
 
+READS = [
+    ("map look", "a", 1),
+    ("map put", "a", 1),
+    ("map put", "a", 2),
+    ("advance", "", 60),
+    ("map look", "a", 1),
+    ("advance", "", 60),
+    ("map read", "a", 0),
+    ("snapshot", "", 0),
+    ("advance", "", 60),
+]
+"""A read of one entry of a map extends the life of that entry only, if reads do."""
+
 
 @pytest.mark.parametrize("update", ["write", "read_and_write"])
 @settings(max_examples=scaled(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(steps=GAPS)
+@example(steps=READS)
 @given(steps=st.lists(_STEPS, max_size=60))
 def test_only_what_lives_is_ever_seen(update: TtlUpdate, steps: list[tuple[str, str, int]]) -> None:
     run, model = Subtasks(declared(update)), Model(update)

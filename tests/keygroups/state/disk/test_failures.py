@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from keygroups import ConfigError, KeyGroupsError
+from keygroups import ConfigError
 from keygroups.state import DiskStateBackend
-from keygroups.state.disk.errors import StateDiskFull, StateStoreFailed, StoreNotInstalled
+from keygroups.state.disk.errors import StateStoreFailed, StoreNotInstalled
 from tests.keygroups.state.disk.kit import opened
 
 
@@ -44,6 +44,21 @@ class TestFailures:
         assert "StateDiskFull: no space is left for the state in" in ended.stderr
         assert list(directory.iterdir()) == []
 
+    def test_a_store_that_cannot_be_opened_is_named_and_leaves_no_directory(self, directory: Path) -> None:
+        program = """
+            import resource, signal, sys
+            from keygroups import KeyGroupRange, ValueState
+            from keygroups.state import DiskStateBackend
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+            DiskStateBackend(sys.argv[1]).open([ValueState("value")], KeyGroupRange(0, 3))
+        """
+        command = [sys.executable, "-B", "-c", textwrap.dedent(program), str(directory)]
+        ended = subprocess.run(command, check=False, capture_output=True, text=True)
+
+        assert "StateDiskFull: no space is left for the state in" in ended.stderr
+        assert list(directory.iterdir()) == []
+
     def test_a_directory_that_cannot_be_made_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(OSError, match="file"):
@@ -56,16 +71,12 @@ class TestFailures:
         backend.close()
         with pytest.raises(StateStoreFailed):
             backend.tables["value"].get(0, "a")
+        with pytest.raises(StateStoreFailed):
+            backend._store.remove_range(b"", b"\xff")
 
     def test_a_cache_that_is_too_small_is_refused(self) -> None:
         with pytest.raises(ConfigError, match="cache_bytes"):
             DiskStateBackend(cache_bytes=100)
-
-    @pytest.mark.parametrize("error", [StoreNotInstalled("x"), StateStoreFailed("d", "r"), StateDiskFull("d")])
-    def test_errors_survive_pickling(self, error: KeyGroupsError) -> None:
-        copy = pickle.loads(pickle.dumps(error))
-
-        assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
 
     def test_the_choice_survives_pickling(self) -> None:
         chosen = DiskStateBackend("/fast/disk", cache_bytes=2**28)

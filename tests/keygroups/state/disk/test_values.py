@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from keygroups import ValueState
+from keygroups import UnstorableValue, ValueState
 from keygroups.state import Expiring, MemoryBackend, Transaction
 from tests.backends import contents
 from tests.keygroups.state.disk.kit import LIST, MAP, OWNED, VALUE, opened
@@ -108,3 +108,34 @@ class TestValues:
         invocation.commit()
 
         assert new_store().write([part(backend, 0, 1)]).to_arrow("value").schema.field("key").type == pa.string()
+
+    def test_a_stored_list_is_a_sequence_and_a_stored_map_a_mapping(self, directory: Path) -> None:
+        backend = opened(directory, LIST, MAP)
+        invocation = Transaction(backend, "a", 0)
+        invocation.state(LIST).add_all([1, 2, 3])
+        invocation.state(MAP).put("x", 1)
+        invocation.commit()
+        held: Any = backend.tables["list"].get(0, "a")
+        entries: Any = backend.tables["map"].get(0, "a")
+
+        assert (held[-1], held[1:], len(held)) == (3, [2, 3], 3)
+        assert (dict(entries), entries["x"], len(entries)) == ({"x": 1}, 1, 1)
+        for position in (3, -4):
+            with pytest.raises(IndexError):
+                held[position]
+        with pytest.raises(KeyError):
+            entries["y"]
+
+    def test_the_changed_keys_of_a_cut_are_a_collection(self, directory: Path) -> None:
+        backend = opened(directory)
+        backend.cut()
+        backend.tables["value"].put(0, "a", 1)
+        (cut,) = backend.cut()
+        changed: Any = cut.changed
+
+        assert ("a" in changed[0], "b" in changed[0], len(changed[0])) == (True, False, 1)
+
+    def test_a_value_that_nothing_can_hold_is_refused(self, directory: Path) -> None:
+        backend = opened(directory)
+        with pytest.raises(UnstorableValue, match="state 'value'"):
+            backend.tables["value"].put(0, "a", object())

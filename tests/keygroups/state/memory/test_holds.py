@@ -170,6 +170,45 @@ def test_what_is_restored_in_memory_is_never_changed() -> None:
     assert (kept, table.get(0, "a")) == ({"a": 1}, 4)
 
 
+@pytest.mark.parametrize(("keys", "is_whole"), [(300, True), (3000, False)])
+def test_a_group_of_lists_that_has_mostly_changed_beside_a_held_cut_is_written_whole(keys: int, is_whole: bool) -> None:
+    backend = MemoryBackend([LIST], OWNED)
+    table = backend.tables["list"]
+    for key in range(keys):
+        table.put_entries(0, key, SharedList([0]), [0], replaced=True)
+    (held_cut,) = backend.cut()
+    for key in range(300):
+        table.put_entries(0, key, SharedList(range(4)), range(4), replaced=True)
+    (cut,) = backend.cut()
+
+    assert cut.changed is not None
+    assert (cut.changed[0] is None) == is_whole
+    assert [len(group) for group in (held(held_cut), held(cut))] == [keys, keys]
+    assert [list(held(one)[0]) for one in (held_cut, cut)] == [[0], [0, 1, 2, 3]]  # type: ignore[call-overload]
+
+
+def test_the_changed_rows_of_a_layered_group_are_those_of_the_newer_dict() -> None:
+    backend = backend_of({"a": 1, "b": 2, "c": 3})
+    (held_cut,) = backend.cut()
+    backend.tables["count"].put(0, "a", MISSING)
+    backend.tables["count"].put(0, "b", 4)
+    (cut,) = backend.cut()
+
+    assert cut.groups[0].rows(["a", "b", "c"])(10).values == [MISSING, 4, 3]
+    assert held(held_cut) == {"a": 1, "b": 2, "c": 3}
+
+
+def test_a_group_that_has_lost_most_of_its_keys_is_written_whole() -> None:
+    backend = backend_of(dict.fromkeys(range(3000), 0))
+    backend.cut()
+    for number in range(2000):
+        backend.tables["count"].put(0, number, MISSING)
+    (cut,) = backend.cut()
+
+    assert cut.changed is not None
+    assert cut.changed[0] is None
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_cuts_and_the_table_are_what_plain_dicts_would_be(seed: int) -> None:
     draw = random.Random(seed)
