@@ -13,7 +13,7 @@ venv = .venv
 python = $(venv)/bin/python
 install = $(python) -m pip install --disable-pip-version-check
 
-.PHONY: demo test lint bench notebooks docs packaging java
+.PHONY: demo test coverage lint bench notebooks docs packaging java
 
 demo: $(venv)/.demo java
 	@$(python) -m demo $(DEMO_ARGS)
@@ -21,6 +21,14 @@ demo: $(venv)/.demo java
 # As many processes as there are processors, but not more Spark sessions than fit into memory; -n 0 for none.
 test: $(venv)/.dev java
 	@$(python) -m pytest -n auto --maxprocesses 4 --dist worksteal $(TEST_ARGS)
+
+# Lines and branches that no test runs. Spark's workers write what they have measured when they end, so none is reused.
+coverage: $(venv)/.coverage java
+	@rm -rf build/coverage
+	@PYSPARK_SUBMIT_ARGS="--conf spark.python.worker.reuse=false pyspark-shell" \
+		$(python) -m coverage run -m pytest -n auto --maxprocesses 4 --dist worksteal $(TEST_ARGS)
+	@$(python) -m coverage combine --quiet
+	@$(python) -m coverage report
 
 lint: $(venv)/.dev
 	$(python) -m ruff check .
@@ -65,6 +73,10 @@ $(venv)/.demo: $(venv)/.pip pyproject.toml
 
 $(venv)/.dev: $(venv)/.demo
 	$(install) --quiet --group dev
+	@touch $@
+
+$(venv)/.coverage: $(venv)/.dev
+	$(install) --quiet --group coverage
 	@touch $@
 
 $(venv)/.notebooks: $(venv)/.demo
