@@ -50,6 +50,7 @@ class Pipeline(SparkPeer):
 
     title = "keygroups, `AsyncPipeline`"
     cases = ("count", "small-batches", "rescale")
+    packages = ("keygroups", *SparkPeer.packages)
     lacks = ""
 
     def prepare(self, case: Case, folder: Path) -> Callable[[], Iterable[int]]:

@@ -22,6 +22,7 @@ class Stream(Peer):
 
     title = "keygroups, `AsyncDataStream` in Python"
     cases = ("enrichment",)
+    packages = ("keygroups",)
     lacks = "one process; no snapshots (a `Job` has them)"
 
     def prepare(self, case: Case, folder: Path) -> Callable[[], list[int]]:

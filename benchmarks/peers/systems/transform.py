@@ -25,6 +25,7 @@ class Transform(SparkPeer):
 
     title = "keygroups, `AsyncDataStream` on Spark"
     cases = ("enrichment",)
+    packages = ("keygroups", *SparkPeer.packages)
     lacks = "no state (`AsyncPipeline` has it); a task that is run again makes its calls again"
 
     def prepare(self, case: Case, folder: Path) -> Callable[[], Iterable[int]]:
