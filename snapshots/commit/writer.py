@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from typing import Any
 
 import pyarrow as pa
 
@@ -261,9 +262,10 @@ class _SubtaskWriter:
         label = self._label("delta", info.name, folds=bool(older))
         writer = KeyedWriter(self.files, label, schema, self.snapshot.key_groups)
         nothing = MemoryGroup({}, info.kind)
-        for key_group in sorted(changed.keys() | older.keys()):
-            group = cut.groups.get(key_group, nothing) if key_group in changed else nothing
-            rows: Iterable[pa.Table] = encoder.rows(key_group, group, changed.get(key_group, ()))
+        for run in _runs(changed, older, encoder):
+            key_group = run[0]
+            groups = [(one, cut.groups.get(one, nothing), changed[one]) for one in run if one in changed]
+            rows: Iterable[pa.Table] = encoder.changes(groups)
             if key_group in older:
                 new = pa.concat_tables([schema.empty_table(), *rows])
                 layers = [layer.take(key_group) for layer in older[key_group]]
@@ -297,6 +299,26 @@ class _SubtaskWriter:
             parent_id=parent.snapshot_id if parent is not None and kind == "delta" else None,
             folds=folds,
         )
+
+
+def _runs(
+    changed: Mapping[int, Collection[Any]], older: Mapping[int, object], encoder: RowEncoder
+) -> Iterator[list[int]]:
+    """Gather neighbours of which the encoder can make one piece: a table for each of many key groups takes long.
+
+    A key group that is merged with older deltas stays alone.
+    """
+    run: list[int] = []
+    rows = 0
+    for key_group in sorted(changed.keys() | older.keys()):
+        more = len(changed.get(key_group, ()))
+        if run and (key_group in older or run[0] in older or rows + more > encoder.piece_rows):
+            yield run
+            run, rows = [], 0
+        run.append(key_group)
+        rows += more
+    if run:
+        yield run
 
 
 def _likely_key_types(cut: StateCut, column: str) -> set[pa.DataType | None]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from keygroups.codec import pack
@@ -124,6 +126,8 @@ class RowEncoder:
     ----------
     schema : pyarrow.Schema
         The schema of every piece.
+    piece_rows : int
+        How many rows the next piece has at most.
     """
 
     def __init__(self, cut: StateCut, schema: pa.Schema, now: int) -> None:
@@ -135,22 +139,46 @@ class RowEncoder:
         self._entry = ENTRY_COLUMNS.get(cut.descriptor.kind)
         # Keys of all other types equal their identities.
         self._has_typed_keys = is_packed(schema.field("key")) or schema.field("key").type == pa.float64()
-        self._piece_rows = 256
+        self.piece_rows = 256
 
     def rows(
         self, key_group: int, group: KeyGroupContent, changed: Collection[Any] | None = None
     ) -> Iterator[pa.Table]:
         """Encode a key group; for a delta, only its changed keys or entries."""
         take = group.rows(changed)
-        while (rows := take(self._piece_rows)).keys:
-            table = self._living(key_group, rows) if self._expires else self._table(key_group, rows, None)
-            if not table.num_rows:
-                continue
+        while (rows := take(self.piece_rows)).keys:
+            yield from self._piece([(key_group, rows)])
+
+    def changes(self, groups: Sequence[tuple[int, KeyGroupContent, Collection[Any]]]) -> Iterator[pa.Table]:
+        """Encode the changes of key groups: those of several as one table, so they must be `piece_rows` at most.
+
+        Parameters
+        ----------
+        groups : sequence of (int, KeyGroupContent, collection)
+            The key groups in their order, each with its changed keys or entries.
+        """
+        if len(groups) == 1:
+            yield from self.rows(*groups[0])
+            return
+        taken = [
+            (key_group, rows)
+            for key_group, group, changed in groups
+            for rows in _taken(group, changed, self.piece_rows)
+        ]
+        if taken:
+            yield from self._piece(taken)
+
+    def _piece(self, groups: list[tuple[int, StateRows]]) -> Iterator[pa.Table]:
+        counts = [len(rows.keys) for _, rows in groups]
+        key_groups = pa.array(np.repeat([key_group for key_group, _ in groups], counts), pa.int32())
+        rows = groups[0][1] if len(groups) == 1 else _concatenated([rows for _, rows in groups])
+        table = self._living(key_groups, rows) if self._expires else self._table(key_groups, rows, None)
+        if table.num_rows:
             row_bytes = max(table.nbytes // table.num_rows, 1)
-            self._piece_rows = min(max(PIECE_BYTES // row_bytes, 1), PIECE_ROWS_MAX)
+            self.piece_rows = min(max(PIECE_BYTES // row_bytes, 1), PIECE_ROWS_MAX)
             yield table
 
-    def _living(self, key_group: int, rows: StateRows) -> pa.Table:
+    def _living(self, key_groups: pa.Array, rows: StateRows) -> pa.Table:
         """Encode the live rows; expired ones are left out, or removed by a delta."""
         now = self._now
         held = [value if isinstance(value, Expiring) and value.expires_at > now else None for value in rows.values]
@@ -159,9 +187,10 @@ class RowEncoder:
         values = [MISSING if value is None else value.value for value in living]
         entries = None if rows.entries is None else [rows.entries[row] for row in at]
         expires_at = [None if value is None else value.expires_at for value in living]
-        return self._table(key_group, StateRows([rows.keys[row] for row in at], entries, values), expires_at)
+        living_rows = StateRows([rows.keys[row] for row in at], entries, values)
+        return self._table(key_groups.take(pa.array(at, pa.int64())), living_rows, expires_at)
 
-    def _table(self, key_group: int, rows: StateRows, expires_at: list[int | None] | None) -> pa.Table:
+    def _table(self, key_groups: pa.Array, rows: StateRows, expires_at: list[int | None] | None) -> pa.Table:
         schema, keys, values = self.schema, rows.keys, rows.values
         if self._has_typed_keys:
             keys = list(map(original_of, keys))
@@ -171,7 +200,7 @@ class RowEncoder:
             values = _without_missing(values, schema.field("value"))
         if expires_at is not None:
             arrays[EXPIRES_AT] = pa.array(expires_at, pa.int64())
-        arrays[KEY_GROUP] = pa.repeat(pa.scalar(key_group, pa.int32()), len(keys))
+        arrays[KEY_GROUP] = key_groups
         arrays["key"] = _encode_keys(keys, schema.field("key"), f"a key of {self._where}")
         arrays["value"] = encode_column(values, schema.field("value"), self._where, keys)
         if self._entry is not None:
@@ -180,6 +209,20 @@ class RowEncoder:
             entries = _without_missing(list(map(original_of, rows.entries)), field)
             arrays[self._entry] = _encode_keys(entries, field, f"{self._entry} of {self._where}", keys)
         return pa.Table.from_arrays([arrays[name] for name in schema.names], schema=schema)
+
+
+def _taken(group: KeyGroupContent, changed: Collection[Any], count: int) -> Iterator[StateRows]:
+    take = group.rows(changed)
+    while (rows := take(count)).keys:
+        yield rows
+
+
+def _concatenated(parts: list[StateRows]) -> StateRows:
+    """Return the rows of several key groups of one state as one."""
+    keys = [*chain.from_iterable(one.keys for one in parts)]
+    entries = [*chain.from_iterable(one.entries or () for one in parts)]
+    values = [*chain.from_iterable(one.values for one in parts)]
+    return StateRows(keys, None if parts[0].entries is None else entries, values)
 
 
 def _without_missing(values: list[Any], field: pa.Field) -> list[Any]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pyarrow as pa
 import pytest
 
 from keygroups import KeyGroupRange, key_group_of, range_of
 from snapshots import IncompleteSnapshot
 from snapshots.commit import writer
+from snapshots.format.columns import RowEncoder
 from tests.backends import new_backend
 from tests.snapshot_kit import COUNT, PROFILE, G, content_of, new_store, part, parts, restored
 from tests.snapshots.increments import CONTENT, KEYS, Run, cut, kinds, put
@@ -66,6 +70,24 @@ class TestWhen:
         run.change("key 0", -2)
 
         assert kinds(run.write()) == [("keyed", 3)]
+
+    def test_few_changes_in_many_key_groups_are_encoded_together(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        run, pieces = Run(), list[int]()
+        table = RowEncoder._table
+
+        def counted(encoder: RowEncoder, key_groups: pa.Array, *others: Any) -> pa.Table:
+            pieces.append(len(set(key_groups.to_pylist())))
+            return table(encoder, key_groups, *others)
+
+        monkeypatch.setattr(RowEncoder, "_table", counted)
+        for key in KEYS[:80]:
+            run.change(key, -1)
+        snapshot = run.write()
+
+        (delta,) = snapshot.manifest.files_of("delta")
+        assert delta.rows == 80
+        assert pieces == [len({key_group_of(key, G) for key in KEYS[:80]})]
+        assert content_of(snapshot) == CONTENT | {"count": CONTENT["count"] | dict.fromkeys(KEYS[:80], -1)}
 
     def test_the_first_cut_of_a_new_operator_is_whole_and_the_second_a_delta(self) -> None:
         store = new_store()
