@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -39,6 +40,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     packaging.addoption("--all-pythons", action="store_true", help="try the wheel on every supported Python")
     documentation = parser.getgroup("documentation")
     documentation.addoption("--record", action="store_true", help="write what terminal sessions print into the pages")
+
+
+def pytest_sessionfinish() -> None:
+    """Write what `make coverage` has measured: xdist kills a process that takes long to end."""
+    if "coverage" in sys.modules and (measuring := sys.modules["coverage"].Coverage.current()) is not None:
+        measuring.save()
 
 
 @pytest.fixture(scope="session", autouse=True)

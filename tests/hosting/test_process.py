@@ -365,21 +365,33 @@ def test_who_does_not_know_the_secret_is_not_let_in(machine: Machine) -> None:
     assert epoch(connect(address, SECRET), hello(), [rows("a")])[1] == [("a", 1)]
 
 
-def test_a_feeder_does_not_believe_a_stranger() -> None:
+@pytest.mark.parametrize(
+    ("greeting", "proof", "reason"),
+    [
+        (b"keygroups-host-1" + b"n" * 32, b"p" * 32, "the host's proof is wrong"),
+        (b"keygroups-host-1" + b"n" * 32, b"p" * 31, "it closed the connection"),
+        (b"keygroups-host-1", b"", "it closed the connection"),
+        (b"HTTP/1.1 400 Bad Request" + b" " * 24, b"", "it is not a host"),
+    ],
+)
+def test_a_feeder_does_not_believe_a_stranger(greeting: bytes, proof: bytes, reason: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        server.listen()
 
         def lie() -> None:
             accepted, _ = server.accept()
             with accepted:
-                accepted.sendall(b"keygroups-host-1" + b"n" * 32)
-                accepted.recv(64)
-                accepted.sendall(b"p" * 32)
+                accepted.sendall(greeting)
+                if proof:
+                    accepted.recv(64)
+                    accepted.sendall(proof)
+                accepted.shutdown(socket.SHUT_WR)
+                while accepted.recv(64):
+                    pass
 
         lying = threading.Thread(target=lie)
         lying.start()
-        with pytest.raises(HostUnreachable, match="proof is wrong"):
+        with pytest.raises(HostUnreachable, match=reason):
             connect(Address("/nowhere", "127.0.0.1", port), SECRET)
         lying.join()
 

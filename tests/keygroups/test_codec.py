@@ -201,14 +201,26 @@ def test_a_value_of_a_newer_release_is_named_by_its_extension() -> None:
         unpack(msgpack.packb(msgpack.ExtType(42, b"\x01")))
 
 
-def test_more_extensions_in_each_other_than_are_ever_written_are_refused() -> None:
-    data = b"\x00"
-    for _ in range(NESTED_EXTENSIONS_MAX):
-        data = msgpack.packb(msgpack.ExtType(2, b"\x91" + data))
+def test_values_nest_as_deep_as_they_may() -> None:
+    value = nested(NESTED_EXTENSIONS_MAX, tuple)
 
-    assert unpack(data) == nested(NESTED_EXTENSIONS_MAX, tuple)
-    with pytest.raises(UnreadableValue, match="64 extensions in each other"):
-        unpack(msgpack.packb(msgpack.ExtType(2, b"\x91" + data)))
+    assert unpack(pack(value, "a test")) == value
+
+
+@pytest.mark.parametrize("tag", [2, 3, 4])
+def test_extensions_that_nest_deeper_are_refused(tag: int) -> None:
+    data = msgpack.packb([])
+    for _ in range(NESTED_EXTENSIONS_MAX + 2):
+        data = msgpack.packb([msgpack.ExtType(tag, data)])
+    with pytest.raises(UnreadableValue, match="64 extensions"):
+        unpack(msgpack.packb(msgpack.ExtType(tag, data)))
+
+
+@pytest.mark.parametrize("header", [b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff"])
+@pytest.mark.parametrize("count", [1, 500, 5_000])
+def test_promises_of_more_than_there_is_are_refused(header: bytes, count: int) -> None:
+    with pytest.raises(UnreadableValue):
+        unpack(header * count)
 
 
 def test_nothing_that_is_decoded_is_executed() -> None:

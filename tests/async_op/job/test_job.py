@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 import pytest
 
-from async_op import ConnectorCancelled, ElementFailed, JobAlreadyRunning, JobNotRunning, RepartitionUndone, Step
+from async_op import (
+    ConnectorCancelled,
+    ElementFailed,
+    JobAlreadyRunning,
+    JobNotRunning,
+    RepartitionUndone,
+    Step,
+    StreamAlreadyRead,
+)
 from keygroups import ConfigError
 from snapshots import IncompatibleSnapshot, SnapshotStore
 from tests.async_op.job.kit import Counting, Epochs, Gated, Log, new_job, running, same
@@ -57,6 +66,25 @@ async def test_a_second_run_goes_on_where_the_first_has_ended() -> None:
     assert source.read_from == [(0, None), (0, 6)]
     await job.run()
     assert len(sink.values) == 9
+
+
+async def asynchronously(values: Iterable[Any]) -> AsyncIterator[Any]:
+    for value in values:
+        yield value
+
+
+@pytest.mark.parametrize("once", [iter, asynchronously])
+async def test_an_iterator_that_was_read_beyond_the_snapshot_is_refused(once: Callable[[Any], Any]) -> None:
+    async def failing(value: int) -> Any:
+        raise OSError("the service is down")
+
+    job = new_job(once(range(3)), failing, Epochs())
+    with pytest.raises(ElementFailed):
+        await job.run()
+    with pytest.raises(StreamAlreadyRead, match="pass what can be iterated again") as refused:
+        await job.run()
+    assert refused.value.position == 0
+    assert 1 <= refused.value.taken <= 3
 
 
 async def test_a_stop_at_a_cut_keeps_what_is_in_flight() -> None:

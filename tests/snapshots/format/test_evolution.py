@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -38,7 +40,13 @@ class TestEvolution:
             (pa.int32(), pa.float64(), 7, 7.0),
             (pa.float32(), pa.float64(), 1.5, 1.5),
             (pa.string(), pa.large_string(), "ä", "ä"),
+            (pa.binary(), pa.large_binary(), b"a", b"a"),
+            (pa.decimal128(5, 2), pa.decimal128(9, 3), Decimal("1.10"), Decimal("1.100")),
+            (pa.time32("ms"), pa.time64("us"), dt.time(1, 2), dt.time(1, 2)),
+            (pa.duration("s"), pa.duration("us"), dt.timedelta(1), dt.timedelta(1)),
             (pa.list_(pa.int32()), pa.large_list(pa.int64()), [1, None], [1, None]),
+            (pa.large_list(pa.int32()), pa.large_list(pa.int64()), [1, None], [1, None]),
+            (pa.list_(pa.int32(), 2), pa.list_(pa.int64(), 2), [1, None], [1, None]),
             (
                 pa.struct([("a", pa.int32()), ("b", pa.string())]),
                 pa.struct([("c", pa.string()), ("a", pa.int64())]),
@@ -63,7 +71,19 @@ class TestEvolution:
             (pa.float64(), pa.float32()),
             (pa.string(), pa.binary()),
             (pa.struct([("a", pa.int32())]), pa.struct([pa.field("a", pa.int32()), pa.field("b", pa.int8(), False)])),
+            (pa.large_string(), pa.string()),
+            (pa.decimal128(5, 2), pa.decimal128(5, 3)),
+            (pa.decimal128(5, 2), pa.decimal128(4, 2)),
+            (pa.decimal128(5, 2), pa.float64()),
             (pa.timestamp("us"), pa.timestamp("us", "UTC")),
+            (pa.timestamp("us"), pa.timestamp("ns")),
+            (pa.time64("us"), pa.time32("ms")),
+            (pa.date32(), pa.timestamp("us")),
+            (pa.duration("us"), pa.int64()),
+            (pa.large_list(pa.int64()), pa.list_(pa.int64())),
+            (pa.list_(pa.int64(), 2), pa.list_(pa.int64(), 3)),
+            (pa.list_(pa.int64(), 2), pa.list_(pa.int64())),
+            (pa.map_(pa.string(), pa.int64()), pa.map_(pa.string(), pa.int32())),
             (pa.int64(), None),
         ],
         ids=str,

@@ -9,12 +9,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import msgpack
 import pyarrow as pa
 import pytest
 
 from keygroups import KeyGroupRange
-from keygroups.codec import NESTED_EXTENSIONS_MAX, UnreadableValue, pack, unpack
 from keygroups.errors import ConfigError
 from snapshots import IncompleteSnapshot, SnapshotCorrupted, SnapshotNotFound, SnapshotStore, versions
 from snapshots.commit import creation as commits
@@ -104,28 +102,6 @@ class TestParquet:
         encoder.write(pa.table({"value": pa.array(range(10_000), pa.int64())}))
         file = pa.parquet.ParquetFile(pa.BufferReader(encoder.finish({}).data))
         assert [file.metadata.row_group(n).num_rows for n in range(10)] == [1000] * 10
-
-
-class TestCodec:
-    def test_values_nest_as_deep_as_they_may(self) -> None:
-        value: Any = ()
-        for _ in range(NESTED_EXTENSIONS_MAX - 1):
-            value = (value,)
-        assert unpack(pack(value, "a test")) == value
-
-    @pytest.mark.parametrize("tag", [2, 3, 4])
-    def test_extensions_that_nest_deeper_are_refused(self, tag: int) -> None:
-        data = msgpack.packb([])
-        for _ in range(NESTED_EXTENSIONS_MAX + 2):
-            data = msgpack.packb([msgpack.ExtType(2, data)])
-        with pytest.raises(UnreadableValue, match="64 extensions"):
-            unpack(msgpack.packb(msgpack.ExtType(tag, data)))
-
-    @pytest.mark.parametrize("header", [b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff"])
-    @pytest.mark.parametrize("count", [1, 500, 5_000])
-    def test_promises_of_more_than_there_is_are_refused(self, header: bytes, count: int) -> None:
-        with pytest.raises(UnreadableValue):
-            unpack(header * count)
 
 
 class TestFileSizes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import pickle
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from async_op.connectors import EpochsBehind, TargetMissing, UnwritableValue, repeats
+from async_op.connectors import EpochsBehind, SinkContended, TargetMissing, UnwritableValue, repeats
 from async_op.connectors.tables.rows import OutputRows
 from keygroups import ConfigError
 from tests.async_op.connectors.tables.targets import SCHEMA, Delta, Iceberg, Postgres, Target
@@ -173,6 +174,31 @@ def test_three_jobs_at_once_lose_no_epoch(target: Target) -> None:
 
     assert errors == []
     assert target.numbers() == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+
+
+@pytest.mark.parametrize("kind", [Delta, Iceberg])
+def test_a_writer_whom_others_always_forestall_gives_up_and_has_written_nothing(
+    tmp_path: Path, kind: type[Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{kind.kind.__module__}.ATTEMPTS_MAX", 3)
+    target = kind(tmp_path)
+    faster, late = target.sink("faster"), target.sink()
+    append, epochs = late._append, itertools.count(1)
+
+    def be_late(*arguments: object) -> None:
+        epoch = next(epochs)
+        faster._write(OutputRows(rows(epoch)), epoch)
+        append(*arguments)
+
+    late._append = be_late
+    with pytest.raises(SinkContended) as raised:
+        late._write(OutputRows(rows(100)), 1)
+    assert raised.value.attempts == 3
+    assert target.numbers() == [1, 2, 3]
+
+    late._append = append
+    late._write(OutputRows(rows(100)), 1)
+    assert target.numbers() == [1, 2, 3, 100]
 
 
 @pytest.mark.parametrize("epoch", [-1, "1", None])
