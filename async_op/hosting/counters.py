@@ -23,8 +23,11 @@ COUNTED = (
 )
 """The statistics of an operator that only grow."""
 
-LIMITS = ("cache_hits", "cache_misses", "shared", "rate_limited", "circuit_opened", "circuit_refused", "wait_seconds")
-"""The statistics of limits that only grow."""
+LIMITS = (
+    *("cache_hits", "cache_misses", "shared"),
+    *("rate_limited", "circuit_opened", "circuit_refused", "budget_refused"),
+)
+"""The counts of limits."""
 
 Counted = dict[str, Any]
 
@@ -33,7 +36,7 @@ def counted(statistics: OperatorStatistics) -> Counted:
     """Return the statistics that only grow, by name."""
     values = {name: getattr(statistics, name) for name in COUNTED}
     if statistics.resilience is not None:
-        values |= {name: getattr(statistics.resilience, name) for name in LIMITS}
+        values |= {name: getattr(statistics.resilience, name) for name in (*LIMITS, "wait_seconds")}
     return values
 
 

@@ -43,7 +43,7 @@ class EpochMetrics:
         Subtasks whose operator lives on in a host after the epoch.
     source_wait_milliseconds, consume_wait_milliseconds, back_pressure_wait_milliseconds : int
         Time that tasks have waited: for rows, for other replies of their hosts, and while those took no more rows.
-    cache_hits, cache_misses, shared, rate_limited, circuit_opened, circuit_refused : int
+    cache_hits, cache_misses, shared, rate_limited, circuit_opened, circuit_refused, budget_refused : int
         Counters of the limits in `resilience`, as in `ResilienceStatistics`; 0 without limits.
     """
 
@@ -74,6 +74,7 @@ class EpochMetrics:
     rate_limited: int = 0
     circuit_opened: int = 0
     circuit_refused: int = 0
+    budget_refused: int = 0
 
     __repr__ = counts_repr
 

@@ -20,6 +20,7 @@ SPAN_SECONDS_MAX = 600.0
 COUNTED = (
     *("rows", "outputs", "calls", "retries", "timeouts", "skipped", "dead_letters"),
     *("cache_hits", "cache_misses", "shared", "rate_limited", "circuit_opened", "circuit_refused"),
+    "budget_refused",
 )
 """What a pipeline counts in each epoch and stores in the manifest's `metrics`, by these names."""
 

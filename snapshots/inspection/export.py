@@ -46,9 +46,10 @@ def export(
 ) -> int:
     """Write a state, or the in-flight elements, to a local file. The ending of its name sets the format.
 
-    ``.parquet`` and ``.arrow`` (an IPC file) have the columns of `Snapshot.to_arrow`. ``.csv`` and ``.jsonl`` are for
-    people: msgpack is decoded, bytes are Base64, other types that JSON lacks are text, and nested values in CSV are
-    JSON. An existing file is replaced only when the new one is complete. Memory is bounded.
+    ``.parquet`` and ``.arrow`` (an IPC file) have the columns of `Snapshot.to_arrow`, but those without an Arrow type
+    are JSON text in place of msgpack, so that any program can read them. ``.csv`` and ``.jsonl`` are JSON throughout.
+    In JSON, bytes are Base64 and other types that it lacks are text; in CSV only nested values are JSON. An existing
+    file is replaced only when the new one is complete. Memory is bounded.
 
     Parameters
     ----------
@@ -154,14 +155,42 @@ def _elements(snapshot: Snapshot, key_groups: KeyGroupRange | None) -> Iterator[
 
 @contextmanager
 def _parquet_sink(path: str, schema: pa.Schema) -> Iterator[_Sink]:
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        yield writer
+    text = _text_schema(schema)
+    with pq.ParquetWriter(path, text, compression="zstd") as writer:
+        yield _Columns(writer, text)
 
 
 @contextmanager
 def _arrow_sink(path: str, schema: pa.Schema) -> Iterator[_Sink]:
-    with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, schema) as writer:
-        yield writer
+    text = _text_schema(schema)
+    with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, text) as writer:
+        yield _Columns(writer, text)
+
+
+def _text_schema(schema: pa.Schema) -> pa.Schema:
+    """Return a schema with text in place of msgpack."""
+    return pa.schema(
+        [pa.field(field.name, pa.string(), field.nullable) if is_packed(field) else field for field in schema]
+    )
+
+
+class _Columns:
+    """Writes typed columns as they are and the others as JSON text."""
+
+    def __init__(self, file: _Sink, schema: pa.Schema) -> None:
+        self._file = file
+        self._schema = schema
+
+    def write(self, table: pa.Table) -> None:
+        """Write the rows."""
+        columns = [_json_column(table, f.name) if is_packed(f) else table.column(f.name) for f in table.schema]
+        self._file.write(pa.table(columns, schema=self._schema))
+
+
+def _json_column(table: pa.Table, name: str) -> pa.Array:
+    values = decode_column(table, name)
+    texts = [None if value is None else json.dumps(plain(value), ensure_ascii=False) for value in values]
+    return pa.array(texts, pa.string())
 
 
 class _JsonLines:

@@ -109,6 +109,7 @@ def test_a_pipeline_shares_its_rate_between_subtasks(spark: SparkSession, tmp_pa
 def test_a_budget_counts_over_subtasks_and_restarts(spark: SparkSession, tmp_path: Path) -> None:
     function = Ask(tmp_path / "calls")
     budget = Budget(20, "calls_made", cost=lambda row: 1)
+    refused = 0
     for start, parallelism in ((0, 1), (8, 4)):
         spark.range(start, start + 8 + start * 4, 1, 1).write.mode("append").parquet(str(tmp_path / "in"))
         stream = spark.readStream.schema("id bigint").parquet(str(tmp_path / "in"))
@@ -128,8 +129,10 @@ def test_a_budget_counts_over_subtasks_and_restarts(spark: SparkSession, tmp_pat
             stream, lambda rows, epoch: None, checkpoint_location=location, trigger={"availableNow": True}
         )
         query.awaitTermination()
+        refused += sum(epoch.budget_refused for epoch in pipeline.progress())
 
     assert len(function.calls) == 20
+    assert refused == 28
 
 
 def test_what_makes_no_sense_is_refused_before_anything_runs(spark: SparkSession, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark import TaskContext
 
+from async_op.hosting.counters import LIMITS
 from async_op.hosting.epoch import Epoch, Ran, run
 from async_op.hosting.messages import Cut, Fence, Hello, Manifest
 from async_op.hosting.residence import Residence
@@ -24,8 +25,7 @@ from keygroups.ranges import range_of
 from snapshots import PendingSnapshot, Snapshot
 
 _COUNTED = ("calls", "retries", "timeouts", "reinvoked", "reemitted", "skipped", "dead_letters", "in_flight")
-_LIMITS = ("cache_hits", "cache_misses", "shared", "rate_limited", "circuit_opened", "circuit_refused")
-"""Counters of a host, named as in `EpochMetrics`; those of limits are missing where the operator has none."""
+"""Counters of a host, named as in `EpochMetrics`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ def _report(ran: Ran, rows: EpochRows, waits: Waits) -> SubtaskReport:
         rows=rows.rows,
         outputs=written.outputs,
         **{name: int(counted[name]) for name in _COUNTED},
-        **{name: int(counted.get(name, 0)) for name in _LIMITS},
+        **{name: int(counted.get(name, 0)) for name in LIMITS},
         state_rows=sum(file.rows for file in state),
         state_bytes=sum(file.bytes for file in state),
         back_pressured_milliseconds=_milliseconds(counted["back_pressured_seconds"]),

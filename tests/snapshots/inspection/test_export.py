@@ -8,20 +8,23 @@ import json
 from decimal import Decimal
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from keygroups import ConfigError
 from snapshots import Snapshot, SnapshotStore
+from snapshots.format.columns import is_packed
 from snapshots.inspection import export
 from snapshots.inspection.export import plain
+from snapshots.restore.reader import decode_column
 from tests.snapshot_kit import new_store, parts, record, words
 from tests.snapshots.inspection.kit import EVERYTHING, NAN, rows_of
 
 
 @pytest.mark.parametrize("ending", ["parquet", "arrow"])
-def test_an_export_for_programs_has_the_columns_of_the_state(
+def test_a_typed_export_has_the_columns_of_the_state_and_json_for_the_rest(
     versions: list[Snapshot], tmp_path: Path, ending: str
 ) -> None:
     snapshot, path = versions[-1], tmp_path / f"state.{ending}"
@@ -31,10 +34,35 @@ def test_an_export_for_programs_has_the_columns_of_the_state(
         count = export(snapshot, name, path, progress=lambda done, total, told=told: told.append((done, total)))
 
         table = pq.read_table(path) if ending == "parquet" else pa.ipc.open_file(path).read_all()
-        assert rows_of(table) == rows_of(snapshot.to_arrow(name))
+        assert rows_of(table) == rows_of(with_json(snapshot.to_arrow(name)))
         assert table.num_rows == count
         assert all(0 < done <= total for done, total in told)
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def with_json(table: pa.Table) -> pa.Table:
+    """Return a state with JSON in place of msgpack."""
+    for place, field in enumerate(table.schema):
+        if is_packed(field):
+            texts = [json.dumps(plain(value), ensure_ascii=False) for value in decode_column(table, field.name)]
+            table = table.set_column(place, pa.field(field.name, pa.string()), pa.array(texts))
+    return table
+
+
+def test_other_programs_read_what_has_no_arrow_type(tmp_path: Path) -> None:
+    cart = {"items": ["pear", "fig"], "paid": False}
+    mixed = {"ann": cart, 7: None, (1, "b"): b"raw"}
+    snapshot = new_store().write(parts({"profile": mixed}))
+    export(snapshot, "profile", tmp_path / "cart.parquet")
+
+    keys = "select key, value, value->'$.items[1]' from read_parquet(?) order by key"
+    rows = duckdb.execute(keys, [str(tmp_path / "cart.parquet")]).fetchall()
+
+    assert [(json.loads(key), value and json.loads(value), item) for key, value, item in rows] == [
+        ("ann", cart, '"fig"'),
+        (7, None, None),
+        ([1, "b"], "cmF3", None),
+    ]
 
 
 def test_an_export_for_people_decodes_msgpack(versions: list[Snapshot], tmp_path: Path) -> None:
