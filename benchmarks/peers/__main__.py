@@ -103,8 +103,8 @@ def compare(case: Case, systems: Iterable[str], pythons: Pythons, repeats: int) 
     for number in range(repeats):
         for result in results:
             if result.absent is None:
-                print(f"{case.name}: {result.system}, run {number + 1} of {repeats}", file=sys.stderr, flush=True)
                 add_run(result, pythons)
+                print(f"{case.name}, {number + 1} of {repeats}: {result.newest}", file=sys.stderr, flush=True)
     return results
 
 
@@ -117,7 +117,6 @@ def add_run(result: Result, pythons: Pythons) -> None:
         # One failed run spoils the others: whatever fails at times has no figure.
         result.runs.clear()
         result.absent, result.failed = str(reason), isinstance(reason, RunFailed)
-        print(f"{result.system}: {reason}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

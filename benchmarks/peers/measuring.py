@@ -53,6 +53,14 @@ class Result:
         """The median of the wall time."""
         return statistics.median(run.seconds for run in self.runs)
 
+    @property
+    def newest(self) -> str:
+        """What came of the newest run, in a line."""
+        if not self.runs:
+            return f"{self.system}: {self.absent}"
+        run = self.runs[-1]
+        return f"{self.system}: {run.seconds:.2f} s, {run.cpu_seconds:.1f} s of processors"
+
     def as_json(self) -> dict[str, Any]:
         """Return all that the command knows."""
         row: dict[str, Any] = {"system": self.system, "title": self.peer.title, "lacks": self.peer.lacks}

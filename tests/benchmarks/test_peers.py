@@ -142,7 +142,6 @@ def test_the_command_measures_systems_in_turn(capsys: pytest.CaptureFixture[str]
     assert ended == 0
     assert [result["system"] for result in case["results"]] == ["stream", "threads"]
     assert [len(result["seconds_of_runs"]) for result in case["results"]] == [2, 2]
-    assert [line.split(",")[0] for line in printed.err.splitlines()] == [
-        "enrichment: stream",
-        "enrichment: threads",
-    ] * 2
+    assert [line.split(":")[:2] for line in printed.err.splitlines()] == [
+        [f"enrichment, {number} of 2", f" {system}"] for number in (1, 2) for system in ("stream", "threads")
+    ]
