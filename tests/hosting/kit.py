@@ -39,7 +39,7 @@ IMPATIENT = {"patience_seconds": 4.0, "lease_seconds": 8.0}
 
 
 class Counting(AsyncFunction):
-    """Counts per key; a row says how long its call takes and what else it does."""
+    """Counts per key; a row says how long its call takes, or until which file is there, and what else it does."""
 
     states = (COUNT,)
 
@@ -57,11 +57,18 @@ class Counting(AsyncFunction):
             os.kill(os.getpid(), 9)
         elif action == "eat":
             return [bytearray(1 << 46)]
+        elif action.startswith("/"):
+            while not _is_there(action):
+                await asyncio.sleep(0.01)
         else:
             await asyncio.sleep(value["seconds"])
         number = ctx.state(COUNT).value() + 1
         ctx.state(COUNT).update(number)
         return [(value["key"], number)]
+
+
+def _is_there(path: str) -> bool:
+    return Path(path).exists()
 
 
 class FailingOpen(Counting):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,10 +33,12 @@ from tests.hosting.kit import (
 )
 
 
-def test_a_failure_between_two_epochs_is_told_to_the_next_one(machine: Machine) -> None:
+def test_a_failure_between_two_epochs_is_told_to_the_next_one(machine: Machine, tmp_path: Path) -> None:
+    released = tmp_path / "released"
     address = machine.start(blueprint=Blueprint(capacity=1))
     greeting = hello(timeout=0.0)
-    cut_id, *_ = epoch(connect(address, SECRET), greeting, [rows("a", seconds=2.0), rows("b", action="fail")])
+    cut_id, *_ = epoch(connect(address, SECRET), greeting, [rows("a", action=str(released)), rows("b", action="fail")])
+    released.touch()
     with Overseer(GENERATION, SECRET) as overseer:
         overseer.report(0, address)
         wait_until(lambda: overseer.poll()[0].failure is not None)
