@@ -29,6 +29,9 @@ settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
 # Tests end before Java's optimising compiler has paid for itself: it took a third of the processors' time.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+# Hundreds of processes that tests start import the packages: without bytecode, each compiles them anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("simulation")

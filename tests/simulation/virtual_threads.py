@@ -55,7 +55,9 @@ class _Thread:
     """One thread, and what it waits for."""
 
     def __init__(self) -> None:
-        self.turn = threading.Semaphore(0)
+        # Not a semaphore, whose Python code would be most of what a run does: nobody gets a second turn in his own.
+        self.turn = threading.Lock()
+        self.turn.acquire()
         self.is_free: Condition = lambda: True
         self.wakes_at: float | None = None
 
@@ -127,7 +129,7 @@ class Threads:
             for module in LOCKED:
                 patches.enter_context(mock.patch.object(module, "threading", shim))
             patches.enter_context(mock.patch.object(handover, "Future", partial(VirtualFuture, self)))
-            sys.settrace(self._trace)
+            self._watch()
             try:
                 yield
             finally:
@@ -160,7 +162,7 @@ class Threads:
         me.turn.acquire()
         try:
             if not self._is_closed:
-                sys.settrace(self._trace)
+                self._watch()
                 work()
         except _End:
             pass
@@ -170,13 +172,18 @@ class Threads:
             self._running = self._loop if self._is_closed else self._draw.choice(self._free())
             self._running.turn.release()
 
+    def _watch(self) -> None:
+        """Let this thread lose its turn before lines of the watched files, if any thread does so in this run."""
+        if self._rate:
+            sys.settrace(self._trace)
+
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
         # A finalizer may run within what must not lose its turn.
         is_watched = frame.f_code.co_filename in WATCHED and frame.f_code.co_name != "__del__"
         return self._trace_line if is_watched else None
 
     def _trace_line(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if event == "line" and self._rate and not self._is_closed and self._draw.random() < self._rate:
+        if event == "line" and not self._is_closed and self._draw.random() < self._rate:
             self._give_turn_to(self._draw.choice(self._free()))
         return self._trace_line
 

@@ -5,7 +5,6 @@ As a program it runs the pipeline once, in a process of its own that a test may 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -27,6 +26,7 @@ from keygroups import ValueState
 from snapshots import SnapshotStore
 from snapshots.format.parquet import ParquetReader
 from snapshots.java import use_java
+from tests.spark.runs import Gate
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -34,10 +34,7 @@ COUNT = ValueState("count", pa.int64(), default=0)
 FILES, ROWS_PER_FILE, KEYS = 3, 60, 7
 ROWS = FILES * ROWS_PER_FILE
 SLOW = 20
-"""Every so many rows one outlasts the barrier when it is called first, however busy the machine is."""
-
-SLOW_SECONDS = {False: 60.0, True: 1.5}
-"""How long: a call is cut off where operators are not resident, and awaited where they are."""
+"""Every so many rows one outlasts the epoch of its file when it is called first."""
 
 
 class Lookup(AsyncFunction):
@@ -48,8 +45,8 @@ class Lookup(AsyncFunction):
 
     states = (COUNT,)
 
-    def __init__(self, folder: Path, slow_seconds: float) -> None:
-        self.slow_seconds = slow_seconds
+    def __init__(self, folder: Path) -> None:
+        self.gate = Gate(folder / "sinks")
         self.service = folder / "calls"
         self.killed = folder / "killed"
         self.second_attempt = folder / "second attempt"
@@ -75,7 +72,7 @@ class Lookup(AsyncFunction):
             self.kill_at("in a call made again")
             is_slow = False
         count = ctx.state(COUNT)
-        await asyncio.sleep(self.slow_seconds if is_slow else 0)
+        await self.gate.passed(1 + value["id"] // ROWS_PER_FILE if is_slow else 0)
         count.update(count.value() + 1)
         return [(value["id"], value["user"], count.value())]
 
@@ -114,7 +111,7 @@ class World:
         self.snapshots = snapshots or str(folder / "snapshots")
         self.storage_options = storage_options
         self.resident = resident
-        self.function = Lookup(folder, SLOW_SECONDS[resident])
+        self.function = Lookup(folder)
 
     def prepare(self) -> None:
         """Write the input."""
@@ -153,6 +150,7 @@ class World:
         )
 
         def sink(batch: DataFrame, epoch: int) -> None:
+            self.function.gate.count()
             rows = [list(row) for row in batch.collect()]
             if in_sink is not None:
                 in_sink(False)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -13,11 +17,42 @@ from async_op import AsyncFunction
 from async_op.spark import AsyncPipeline
 from snapshots import SnapshotStore
 
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@dataclass
+class Gate:
+    """Holds calls until the sink has been called so often: they outlast an epoch, however busy the machine is.
+
+    The file grows by a byte with each call of the sink, so every process sees it. No call waits for more than
+    `sinks_max` of them; without a barrier, an epoch would wait for its calls, and they for its sink.
+    """
+
+    path: Path
+    sinks_max: int = 1000
+
+    def count(self, sinks: int = 1) -> None:
+        """Note calls of the sink."""
+        with self.path.open("ab") as file:
+            file.write(bytes(sinks))
+
+    def open(self) -> None:
+        """Let all calls pass."""
+        self.count(self.sinks_max)
+
+    async def passed(self, sinks: int) -> None:
+        while self._counted() < min(sinks, self.sinks_max):
+            await asyncio.sleep(0.01)
+
+    def _counted(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
+
 
 class PipelineRun:
     """A pipeline over files in a folder, which may be started several times as if in several processes.
 
-    `schema` is that of the files, which a subclass writes; `settings` are the pipeline's.
+    `schema` is that of the files, which a subclass writes; `settings` are the pipeline's. Its sink lets calls pass a
+    gate.
     """
 
     def __init__(
@@ -28,6 +63,7 @@ class PipelineRun:
         self.function = function
         self.schema = schema
         self.settings = settings
+        self.gate = Gate(folder / "sinks")
         self.delivered: dict[int, list[tuple[Any, ...]]] = {}
         self.deliveries = Counter[int]()
         self.fail_sink_at: int | None = None
@@ -39,6 +75,7 @@ class PipelineRun:
         return self.spark.readStream.schema(self.schema).options(**options).parquet(str(self.folder / "in"))
 
     def sink(self, batch: DataFrame, epoch: int) -> None:
+        self.gate.count()
         self.deliveries[epoch] += 1
         rows = sorted((tuple(row) for row in batch.collect()), key=str)
         assert self.delivered.setdefault(epoch, rows) == rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from async_op.spark.epoch import runner as runners
 from keygroups import ConfigError, ValueState
 from snapshots import Snapshot, WriterFenced
 from snapshots.inputs import begin_storing, stored_runs
-from tests.spark.runs import PipelineRun
+from tests.spark.runs import Gate, PipelineRun
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -32,18 +31,20 @@ ROWS, KEYS, CHUNK = 100, 7, 40
 
 
 class Count(AsyncFunction):
-    """Numbers the rows of each key; every tenth call takes longer than an epoch waits. Calls are logged."""
+    """Numbers the rows of each key; every tenth call outlasts the epoch of its chunk. Calls are logged."""
 
     states = (COUNT,)
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, gate: Gate) -> None:
         self.log = log
+        self.gate = gate
 
     async def async_invoke(self, value: dict[str, Any], ctx: Any) -> list[Any]:
         with self.log.open("a") as log:
             log.write(json.dumps([value["id"], ctx.idempotency_key]) + "\n")
         count = ctx.state(COUNT)
-        await asyncio.sleep(0 if value["id"] % 10 else 1.0)
+        if value["id"] % 10 == 0:
+            await self.gate.passed(1 + value["id"] // CHUNK)
         count.update(count.value() + 1)
         return [(value["id"], value["user"], count.value())]
 
@@ -55,7 +56,7 @@ class Run(PipelineRun):
         super().__init__(
             spark,
             folder,
-            Count(self.log),
+            Count(self.log, Gate(folder / "sinks", ROWS // CHUNK)),  # the last chunk waits for its calls
             "id bigint, user string",
             key_by="user",
             output_schema="id bigint, user string, count bigint",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ from async_op.spark.epoch.position import BEGINNING, EpochRef, SourcePosition
 from keygroups import ConfigError, ValueState
 from snapshots import SnapshotStore
 from tests.snapshot_kit import new_store, parts
-from tests.spark.runs import PipelineRun
+from tests.spark.runs import Gate, PipelineRun
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -32,18 +31,23 @@ COUNT = ValueState("count", pa.int64(), default=0)
 TOTAL = ValueState("total", pa.int64(), default=0)
 FILES, ROWS_PER_FILE, KEYS = 3, 40, 5
 ROWS = FILES * ROWS_PER_FILE
+SINKS_MAX = FILES - 1
+"""As often is the sink called before the end, where an epoch waits for all of its calls."""
 
 
 class Logged(AsyncFunction):
-    """Logs its calls; every twentieth takes longer than an epoch waits."""
+    """Logs its calls. Of each twenty rows, the call of one outlasts the epoch of its file."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, gate: Gate, slow: int = 0) -> None:
         self.log = log
+        self.gate = gate
+        self.slow = slow
 
     async def call(self, value: dict[str, Any], ctx: Any) -> None:
         with self.log.open("a") as log:
             log.write(json.dumps([value["id"], ctx.idempotency_key]) + "\n")
-        await asyncio.sleep(0 if value["id"] % 20 else 0.5)
+        if value["id"] % 20 == self.slow:
+            await self.gate.passed(1 + value["id"] // ROWS_PER_FILE)
 
 
 class Count(Logged):
@@ -80,7 +84,7 @@ class Run(PipelineRun):
         super().__init__(
             spark,
             folder,
-            Count(self.logs[0]),
+            Count(self.logs[0], Gate(folder / "sinks", SINKS_MAX)),
             "id bigint, user string",
             key_by="user",
             output_schema="id bigint, user string, count bigint",
@@ -104,7 +108,10 @@ class Run(PipelineRun):
             "max_parallelism": 16,
             "barrier_timeout": 0.1,
         }
-        return AsyncPipeline(Total(self.logs[1]), **(common | options))
+        settings = common | options
+        # Another row than in the first pipeline: one that comes late waits for nothing in the second.
+        gate = Gate(self.gate.path, 0 if settings["barrier_timeout"] is None else SINKS_MAX)
+        return AsyncPipeline(Total(self.logs[1], gate, slow=10), **settings)
 
     def chain(self, first: int = 2, second: int = 2) -> AsyncPipeline:
         return self.pipeline(parallelism=first).then(self.second(parallelism=second))
@@ -241,9 +248,10 @@ def test_the_first_makes_no_call_again_because_the_second_has_failed(run: Run) -
         async def async_invoke(self, value: dict[str, Any], ctx: Any) -> list[Any]:
             raise ValueError("no")
 
+    run.gate.open()
     chain = run.pipeline(barrier_timeout=None).then(
         AsyncPipeline(
-            Broken(run.logs[1]),
+            Broken(run.logs[1], run.gate),
             key_by="count",
             output_schema="id bigint, count bigint, total bigint",
             snapshots=run.folder / "snapshots",

@@ -24,7 +24,7 @@ from async_op import AsyncFunction
 from async_op.spark import AsyncPipeline, PipelineQuery, Retention
 from async_op.spark.epoch.position import EpochRef
 from keygroups import ValueState
-from tests.spark.runs import PipelineRun
+from tests.spark.runs import Gate, PipelineRun
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -34,19 +34,23 @@ ROWS = 12
 
 
 class Count(AsyncFunction):
-    """Numbers the rows of each key. Calls are logged; those of a row whose id is in `slow` take a second."""
+    """Numbers the rows of each key. Calls are logged; those of a row whose id is in `slow` outlast its file's epoch."""
 
     states = (COUNT,)
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, gate: Gate) -> None:
         self.log = log
+        self.gate = gate
         self.slow: frozenset[int] = frozenset()
+        self.seconds = 0.0
         self.more: tuple[str, ...] = ()
 
     async def async_invoke(self, value: dict[str, Any], ctx: Any) -> list[Any]:
         with self.log.open("a") as log:
             log.write(json.dumps(value["id"]) + "\n")
-        await asyncio.sleep(1 if value["id"] in self.slow else 0)
+        if value["id"] in self.slow:
+            await self.gate.passed(1 + value["id"] // ROWS)
+            await asyncio.sleep(self.seconds)
         count = ctx.state(COUNT)
         count.update(count.value() + 1)
         return [(value["id"], count.value(), *self.more)]
@@ -59,7 +63,7 @@ class Run(PipelineRun):
         self.log = folder / "calls"
         self.log.touch()
         (folder / "in").mkdir()
-        self.count = Count(self.log)
+        self.count = Count(self.log, Gate(folder / "sinks"))
         self.returned: list[tuple[int, list[tuple[Any, ...]]]] = []
         self.columns: list[list[str]] = []
         settings = {"key_by": "user", "output_schema": "id bigint, count bigint", "operator_id": "count"}
@@ -306,11 +310,12 @@ class TestWhatIsTakenOver:
     def test_calls_longer_than_micro_batches_are_made_twice_at_most(
         self, run: Run, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """The barrier ends long before a call does, and the next micro-batch is always there."""
+        """The barrier ends before a call does, also before one that was taken over, and more rows are always there."""
         files = 6
         for file in range(files):
             run.write_rows(file)
         run.count.slow = frozenset(range(files * ROWS))
+        run.count.seconds = 0.2
         pipeline = run.pipeline(barrier_timeout=0.05, capacity=files * ROWS, resident=False)
         run.start(pipeline).awaitTermination()
 

@@ -27,6 +27,7 @@ def main() -> None:
     run = Run(spark, folder)
 
     def sink(batch: DataFrame, epoch: int) -> None:
+        run.gate.count()
         rows = [list(row) for row in batch.collect()]
         sys.stdout.write(f"{epoch}\n")
         sys.stdout.flush()

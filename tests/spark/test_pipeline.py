@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from keygroups import (
 )
 from keygroups.state import MemoryBackend
 from snapshots import IncompatibleSnapshot, SubtaskSnapshot, WriterFenced
-from tests.spark.runs import PipelineRun
+from tests.spark.runs import Gate, PipelineRun
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -40,13 +40,14 @@ KEYS = 23
 class Count(AsyncFunction):
     """Numbers the rows of each key. Calls are logged to a file.
 
-    Every 40th call outlasts the barrier, also that of an epoch which waits first for what it took over.
+    Every 40th call outlasts the epoch of its file.
     """
 
     states = (COUNT,)
 
-    def __init__(self, log: Path, fail_at: int | None = None, wrong_at: int | None = None) -> None:
+    def __init__(self, log: Path, gate: Gate, fail_at: int | None = None, wrong_at: int | None = None) -> None:
         self.log = log
+        self.gate = gate
         self.fail_at = fail_at
         self.wrong_at = wrong_at
 
@@ -58,7 +59,8 @@ class Count(AsyncFunction):
         if value["id"] == self.wrong_at:
             return [{"id": "not a number"}]
         count = ctx.state(COUNT)
-        await asyncio.sleep(0 if value["id"] % 40 else 0.8 * (1 + value["id"] // ROWS_PER_FILE))
+        if value["id"] % 40 == 0:
+            await self.gate.passed(1 + value["id"] // ROWS_PER_FILE)
         count.update(count.value() + 1)
         return [{"id": value["id"], "user": value["user"], "count": count.value()}]
 
@@ -72,13 +74,13 @@ class Run(PipelineRun):
         super().__init__(
             spark,
             folder,
-            Count(self.log),
+            Count(self.log, Gate(folder / "sinks")),
             "id bigint, user string",
             key_by="user",
             output_schema="id bigint, user string, count bigint",
             operator_id="count",
             barrier_timeout=0.2,
-            timeout=30.0,
+            timeout=600.0,
         )
 
     def write_input(self, user: str = "concat('u', cast(id % 23 as string))") -> None:
@@ -156,7 +158,7 @@ class CountSome(Count):
     async def async_invoke(self, value: dict[str, Any], ctx: Any) -> list[Any]:
         outputs = await super().async_invoke(value, ctx)
         if value["id"] % 25 == 0:
-            await asyncio.sleep(value["id"] % 50 / 50)
+            await self.gate.passed(1 + value["id"] // ROWS_PER_FILE if value["id"] % 50 else 0)
             raise ValueError(f"no answer for {value['id']}")
         return outputs
 
@@ -164,7 +166,7 @@ class CountSome(Count):
 @pytest.mark.parametrize("mode", ["ordered", "unordered", "key_ordered"])
 def test_dead_letters_are_delivered_exactly_once_with_their_epoch(run: Run, mode: str) -> None:
     run.write_input()
-    run.function = CountSome(run.log)
+    run.function = CountSome(run.log, run.gate)
     run.fail_sink_at = 2
     options: dict[str, Any] = {"mode": mode, "on_error": "dead_letter", "dead_letters": "column"}
     with pytest.raises(Exception, match="the sink is down"):
@@ -188,7 +190,7 @@ def test_dead_letters_are_delivered_exactly_once_with_their_epoch(run: Run, mode
 
 def test_failed_rows_can_be_skipped(run: Run) -> None:
     run.write_input()
-    run.function = CountSome(run.log)
+    run.function = CountSome(run.log, run.gate)
     run.run(on_error="skip")
     rows = [row for epoch in run.delivered.values() for row in epoch]
     assert sorted(row[0] for row in rows) == [n for n in range(FILES * ROWS_PER_FILE) if n % 25]
@@ -196,11 +198,11 @@ def test_failed_rows_can_be_skipped(run: Run) -> None:
 
 def test_a_failed_epoch_leaves_no_trace(run: Run) -> None:
     run.write_input()
-    run.function = Count(run.log, fail_at=250)
+    run.function = Count(run.log, run.gate, fail_at=250)
     with pytest.raises(ElementFailed, match="'id': 250"):
         run.run()
     assert run.store.versions() == [1]
-    run.function = Count(run.log)
+    run.function = Count(run.log, run.gate)
     run.run()
     run.assert_exact()
 
@@ -269,7 +271,7 @@ def test_a_null_key_is_refused_and_the_row_named(run: Run) -> None:
 
 def test_an_output_that_does_not_fit_is_refused(run: Run) -> None:
     run.write_input()
-    run.function = Count(run.log, wrong_at=30)
+    run.function = Count(run.log, run.gate, wrong_at=30)
     with pytest.raises(ElementFailed, match="element {'id': 30.*OutputMismatch.*column 'id'"):
         run.run()
     assert run.store.versions() == []
@@ -292,6 +294,7 @@ def test_an_epoch_writes_what_it_changed_and_says_so(run: Run, caplog: pytest.Lo
         for n, backend in enumerate(backends)
     )
     run.write_input()
+    run.gate.open()
     with caplog.at_level("INFO", "async_op.spark.epoch"):
         pipeline = run.run(barrier_timeout=None)
     whole = run.store.load(1).manifest.bytes_total
@@ -305,7 +308,8 @@ def test_an_epoch_writes_what_it_changed_and_says_so(run: Run, caplog: pytest.Lo
 
 def test_what_makes_a_drain_fail_ends_the_query(run: Run) -> None:
     run.write_input()
-    pipeline = run.pipeline()
+    run.function = Count(run.log, replace(run.gate, sinks_max=1))  # all rows come at once
+    pipeline = run.pipeline(capacity=FILES * ROWS_PER_FILE)
     run.fail_sink_at = 2
     query = pipeline.start(run.stream(), run.sink, checkpoint_location=run.folder / "checkpoint")
     with pytest.raises(Exception, match="the sink is down"):
@@ -321,7 +325,8 @@ def test_drain_needs_a_sink(run: Run) -> None:
 
 def test_what_is_in_flight_is_drained_when_no_input_comes(run: Run) -> None:
     run.write_input()
-    pipeline = run.pipeline()
+    run.function = Count(run.log, replace(run.gate, sinks_max=1))  # all rows come at once
+    pipeline = run.pipeline(capacity=FILES * ROWS_PER_FILE)
     query = pipeline.start(run.stream(), run.sink, checkpoint_location=run.folder / "checkpoint")
     try:
         for _ in range(600):

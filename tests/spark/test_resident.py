@@ -27,7 +27,7 @@ from async_op.spark import AsyncPipeline, PipelineQuery
 from async_op.spark.epoch import fleet
 from keygroups import ValueState
 from tests.hosting.kit import is_running, wait_until
-from tests.spark.runs import PipelineRun
+from tests.spark.runs import Gate, PipelineRun
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -39,19 +39,18 @@ ROWS = 12
 class Count(AsyncFunction):
     """Numbers the rows of each key. What it does is logged.
 
-    The calls of rows in `slow` take a second, those of rows in `waiting` last until `released` exists.
+    The call of a row in `held` lasts until the sink has been called so often.
     """
 
     states = (COUNT,)
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, gate: Gate) -> None:
         self.log = log
-        self.slow: frozenset[int] = frozenset()
-        self.waiting: frozenset[int] = frozenset()
-        self.released = log.with_name("released")
+        self.gate = gate
+        self.held: dict[int, int] = {}
         self.endless: frozenset[int] = frozenset()
         self.wrong: frozenset[int] = frozenset()
-        self.held: Any = None
+        self.property: Any = None
         self.shared_file: str | None = None
 
     def note(self, what: object) -> None:
@@ -67,9 +66,8 @@ class Count(AsyncFunction):
     async def async_invoke(self, value: dict[str, Any], ctx: Any) -> list[Any]:
         number = value["id"]
         self.note(number)
-        await asyncio.sleep(3600 if number in self.endless else 1 if number in self.slow | self.wrong else 0)
-        while number in self.waiting and not self.released.exists():
-            await asyncio.sleep(0.01)
+        await asyncio.sleep(3600 if number in self.endless else 0)
+        await self.gate.passed(self.held.get(number, 0))
         if number in self.wrong:
             raise ValueError("the service said no")
         count = ctx.state(COUNT)
@@ -88,7 +86,7 @@ class Run(PipelineRun):
         self.log = folder / "log"
         self.log.touch()
         (folder / "in").mkdir()
-        self.count = Count(self.log)
+        self.count = Count(self.log, Gate(folder / "sinks"))
         settings = {"key_by": "user", "output_schema": "id bigint, count bigint", "operator_id": "count"}
         settings |= {"barrier_timeout": 0.05, "capacity": 100}
         super().__init__(spark, folder, self.count, "id bigint, user string", **settings)
@@ -120,6 +118,10 @@ class Run(PipelineRun):
     def rows(self) -> list[tuple[Any, ...]]:
         return sorted(row for epoch in list(self.delivered.values()) for row in epoch)
 
+    def hold_all(self, sinks: int = 1) -> None:
+        """Hold the calls of each file until its epoch is delivered, or so many epochs are."""
+        self.count.held = {n: max(sinks, 1 + n // ROWS) for n in range(self.files * ROWS)}
+
     def logged(self) -> list[Any]:
         return [json.loads(line) for line in self.log.read_text().splitlines()]
 
@@ -149,7 +151,7 @@ def hosts_of(pipeline: AsyncPipeline) -> list[int]:
 def test_calls_longer_than_micro_batches_are_made_once(run: Run) -> None:
     for _ in range(6):
         run.write_rows()
-    run.count.slow = frozenset(range(6 * ROWS))
+    run.hold_all()
     pipeline = run.run()
 
     run.assert_exact()
@@ -162,7 +164,8 @@ def test_calls_longer_than_micro_batches_are_made_once(run: Run) -> None:
 def test_rows_that_have_no_room_hold_up_the_next_batch(run: Run) -> None:
     for _ in range(3):
         run.write_rows()
-    run.count.slow = frozenset(range(3 * ROWS))
+    # So many epochs could bring all rows, if none waited for room.
+    run.hold_all(sinks=4)
     pipeline = run.run(capacity=1)
 
     run.assert_exact()
@@ -196,7 +199,7 @@ def test_there_may_be_more_subtasks_than_tasks_at_once(run: Run) -> None:
 
 def test_results_that_come_without_input_have_an_epoch_of_their_own(run: Run) -> None:
     run.write_rows()
-    run.count.slow = frozenset(range(ROWS))
+    run.hold_all()
     pipeline = run.pipeline()
     query = run.start_endless(pipeline)
     run.wait_for(ROWS)
@@ -229,10 +232,9 @@ def test_a_host_that_is_killed_is_replaced_and_only_its_calls_are_made_again(run
 
 def test_a_query_that_is_stopped_leaves_no_process_and_delivers_what_has_come(run: Run) -> None:
     run.write_rows()
-    run.count.slow = frozenset(range(ROWS))
+    run.hold_all()
     pipeline = run.pipeline()
     query = run.start_endless(pipeline)
-    wait_until(lambda: len(pipeline.progress()) > 0, seconds=120)
     hosts = hosts_of(pipeline)
     wait_until(lambda: sum(isinstance(what, list) for what in run.logged()) == ROWS)
     query.stop()
@@ -256,7 +258,7 @@ def test_who_waits_for_a_query_that_is_stopped_makes_no_call_again(run: Run) -> 
 
 def test_a_failure_between_two_epochs_fails_the_query(run: Run) -> None:
     run.write_rows()
-    run.count.wrong = frozenset({5})
+    run.count.wrong, run.count.held = frozenset({5}), {5: 1}
     query = run.start_endless(run.pipeline())
 
     with pytest.raises(ElementFailed, match="the service said no"):
@@ -283,15 +285,13 @@ def test_a_start_that_fails_leaves_a_pipeline_that_can_be_started(run: Run, monk
 def test_with_another_parallelism_only_calls_under_way_are_made_again(run: Run) -> None:
     for _ in range(3):
         run.write_rows()
-    run.count.waiting = frozenset(range(3 * ROWS))
+    run.hold_all(sinks=2)
     pipeline = run.pipeline()
     sink = run.sink
 
     def rescaling(batch: DataFrame, epoch: int) -> None:
         sink(batch, epoch)
         pipeline.rescale(3)
-        if epoch > 1:
-            run.count.released.touch()
 
     run.sink = rescaling  # type: ignore[method-assign]
     run.start(pipeline).awaitTermination()
@@ -346,7 +346,7 @@ def test_files_of_the_session_are_there_for_the_function(run: Run) -> None:
 
 def test_a_function_with_what_only_tasks_have_runs_in_tasks(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     run.write_rows()
-    run.count.held = run.spark.sparkContext.broadcast([1, 2, 3])
+    run.count.property = run.spark.sparkContext.broadcast([1, 2, 3])
     pipeline = run.run()
 
     run.assert_exact()
@@ -356,14 +356,14 @@ def test_a_function_with_what_only_tasks_have_runs_in_tasks(run: Run, caplog: py
 
 def test_a_restart_goes_on_with_what_was_in_flight_though_no_input_comes(run: Run) -> None:
     run.write_rows()
-    run.count.slow = frozenset(range(ROWS))
+    run.hold_all(sinks=run.gate.sinks_max)
     pipeline = run.pipeline()
     query = run.start_endless(pipeline)
-    wait_until(lambda: len(pipeline.progress()) > 0, seconds=120)
     for pid in hosts_of(pipeline):
         os.kill(pid, signal.SIGKILL)
     query.stop()
 
+    run.gate.open()
     query = run.start_endless(run.pipeline())
     run.wait_for(ROWS)
     query.stop()
