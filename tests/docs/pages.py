@@ -1,6 +1,7 @@
 """Pages of the documentation whose code runs.
 
-- A block of `python` runs in the namespace of its page; with `title="name.py"` it is written to that file instead.
+- A block with `title="name.py"` is written to that file.
+- Any other block of `python` runs in the namespace of its page.
 - A block of `console` is a terminal session: each line after `$ ` is run by bash, and what it prints is compared with
   what stands below it, but for what differs from run to run.
 """
@@ -21,7 +22,7 @@ from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 
 ROOT = Path(__file__).parents[2]
-LANGUAGES = {"python", "console", "sh", "text", "json", "yaml"}
+LANGUAGES = {"python", "console", "sh", "text", "json", "yaml", "dockerfile"}
 FOLDER = "/home/you/folder"
 """What a page shows in the place of the folder in which it ran; as long as that of `tempfile`, so that tables fit."""
 _FENCE = RawFencedCodeBlockLexer(re.compile(r'(?P<language>\w*)(?: title="(?P<title>[^"]+)")?[^\n]*\n'))
@@ -118,10 +119,10 @@ class Page:
 
     def _evaluator_of(self, region: Region, *, record: bool) -> object:
         match region.lexemes["language"], region.lexemes["title"]:
-            case "python", None:
-                return PythonEvaluator()
-            case "python", str(title):
+            case _, str(title):
                 return lambda example: Path(title).write_text(example.parsed, encoding="utf-8") and None
+            case "python", _:
+                return PythonEvaluator()
             case "console", _:
                 return lambda example: self._run_session(example, record=record)
             case "yaml", _:
