@@ -1,0 +1,108 @@
+"""The site in headless Chromium, at the width of a phone and of a desk. Skipped where there is none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the dependency group `dev`")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium or Chrome on the path")
+
+PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
+QUIET = ["--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[sync_api.Browser]:
+    """One browser; in a container, where tests run as root, Chromium's own sandbox cannot start."""
+    with sync_api.sync_playwright() as playwright:
+        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=[*QUIET, *sandbox])
+        yield started
+        started.close()
+
+
+PAGES = [
+    "index.html",
+    "tutorial/index.html",
+    "howto/http/index.html",
+    "howto/kubernetes/index.html",
+    "notebooks/4-state-as-tables/index.html",
+    "reference/streams/index.html",
+    "reference/cli/index.html",
+    "explanation/comparison/index.html",
+]
+"""One of each kind, those with the widest tables and the longest lines."""
+
+
+def addresses(site: Path) -> list[str]:
+    return [(site / page).as_uri() for page in PAGES]
+
+
+def copied(page: sync_api.Page, block: str) -> str:
+    """Return what the button of a block copies: the text that is seen while it has this attribute."""
+    return str(page.locator(block).evaluate("e => { e.setAttribute('data-md-copying', ''); return e.innerText }"))
+
+
+@pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
+def test_no_page_moves_sideways(site: Path, browser: sync_api.Browser, size: dict[str, int]) -> None:
+    with browser.new_page(viewport=size) as page:
+        wide = []
+        for address in addresses(site):
+            page.goto(address)
+            if page.evaluate("document.documentElement.scrollWidth") != size["width"]:
+                wide.append(address.removeprefix(site.as_uri()))
+
+    assert wide == []
+
+
+def test_code_fits_on_a_phone(site: Path, browser: sync_api.Browser) -> None:
+    """What programs print, such as tables, scrolls."""
+    code = ".highlight:not(.language-console, .language-text) > pre > code"
+    with browser.new_page(viewport=PHONE) as page:
+        wide = []
+        for address in addresses(site):
+            page.goto(address)
+            wide += page.locator(code).evaluate_all(
+                "(all, at) => all.filter(e => e.scrollWidth > e.clientWidth).map(e => [at, e.innerText])", address
+            )
+
+    assert wide == []
+
+
+def test_a_copied_session_is_what_was_typed(site: Path, browser: sync_api.Browser) -> None:
+    with browser.new_page(viewport=DESK) as page:
+        page.goto((site / "tutorial" / "index.html").as_uri())
+        shell = copied(page, ".language-console code >> nth=0")
+        page.goto((site / "reference" / "state" / "index.html").as_uri())
+        python = copied(page, "code:has(.gp) >> nth=0")
+
+    assert [line.split()[0] for line in shell.splitlines() if line] == ["mkdir", "python", "cat"]
+    assert python.strip()
+    assert ">>>" not in python
+
+
+@pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
+def test_copied_code_has_the_lines_of_its_source(site: Path, browser: sync_api.Browser, size: dict[str, int]) -> None:
+    with browser.new_page(viewport=size) as page:
+        page.goto((site / "tutorial" / "index.html").as_uri())
+        source = copied(page, ".language-python code >> nth=0")
+
+    assert source.startswith("import asyncio\nimport os\n\nimport pyarrow as pa\n")
+
+
+def test_the_theme_can_be_chosen(site: Path, browser: sync_api.Browser) -> None:
+    with browser.new_page(viewport=DESK, color_scheme="light") as page:
+        page.goto((site / "index.html").as_uri())
+        schemes = []
+        for _ in range(3):
+            schemes.append(page.evaluate("document.body.getAttribute('data-md-color-scheme')"))
+            page.locator("form[data-md-component=palette] label:visible").click()
+
+    assert schemes == ["default", "default", "slate"]
