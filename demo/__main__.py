@@ -10,7 +10,6 @@ from types import FrameType
 
 from demo.latency import Latency
 from demo.process import ChildFailed
-from demo.scenario import play
 from demo.workspace import Workspace
 
 _FLIGHTS_MIN = 1_000
@@ -27,6 +26,10 @@ def main() -> int:
     arguments = _parse()
     signal.signal(signal.SIGTERM, _stop)
     workspace = Workspace(arguments.output.resolve())
+    print("reading the flights and starting Valkey; Spark logs to files, so no warning of it is seen here", flush=True)
+    # pandas and matplotlib take seconds; until then, the reader has seen that something happens.
+    from demo.scenario import play
+
     try:
         summary = play(workspace, arguments.flights, Latency(arguments.latency, arguments.seed))
     except KeyboardInterrupt:
