@@ -95,10 +95,10 @@ class LocalStream:
         await self._operator.finish()
 
     async def _feed_one(self, value: Any) -> None:
-        element = (value, None, None) if self._timestamps is None else self._timestamps.element(value)
+        timestamp = None if self._timestamps is None else self._timestamps.element(value)[1]
         if self._watermarks is not None and self._watermarks.is_ahead:
             await self._operator.process_watermark(self._watermarks.take())
-        await self._operator.process(*element)
+        await self._operator.process(value, timestamp)
         await self._wait_for_taker()
 
     async def _feed_all(self, values: Iterator[Any]) -> None:

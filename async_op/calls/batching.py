@@ -9,7 +9,7 @@ from typing import Any
 from async_op.calls.batch_calls import BatchCalls, remove_member, replace_member
 from async_op.clock import TimerHandle
 from async_op.context import Scope
-from async_op.elements import Element
+from async_op.elements import Element, ElementId
 from async_op.functions import AsyncBatchFunction
 from async_op.in_flight.entries import Block, Entry
 from async_op.in_flight.in_flight import InFlight
@@ -76,7 +76,7 @@ class Batching:
         self._block: Block | None = None
         self._timer: TimerHandle | None = None
 
-    def accept(self, value: Any, timestamp: int | None, element_id: str | None) -> None:
+    def accept(self, value: Any, timestamp: int | None, element_id: ElementId | None) -> None:
         """Accept a new element."""
         block = self._block or self._begin_block()
         block.elements.append((value, timestamp, element_id))

@@ -44,7 +44,7 @@ def capture_entry(entry: Entry, keys: KeyAssignment, now: float) -> InFlightElem
         timestamp=entry.timestamp,
         key=entry.key,
         key_group=keys.key_group_of(entry),
-        element_id=entry.element_id or keys.element_id_of(entry),
+        element_id=keys.element_id_of(entry),
         attempt=entry.attempt,
         remaining=None if deadline is None else max(0.0, deadline - now),
         delay=None if due is None else max(0.0, due - now),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Protocol
 
-from async_op.elements import Element
+from async_op.elements import Element, ElementId
 from keygroups.state.timers import Timer
 
 
@@ -56,7 +56,7 @@ class Entry:
     sequence: int
     value: Any
     timestamp: int | None
-    element_id: str | None
+    element_id: ElementId | None
     key: Hashable
     identity: Hashable
     key_group: int | None
@@ -75,7 +75,7 @@ def is_timer(entry: object) -> bool:
     return type(entry) is Entry and type(entry.value) is Timer
 
 
-def new_entry(value: Any, timestamp: int | None, element_id: str | None, sequence: int) -> Entry:
+def new_entry(value: Any, timestamp: int | None, element_id: ElementId | None, sequence: int) -> Entry:
     """Make the entry of one element."""
     entry = Entry()
     entry.sequence = sequence

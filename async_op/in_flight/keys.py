@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from async_op.elements import looked_up
 from async_op.in_flight.entries import Entry, is_timer
 from keygroups.codec import pack
 from keygroups.errors import KeyGroupOutOfRange, NullKey, UnsupportedKey
@@ -101,11 +102,13 @@ class KeyAssignment:
 
     def element_id_of(self, entry: Entry) -> str:
         """Return the idempotency key of an entry; if its source gave none, one is created on first use."""
-        if entry.element_id is None and is_timer(entry):
-            entry.element_id = timer_id(entry.value, entry.key)
-        elif entry.element_id is None:
-            entry.element_id = f"{self._run_id}-{self.subtask_index}-{entry.sequence}"
-        return entry.element_id
+        known = looked_up(entry.element_id)
+        if known is None and is_timer(entry):
+            known = timer_id(entry.value, entry.key)
+        elif known is None:
+            known = f"{self._run_id}-{self.subtask_index}-{entry.sequence}"
+        entry.element_id = known
+        return known
 
 
 def timer_id(timer: Timer, key: Hashable) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from async_op.elements import Record, Watermark
+from async_op.elements import Record, Watermark, looked_up
 from async_op.in_flight.entries import Block, Entry
 from async_op.in_flight.in_flight import InFlight
 from async_op.in_flight.keys import timer_id
@@ -35,12 +35,12 @@ class NamedInFlight(InFlight):
 
     def leave(self, entry: Entry) -> None:
         """Emit a completed entry."""
-        self._begin(entry.element_id or timer_id(entry.value, entry.key))
+        self._begin(looked_up(entry.element_id) or timer_id(entry.value, entry.key))
         super().leave(entry)
 
     def _emit(self, block: Block, outputs: Sequence[Sequence[Any]]) -> int:
         for values, (_, timestamp, element_id) in zip(outputs, block.elements, strict=True):
-            self._begin(element_id or "")
+            self._begin(looked_up(element_id) or "")
             for value in values:
                 self._name(Record(value, timestamp))
         return sum(map(len, outputs))

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from async_op.context import Scope
-from async_op.elements import Element
+from async_op.elements import Element, ElementId
 from async_op.in_flight.entries import Entry, add_entries, new_entry
 from async_op.in_flight.in_flight import InFlight
 from async_op.in_flight.keys import KeyAssignment
@@ -69,13 +69,13 @@ class Intake:
         self._now = scope.clock.time
         self._timeout = scope.timeout
 
-    def accept(self, value: Any, timestamp: int | None, element_id: str | None) -> None:
+    def accept(self, value: Any, timestamp: int | None, element_id: ElementId | None) -> None:
         """Accept a new element and have its call made."""
         entry = self.admit(value, timestamp, element_id)
         if entry is not None:
             self._start((entry,))
 
-    def admit(self, value: Any, timestamp: int | None, element_id: str | None) -> Entry | None:
+    def admit(self, value: Any, timestamp: int | None, element_id: ElementId | None) -> Entry | None:
         """Accept a new element whose call the caller makes; returns None if the element failed for lack of a key."""
         entry = new_entry(value, timestamp, element_id, self._in_flight.accepted)
         if self._set_key is not None:

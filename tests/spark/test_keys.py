@@ -12,11 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from async_op import AsyncDataStream, AsyncFunction
+from async_op.elements import looked_up
 from async_op.spark import AsyncPipeline, UnpicklableFunction
 from async_op.spark.rows.keys import KeyColumn, key_columns, key_getter
 from async_op.spark.task.epoch_elements import EpochElements
@@ -233,7 +236,7 @@ def _ids(rows: list[dict[str, Any]], epoch: str = "e/q/1", rows_per_batch: int =
     table = pa.Table.from_pylist(rows)
     elements = EpochElements(epoch, None)
     batches = table.to_batches(max_chunksize=rows_per_batch)
-    return {str(identity): row for batch in batches for row, _, identity in elements.of(batch)}
+    return {str(looked_up(identity)): row for batch in batches for row, _, identity in elements.of(batch)}
 
 
 def test_equal_rows_have_idempotency_keys_of_their_own_whatever_their_order() -> None:
@@ -242,3 +245,21 @@ def test_equal_rows_have_idempotency_keys_of_their_own_whatever_their_order() ->
     assert sorted(ids.values(), key=str) == sorted(rows, key=str)
     assert _ids(rows[::-1], rows_per_batch=5) == ids
     assert _ids(rows, epoch="e/q/2").keys().isdisjoint(ids)
+
+
+@given(st.lists(st.integers(0, 2), max_size=9), st.permutations(range(9)))
+def test_idempotency_keys_depend_neither_on_who_asks_first_nor_on_what_became_of_the_row(
+    users: list[int], order: list[int]
+) -> None:
+    rows = [{"user": user} for user in users]
+    batches = [pa.Table.from_pylist(rows[start : start + 2]).to_batches()[0] for start in range(0, len(rows), 2)]
+    made = EpochElements("e/q/1", None)
+    elements = [element for batch in batches for element in made.of(batch)]
+    for value, _, _ in elements:
+        value["user"] = "changed by the function"
+
+    asked = {place: looked_up(elements[place][2]) for place in order if place < len(rows)}
+
+    ids = _ids(rows) if rows else {}
+    assert set(asked.values()) == set(ids)
+    assert all(ids[str(asked[place])] == row for place, row in enumerate(rows))

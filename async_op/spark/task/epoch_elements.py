@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import Counter
 from collections.abc import Iterable
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +20,9 @@ from keygroups.codec import pack
 class EpochElements:
     """Makes elements of rows. Their ids are the same in every run of the epoch, in whatever order the rows come.
 
+    An id costs more than all else that is done for a row here, and few functions ask for it. So ids are made when
+    somebody asks, for all rows of a piece at once.
+
     Parameters
     ----------
     epoch_id : str
@@ -28,18 +33,52 @@ class EpochElements:
 
     def __init__(self, epoch_id: str, event_time: str | None) -> None:
         self._event_time = event_time
-        self._prefix = hashlib.blake2b(epoch_id.encode(), digest_size=16)
-        self._seen = Counter[bytes]()
+        self._identities = _Identities(epoch_id)
 
     def of(self, batch: pa.RecordBatch) -> Iterable[Element]:
         """Return the elements of the epoch's next rows."""
-        elements = zip(rows_of(batch), event_times(batch, self._event_time), strict=True)
-        return ((row, timestamp, self._identify(row)) for row, timestamp in elements)
+        ids = zip(repeat(_RowIds(batch, self._identities)), range(batch.num_rows), strict=False)
+        return zip(rows_of(batch), event_times(batch, self._event_time), ids, strict=True)
 
-    def _identify(self, row: dict[str, Any]) -> str:
+
+class _Identities:
+    """Makes the ids of rows, and numbers those that are equal. Any thread may call it."""
+
+    def __init__(self, epoch_id: str) -> None:
+        self._prefix = hashlib.blake2b(epoch_id.encode(), digest_size=16)
+        self._seen = Counter[bytes]()
+        self.lock = threading.Lock()
+
+    def of(self, row: dict[str, Any]) -> str:
+        """Return the id of a row. Nobody can tell equal rows apart, so it does not matter which is asked for first."""
         digest = self._prefix.copy()
         digest.update(pack(list(row.values()), "a row"))
         identity = digest.digest()
         number = self._seen[identity]
         self._seen[identity] = number + 1
         return f"{identity.hex()}-{number}"
+
+
+class _RowIds:
+    """The ids of a piece's rows. They come from the Arrow data, because a function may change the row that it gets.
+
+    The data is kept until somebody asks for an id; a cut asks for those of all elements in flight.
+    """
+
+    __slots__ = ("_batch", "_identities", "_ids")
+
+    def __init__(self, batch: pa.RecordBatch, identities: _Identities) -> None:
+        self._batch: pa.RecordBatch | None = batch
+        self._identities = identities
+        self._ids: list[str] = []
+
+    def __getitem__(self, index: int) -> str:
+        if self._batch is not None:
+            self._make()
+        return self._ids[index]
+
+    def _make(self) -> None:
+        with self._identities.lock:  # a function on a thread may ask while the event loop does
+            if self._batch is not None:
+                self._ids = list(map(self._identities.of, rows_of(self._batch)))
+                self._batch = None
