@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -46,9 +47,8 @@ def rows_of_stream(stream: Any) -> Iterator[dict[str, Any]]:
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """Return the rows as dicts, converted column by column."""
-    names = batch.schema.names
     columns = [column.to_pylist() for column in batch.columns]
-    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+    return _dicts_of(tuple(batch.schema.names))(zip(*columns, strict=True))
 
 
 def slices_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -56,6 +56,20 @@ def slices_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for start in range(0, batch.num_rows, ROWS_AT_ONCE):
             yield batch.slice(start, ROWS_AT_ONCE)
+
+
+@lru_cache
+def _dicts_of(names: tuple[str, ...]) -> Callable[[Iterable[tuple[Any, ...]]], Iterator[dict[str, Any]]]:
+    """Return the function from tuples of values to dicts with these keys.
+
+    It is made of a dict display, which takes a fraction of the time that `dict(zip(names, values))` does.
+    """
+    values = [f"v{number}" for number in range(len(names))]
+    items = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values, strict=True))
+    made: Callable[[Iterable[tuple[Any, ...]]], Iterator[dict[str, Any]]] = eval(  # noqa: S307 - no text but literals
+        f"lambda rows: ({{{items}}} for [{', '.join(values)}] in rows)", {}
+    )
+    return made
 
 
 def _rows(reader: pa.RecordBatchReader) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -13,17 +14,20 @@ from async_op.spark.errors import OutputMismatch
 DEAD_LETTER = "dead_letter"
 """The name of the column that tells why a row has no outputs."""
 
-_Test = Callable[[Any], bool] | bool
+_INTEGER = "type({0}) is int and {1} <= {0} <= {2}"
 
-_PLAIN_TYPES: list[tuple[Callable[[pa.DataType], bool], type, _Test]] = [
-    (types.is_float64, float, True),
-    (types.is_float64, int, range(-(2**53), 2**53 + 1).__contains__),
-    (types.is_boolean, bool, True),
-    (types.is_binary, bytes, True),
+_PLAIN_TYPES: list[tuple[Callable[[pa.DataType], bool], str]] = [
+    (types.is_float64, f"type({{0}}) is float or {_INTEGER.format('{0}', -(2**53), 2**53)}"),
+    (types.is_boolean, "type({0}) is bool"),
+    (types.is_binary, "type({0}) is bytes"),
     # Other text may hold half a surrogate pair, which Arrow refuses.
-    (types.is_string, str, str.isascii),
+    (types.is_string, "type({0}) is str and {0}.isascii()"),
+    *(
+        (getattr(types, f"is_int{bits}"), _INTEGER.format("{0}", -(2 ** (bits - 1)), 2 ** (bits - 1) - 1))
+        for bits in (8, 16, 32, 64)
+    ),
 ]
-"""Column types with a quick check: for each, a Python type that fits, and which of its values fit."""
+"""Column types with a quick check: for each, the expression that is true only for values that certainly fit."""
 
 _CONVERSION_ERRORS = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
@@ -44,7 +48,11 @@ class OutputWriter:
         self._known = frozenset(schema.names)
         self._fields = list(schema)
         self._letters = self._fields.pop() if self._names[-1:] == (DEAD_LETTER,) else None
-        self._tests = [_tests_of(field) for field in self._fields]
+        self._own_names = self._names[: len(self._fields)]
+        self._values_fit = _check_of(self._fields)
+
+    def __reduce__(self) -> tuple[type[OutputWriter], tuple[pa.Schema]]:
+        return OutputWriter, (self.schema,)
 
     def batch_of(self, outputs: Sequence[Any]) -> pa.RecordBatch:
         """Return dicts and tuples as one batch.
@@ -59,17 +67,23 @@ class OutputWriter:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def check(self, output: Any) -> None:
-        """Refuse an output that does not fit the schema; takes less than a microsecond if all types are plain.
+        """Refuse an output that does not fit the schema.
 
         Raises
         ------
         OutputMismatch
             It does not have the columns of the schema, or a value does not have the type of its column.
         """
-        for value, tests, field in zip(self._own_row(output), self._tests, self._fields, strict=False):
-            test = tests.get(type(value), False)
-            if test is not True and not (test and test(value)):
+        if not self.fits(output):
+            for value, field in zip(self._row(output), self._fields, strict=False):
                 _check_value(output, value, field)
+
+    def fits(self, output: Any) -> bool:
+        """Tell whether a dict or tuple certainly fits the schema; takes a fraction of a microsecond for plain types."""
+        kind = type(output)
+        if kind is tuple:
+            return len(output) == len(self._fields) and self._values_fit(*output)
+        return kind is dict and output.keys() <= self._known and self._values_fit(*map(output.get, self._own_names))
 
     def fit(self, output: Any) -> pa.RecordBatch:
         """Return a record batch with its columns in the schema's order.
@@ -99,14 +113,6 @@ class OutputWriter:
             return [[output.get(name) for output in outputs] for name in self._names]
         rows = [self._row(output) for output in outputs]
         return list(zip(*rows, strict=True)) if rows else [()] * len(self._names)
-
-    def _own_row(self, output: Any) -> Iterable[Any]:
-        """Return the values for the function's own columns."""
-        if type(output) is tuple and len(output) == len(self._fields):
-            return output
-        if type(output) is dict and output.keys() <= self._known:
-            return map(output.get, self._names)
-        return self._row(output)
 
     def _row(self, output: Any) -> tuple[Any, ...]:
         if isinstance(output, Mapping):
@@ -146,14 +152,32 @@ def _array(values: Sequence[Any], field: pa.Field, outputs: Sequence[Any]) -> pa
     return array
 
 
-def _tests_of(field: pa.Field) -> dict[type, _Test]:
-    """Return, by Python type, which values certainly fit a column: all, or those that pass a test."""
-    tests: dict[type, _Test] = {type(None): True} if field.nullable else {}
-    tests |= {kind: test for is_type, kind, test in _PLAIN_TYPES if is_type(field.type)}
-    if types.is_signed_integer(field.type):
-        limit = 2 ** (field.type.bit_width - 1)
-        tests[int] = range(-limit, limit).__contains__
-    return tests
+def _check_of(fields: Sequence[pa.Field]) -> Callable[..., bool]:
+    """Return the function that tells whether the values of a row, one argument each, certainly fit.
+
+    It is made as one expression, because a loop over columns and their checks would take three times as long.
+    """
+    names = [f"v{number}" for number in range(len(fields))]
+    tests = [_test_of(field, name) for field, name in zip(fields, names, strict=True)]
+    converters = {f"{name}_fits": partial(_fits, field) for name, field in zip(names, fields, strict=True)}
+    source = f"lambda {', '.join(names)}: {' and '.join(tests) or True}"
+    check: Callable[..., bool] = eval(source, converters)  # noqa: S307 - made of nothing but numbers and the text above
+    return check
+
+
+def _test_of(field: pa.Field, name: str) -> str:
+    tests = [test.format(name) for is_type, test in _PLAIN_TYPES if is_type(field.type)]
+    if field.nullable:
+        tests.append(f"{name} is None")
+    return f"({' or '.join([*tests, f'{name}_fits({name})'])})"
+
+
+def _fits(field: pa.Field, value: Any) -> bool:
+    try:
+        _check_value(value, value, field)
+    except OutputMismatch:
+        return False
+    return True
 
 
 def _check_value(output: Any, value: Any, field: pa.Field) -> None:

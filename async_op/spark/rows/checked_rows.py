@@ -47,13 +47,13 @@ def with_checked_rows(function: _F, writer: OutputWriter) -> _F:
         return rows
 
     replaced: dict[str, Any] = {
-        "timeout": _checked_coroutine(checked.timeout, check),
-        "on_timer": _checked_coroutine(checked.on_timer, check),
+        "timeout": _checked_coroutine(checked.timeout, check, writer.fits),
+        "on_timer": _checked_coroutine(checked.on_timer, check, writer.fits),
     }
     if isinstance(checked, AsyncBatchFunction):
         replaced["async_invoke_batch"] = _checked_batch(checked.async_invoke_batch, check)
     elif isinstance(checked, AsyncFunction):
-        replaced["async_invoke"] = _checked_coroutine(checked.async_invoke, check)
+        replaced["async_invoke"] = _checked_coroutine(checked.async_invoke, check, writer.fits)
     elif isinstance(checked, BlockingFunction):
         replaced["invoke"] = _checked_call(checked.invoke, check)
     elif isinstance(checked, CallbackFunction):
@@ -64,9 +64,13 @@ def with_checked_rows(function: _F, writer: OutputWriter) -> _F:
     return checked
 
 
-def _checked_coroutine(call: Callable[[Any, InvocationContext], Awaitable[Any]], check: Check) -> Any:
+def _checked_coroutine(
+    call: Callable[[Any, InvocationContext], Awaitable[Any]], check: Check, fits: Callable[[Any], bool]
+) -> Any:
     async def invoke(value: Any, ctx: InvocationContext) -> Any:
-        return check(await call(value, ctx))
+        outputs = await call(value, ctx)
+        # The usual case, without a further call: this runs for every row.
+        return outputs if type(outputs) is list and len(outputs) == 1 and fits(outputs[0]) else check(outputs)
 
     return invoke
 

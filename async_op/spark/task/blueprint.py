@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -68,7 +69,7 @@ class EpochBlueprint:
 
     def operator(self, subtask_index: int, output: Callable[[Record | Watermark], object]) -> ResidentOperator:
         """Return the operator of a subtask, not opened yet."""
-        function = with_checked_rows(self.options.function, OutputWriter(self.output_schema))
+        function = with_checked_rows(self.options.function, self._writer)
         place = Place(parallelism=self.parallelism, subtask_index=subtask_index, max_parallelism=self.max_parallelism)
         return ResidentOperator.of(replace(self.options, function=function), output, place=place)
 
@@ -82,7 +83,11 @@ class EpochBlueprint:
 
     def pack(self, outputs: list[object]) -> pa.RecordBatch:
         """Return a run of outputs as a record batch."""
-        return OutputWriter(self.output_schema).batch_of(outputs)
+        return self._writer.batch_of(outputs)
+
+    @cached_property
+    def _writer(self) -> OutputWriter:
+        return OutputWriter(self.output_schema)
 
     async def write(self, part: CutPart, target: PendingSnapshot) -> WrittenPart:
         """Write a part on a thread of its own, while calls go on."""
