@@ -72,8 +72,8 @@ class Host:
         self._residence = residence
         self._clock: Clock = clock or LoopClock(asyncio.get_running_loop())
         self._gate = Gate(residence.generation, residence.manifest_id)
-        self._outbox = Outbox(blueprint.pack)
-        self._operator = blueprint.operator(residence.subtask_index, self._leave)
+        self._outbox = Outbox(blueprint.pack, self._left)
+        self._operator = blueprint.operator(residence.subtask_index, self._outbox)
         self._announcements = Announcements(self._operator.snapshot_complete, self._fail)
         self._reserve = Reserve(self._operator.capacity, residence.reserve_max, residence.reserve_bytes_max)
         self._line: Line | None = None
@@ -303,9 +303,8 @@ class Host:
         self.is_between_epochs = True
         self._hold()
 
-    def _leave(self, element: Any) -> None:
-        self._outbox.put(element)
-        if self.is_between_epochs:
+    def _left(self) -> None:
+        if self.is_between_epochs and len(self._outbox) >= self._residence.outputs_max:
             self._hold()
 
     def _hold(self) -> None:

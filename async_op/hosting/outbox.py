@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from async_op.elements import Record, Watermark
+from async_op.in_flight.in_flight import ValueOutput
 
 RUN = 1024
 """How many outputs are packed at a time: packing one by one is slow, and packing all at the cut delays the calls."""
 
 
-class Outbox:
+class Outbox(ValueOutput):
     """Gathers outputs as packed runs. Only the thread of the event loop may call it.
 
     Parameters
     ----------
     pack : callable
         Returns a list of outputs as one object.
+    left : callable
+        Called after outputs have left.
 
     Attributes
     ----------
@@ -27,9 +30,10 @@ class Outbox:
         How many outputs have left since the operator was opened.
     """
 
-    def __init__(self, pack: Callable[[list[Any]], Any]) -> None:
+    def __init__(self, pack: Callable[[list[Any]], Any], left: Callable[[], object]) -> None:
         self.watermarks = self.outputs = 0
         self._pack = pack
+        self._left = left
         self._runs: list[Any] = []
         self._run: list[Any] = []
         self._taken = 0
@@ -38,15 +42,23 @@ class Outbox:
         """Return the number of outputs that have not been taken."""
         return self.outputs - self._taken
 
-    def put(self, element: Record | Watermark) -> None:
-        """Add an element that leaves the operator."""
-        if not isinstance(element, Record):
+    def __call__(self, output: Record | Watermark) -> None:
+        """Add an output or a watermark that leaves the operator."""
+        if isinstance(output, Watermark):
             self.watermarks += 1
-            return
-        self.outputs += 1
-        self._run.append(element.value)
-        if len(self._run) >= RUN:
+            self._left()
+        else:
+            super().__call__(output)
+
+    def extend(self, values: Iterable[Any], /) -> None:
+        """Add outputs that leave the operator together."""
+        run = self._run
+        before = len(run)
+        run += values
+        self.outputs += len(run) - before
+        while len(self._run) >= RUN:
             self._end_run()
+        self._left()
 
     def take(self) -> list[Any]:
         """Return all outputs as packed runs, and forget them."""
@@ -57,5 +69,5 @@ class Outbox:
         return runs
 
     def _end_run(self) -> None:
-        run, self._run = self._run, []
+        run, self._run = self._run[:RUN], self._run[RUN:]
         self._runs.append(self._pack(run))

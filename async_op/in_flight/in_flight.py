@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from inspect import isawaitable
 from itertools import chain
 from typing import Any
@@ -22,17 +22,27 @@ from snapshots import InFlightElement
 _new_tuple = tuple.__new__  # creates a Record in half the time of its constructor
 
 
-class OutputValues(deque[Any]):
-    """The values of outputs, kept for a consumer that needs neither timestamps nor watermarks.
+class ValueOutput:
+    """A consumer of outputs that needs no timestamps.
 
-    Pass it as `output`. An operator extends it by all outputs of an element at once: a record, and a call for each
-    output, would cost a seventh of all that an element costs whose call returns at once.
+    Passed as `output`, it gets the values of all outputs of an element at once: a record, and a call for each output,
+    would cost a seventh of all that an element costs whose call returns at once.
     """
 
+    __slots__ = ()
+
+    def extend(self, values: Iterable[Any], /) -> None:
+        """Take the values of outputs that leave together."""
+        raise NotImplementedError
+
     def __call__(self, output: Record | Watermark) -> None:
-        """Keep the value of a record."""
+        """Take one output; a watermark has no value."""
         if isinstance(output, Record):
-            self.append(output.value)
+            self.extend((output.value,))
+
+
+class OutputValues(deque[Any], ValueOutput):
+    """The values of outputs, kept for a consumer that needs neither timestamps nor watermarks."""
 
 
 class InFlight:
@@ -105,7 +115,7 @@ class InFlight:
         crash: Callable[[BaseException], None],
     ) -> None:
         self._output = output
-        self._keep = output.extend if isinstance(output, OutputValues) else None
+        self._keep = output.extend if isinstance(output, ValueOutput) else None
         self.deliveries = Deliveries(self._delivered, crash)
         self._idle = idle
         self._made_room = made_room

@@ -86,10 +86,10 @@ def test_parts_of_another_job_are_not_taken() -> None:
 
 
 def test_outputs_are_packed_in_runs_of_bounded_size() -> None:
-    outbox = Outbox(len)
+    outbox = Outbox(len, lambda: None)
     for number in range(2 * RUN + 3):
-        outbox.put(Record(number, None))
-    outbox.put(Watermark(1))
+        outbox(Record(number, None))
+    outbox(Watermark(1))
 
     assert len(outbox) == 2 * RUN + 3
     assert outbox.take() == [RUN, RUN, 3]

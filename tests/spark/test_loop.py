@@ -140,23 +140,38 @@ def test_every_strategy_lets_everything_through(strategy: Any) -> None:
     assert sorted(value for part in parts for value in part) == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_portion_is_fed_only_when_the_one_before_has_been_accepted() -> None:
+def test_one_portion_at_most_is_read_while_another_is_fed() -> None:
     asked: list[int] = []
 
     def source() -> Iterator[list[tuple[Any, None, None]]]:
-        for number in range(3):
+        for number in range(5):
             asked.append(number)
             yield [("late" if number == 0 else number, None, None)]
 
     function = Calls()
     with _thread(function, capacity=1) as thread:
         outputs = thread.run(source())
-        while asked != [0, 1]:
+        while asked != [0, 1, 2]:
             assert next(outputs) == []
         assert next(outputs) == []  # it shows that it is alive
-        assert asked == [0, 1]
+        assert asked == [0, 1, 2]
         function.released.set()
-        assert sorted(str(value) for part in outputs for value in part) == ["1", "2", "late"]
+        assert sorted(str(value) for part in outputs for value in part) == ["1", "2", "3", "4", "late"]
+
+
+def test_a_failure_is_raised_while_the_next_portion_is_read() -> None:
+    gate = threading.Event()
+
+    def source() -> Iterator[list[tuple[Any, None, None]]]:
+        yield [("bad", None, None), (-1, None, None)]
+        gate.wait(60)
+
+    with pytest.raises(ElementFailed, match="'bad'"), _thread(Calls(), capacity=1) as thread:
+        list(thread.run(source()))
+    gate.set()
+    for reader in threading.enumerate():
+        if reader.name == "keygroups source":
+            reader.join(60)
 
 
 def test_whoever_stops_taking_closes_the_operator() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import Future
+from itertools import chain
 from typing import Any
 
 from async_op.elements import Element, Record, Watermark
 from async_op.errors import MailboxClosed, as_exception
 from async_op.hosting.loop_thread import LoopThread
+from async_op.in_flight.in_flight import ValueOutput
 from async_op.operator.operator import AsyncWaitOperator
 from async_op.threads.mailbox import Mail, Mailbox
 from async_op.threads.wait_strategies import WaitSituation, WaitStrategies
@@ -51,15 +56,17 @@ class OperatorThread:
         *,
         outputs_at_once: int = OUTPUTS_AT_ONCE,
     ) -> None:
-        self.operator = make_operator(self._keep)
+        self._outputs = _Gathered(outputs_at_once, self._flush)
+        self.operator = make_operator(self._outputs)
         self._strategies = strategies
         self.waits = Waits(strategies)
-        self._outputs_at_once = outputs_at_once
-        self._outputs: list[Any] = []
         self._arrived: list[list[Any]] = []
         self._mailbox = Mailbox()
         self._situation = WaitSituation.SOURCE
         self._ended = self._is_reading = False
+        self._portions = deque[Iterable[Element]]()
+        self._feeding: Future[None] | None = None
+        self._moved = threading.Event()
         self._reader: threading.Thread | None = None
         self._thread = LoopThread(self._report)
 
@@ -75,6 +82,7 @@ class OperatorThread:
             if self._reader is not None and not self._is_reading:
                 self._reader.join()  # a read that blocks cannot be ended
             self._thread.stop()
+            self._feeding = None  # it refers to this object
 
     def run(self, source: Iterator[Iterable[Element]]) -> Iterator[list[Any]]:
         """Feed elements until the source ends, then wait for what is in flight; yields outputs as they come.
@@ -114,13 +122,13 @@ class OperatorThread:
         waits = Waits(self._strategies)
         try:
             self._wait_for(self.operator.open(), waits, WaitSituation.SOURCE)
-            while (batch := self._next_of(source)) is not None:
+            while (portion := self._next_of(source)) is not None:
                 self._situation = WaitSituation.BACK_PRESSURE
-                self._wait_for(self.operator.process_all(batch), waits, WaitSituation.BACK_PRESSURE)
+                self._feed(portion, waits)
                 self._situation = WaitSituation.SOURCE
             if self._mailbox.is_open:
                 self._situation = WaitSituation.CONSUME
-                self._wait_for(self._finish(), waits, WaitSituation.CONSUME)
+                self._wait_for(self._finish(self._feeding), waits, WaitSituation.CONSUME)
         except BaseException as error:  # noqa: BLE001 - raised again in the thread of the task
             self._report(as_exception(error))
 
@@ -131,38 +139,70 @@ class OperatorThread:
         finally:
             self._is_reading = False
 
+    def _feed(self, portion: Iterable[Element], waits: Waits) -> None:
+        """Have the elements of a portion fed, and wait until the first of them is: the next portion is read meanwhile.
+
+        So workers find their next element without a wait for this thread.
+        """
+        self._portions.append(portion)
+        while self._portions and self._mailbox.is_open:
+            if self._feeding is None or self._feeding.done():
+                if self._feeding is not None:
+                    self._feeding.result()  # raises what it failed with
+                self._feeding = self._begin(self.operator.process_all(chain.from_iterable(self._taken())))
+                self._feeding.add_done_callback(self._fed)
+            self._until(self._is_taken, waits, WaitSituation.BACK_PRESSURE)
+
+    def _is_taken(self) -> bool:
+        """Tell whether the portion is being fed, or will not be."""
+        return not self._portions or self._feeding is None or self._feeding.done()
+
     def _wait_for(self, work: Coroutine[Any, Any, None], waits: Waits, situation: WaitSituation) -> None:
         if not self._mailbox.is_open:
             work.close()  # the loop may be gone
             return
-        done = threading.Event()
-        future = self._thread.begin(work)
-        future.add_done_callback(lambda _: done.set())
-        waits.until(done.is_set, done, lambda: situation)
+        future = self._begin(work)
+        self._until(future.done, waits, situation)
         future.result()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> Future[None]:
+        future = self._thread.begin(work)
+        future.add_done_callback(lambda _: self._moved.set())
+        return future
+
+    def _until(self, is_over: Callable[[], bool], waits: Waits, situation: WaitSituation) -> None:
+        self._moved = threading.Event()  # what happens before this line, `is_over` tells
+        waits.until(is_over, self._moved, lambda: situation)
 
     # Called on the thread of the loop.
 
-    async def _finish(self) -> None:
+    def _taken(self) -> Iterator[Iterable[Element]]:
+        while self._portions:
+            portion = self._portions.popleft()
+            self._moved.set()
+            yield portion
+
+    def _fed(self, feeding: Future[None]) -> None:
+        error = feeding.exception()
+        if error is not None:  # the reading thread may wait for rows, and learn of it too late
+            self._report(as_exception(error))
+
+    async def _finish(self, feeding: Future[None] | None) -> None:
+        if feeding is not None:
+            await asyncio.wrap_future(feeding)
         await self.operator.finish()
         self._flush()
         self._put(Mail(self._end))
 
-    def _keep(self, element: Record | Watermark) -> None:
-        assert isinstance(element, Record), "no watermark is fed"
-        self._outputs.append(element.value)
-        if len(self._outputs) >= self._outputs_at_once:
-            self._flush()
-
     def _tick(self) -> None:
         # While mail waits, the thread of the task needs no empty list to wake up.
-        if (self._outputs or not self._mailbox.has_mail()) and not self._flush():
+        if (self._outputs.values or not self._mailbox.has_mail()) and not self._flush():
             return
         self._thread.loop.call_later(TICK_SECONDS, self._tick)
 
     def _flush(self) -> bool:
         """Send the gathered outputs to the thread of the task; returns False if it accepts no more."""
-        outputs, self._outputs = self._outputs, []
+        outputs = self._outputs.take()
         return self._put(Mail(lambda: self._arrived.append(outputs)))
 
     # Called on any thread.
@@ -181,3 +221,21 @@ class OperatorThread:
         except MailboxClosed:
             return False
         return True
+
+
+class _Gathered(ValueOutput):
+    """Outputs on their way out of the loop. Only the thread of the loop may use it."""
+
+    def __init__(self, at_once: int, are_enough: Callable[[], object]) -> None:
+        self.values: list[Any] = []
+        self._at_once = at_once
+        self._are_enough = are_enough
+
+    def extend(self, values: Iterable[Any], /) -> None:
+        self.values += values
+        while len(self.values) >= self._at_once:
+            self._are_enough()
+
+    def take(self) -> list[Any]:
+        taken, self.values = self.values[: self._at_once], self.values[self._at_once :]
+        return taken
