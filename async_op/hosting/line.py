@@ -122,17 +122,31 @@ class Line:
 
     async def _move(self) -> None:
         try:
-            while True:
-                await self._changed.wait_until(lambda: bool(self._elements) and not self._is_held)
-                await self._operator.room()
-                if self._elements and not self._is_held:  # both may have changed during the wait
-                    await self._move_some()
-                    self.ages.mark(self._operator.accepted, self._clock.time())
-                    self._shrunk()
-                    await asyncio.sleep(0)
+            with self._operator.refill(self._following, self._refused):
+                while True:
+                    await self._changed.wait_until(lambda: bool(self._elements) and not self._is_held)
+                    await self._operator.room()
+                    if self._elements and not self._is_held:  # both may have changed during the wait
+                        await self._move_some()
+                        self.ages.mark(self._operator.accepted, self._clock.time())
+                        self._shrunk()
+                        await asyncio.sleep(0)
         except Exception as error:  # noqa: BLE001 - handed to the host
-            self.end(error)
-            self._failed(error)
+            self._refused(error)
+
+    def _following(self, sequence: int) -> Element | None:
+        """Return the next element, for a worker whose call has returned; None if it has to wait."""
+        if self._is_held or not self._elements or isinstance(self._elements[0], Watermark):
+            return None
+        element = self._elements.popleft()
+        self.ages.mark(sequence + 1, self._clock.time())
+        if self._changed.waiting or not self._elements:
+            self._shrunk()
+        return element  # type: ignore[return-value]
+
+    def _refused(self, error: Exception) -> None:
+        self.end(error)
+        self._failed(error)
 
     def _grown(self) -> None:
         if self._queued_since is None and self._elements:

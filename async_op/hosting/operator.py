@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from itertools import count
 
@@ -50,6 +50,12 @@ class ResidentOperator(AsyncWaitOperator):
     def offer(self, source: Iterator[Element]) -> None:
         """Take in as many elements as there is room for, without waiting."""
         self._check().back_pressure.take_some(source)
+
+    def refill(
+        self, following: Callable[[int], Element | None], failed: Callable[[Exception], None]
+    ) -> AbstractContextManager[None]:
+        """Let workers, inside the context, take the next element themselves, where the mode allows it; see `Refill`."""
+        return self._check().refill(following, failed)
 
     def stop(self) -> None:
         """Begin no more calls, and let no output leave; calls under way go on until `close`."""

@@ -275,3 +275,67 @@ class Feed:
             if entry is not None:
                 self._start((entry,))
         self._leave()
+
+
+class Refill:
+    """Elements that wait outside of the operator, from which each worker takes the next one when its call has returned.
+
+    Unlike a `Feed` it never holds an element itself: one that is taken is admitted in the same step of the event loop.
+    Below half of the capacity it gives none, because whoever has the elements can admit many at once.
+
+    Only the thread of the event loop may call it.
+
+    Parameters
+    ----------
+    following : callable
+        Called with the sequence number that an element gets; returns the element to admit, or None if none may follow.
+    in_flight : InFlight
+        Knows how many elements are in flight.
+    capacity : int
+        The most elements in flight.
+    admit : callable
+        Admits an element.
+    wake : callable
+        Wakes workers for a number of elements.
+    failed : callable
+        Called with the error of an element that is refused.
+    """
+
+    __slots__ = ("_admit", "_capacity", "_failed", "_following", "_in_flight", "_wake")
+
+    def __init__(
+        self,
+        following: Callable[[int], Element | None],
+        in_flight: InFlight,
+        capacity: int,
+        admit: Callable[..., Entry | None],
+        wake: Callable[[int], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._following = following
+        self._in_flight = in_flight
+        self._capacity = capacity
+        self._admit = admit
+        self._wake = wake
+        self._failed = failed
+
+    def take(self) -> Entry | None:
+        """Admit an element in place of one that has left, and return it for its call."""
+        accepted = self._in_flight.accepted
+        in_use = accepted - self._in_flight.departed
+        if not self._capacity // 2 <= in_use < self._capacity:
+            return None
+        element = self._following(accepted)
+        if element is None:
+            return None
+        if in_use + 1 < self._capacity:
+            self._wake(self._capacity - in_use)
+        try:
+            return self._admit(*element)
+        except Exception as error:  # noqa: BLE001 - its key is invalid
+            self._failed(error)
+            return None
+
+    def stop(self) -> None:
+        """Give workers no more elements."""
+        self._capacity = 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from async_op.calls.adapters import calls_of, with_timers
@@ -27,7 +28,7 @@ from async_op.in_flight.key_order import KeyGate
 from async_op.in_flight.keys import KeyAssignment
 from async_op.in_flight.named import NamedInFlight
 from async_op.in_flight.waiters import Waiters
-from async_op.operator.admission import Feed, Intake
+from async_op.operator.admission import Feed, Intake, Refill
 from async_op.operator.back_pressure import BackPressure
 from async_op.operator.lifecycle import Lifecycle
 from async_op.operator.owned_state import OwnedState
@@ -293,6 +294,16 @@ class Parts:
             around.waiters,
             self.times.back_pressured,
         )
+
+    def refill(
+        self, following: Callable[[int], Element | None], failed: Callable[[Exception], None]
+    ) -> AbstractContextManager[None]:
+        """Let workers take elements that wait outside, where the return of a call makes room for one; see `Refill`."""
+        if not self._calls_at_once:
+            return nullcontext()
+        assert isinstance(self.intake, Intake), "only Batching is the other kind"
+        wake = self.workers.wake
+        return self.workers.fed_by(Refill(following, self.in_flight, self._capacity, self.intake.admit, wake, failed))
 
     def _feed_from(self, source: Iterator[Element]) -> Feed:
         assert isinstance(self.intake, Intake), "only Batching is the other kind"
