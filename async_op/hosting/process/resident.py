@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from async_op.hosting.errors import HostUnreachable
+from async_op.hosting.garbage import rare_collections
 from async_op.hosting.host import Host
 from async_op.hosting.loop_thread import new_event_loop
 from async_op.hosting.placement import Address
@@ -85,7 +86,7 @@ def live(instructions: Instructions, ready: Callable[[Address], None]) -> None:
     try:
         sweep(place.folder)
         place.socket.unlink(missing_ok=True)
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        with rare_collections(), asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_live(instructions, ready))
     except BaseException:
         traceback.print_exc()  # before `clear`, which removes an empty log

@@ -10,6 +10,7 @@ from pyspark import TaskContext
 
 from async_op.hosting.counters import LIMITS
 from async_op.hosting.epoch import Epoch, Ran, run
+from async_op.hosting.garbage import rare_collections
 from async_op.hosting.messages import Cut, Fence, Hello, Manifest
 from async_op.hosting.residence import Residence
 from async_op.spark.progress import EpochMetrics
@@ -80,7 +81,7 @@ class EpochTask:
         flush = flusher()
         subtask_index = context.partitionId()
         waits = Waits(self.wait_strategies)
-        with TaskWays(self.access, self._residence(subtask_index), waits) as ways:
+        with rare_collections(), TaskWays(self.access, self._residence(subtask_index), waits) as ways:
             try:
                 for report in self._run(ways, waits, subtask_index, context.taskAttemptId(), batches):
                     yield NO_REPORT if report is None else batch_of(report)

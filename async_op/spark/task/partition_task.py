@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from async_op.elements import Record, Watermark
 from async_op.errors import ElementFailed
+from async_op.hosting.garbage import rare_collections
 from async_op.operator.operator import AsyncWaitOperator
 from async_op.options import OperatorOptions
 from async_op.spark.task.flush import flusher
@@ -41,7 +42,10 @@ class PartitionTask:
         empty = self.elements.writer.batch_of(())
         try:
             at_once = self.elements.outputs_at_once
-            with OperatorThread(self.make_operator, self.wait_strategies, outputs_at_once=at_once) as thread:
+            with (
+                rare_collections(),
+                OperatorThread(self.make_operator, self.wait_strategies, outputs_at_once=at_once) as thread,
+            ):
                 for outputs in thread.run(self.elements.elements_in(batches)):
                     yield from self.elements.batches_of(outputs) if outputs else [empty]
                     flush()

@@ -1,0 +1,26 @@
+"""How often Python looks for cyclic garbage while an operator runs."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from async_op.hosting.garbage import OBJECTS, rare_collections
+
+
+@pytest.fixture(autouse=True)
+def the_threshold_is_kept() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.mark.parametrize(("before", "inside"), [(700, OBJECTS), (0, 0), (2 * OBJECTS, 2 * OBJECTS)])
+def test_collections_become_rare_and_as_they_were(before: int, inside: int) -> None:
+    gc.set_threshold(before, 7, 5)
+    with pytest.raises(ValueError, match="no"), rare_collections():
+        assert gc.get_threshold() == (inside, 7, 5)
+        raise ValueError("no")
+    assert gc.get_threshold() == (before, 7, 5)
