@@ -23,7 +23,7 @@ from async_op import (
     Resilience,
     UnknownUnit,
 )
-from async_op.resilience.charges import Charge, Charges
+from async_op.resilience.charges import _SIZE_MIN, Charge, Charges
 from async_op.resilience.cost_limits import CostLimiter
 from async_op.spending import Spending
 from async_op.testing import run
@@ -73,6 +73,19 @@ def test_a_correction_counts_as_if_the_charge_had_been_right_from_the_beginning(
         for at, _, seconds_of_one in history:
             expected = max(expected, at) + seconds_of_one
         assert charges.full_at == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("first_is_open", [True, False])
+def test_final_charges_take_no_room_whether_or_not_an_older_one_is_open(first_is_open: bool) -> None:
+    charges = Charges(0.0)
+    first = charges.add(0.0, 2.0)
+    if not first_is_open:
+        charges.correct(first, 2.0)
+    for number in range(1, 1000):
+        charges.correct(charges.add(float(number), 2.0), 0.5)
+
+    assert len(charges) <= _SIZE_MIN
+    assert charges.full_at == 999.5
 
 
 def test_only_open_charges_are_remembered() -> None:
