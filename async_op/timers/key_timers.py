@@ -41,9 +41,11 @@ class _TimerOverlay(MapOverlay):
 
     def apply(self, table: EntriesStateTable, key_group: int, identity: Hashable) -> None:
         """Write the changes to the state and to its index."""
+        # Asked before the state is written: on disk, what was there is read only now.
+        before = {timestamp for timestamp in self.changed if timestamp in self._before}
         super().apply(table, key_group, identity)
         for timestamp in self.changed:
-            is_there, was_there = timestamp in self.content, timestamp in self._before
+            is_there, was_there = timestamp in self.content, timestamp in before
             if is_there and not was_there:
                 assert isinstance(timestamp, int), "`register` has checked it"
                 self._index.add(timestamp, key_group, identity)

@@ -14,6 +14,7 @@ from keygroups import ConfigError
 from keygroups.state.timers import STALE_MIN, Timer
 from tests.async_op.kit import BOTH, Bench, Instant, ManualClock, opened, settle
 from tests.async_op.timers.alarms import NOW, Alarms, by_key
+from tests.backends import ON_DISK
 
 
 @BOTH
@@ -43,6 +44,18 @@ async def test_there_is_one_timer_for_a_timestamp_and_none_once_it_is_deleted(mo
         await bench.feed(("c", "delete", NOW + 200), ("c", "register", NOW + 200))
         await bench.clock.advance(1)
         assert alarms.times == [("a", NOW + 100), ("c", NOW + 200)]
+
+
+@pytest.mark.parametrize("state_backend", ["memory", ON_DISK], ids=["memory", "disk"])
+async def test_a_key_that_has_timers_registers_more_of_them(state_backend: Any) -> None:
+    alarms = Alarms()
+    async with opened(alarms, key_by=by_key, state_backend=state_backend) as bench:
+        for timestamp in (NOW + 200, NOW + 100, NOW + 300):
+            await bench.feed(("a", "register", timestamp), ("a", "event register", timestamp))
+        await bench.clock.advance(1)
+        await bench.feed(Watermark(NOW + 300))
+        await bench.operator.finish()
+        assert alarms.times == [("a", NOW + late) for _ in range(2) for late in (100, 200, 300)]
 
 
 @BOTH
