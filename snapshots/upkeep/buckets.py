@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
@@ -149,12 +150,12 @@ def key_groups_in(table: pa.Table) -> NDArray[np.int64]:
 
 
 def by_key_group(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """Yield each key group with its rows, ascending."""
+    """Yield each key group with its rows, ascending; of a table without rows there are none."""
     groups = key_groups_in(table)
     if np.any(np.diff(groups) < 0):
         order = np.argsort(groups.astype(np.int16), kind="stable")
         table, groups = table.combine_chunks().take(order), groups[order]
     found, starts = np.unique(groups, return_index=True)
-    ends = [*starts[1:].tolist(), len(groups)]
-    for group, start, end in zip(found.tolist(), starts.tolist(), ends, strict=True):
+    bounds = [*starts.tolist(), len(groups)]
+    for group, (start, end) in zip(found.tolist(), pairwise(bounds), strict=True):
         yield group, table.slice(start, end - start)

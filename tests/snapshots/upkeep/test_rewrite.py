@@ -23,7 +23,8 @@ from snapshots.testing import Crash, Fault, FaultyFolder
 from snapshots.upkeep import buckets, rewrite
 from snapshots.upkeep.engines import engine_named
 from tests.examples import scaled
-from tests.snapshot_kit import content_of, new_store, words
+from tests.snapshot_kit import G, content_of, new_store, words
+from tests.snapshots.increments import Run
 from tests.snapshots.upkeep.varied_operator import (
     AMOUNT,
     EMPTY,
@@ -152,6 +153,19 @@ class Sum(AsyncFunction):
         amount = ctx.state(AMOUNT)
         amount.update((amount.value() or 0) + value["add"])
         return ((value["key"], amount.value()),)
+
+
+def test_a_key_group_all_of_whose_keys_are_deleted_is_rewritten_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buckets, "FLUSH_BYTES", 1)
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
+    run = Run()
+    for key in [key for key in run.expected if key_group_of(key, G) == 3]:
+        run.remove(key)
+    assert run.write().manifest.files_of("delta", state="count")
+
+    rewritten = run.store.repartition(1, max_parallelism=2 * G, rewrite=True)
+
+    assert content_of(rewritten)["count"] == run.expected
 
 
 @pytest.mark.parametrize("parallelism", [1, 3, 5])
