@@ -36,9 +36,9 @@ _TRANSIENT = {
 pause = threading.Event().wait
 
 
-def attempts(limit: int = ATTEMPTS_MAX) -> Iterator[int]:
-    """Yield 1 to `limit`, with a pause before each except the first; pauses grow and are random, so writers diverge."""
-    for number in range(1, limit + 1):
+def attempts() -> Iterator[int]:
+    """Yield 1 to `ATTEMPTS_MAX`, with a pause before each except the first; they grow, randomly, so writers diverge."""
+    for number in range(1, ATTEMPTS_MAX + 1):
         if number > 1:
             pause(_PAUSE_SECONDS * 2 ** (number - 2) * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
         yield number

@@ -32,7 +32,7 @@ class VirtualJobLoop(VirtualLoop):
         self.beside = _Later(self)
 
     def run_forever(self) -> None:
-        with mock.patch.object(committing, "ThreadPoolExecutor", _OneAfterTheOther):
+        with mock.patch.object(committing, "ThreadPoolExecutor", OneAfterTheOther):
             super().run_forever()
 
 
@@ -46,7 +46,7 @@ class _Later(AtOnce):
         self._loop.call_later(self._loop.storage_seconds(), super().start, work, name)
 
 
-class _OneAfterTheOther(Executor):
+class OneAfterTheOther(Executor):
     """Stands for a pool of threads: each call is over when it has been submitted."""
 
     def __init__(self, threads: int, name: str) -> None:

@@ -1,0 +1,84 @@
+"""Bits that rot and files that vanish in the middle of a history: whoever reads them is told, and nobody reads on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from snapshots import ManifestMissing, Snapshot, SnapshotCorrupted, SnapshotNotFound
+from snapshots.format.manifest import manifest_name
+from snapshots.upkeep.compaction import compact
+from snapshots.versions import HINT
+
+if TYPE_CHECKING:
+    from tests.simulation.world.world import World
+
+KINDS = frozenset({"bit rot", "lost file"})
+NOTICED = (SnapshotCorrupted, SnapshotNotFound)
+
+
+def damage_something(world: World, kind: str, draw: random.Random) -> None:
+    """Damage a file of a version, let others meet it, and repair it, as from a backup."""
+    live = world.oracle.live()
+    if not live:
+        return
+    version = draw.choice(live)
+    files = world.clean.load(version).manifest.files
+    name = draw.choice([manifest_name(version), *(file.path for file in files)])
+    with _damaged(world, name, kind, draw):
+        _check_noticed(world, version, name)
+        _read(world, live, draw)
+        _change(world, draw)
+    world.storage.met[kind] += 1
+    world.oracle.check()
+
+
+@contextmanager
+def _damaged(world: World, name: str, kind: str, draw: random.Random) -> Iterator[None]:
+    data = world.storage.shared.read(name)
+    place = draw.randrange(len(data))
+    rotten = bytes([*data[:place], data[place] ^ 1 << draw.randrange(8), *data[place + 1 :]])
+    world.storage.damage(name, rotten if kind == "bit rot" else None)
+    try:
+        yield
+    finally:
+        world.storage.damage(name, data)
+
+
+def _check_noticed(world: World, version: int, name: str) -> None:
+    """A look at every byte finds the damage, and the newest version is not overlooked."""
+    with suppress(*NOTICED):
+        assert not world.clean.verify(version).ok, f"nobody notices what became of {name}"
+    is_newest = version == world.oracle.newest and name == manifest_name(version)
+    hint = world.storage.shared.read(HINT) if world.storage.shared.exists(HINT) else b""
+    # Without a hint nothing says that there was a newer version.
+    if is_newest and hint.isdigit() and int(hint) == version:
+        with suppress(ManifestMissing, SnapshotCorrupted):
+            world.clean.latest()
+            raise AssertionError(f"nobody misses the newest version {version}")
+
+
+def _read(world: World, live: list[int], draw: random.Random) -> None:
+    """Each version holds what it must, or says that it is damaged."""
+    for version in draw.sample(live, min(len(live), 2)):
+        with suppress(*NOTICED):
+            world.oracle.check_version(world.clean.load(version))
+
+
+def _change(world: World, draw: random.Random) -> None:
+    """Whatever is made of a damaged version is right, or is not made."""
+    with suppress(*NOTICED):
+        latest = world.clean.load()
+        if latest.version < world.oracle.newest:
+            return  # the newest one is lost without a trace: what is made now is made of the one before
+        changes: list[Callable[[], Snapshot]] = [
+            lambda: compact(world.clean.folder, latest, world.times().now),
+            lambda: world.clean.repartition(1, max_parallelism=draw.choice((1, 2, 4)), rewrite=True),
+            lambda: world.clean.repartition(1),
+        ]
+        changed = draw.choice(changes)()
+        world.disturbances += 1
+        if changed.version > latest.version:
+            world.oracle.acknowledge(changed)
