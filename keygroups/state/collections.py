@@ -71,5 +71,5 @@ def entry_of(content: Entries, entry: Hashable, default: Any) -> Any:
     """Return one entry of a key, or a default if there is none."""
     if not isinstance(content, Sequence):
         return content.get(entry, default)
-    # `MISSING`, which stands for all entries, is not an entry itself.
-    return content[entry] if isinstance(entry, int) and entry < len(content) else default
+    # `MISSING`, which stands for all entries, is not an entry itself. Where a map is gone, an entry may be any integer.
+    return content[entry] if isinstance(entry, int) and 0 <= entry < len(content) else default

@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from keygroups import KeyGroupRange, key_group_of, range_of
+from keygroups import KeyGroupRange, MapState, key_group_of, range_of
+from keygroups.state import Transaction
 from snapshots import IncompleteSnapshot
 from snapshots.commit import writer
 from snapshots.format.columns import RowEncoder
@@ -209,3 +210,22 @@ class TestCompaction:
         kept = set(before.files) & set(after.files)
         assert len(kept) == 3
         assert len(set(after.files) - kept) == 1
+
+
+def test_a_map_with_negative_keys_that_is_gone_is_deleted_by_a_delta() -> None:
+    places = MapState("places", pa.map_(pa.int64(), pa.int64()))
+    backend = new_backend([places], KeyGroupRange(0, G - 1))
+    store = new_store()
+    for key in ("a", "b", "c"):
+        invocation = Transaction(backend, key, key_group_of(key, G))
+        invocation.state(places).put(-5, 1)
+        invocation.commit()
+    store.write([part(backend, 0, 1)])
+
+    invocation = Transaction(backend, "a", key_group_of("a", G))
+    invocation.state(places).remove(-5)
+    invocation.commit()
+    after = store.write([part(backend, 0, 1)])
+
+    assert after.manifest.files_of("delta")
+    assert sorted(content_of(after, descriptors=[places])["places"]) == ["b", "c"]
