@@ -168,9 +168,9 @@ class Upkeep:
         try:
             commit = sleeper.pending.commit
             snapshot = self._changed(lambda: commit(sleeper.handles, source_position={"attempt": sleeper.attempt}))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - judged there
             self.world.refuse(sleeper.attempt, error, sleeper.pending.folder)
-            raise
+            return
         finally:
             self.is_late = False
         self._done("woke up", snapshot)
