@@ -1,7 +1,16 @@
 """The async operator on Spark: a stateless transform of DataFrames, and a streaming pipeline with keyed state."""
 
 from .autoscale import AutoscalePolicy, EpochMeasurement, ScalingDecision
-from .errors import OutputMismatch, UnfinishedRun, UnpicklableFunction, UnrelatedHistories, UnrelatedPipelines
+from .connect.query import ConnectQuery
+from .errors import (
+    EpochFailed,
+    OutputMismatch,
+    UnfinishedRun,
+    UnpicklableFunction,
+    UnrelatedHistories,
+    UnrelatedPipelines,
+    WorkerSilent,
+)
 from .explanation import Explanation, Finding
 from .pipeline import AsyncPipeline
 from .progress import EpochMetrics, EpochProgress
@@ -12,6 +21,8 @@ from .rows.dead_letter_column import split_dead_letters
 __all__ = [
     "AsyncPipeline",
     "AutoscalePolicy",
+    "ConnectQuery",
+    "EpochFailed",
     "EpochMeasurement",
     "EpochMetrics",
     "EpochProgress",
@@ -25,5 +36,6 @@ __all__ = [
     "UnpicklableFunction",
     "UnrelatedHistories",
     "UnrelatedPipelines",
+    "WorkerSilent",
     "split_dead_letters",
 ]

@@ -52,6 +52,11 @@ class Chain:
         return chain
 
     @property
+    def runners(self) -> tuple[EpochRunner, ...]:
+        """The runner of each pipeline."""
+        return self._runners
+
+    @property
     def first(self) -> EpochRunner:
         """The runner of the first pipeline, which gets the input."""
         return self._runners[0]

@@ -12,6 +12,7 @@ from async_op.spark.epoch.position import SourcePosition
 from async_op.spark.errors import UnpicklableFunction
 from async_op.spark.explanation import Explanation, Finding
 from async_op.spark.findings import Newest, Situation, findings_in
+from async_op.spark.session import is_connect
 from async_op.spark.stage import Stage
 from async_op.spark.task.pickling import check_pickles, names_bound_to_tasks
 from keygroups.ranges import range_of
@@ -41,7 +42,7 @@ class Described:
         --------
         >>> print(pipeline.explain())  # doctest: +SKIP
         """
-        session = _classic_session()
+        session = SparkSession.getActiveSession()
         operators: dict[str, dict[str, str]] = {}
         findings: list[Finding] = []
         for stage in self._stages:
@@ -64,12 +65,6 @@ class Described:
             "is_running": first.query is not None and first.query.isActive,
             **({"then": [stage.store.operator_id for stage in self._stages[1:]]} if len(self._stages) > 1 else {}),
         }
-
-
-def _classic_session() -> SparkSession | None:
-    """Return the active session, unless it is one of Spark Connect, with which pipelines do not start."""
-    session = SparkSession.getActiveSession()
-    return session if type(session) is SparkSession else None
 
 
 def _situation(stage: Stage, latest: Snapshot | None, session: SparkSession | None) -> tuple[Situation, str | None]:
@@ -118,6 +113,8 @@ def _newest(latest: Snapshot) -> Newest:
 
 def _slots(session: SparkSession) -> int | None:
     """Return how many tasks run at once at most, with the executors that there are; None if Spark does not say."""
+    if is_connect(session):
+        return None
     settings = session.sparkContext.getConf()
     is_set = settings.contains("spark.default.parallelism")
     if is_set or settings.get("spark.dynamicAllocation.enabled", "false") == "true":

@@ -103,6 +103,46 @@ class UnfinishedRun(KeyGroupsError, ValueError):
         )
 
 
+class EpochFailed(KeyGroupsError, RuntimeError):
+    """An epoch without input has failed beside a Spark Connect server, so the query has stopped.
+
+    Attributes
+    ----------
+    snapshots : str
+        The operator's folder.
+    reason : str
+        The class and the message of the error.
+    """
+
+    def __init__(self, snapshots: str, reason: str) -> None:
+        self.snapshots = snapshots
+        self.reason = reason
+        super().__init__(
+            f"an epoch of {snapshots} without input has failed: {reason}; the log of the server has more, and the next "
+            "start goes on with the newest snapshot"
+        )
+
+
+class WorkerSilent(KeyGroupsError, TimeoutError):
+    """The worker beside a Spark Connect server says nothing, although its query has ended.
+
+    Attributes
+    ----------
+    snapshots : str
+        The operator's folder.
+    seconds : float
+        How long it has been silent.
+    """
+
+    def __init__(self, snapshots: str, seconds: float) -> None:
+        self.snapshots = snapshots
+        self.seconds = seconds
+        super().__init__(
+            f"the worker of {snapshots} has been silent for {seconds:g} s, so it may have been killed: nothing is "
+            "lost; start the pipeline again, it finishes what is in flight"
+        )
+
+
 class UnpicklableFunction(KeyGroupsError, TypeError):
     """A function holds what cannot be sent to Spark's workers, such as a connection or a lock.
 

@@ -20,6 +20,7 @@ from async_op.retry import RetryPolicy
 from async_op.spark.autoscale import AutoscalePolicy
 from async_op.spark.bounded.run import run_bounded
 from async_op.spark.chain import Chain, check_distinct, check_next, join_chain
+from async_op.spark.connect.query import ConnectQuery
 from async_op.spark.described import Described
 from async_op.spark.epoch.checkpoint import Checkpoint
 from async_op.spark.epoch.delivery import Outlet, Sink
@@ -32,6 +33,7 @@ from async_op.spark.rows.dead_letter_column import DeadLetters, rows_in_place, s
 from async_op.spark.rows.keys import names_of
 from async_op.spark.rows.routing import Routing
 from async_op.spark.rows.schemas import check_columns, parse_schema
+from async_op.spark.session import is_connect
 from async_op.spark.stage import Running, Stage
 from async_op.spark.start_arguments import check_run, check_start
 from async_op.threads.wait_strategies import WaitStrategiesOption, as_wait_strategies
@@ -211,7 +213,7 @@ class AsyncPipeline(Described):
         checkpoint_location: str | PathLike[str],
         trigger: dict[str, Any] | None = None,
         adopt: Adopt | None = None,
-    ) -> PipelineQuery:
+    ) -> PipelineQuery | ConnectQuery:
         """Start, or continue from the newest snapshot and the checkpoint.
 
         The two belong together: the snapshots have the results of the rows that the checkpoint records as processed. If
@@ -223,7 +225,8 @@ class AsyncPipeline(Described):
         stream_df : DataFrame
             The streaming input.
         sink : callable
-            `sink(batch_df, epoch)`. An epoch may come again with the same rows; the sink must then replace it.
+            `sink(batch_df, epoch)`. An epoch may come again with the same rows; the sink must then replace it. Over
+            Spark Connect it is pickled, and called in a process beside the server.
         checkpoint_location : str or path
             Spark's checkpoint.
         trigger : dict, optional
@@ -236,8 +239,8 @@ class AsyncPipeline(Described):
         Raises
         ------
         ConfigError
-            An argument can never work, the pipeline is already running, a column does not exist, the input has no
-            watermark on the column of event time, or the session is a Spark Connect one.
+            An argument can never work, the pipeline is already running, a column does not exist, or the input has no
+            watermark on the column of event time. Over Spark Connect also: the sink cannot be sent to the server.
         UnpicklableFunction
             The function holds what cannot be sent to the executors.
         UnsupportedKey
@@ -255,15 +258,20 @@ class AsyncPipeline(Described):
         checkpoint = Checkpoint.read(spark, str(checkpoint_location))
         join_histories(first.store, checkpoint, routings[0], adopt, parallelism=first.parallelism)
         join_chain(self._stages, routings, adopt)
-        chain = Chain.begin(spark, self._stages, routings, _outlet(sink), delay_milliseconds)
+        query: PipelineQuery | ConnectQuery
+        if is_connect(spark):
+            query = ConnectQuery(self._stages, routings, _outlet(sink), delay_milliseconds)
+        else:
+            chain = Chain.begin(spark, self._stages, routings, _outlet(sink), delay_milliseconds)
+            query = PipelineQuery(chain, spark)
         # Before it starts, because a sink may call `rescale` in the first epoch.
-        before, query = first.query, PipelineQuery(chain, spark)
+        before = first.query
         self._note(query)
         try:
             query.start(stream_df, str(checkpoint_location), trigger or {})
         except BaseException:
             self._note(before)
-            chain.close(spark, failed=True)
+            query.abandon()
             raise
         return query
 
@@ -360,7 +368,7 @@ class AsyncPipeline(Described):
         query.drain()
 
     def progress(self) -> tuple[EpochProgress, ...]:
-        """Return what the newest thousand epochs since `start` did, oldest first."""
+        """Return what the newest thousand epochs since `start` did, oldest first; a hundred over Spark Connect."""
         runner = self._stages[0].runner
         return () if runner is None else runner.progress
 

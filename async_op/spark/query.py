@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -15,15 +15,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from async_op.durations import check_delay
 from async_op.spark.chain import Chain
+from async_op.spark.drains import Drains
 from async_op.spark.epoch.runner import EpochRunner
+from async_op.spark.progress import EpochProgress
 from keygroups.arguments import Duration
 from keygroups.errors import ConfigError, KeyGroupsError
 from keygroups.representation import representation
-
-_log = logging.getLogger(__package__)
-
-_DRAIN_AFTER_IDLE_SECONDS = 1
-"""How long a query must be idle before an epoch without input may run."""
 
 
 class PipelineQuery:
@@ -42,20 +39,22 @@ class PipelineQuery:
         self._spark = spark
         self._started = threading.Event()
         self._failure: Exception | None = None
-        self._ends_drained = False
-        self._drain_timeout: float | None = None
-        self._drainer = threading.Thread(target=self._drain_when_idle, name="keygroups drain", daemon=True)
+        self._drains = Drains(chain, spark)
 
     def __repr__(self) -> str:
-        return representation(self, {"is_started": self._started.is_set(), "failure": self._failure})
+        return representation(self, {"is_started": self._started.is_set(), "failure": self._error})
 
     def start(self, stream_df: DataFrame, checkpoint_location: str, trigger: dict[str, Any]) -> None:
         """Start the streaming query, and the thread that runs epochs without input."""
         writer = stream_df.writeStream.foreachBatch(self._run_batch).option("checkpointLocation", checkpoint_location)
-        self._ends_drained = bool({"availableNow", "once"} & trigger.keys())
+        self._drains.at_end = ends_by_itself(trigger)
         self.query: StreamingQuery = (writer.trigger(**trigger) if trigger else writer).start()
         self._started.set()
-        self._drainer.start()
+        self._drains.start(_MicroBatches(self.query))
+
+    def abandon(self) -> None:
+        """End what was begun, because the start has failed."""
+        self._chain.close(self._spark, failed=True)
 
     @property
     def runner(self) -> EpochRunner:
@@ -65,18 +64,18 @@ class PipelineQuery:
     @property
     def isActive(self) -> bool:  # noqa: N802 - StreamingQuery's name
         """Whether micro-batches may still come, or the drain at the end is still running."""
-        return self.query.isActive or (self._ends_drained and self._drainer.is_alive())
+        return self.query.isActive or (self._drains.at_end and self._drains.is_alive)
 
     @property
     def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802 - StreamingQuery's name
         """Spark's newest progress, with that of its epoch; None before the first."""
         newest = self.query.lastProgress
-        return None if newest is None else self._with_epoch(newest)
+        return None if newest is None else with_epoch(newest, self.runner.progress)
 
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802 - StreamingQuery's name
         """Spark's recent progress, each with that of its epoch."""
-        return [self._with_epoch(one) for one in self.query.recentProgress]
+        return [with_epoch(one, self.runner.progress) for one in self.query.recentProgress]
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - StreamingQuery's name
         """Wait for the end of the query, and of its epochs without input.
@@ -98,21 +97,21 @@ class PipelineQuery:
         try:
             ended = self.query.awaitTermination(timeout)
         except StreamingQueryException:
-            if self._failure is not None:
-                raise self._failure from None
+            if self._error is not None:
+                raise self._error from None
             raise
         if ended is False:
             return False
-        self._drainer.join(None if until is None else max(0.0, until - time.monotonic()))
-        if self._drainer.is_alive():
+        self._drains.join(None if until is None else max(0.0, until - time.monotonic()))
+        if self._drains.is_alive:
             return False
-        if self._failure is not None:
-            raise self._failure
+        if self._error is not None:
+            raise self._error
         return ended
 
     def exception(self) -> Exception | None:
         """Return the error that has ended the query, also that of an epoch without input, or None."""
-        return self._failure or self.query.exception()
+        return self._error or self.query.exception()
 
     def stop(self, *, drain: bool = False, timeout: Duration | None = None) -> None:
         """Stop the query and its operators; results that have come by then are delivered with one more epoch.
@@ -134,17 +133,13 @@ class PipelineQuery:
         KeyGroupsError
             The last epoch has failed; the query has ended nevertheless.
         """
-        if timeout is not None:
-            if not drain:
-                raise ConfigError("timeout", timeout, "it bounds the drain: pass drain=True, too")
-            timeout = check_delay("timeout", timeout, reason="None waits for all calls")
-        before, self._drain_timeout = self._failure, timeout
-        self._ends_drained = drain
+        before, self._drains.timeout = self._error, check_stop(drain, timeout)
+        self._drains.at_end = drain
         self.query.stop()
-        if drain and threading.current_thread() is not self._drainer:
-            self._drainer.join()
-            if self._failure is not before and self._failure is not None:
-                raise self._failure
+        if drain:
+            self._drains.join()
+            if self._error is not before and self._error is not None:
+                raise self._error
         self._chain.close(self._spark, failed=self.exception() is not None)
 
     def drain(self) -> None:
@@ -156,6 +151,11 @@ class PipelineQuery:
             raise AttributeError("the query has not started")
         return getattr(self.query, name)
 
+    @property
+    def _error(self) -> Exception | None:
+        """The error of an epoch, with input or without."""
+        return self._drains.failure or self._failure
+
     def _run_batch(self, frame: DataFrame, batch_id: int) -> None:
         self._started.wait()
         try:
@@ -164,30 +164,53 @@ class PipelineQuery:
             self._failure = error
             raise
 
-    def _with_epoch(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:
-        epochs = (epoch for epoch in tuple(self.runner.progress) if epoch.batch_id == progress.batchId)
-        for epoch in epochs:
+
+class _MicroBatches:
+    """The streaming query, as the drains see it."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query = query
+        self.has_failed = False
+
+    def has_ended(self, seconds: float) -> bool:
+        try:
+            return bool(self._query.awaitTermination(int(seconds)))
+        except StreamingQueryException:
+            self.has_failed = True  # `awaitTermination` of the pipeline's query raises it
+            return True
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._query.status["isTriggerActive"])
+
+    def stop(self) -> None:
+        self._query.stop()
+
+
+def ends_by_itself(trigger: dict[str, Any]) -> bool:
+    """Tell whether a query with this trigger ends by itself; then nothing stays in flight."""
+    return bool({"availableNow", "once"} & trigger.keys())
+
+
+def check_stop(drain: bool, timeout: Duration | None) -> float | None:
+    """Return the seconds that a stop waits at most.
+
+    Raises
+    ------
+    ConfigError
+        There is a timeout without `drain`, or it is negative.
+    """
+    if timeout is None:
+        return None
+    if not drain:
+        raise ConfigError("timeout", timeout, "it bounds the drain: pass drain=True, too")
+    return check_delay("timeout", timeout, reason="None waits for all calls")
+
+
+def with_epoch(progress: StreamingQueryProgress, epochs: Iterable[EpochProgress]) -> StreamingQueryProgress:
+    """Return Spark's progress with that of its epoch, if that is among these."""
+    for epoch in tuple(epochs):
+        if epoch.batch_id == progress.batchId:
             metrics = {**asdict(epoch), "scaling": None if epoch.scaling is None else epoch.scaling.reason}
             progress["observedMetrics"] = {**progress["observedMetrics"], "keygroups": Row(**metrics)}
-        return progress
-
-    def _drain_when_idle(self) -> None:
-        """Run epochs without input while the query is idle, and drain at the end of a query that ends by itself."""
-        try:
-            idle_epochs: tuple[int, ...] = ()
-            while not self.query.awaitTermination(_DRAIN_AFTER_IDLE_SECONDS):
-                if self._chain.epochs == idle_epochs and not self.query.status["isTriggerActive"]:
-                    self._chain.deliver_ready(self._spark)
-                idle_epochs = self._chain.epochs
-            if self._ends_drained:
-                self._chain.drain(self._spark, self._drain_timeout)
-            self._chain.close(self._spark)
-        except StreamingQueryException:
-            self._chain.close(self._spark, failed=True)  # `awaitTermination` of the query raises it
-        except Exception as error:  # noqa: BLE001 - raised by `awaitTermination`
-            self._failure = error
-            _log.exception("an epoch without input has failed, so the query stops")
-            try:
-                self.query.stop()
-            finally:
-                self._chain.close(self._spark, failed=True)
+    return progress

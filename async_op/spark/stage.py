@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -14,6 +14,7 @@ from async_op.spark.epoch.delivery import Outlet
 from async_op.spark.epoch.history import check_fits
 from async_op.spark.epoch.runner import EpochRunner
 from async_op.spark.epoch.settings import EpochSettings
+from async_op.spark.progress import EpochProgress
 from async_op.spark.rows.keys import key_columns, key_getter
 from async_op.spark.rows.routing import Routing
 from async_op.spark.rows.schemas import arrow_schema, check_columns
@@ -33,6 +34,19 @@ class Running(Protocol):
 
     def drain(self) -> None:
         """Finish what is in flight."""
+        ...
+
+
+class Runner(Protocol):
+    """What runs the epochs of a stage, here or beside a server."""
+
+    def rescale(self, parallelism: int) -> None:
+        """Change the parallelism from the next epoch on."""
+        ...
+
+    @property
+    def progress(self) -> tuple[EpochProgress, ...]:
+        """What the newest epochs did, oldest first."""
         ...
 
 
@@ -60,7 +74,7 @@ class Stage:
         Decides on the parallelism.
     retention : Retention or None
         Which versions stay.
-    runner : EpochRunner or None
+    runner : Runner or None
         Runs its epochs, or has run them last.
     query : Running or None
         The query that it was started with last.
@@ -75,13 +89,17 @@ class Stage:
     max_parallelism: int | None
     autoscale: AutoscalePolicy | None
     retention: Retention | None
-    runner: EpochRunner | None = None
+    runner: Runner | None = None
     query: Running | None = None
 
     def __post_init__(self) -> None:
         check_parallelism(self.parallelism, self.key_groups())
         if self.autoscale is not None:
             check_parallelism(self.autoscale.max, self.key_groups())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what runs: a pipeline that is sent to a server begins anew there."""
+        return self.__dict__ | {"runner": None, "query": None}
 
     def key_groups(self) -> int:
         """Return the number of key groups: the one passed, else the newest snapshot's, else a default."""
@@ -97,7 +115,7 @@ class Stage:
         check_parallelism(parallelism, self.key_groups())
         self.parallelism = parallelism
         if self.runner is not None:
-            self.runner.parallelism = parallelism
+            self.runner.rescale(parallelism)
 
     def routing(self, schema: StructType) -> Routing:
         """Return how rows find their subtasks.
@@ -137,7 +155,7 @@ class Stage:
         """
         check_fits(self.store, routing, self.parallelism)
         options = replace(self.settings.options, key_by=key_getter(routing.keys))
-        self.runner = EpochRunner(
+        runner = self.runner = EpochRunner(
             spark,
             self.store,
             replace(self.settings, options=options),
@@ -149,4 +167,4 @@ class Stage:
             autoscale=self.autoscale,
             retention=self.retention,
         )
-        return self.runner
+        return runner

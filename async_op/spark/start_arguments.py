@@ -17,9 +17,7 @@ _TRIGGERS = ("processingTime", "availableNow", "once")
 
 
 def check_input(name: str, frame: object) -> None:
-    """Raise `ConfigError` unless the input is a DataFrame of a classic session."""
-    if type(frame).__module__.startswith("pyspark.sql.connect."):
-        raise ConfigError(name, frame, "a pipeline needs a classic Spark session, not a Connect one")
+    """Raise `ConfigError` unless the input is a DataFrame."""
     if not isinstance(frame, DataFrame):
         raise ConfigError(name, frame, "pass a DataFrame")
 

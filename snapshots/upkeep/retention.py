@@ -218,8 +218,8 @@ def _inputs(folder: Folder, listed: Sequence[FileInfo], newest: int, now: float)
 
 
 def _is_collectable(name: str) -> bool:
-    """Return whether retention may remove this kind of file: data, inputs, and left-overs of writes or trials."""
-    return name.startswith(("data/", "inputs/", "probe/")) or name.endswith(".tmp")
+    """Return whether retention may remove this kind of file: data, inputs, and left-overs of queries and writes."""
+    return name.startswith(("data/", "inputs/", "probe/", "queries/")) or name.endswith(".tmp")
 
 
 def _storage_now(folder: Folder) -> float:

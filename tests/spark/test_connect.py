@@ -1,4 +1,4 @@
-"""Spark Connect: the stateless transform and the data source work, a pipeline says what it needs.
+"""Spark Connect: the stateless transform and the data source work.
 
 In a process of its own.
 """
@@ -21,8 +21,7 @@ import asyncio
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from async_op import AsyncBatchFunction, AsyncDataStream, AsyncFunction
-from async_op.spark import AsyncPipeline, split_dead_letters
-from keygroups import ConfigError
+from async_op.spark import split_dead_letters
 from snapshots.spark import register
 
 class Double(AsyncFunction):
@@ -74,14 +73,6 @@ for _ in range(60):
 assert spark.table("doubled").where("twice = id * 2").count()
 query.stop()
 
-pipeline = AsyncPipeline(Double(), key_by="id", output_schema=SCHEMA, snapshots="snapshots", operator_id="double",
-                         parallelism=1)
-try:
-    pipeline.start(ticks, lambda batch, epoch: None, checkpoint_location="checkpoint")
-except ConfigError as error:
-    assert "classic Spark session" in str(error), error
-else:
-    raise AssertionError("it was not refused")
 spark.stop()
 print("done")
 """

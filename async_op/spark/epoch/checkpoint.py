@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from async_op.spark.session import is_connect
 
 _NONE = -1
 
@@ -35,7 +39,7 @@ class Checkpoint:
     @classmethod
     def read(cls, spark: SparkSession, location: str) -> Checkpoint:
         """Read a checkpoint from any storage that Spark can use."""
-        folder = _Folder(spark, location)
+        folder = _ServedFolder(spark, location) if is_connect(spark) else _Folder(spark, location)
         query_id = folder.query_id()
         if query_id is None:
             return cls(location, None, _NONE, _NONE)
@@ -62,15 +66,50 @@ class _Folder:
             text = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
         finally:
             stream.close()
-        query_id: str = json.loads(text)["id"]
-        return query_id
+        return _id_in(text)
 
     def newest(self, log: str) -> int:
         """Return the newest batch of a log, or -1 if there is none."""
         path = self._path(log)
         files = self._files.listStatus(path) if self._files.exists(path) else ()
-        names = (str(file.getPath().getName()) for file in files)
-        return max((int(name) for name in names if name.isdigit()), default=_NONE)
+        return _newest_of(str(file.getPath().getName()) for file in files)
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._root, name)
+
+
+class _ServedFolder:
+    """A checkpoint's files, read by the server of Spark Connect: only that can reach the checkpoint's storage."""
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        self._spark = spark
+        self._location = location.rstrip("/")
+
+    def query_id(self) -> str | None:
+        """Return the query id in the file `metadata`, or None if there is no such file."""
+        lines = _rows(self._spark.read.text(f"{self._location}/metadata"))
+        return _id_in("".join(line.value for line in lines)) if lines else None
+
+    def newest(self, log: str) -> int:
+        """Return the newest batch of a log, or -1 if there is none."""
+        files = self._spark.read.format("binaryFile").load(f"{self._location}/{log}")
+        return _newest_of(file.path.rpartition("/")[2] for file in _rows(files.select("path")))
+
+
+def _rows(files: DataFrame) -> list[Row]:
+    """Return the rows of files, none if there are no files: the plan of a client is looked at when it is run."""
+    try:
+        return files.collect()
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return []
+
+
+def _id_in(metadata: str) -> str:
+    query_id: str = json.loads(metadata)["id"]
+    return query_id
+
+
+def _newest_of(names: Iterable[str]) -> int:
+    return max((int(name) for name in names if name.isdigit()), default=_NONE)

@@ -15,6 +15,7 @@ from async_op.hosting.overseer import Overseer
 from async_op.hosting.placement import Address
 from async_op.hosting.process.places import sockets_of
 from async_op.hosting.wire.secret import new_secret
+from async_op.spark.session import setting
 from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.spark.task.pickling import names_bound_to_tasks, pickled
 from async_op.spark.task.report import Report, SubtaskReport
@@ -186,16 +187,13 @@ def _may_be_resident(blueprint: EpochBlueprint) -> bool:
 
 def _driver_host(spark: SparkSession) -> str | None:
     """Return the driver's address; None if all runs on one machine, or Spark encrypts its traffic, as hosts cannot."""
-    context = spark.sparkContext
-    settings = context.getConf()
-    is_alone = str(context.master).startswith("local[") or is_encrypted(spark)
-    return None if is_alone else settings.get("spark.driver.host")
+    is_alone = setting(spark, "spark.master").startswith("local[") or is_encrypted(spark)
+    return None if is_alone else setting(spark, "spark.driver.host") or None
 
 
 def is_encrypted(spark: SparkSession) -> bool:
     """Tell whether Spark encrypts its traffic, as hosts cannot."""
-    settings = spark.sparkContext.getConf()
-    return any(settings.get(name, "false") == "true" for name in _ENCRYPTIONS)
+    return any(setting(spark, name) == "true" for name in _ENCRYPTIONS)
 
 
 _ENCRYPTIONS = ("spark.network.crypto.enabled", "spark.authenticate.enableSaslEncryption", "spark.ssl.rpc.enabled")
@@ -208,7 +206,7 @@ _UNSUITABLE = {
 
 def unsuitable_settings(spark: SparkSession) -> dict[str, str]:
     """Return the settings that do not suit hosts, with what follows from each."""
-    return {name: consequence for name, consequence in _UNSUITABLE.items() if spark.conf.get(name, "false") == "true"}
+    return {name: consequence for name, consequence in _UNSUITABLE.items() if setting(spark, name) == "true"}
 
 
 def _warn_of_settings(spark: SparkSession) -> None:

@@ -106,6 +106,10 @@ class EpochRunner:
                 # The parallelism that earlier runs settled on is a better start than the configured one.
                 self.parallelism = self._latest.parallelism
 
+    def rescale(self, parallelism: int) -> None:
+        """Change the parallelism from the next epoch on; any thread may call it at any time."""
+        self.parallelism = parallelism
+
     @property
     def progress(self) -> tuple[EpochProgress, ...]:
         """What the newest thousand epochs did, oldest first."""

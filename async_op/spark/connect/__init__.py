@@ -1,0 +1,1 @@
+"""Pipelines over Spark Connect: their epochs run beside the server, and the client's query talks to them by files."""

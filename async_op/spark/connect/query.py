@@ -1,0 +1,269 @@
+"""The running query of a pipeline over Spark Connect, as the client sees it."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
+
+from async_op.spark.connect.exchange import Answer, Exchange, Wishes
+from async_op.spark.connect.worker import ServedPipeline
+from async_op.spark.epoch.delivery import Outlet
+from async_op.spark.errors import EpochFailed, WorkerSilent
+from async_op.spark.progress import EpochProgress
+from async_op.spark.query import check_stop, ends_by_itself, with_epoch
+from async_op.spark.rows.routing import Routing
+from async_op.spark.stage import Stage
+from async_op.spark.task.pickling import pickled
+from keygroups.arguments import Duration
+from keygroups.errors import ConfigError
+from keygroups.representation import representation
+
+_SILENT_SECONDS = 60.0
+"""A worker that has said nothing for this long after the end of its query is taken for dead."""
+
+_PAUSE_SECONDS = 0.5
+"""Time between two looks at the worker's answer."""
+
+
+class ConnectQuery:
+    """The running query of a pipeline over Spark Connect, with the methods of a `PipelineQuery`.
+
+    Its epochs run in a worker beside the server. Client and worker talk through two files in the operator's folder, at
+    which the worker looks once a second. Any thread may call the methods.
+
+    Parameters
+    ----------
+    stages : sequence of Stage
+        The pipelines of the chain.
+    routings : sequence of Routing
+        How rows find their subtasks in each of them.
+    outlet : Outlet
+        Gets the outputs of the last one; it is pickled, and called beside the server.
+    watermark_delay_milliseconds : int
+        How far the watermark stays behind the greatest event time seen.
+    """
+
+    def __init__(
+        self, stages: Sequence[Stage], routings: Sequence[Routing], outlet: Outlet, watermark_delay_milliseconds: int
+    ) -> None:
+        self._stages = tuple(stages)
+        self._routings = tuple(routings)
+        self._outlet = outlet
+        self._watermark_delay_milliseconds = watermark_delay_milliseconds
+        self._run_id = uuid.uuid4().hex
+        self._exchange = Exchange(self._stages[0].store.folder, self._run_id)
+        self._wishes = Wishes(parallelism=(None,) * len(self._stages))
+        self._wishing = threading.Lock()
+        self._beat, self._heard_at = 0, 0.0
+        self._ended_at: float | None = None
+
+    def __repr__(self) -> str:
+        return representation(self, {"is_started": "query" in self.__dict__})
+
+    def start(self, stream_df: DataFrame, checkpoint_location: str, trigger: dict[str, Any]) -> None:
+        """Start the streaming query; its worker has begun when this returns.
+
+        Raises
+        ------
+        ConfigError
+            The sink cannot be sent to the server.
+        """
+        # Any, because the server makes of it what it calls.
+        served: Any = ServedPipeline(
+            stages=self._stages,
+            routings=self._routings,
+            outlet=self._outlet,
+            watermark_delay_milliseconds=self._watermark_delay_milliseconds,
+            checkpoint_location=checkpoint_location,
+            run_id=self._run_id,
+            drains_at_end=ends_by_itself(trigger),
+        )
+        try:
+            pickled(served)
+        except Exception as error:
+            reason = f"it is called beside the server, and cannot be sent there: {error}; keep only settings in it"
+            raise ConfigError("sink", self._outlet, reason) from error
+        self._wish(drains_at_end=served.drains_at_end)
+        writer = stream_df.writeStream.foreachBatch(served).option("checkpointLocation", checkpoint_location)
+        self.query: StreamingQuery = (writer.trigger(**trigger) if trigger else writer).start()
+        for number, stage in enumerate(self._stages):
+            stage.runner = _ServedRunner(self, number)
+
+    def abandon(self) -> None:
+        """Do nothing: the server ends the worker of a query that does not start."""
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - StreamingQuery's name
+        """Whether micro-batches may still come, or the worker is not done with the end."""
+        return bool(self.query.isActive) or not (self._listen().is_over or self._is_silent())
+
+    @property
+    def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802 - StreamingQuery's name
+        """Spark's newest progress, with that of its epoch; None before the first."""
+        newest = self.query.lastProgress
+        return None if newest is None else with_epoch(newest, self.progress(0))
+
+    @property
+    def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802 - StreamingQuery's name
+        """Spark's recent progress, each with that of its epoch."""
+        epochs = self.progress(0)
+        return [with_epoch(one, epochs) for one in self.query.recentProgress]
+
+    def progress(self, number: int) -> tuple[EpochProgress, ...]:
+        """Return what the newest hundred epochs of a pipeline of the chain did, oldest first."""
+        told = self._listen().progress
+        return told[number] if told else ()
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - StreamingQuery's name
+        """Wait for the end of the query, and of its epochs without input, as that of a `PipelineQuery` does.
+
+        Parameters
+        ----------
+        timeout : int, optional
+            Seconds to wait at most; returns whether all has ended by then.
+
+        Raises
+        ------
+        StreamingQueryException
+            A micro-batch has failed; the message has the error of its epoch.
+        EpochFailed
+            An epoch without input has failed.
+        WorkerSilent
+            The worker was lost before it had finished.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        ended: bool | None = self.query.awaitTermination(timeout)
+        if ended is False:
+            return False
+        answer = self._await_end(until)
+        if answer is None:
+            return False
+        if answer.failure is not None:
+            raise EpochFailed(self._uri, answer.failure)
+        return ended
+
+    def exception(self) -> Exception | None:
+        """Return the error that has ended the query, also that of an epoch without input, or None."""
+        failure = self._listen().failure
+        return self.query.exception() if failure is None else EpochFailed(self._uri, failure)
+
+    def stop(self, *, drain: bool = False, timeout: Duration | None = None) -> None:
+        """Stop the query and its operators, as that of a `PipelineQuery` does.
+
+        Parameters
+        ----------
+        drain : bool
+            Whether the last epoch waits until nothing is in flight.
+        timeout : float or timedelta, optional
+            Seconds that it waits at most; what is in flight then stays in the snapshot. None waits for all calls.
+
+        Raises
+        ------
+        ConfigError
+            There is a timeout without `drain`, or it is negative.
+        EpochFailed
+            The last epoch has failed; the query has ended nevertheless.
+        WorkerSilent
+            The worker was lost before it had finished; the query has ended nevertheless.
+        """
+        timeout = check_stop(drain, timeout)
+        before = self._listen().failure
+        self._wish(drains_at_end=drain, timeout=timeout)
+        self.query.stop()
+        answer = self._await_end(None)
+        if before is None and answer is not None and answer.failure is not None:
+            raise EpochFailed(self._uri, answer.failure)
+
+    def drain(self) -> None:
+        """Finish what is in flight and fire timers that are due, in an epoch without input.
+
+        Raises
+        ------
+        ConfigError
+            The query has ended, and its worker with it.
+        EpochFailed
+            The epoch has failed.
+        """
+        wished = self._wish(drains=self._wishes.drains + 1)
+        while self._listen().drains < wished.drains:
+            if not self.isActive:
+                break
+            time.sleep(_PAUSE_SECONDS)
+        answer = self._listen()
+        if answer.failure is not None:
+            raise EpochFailed(self._uri, answer.failure)
+        if answer.drains < wished.drains:
+            raise ConfigError("pipeline", self._uri, "its query has ended: start it again, its first epoch goes on")
+
+    def rescale(self, number: int, parallelism: int) -> None:
+        """Ask for a parallelism of a pipeline of the chain, from the next micro-batch on."""
+        asked = list(self._wishes.parallelism)
+        asked[number] = parallelism
+        self._wish(parallelism=tuple(asked))
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "query":
+            raise AttributeError("the query has not started")
+        return getattr(self.query, name)
+
+    @property
+    def _uri(self) -> str:
+        return self._stages[0].store.uri
+
+    def _wish(self, **changes: Any) -> Wishes:
+        with self._wishing:
+            self._wishes = replace(self._wishes, **changes)
+            self._exchange.wish(self._wishes)
+            return self._wishes
+
+    def _listen(self) -> Answer:
+        answer = self._exchange.answered()
+        if answer.beat != self._beat:
+            self._beat, self._heard_at = answer.beat, time.monotonic()
+        return answer
+
+    def _is_silent(self) -> bool:
+        """Tell whether the worker has said nothing for too long, after the client has seen that the query has ended."""
+        now = time.monotonic()
+        if self._ended_at is None:
+            self._ended_at = now
+        return now - max(self._ended_at, self._heard_at) > _SILENT_SECONDS
+
+    def _await_end(self, until: float | None) -> Answer | None:
+        """Wait until the worker is done with the end of the query, and return its last answer; None if time is over.
+
+        Raises
+        ------
+        WorkerSilent
+            The worker was lost.
+        """
+        while not (answer := self._listen()).is_over:
+            if self._is_silent():
+                raise WorkerSilent(self._uri, _SILENT_SECONDS)
+            if until is not None and time.monotonic() >= until:
+                return None
+            time.sleep(_PAUSE_SECONDS)
+        return answer
+
+
+class _ServedRunner:
+    """The runner of a pipeline, which is beside the server, as the client sees it."""
+
+    def __init__(self, query: ConnectQuery, number: int) -> None:
+        self._query = query
+        self._number = number
+
+    def rescale(self, parallelism: int) -> None:
+        self._query.rescale(self._number, parallelism)
+
+    @property
+    def progress(self) -> tuple[EpochProgress, ...]:
+        return self._query.progress(self._number)

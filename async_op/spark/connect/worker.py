@@ -1,0 +1,195 @@
+"""The worker of a pipeline: the process beside a Spark Connect server in which `foreachBatch` runs."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+from pyspark.sql import DataFrame, SparkSession
+
+from async_op.spark.chain import Chain
+from async_op.spark.connect.exchange import Answer, Exchange, Wishes, newest
+from async_op.spark.drains import Drains
+from async_op.spark.epoch.checkpoint import Checkpoint
+from async_op.spark.epoch.delivery import Outlet
+from async_op.spark.rows.routing import Routing
+from async_op.spark.stage import Stage
+
+_log = logging.getLogger(__name__)
+
+_BEAT_SECONDS = 5.0
+"""How often the worker says that it is alive while the query's end takes time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedPipeline:
+    """What a client passes to `foreachBatch`: a description from which the server's process makes a `Worker`.
+
+    The server unpickles it once, before the query starts. So an error of the worker's begin is one of the start.
+
+    Attributes
+    ----------
+    stages : tuple of Stage
+        The pipelines of the chain.
+    routings : tuple of Routing
+        How rows find their subtasks in each of them.
+    outlet : Outlet
+        Gets the outputs of the last one, beside the server.
+    watermark_delay_milliseconds : int
+        How far the watermark stays behind the greatest event time seen.
+    checkpoint_location : str
+        The checkpoint, which knows the query's id.
+    run_id : str
+        Names the exchange between client and worker.
+    drains_at_end : bool
+        Whether nothing stays in flight after the end of the query.
+    """
+
+    stages: tuple[Stage, ...]
+    routings: tuple[Routing, ...]
+    outlet: Outlet
+    watermark_delay_milliseconds: int
+    checkpoint_location: str
+    run_id: str
+    drains_at_end: bool
+
+    def __reduce__(self) -> Any:
+        return _begin, (self.__dict__,)
+
+
+def _begin(description: dict[str, Any]) -> Worker:
+    return Worker(ServedPipeline(**description), SparkSession.active())
+
+
+class Worker:
+    """Runs the epochs of a query as the driver does on a classic session. Called by the server with each micro-batch.
+
+    The server ends the process with SIGTERM when the query has ended, however that came. Then the last epoch runs, and
+    the hosts end, before the process does. If it is killed, hosts end with their leases, and the next start goes on.
+
+    Parameters
+    ----------
+    served : ServedPipeline
+        The pipeline.
+    spark : SparkSession
+        The session of the client that has started the query; each micro-batch has a copy of it.
+    """
+
+    def __init__(self, served: ServedPipeline, spark: SparkSession) -> None:
+        self._stages = served.stages
+        self._checkpoint_location = served.checkpoint_location
+        self._query_id: str | None = None
+        self._spark = spark
+        self._exchange = Exchange(served.stages[0].store.folder, served.run_id)
+        self._wishes = Wishes(parallelism=(None,) * len(served.stages))
+        self._answer = Answer()
+        self._drains_done = 0
+        # Re-entrant, because the handler of SIGTERM runs in the thread that may hold one of them.
+        self._heeding, self._saying = threading.RLock(), threading.RLock()
+        self._ended = threading.Event()
+        self.has_failed = self.is_busy = False
+        delay = served.watermark_delay_milliseconds
+        self._chain = Chain.begin(spark, served.stages, served.routings, served.outlet, delay)
+        self._drains = Drains(self._chain, spark)
+        self._drains.at_end = served.drains_at_end
+        signal.signal(signal.SIGTERM, self._terminate)
+        self._drains.start(self)
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Run a micro-batch."""
+        self.is_busy = True
+        try:
+            self._heed()
+            self._drains.check()
+            self._chain.first.run_batch(frame, self._id_of_query(), batch_id)
+            self._say()
+        except BaseException as raised:
+            self.is_busy = False
+            # If the query is stopped during a micro-batch, that is given up, and the query has not failed.
+            self._end(has_failed=not isinstance(raised, SystemExit))
+            raise
+        self.is_busy = False
+
+    def has_ended(self, seconds: float) -> bool:
+        """Wait for the query's end; meanwhile do what the client wishes, and tell it what has been done."""
+        has_ended = self._ended.wait(seconds)
+        self._heed()
+        self._say()
+        return has_ended
+
+    def stop(self) -> None:
+        """Stop the query, because an epoch without input has failed."""
+        self._say()
+        query = self._spark.streams.get(self._id_of_query())
+        if query is not None:
+            query.stop()
+
+    def _id_of_query(self) -> str:
+        """Return the id that the checkpoint has since the query's first start."""
+        if self._query_id is None:
+            self._query_id = Checkpoint.read(self._spark, self._checkpoint_location).query_id
+        assert self._query_id is not None, "Spark has written it before the first micro-batch"
+        return self._query_id
+
+    def _heed(self) -> None:
+        """Do what is new among the wishes of the client."""
+        with self._heeding:
+            before, wishes = self._wishes, self._read_wishes()
+            if wishes == before:
+                return
+            self._wishes = wishes
+            for stage, old, new in zip(self._stages, before.parallelism, wishes.parallelism, strict=True):
+                if new is not None and new != old:
+                    stage.rescale(new)
+            self._drains.at_end, self._drains.timeout = wishes.drains_at_end, wishes.timeout
+            if wishes.drains > before.drains:
+                self._chain.drain(self._spark)
+                self._drains_done = wishes.drains
+
+    def _read_wishes(self) -> Wishes:
+        try:
+            return self._exchange.wishes() or self._wishes
+        except OSError as error:
+            _log.warning("the wishes of the client cannot be read, the next try is soon: %s", error)
+            return self._wishes
+
+    def _say(self, *, is_over: bool = False) -> None:
+        """Tell the client what is new; at the end of the query also that nothing is new."""
+        with self._saying:
+            answer = Answer(
+                beat=self._answer.beat,
+                drains=self._drains_done,
+                is_over=is_over,
+                failure=_named(self._drains.failure),
+                progress=tuple(newest(runner.progress) for runner in self._chain.runners),
+            )
+            if answer == self._answer and not self._ended.is_set():
+                return
+            self._answer = replace(answer, beat=answer.beat + 1)
+            try:
+                self._exchange.answer(self._answer)
+            except OSError as error:
+                _log.warning("the client cannot be told what has been done: %s", error)
+
+    def _terminate(self, *_: object) -> NoReturn:
+        """End the process after SIGTERM; in a micro-batch, the call does what is to be done before."""
+        if not self.is_busy:
+            self._end(has_failed=False)
+        sys.exit()
+
+    def _end(self, *, has_failed: bool) -> None:
+        """End the epochs and hosts of the query, and show meanwhile that the worker is alive."""
+        self.has_failed = self.has_failed or has_failed
+        self._ended.set()
+        while self._drains.is_alive:
+            self._drains.join(_BEAT_SECONDS)
+            self._say()
+        self._say(is_over=True)
+
+
+def _named(error: Exception | None) -> str | None:
+    return None if error is None else f"{type(error).__name__}: {error}"

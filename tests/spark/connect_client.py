@@ -1,0 +1,256 @@
+"""What tests do as clients of a Spark Connect server, each client a process of its own.
+
+As a program: ``python -m tests.spark.connect_client CASE URL FOLDER``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from async_op import AsyncFunction
+from async_op.spark import AsyncPipeline, ConnectQuery, EpochFailed
+from keygroups import ConfigError, ValueState
+from snapshots import SnapshotStore
+from tests.spark.exactly_once import World
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+COUNT = ValueState("count", pa.int64(), default=0)
+KEYS, ROWS = 7, 40
+
+
+def kill_once(folder: Path, at: bool, parent: bool, is_written: bool) -> None:
+    """Kill the process of the sink, which is the worker, or the server above it, once, before or after it writes."""
+    killed = folder / "killed"
+    if is_written is at and not killed.exists():
+        killed.touch()
+        os.kill(os.getppid() if parent else os.getpid(), signal.SIGKILL)
+
+
+def exact(spark: SparkSession, folder: Path, *, parallelism: int = 2, **options: Any) -> dict[str, Any]:
+    """Run the pipeline of `World` until nothing is in flight."""
+    pipeline = World(folder, resident=True).run(spark, parallelism, **options)
+    epochs = pipeline.progress()
+    return {"parallelism": [one.parallelism for one in epochs], "hosts": sorted({*epochs[-1].hosts} if epochs else [])}
+
+
+def killed(spark: SparkSession, folder: Path, *, at: bool, parent: bool = False) -> dict[str, Any]:
+    """Run it until its worker is killed."""
+    try:
+        exact(spark, folder, in_sink=partial(kill_once, folder, at, parent))
+    except StreamingQueryException:
+        return {}
+    raise AssertionError("the worker was not killed")
+
+
+class Gated(AsyncFunction):
+    """Numbers the rows of each key. Every tenth row waits until the gate is open; then it may fail."""
+
+    states = (COUNT,)
+
+    def __init__(self, folder: Path, fails: bool = False) -> None:
+        self.gate = folder / "gate"
+        self.fails = fails
+
+    async def async_invoke(self, value: dict[str, Any], ctx: Any) -> list[Any]:
+        while value["id"] % 10 == 0 and not self.gate.exists():
+            await asyncio.sleep(0.05)
+        if self.fails and value["id"] % 10 == 0:
+            raise ValueError("the service said no")
+        count = ctx.state(COUNT)
+        count.update(count.value() + 1)
+        return [(value["id"], count.value())]
+
+
+class Gates:
+    """A query that goes on until it is stopped, over files that come one by one."""
+
+    def __init__(self, spark: SparkSession, folder: Path, **options: Any) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.files = 0
+        self.gate = folder / "gate"
+        (folder / "table").mkdir(parents=True)
+        self.write_file()
+        function = Gated(folder, **options)
+        self.pipeline = AsyncPipeline(
+            function,
+            key_by="user",
+            output_schema="id bigint, count bigint",
+            snapshots=folder / "snapshots",
+            operator_id="gated",
+            parallelism=2,
+            max_parallelism=16,
+            barrier_timeout=0.1,
+        )
+        table = folder / "table"
+
+        def sink(batch: DataFrame, epoch: int) -> None:
+            rows = [list(row) for row in batch.collect()]
+            (table / f"{epoch}").write_text(json.dumps(rows))
+
+        stream = spark.readStream.schema("id bigint, user string").parquet(str(folder / "in"))
+        query = self.pipeline.start(stream, sink, checkpoint_location=folder / "checkpoint")
+        assert isinstance(query, ConnectQuery)
+        self.query = query
+
+    def write_file(self) -> None:
+        rows = self.spark.range(self.files * ROWS, (self.files + 1) * ROWS, 1, 1)
+        rows.selectExpr("id", f"concat('u', id % {KEYS}) as user").write.mode("append").parquet(str(self.folder / "in"))
+        self.files += 1
+
+    def wait(self, for_what: Callable[[], object]) -> None:
+        until = time.monotonic() + 120
+        while not for_what():
+            assert self.query.isActive, self.query.exception()
+            assert time.monotonic() < until, self.pipeline.progress()
+            time.sleep(0.2)
+
+    @property
+    def batches(self) -> list[Any]:
+        return [one for one in self.pipeline.progress() if one.kind == "batch"]
+
+    @property
+    def in_flight(self) -> int:
+        latest = SnapshotStore(self.folder / "snapshots", "gated").latest()
+        assert latest is not None
+        return latest.in_flight_count
+
+    def rows(self) -> list[list[int]]:
+        return sorted(row for path in (self.folder / "table").iterdir() for row in json.loads(path.read_text()))
+
+
+def from_the_client(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Rescale, drain and stop a query from the client."""
+    gates = Gates(spark, folder)
+    gates.wait(lambda: gates.batches)
+    assert gates.in_flight > 0
+    gates.pipeline.rescale(3)
+    gates.write_file()
+    gates.wait(lambda: len(gates.batches) == 2)
+    assert [one.parallelism for one in gates.batches] == [2, 3]
+    gates.gate.touch()
+    gates.pipeline.drain()
+    assert gates.in_flight == 0
+    gates.gate.unlink()
+    gates.write_file()
+    gates.wait(lambda: len(gates.batches) == 3)
+    assert gates.in_flight > 0
+    newest = gates.query.lastProgress
+    assert newest is not None
+    assert newest["observedMetrics"]["keygroups"].parallelism == 3
+    assert "resident" in str(gates.pipeline.explain())
+    gates.gate.touch()
+    gates.query.stop(drain=True, timeout=60.0)
+    assert not gates.query.isActive
+    assert gates.in_flight == 0
+    assert [row[0] for row in gates.rows()] == list(range(3 * ROWS))
+    for user in range(KEYS):
+        counts = [count for number, count in gates.rows() if number % KEYS == user]
+        assert sorted(counts) == list(range(1, len(counts) + 1))
+    try:
+        gates.pipeline.drain()
+    except ConfigError as error:
+        assert "start it again" in str(error)
+    else:
+        raise AssertionError("there is no worker to drain")
+    return {"hosts": sorted({host for one in gates.pipeline.progress() for host in one.hosts})}
+
+
+def leaving(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Leave a query that is running."""
+    gates = Gates(spark, folder)
+    gates.wait(lambda: gates.batches)
+    return {"hosts": gates.batches[0].hosts}
+
+
+def failing(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """See what the client sees of errors."""
+    gates = Gates(spark, folder, fails=True)
+    gates.wait(lambda: gates.batches)
+    gates.gate.touch()
+    try:
+        gates.query.awaitTermination()
+    except EpochFailed as failed:
+        assert "the service said no" in failed.reason
+    else:
+        raise AssertionError("an epoch without input has failed")
+    assert isinstance(gates.query.exception(), EpochFailed)
+    (folder / "again").mkdir()
+    (folder / "again" / "gate").touch()
+    gates = Gates(spark, folder / "again", fails=True)
+    try:
+        gates.query.awaitTermination()
+    except StreamingQueryException as error:
+        assert "the service said no" in str(error)
+    else:
+        raise AssertionError("a micro-batch has failed")
+    stream = spark.readStream.schema("id bigint, user string").parquet(str(folder / "in"))
+    held = threading.Lock()
+    try:
+        gates.pipeline.start(stream, lambda batch, epoch: held.locked(), checkpoint_location=folder / "other")
+    except ConfigError as error:
+        assert error.name == "sink"
+    else:
+        raise AssertionError("a lock cannot be sent")
+    return {}
+
+
+def bounded(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Run a bounded DataFrame, whose epochs run in the client."""
+    gate = folder / "gate"
+    gate.touch()
+    pipeline = AsyncPipeline(
+        Gated(folder),
+        key_by="user",
+        output_schema="id bigint, count bigint",
+        snapshots=folder / "snapshots",
+        operator_id="gated",
+        parallelism=2,
+    )
+    rows: list[int] = []
+    frame = spark.range(100).selectExpr("id", f"concat('u', id % {KEYS}) as user")
+    pipeline.run(frame, lambda batch, epoch: rows.extend(row.id for row in batch.collect()), run_id="all")
+    assert sorted(rows) == list(range(100))
+    return {}
+
+
+CASES: dict[str, Callable[..., dict[str, Any]]] = {
+    "exact": partial(exact, rescales=True),
+    "restart": partial(exact, parallelism=3),
+    "killed in the sink": partial(killed, at=False),
+    "killed after the sink": partial(killed, at=True),
+    "server killed in the sink": partial(killed, at=False, parent=True),
+    "from the client": from_the_client,
+    "leaving": leaving,
+    "failing": failing,
+    "bounded": bounded,
+}
+
+
+def main() -> None:
+    """Run one case; prints what it returns."""
+    case, url, folder = sys.argv[1:]
+    spark = SparkSession.builder.remote(url).getOrCreate()
+    told = CASES[case](spark, Path(folder))
+    spark.stop()
+    print(json.dumps(told))  # noqa: T201 - the test reads it
+
+
+if __name__ == "__main__":
+    main()

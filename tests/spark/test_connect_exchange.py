@@ -1,0 +1,35 @@
+"""What client and worker tell each other over Spark Connect arrives as it was said."""
+
+from __future__ import annotations
+
+from typing import get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from async_op.spark import EpochProgress, ScalingDecision
+from async_op.spark.connect.exchange import Answer, Exchange, Wishes
+from snapshots.filesystem import open_folder
+
+NUMBERS = {int: st.integers(0, 2**53), float: st.floats(0, 1e6)}
+EPOCHS = st.builds(
+    EpochProgress,
+    **{name: NUMBERS[kind] for name, kind in get_type_hints(EpochProgress).items() if kind in NUMBERS},
+    hosts=st.lists(st.text(), max_size=2).map(tuple),
+    scaling=st.none() | st.from_type(ScalingDecision),
+)
+PARALLELISMS = st.lists(st.none() | st.integers(1, 99), min_size=1, max_size=3).map(tuple)
+WISHES = st.builds(Wishes, parallelism=PARALLELISMS, timeout=st.none() | NUMBERS[float])
+ANSWERS = st.builds(Answer, progress=st.lists(st.lists(EPOCHS, max_size=2).map(tuple), max_size=2).map(tuple))
+
+
+@given(WISHES, ANSWERS)
+def test_what_is_said_arrives(tmp_path_factory: pytest.TempPathFactory, wishes: Wishes, answer: Answer) -> None:
+    exchange = Exchange(open_folder(str(tmp_path_factory.mktemp("operator"))), "run")
+    assert exchange.wishes() is None
+    assert exchange.answered() == Answer()
+    exchange.wish(wishes)
+    exchange.answer(answer)
+    assert exchange.wishes() == wishes
+    assert exchange.answered() == answer

@@ -1,0 +1,131 @@
+"""Pipelines over Spark Connect: exactly once, whoever is killed, and what a client can ask for.
+
+Server and clients are processes of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import takewhile
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from tests.spark.connect_server import ROOT, connect_server
+from tests.spark.exactly_once import World
+
+pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(2400)]
+
+
+@pytest.fixture(scope="module")
+def url(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with connect_server(tmp_path_factory.mktemp("server") / "log") as url:
+        yield url
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path, resident=True)
+    world.prepare()
+    return world
+
+
+def client(case: str, url: str, folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.spark.connect_client", case, url, str(folder)]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def told(case: str, url: str, folder: Path) -> dict[str, Any]:
+    """Run a client to its end; returns what it tells."""
+    with client(case, url, folder) as process:
+        stdout, stderr = process.communicate()
+    assert process.returncode == 0, stderr[-4000:]
+    found: dict[str, Any] = json.loads(stdout.splitlines()[-1])
+    return found
+
+
+def assert_gone(hosts: list[str]) -> None:
+    """The processes of hosts end with their query; they do not have to wait for the end of their lease."""
+    assert hosts
+    for host in hosts:
+        pid = int(host.rpartition(":")[2])
+        until = time.monotonic() + 60
+        with suppress(ProcessLookupError):
+            while True:
+                os.kill(pid, 0)
+                assert time.monotonic() < until, f"{host} lives on"
+                time.sleep(0.1)
+
+
+def test_a_pipeline_is_exact_and_its_sink_rescales_it(url: str, world: World) -> None:
+    found = told("exact", url, world.folder)
+    world.assert_exact()
+    world.assert_calls(set(), 0)
+    assert {2, 4} <= {*found["parallelism"]}
+    assert_gone(found["hosts"])
+    committed, calls = world.committed_rows(), len(world.calls())
+    assert told("restart", url, world.folder)["parallelism"] == []
+    world.assert_exact()
+    world.assert_calls(committed, calls)
+
+
+@pytest.mark.parametrize("case", ["killed in the sink", "killed after the sink"])
+def test_a_worker_is_killed_and_the_next_start_goes_on(url: str, world: World, case: str) -> None:
+    told(case, url, world.folder)
+    committed, calls = world.committed_rows(), len(world.calls())
+    assert committed
+    told("restart", url, world.folder)
+    world.assert_exact()
+    world.assert_calls(committed, calls)
+
+
+def test_a_server_is_killed_and_another_one_goes_on(java: None, url: str, world: World, tmp_path: Path) -> None:
+    with connect_server(tmp_path / "log") as killed, client("server killed in the sink", killed, world.folder) as one:
+        while not world.function.killed.exists():
+            assert one.poll() is None
+            time.sleep(0.1)
+        one.kill()  # it would go on to look for its server for minutes
+        one.communicate()
+    committed, calls = world.committed_rows(), len(world.calls())
+    assert committed
+    told("restart", url, world.folder)
+    world.assert_exact()
+    world.assert_calls(committed, calls)
+
+
+def test_a_client_rescales_drains_and_stops_its_query(url: str, tmp_path: Path) -> None:
+    assert_gone(told("from the client", url, tmp_path)["hosts"])
+
+
+def test_a_client_that_leaves_takes_its_query_along(url: str, tmp_path: Path) -> None:
+    assert_gone(told("leaving", url, tmp_path)["hosts"])
+
+
+def test_a_client_hears_of_errors(url: str, tmp_path: Path) -> None:
+    told("failing", url, tmp_path)
+
+
+def test_the_code_of_the_documentation_runs(java: None, tmp_path: Path) -> None:
+    section = (ROOT / "docs" / "spark.md").read_text().partition("## Spark Connect\n")[2]
+    code = "".join(takewhile(lambda line: line[:4].isspace(), section[section.index("    import") :].splitlines(True)))
+    (tmp_path / "page.py").write_text(dedent(code))
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "page.py"]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr[-4000:]
+
+
+def test_a_bounded_run_has_its_epochs_in_the_client(url: str, tmp_path: Path) -> None:
+    told("bounded", url, tmp_path)
