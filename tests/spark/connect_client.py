@@ -211,35 +211,14 @@ def failing(spark: SparkSession, folder: Path) -> dict[str, Any]:
     return {}
 
 
-def bounded(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """Run a bounded DataFrame, whose epochs run in the client."""
-    gate = folder / "gate"
-    gate.touch()
-    pipeline = AsyncPipeline(
-        Gated(folder),
-        key_by="user",
-        output_schema="id bigint, count bigint",
-        snapshots=folder / "snapshots",
-        operator_id="gated",
-        parallelism=2,
-    )
-    rows: list[int] = []
-    frame = spark.range(100).selectExpr("id", f"concat('u', id % {KEYS}) as user")
-    pipeline.run(frame, lambda batch, epoch: rows.extend(row.id for row in batch.collect()), run_id="all")
-    assert sorted(rows) == list(range(100))
-    return {}
-
-
 CASES: dict[str, Callable[..., dict[str, Any]]] = {
     "exact": partial(exact, rescales=True),
     "restart": partial(exact, parallelism=3),
-    "killed in the sink": partial(killed, at=False),
     "killed after the sink": partial(killed, at=True),
     "server killed in the sink": partial(killed, at=False, parent=True),
     "from the client": from_the_client,
     "leaving": leaving,
     "failing": failing,
-    "bounded": bounded,
 }
 
 

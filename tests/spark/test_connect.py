@@ -1,4 +1,4 @@
-"""Spark Connect: the stateless transform and the data source work.
+"""Spark Connect: the code of the documentation, the stateless transform, bounded runs and the data source work.
 
 In a process of its own.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -16,12 +18,14 @@ from snapshots.java import use_java
 
 pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
 
+PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+
 SCRIPT = """
 import asyncio
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from async_op import AsyncBatchFunction, AsyncDataStream, AsyncFunction
-from async_op.spark import split_dead_letters
+from async_op.spark import AsyncPipeline, split_dead_letters
 from snapshots.spark import register
 
 class Double(AsyncFunction):
@@ -29,6 +33,10 @@ class Double(AsyncFunction):
         await asyncio.sleep(0.001)
         if value["id"] == 7:
             raise ValueError("the service said no")
+        return [(value["id"], 2 * value["id"])]
+
+class DoubleKeyed(Double):
+    async def async_invoke(self, value, ctx):
         return [(value["id"], 2 * value["id"])]
 
 class DoubleAll(AsyncBatchFunction):
@@ -56,6 +64,12 @@ except Exception as error:
 else:
     raise AssertionError("it did not fail")
 
+delivered = []
+pipeline = AsyncPipeline(DoubleKeyed(), key_by="id", output_schema=SCHEMA, snapshots="snapshots", operator_id="double",
+                         parallelism=2)
+pipeline.run(frame, lambda batch, epoch: delivered.extend(map(tuple, batch.collect())), run_id="all")
+assert sorted(delivered) == [(n, 2 * n) for n in range(100)]
+
 register(spark)
 rows = spark.range(0, 100, 1, 3).selectExpr("id as key", "2 * id as value")
 options = {"state": "twice", "parallelism": 2, "max_parallelism": 16}
@@ -78,10 +92,12 @@ print("done")
 """
 
 
-def test_the_transform_works_over_connect(tmp_path: Path) -> None:
+def test_the_page_and_this_script_run_over_connect(tmp_path: Path) -> None:
     use_java()
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONWARNINGS": "default"}
-    (tmp_path / "connect.py").write_text(SCRIPT)
+    section = PAGE.read_text().partition("## Spark Connect\n")[2]
+    page = takewhile(lambda line: line[:4].isspace(), section[section.index("    import") :].splitlines(keepends=True))
+    (tmp_path / "connect.py").write_text(dedent("".join(page)) + SCRIPT)
     ended = subprocess.run(
         [sys.executable, "connect.py"],
         cwd=tmp_path,

@@ -12,9 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import takewhile
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -81,9 +79,8 @@ def test_a_pipeline_is_exact_and_its_sink_rescales_it(url: str, world: World) ->
     world.assert_calls(committed, calls)
 
 
-@pytest.mark.parametrize("case", ["killed in the sink", "killed after the sink"])
-def test_a_worker_is_killed_and_the_next_start_goes_on(url: str, world: World, case: str) -> None:
-    told(case, url, world.folder)
+def test_a_worker_is_killed_and_the_next_start_goes_on(url: str, world: World) -> None:
+    told("killed after the sink", url, world.folder)
     committed, calls = world.committed_rows(), len(world.calls())
     assert committed
     told("restart", url, world.folder)
@@ -115,17 +112,3 @@ def test_a_client_that_leaves_takes_its_query_along(url: str, tmp_path: Path) ->
 
 def test_a_client_hears_of_errors(url: str, tmp_path: Path) -> None:
     told("failing", url, tmp_path)
-
-
-def test_the_code_of_the_documentation_runs(java: None, tmp_path: Path) -> None:
-    section = (ROOT / "docs" / "spark.md").read_text().partition("## Spark Connect\n")[2]
-    code = "".join(takewhile(lambda line: line[:4].isspace(), section[section.index("    import") :].splitlines(True)))
-    (tmp_path / "page.py").write_text(dedent(code))
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "page.py"]
-    ended = subprocess.run(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr[-4000:]
-
-
-def test_a_bounded_run_has_its_epochs_in_the_client(url: str, tmp_path: Path) -> None:
-    told("bounded", url, tmp_path)
