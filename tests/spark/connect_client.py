@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
+from pyspark.errors.exceptions.connect import SparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op import AsyncFunction
@@ -32,6 +33,21 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 COUNT = ValueState("count", pa.int64(), default=0)
 KEYS, ROWS = 7, 40
+
+
+def patient(start: Callable[..., None]) -> Callable[..., None]:
+    """Start again while the machine is too busy to start a worker within the ten seconds that Spark gives it."""
+
+    def started(*arguments: Any) -> None:
+        for _ in range(30):
+            try:
+                return start(*arguments)
+            except SparkException as error:
+                if "failed to connect back" not in str(error):
+                    raise
+        raise AssertionError("the machine is too busy")
+
+    return started
 
 
 def kill_once(folder: Path, at: bool, parent: bool, is_written: bool) -> None:
@@ -225,6 +241,7 @@ CASES: dict[str, Callable[..., dict[str, Any]]] = {
 def main() -> None:
     """Run one case; prints what it returns."""
     case, url, folder = sys.argv[1:]
+    ConnectQuery.start = patient(ConnectQuery.start)  # type: ignore[method-assign]
     spark = SparkSession.builder.remote(url).getOrCreate()
     told = CASES[case](spark, Path(folder))
     spark.stop()

@@ -18,7 +18,14 @@ from snapshots.java import use_java
 
 pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
 
-PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+ROOT = Path(__file__).parents[2]
+
+BEFORE = """
+from async_op.spark import ConnectQuery
+from tests.spark.connect_client import patient
+
+ConnectQuery.start = patient(ConnectQuery.start)
+"""
 
 SCRIPT = """
 import asyncio
@@ -94,10 +101,10 @@ print("done")
 
 def test_the_page_and_this_script_run_over_connect(tmp_path: Path) -> None:
     use_java()
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONWARNINGS": "default"}
-    section = PAGE.read_text().partition("## Spark Connect\n")[2]
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "default"}
+    section = (ROOT / "docs" / "spark.md").read_text().partition("## Spark Connect\n")[2]
     page = takewhile(lambda line: line[:4].isspace(), section[section.index("    import") :].splitlines(keepends=True))
-    (tmp_path / "connect.py").write_text(dedent("".join(page)) + SCRIPT)
+    (tmp_path / "connect.py").write_text(BEFORE + dedent("".join(page)) + SCRIPT)
     ended = subprocess.run(
         [sys.executable, "connect.py"],
         cwd=tmp_path,

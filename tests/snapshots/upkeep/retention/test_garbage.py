@@ -104,7 +104,14 @@ class TestWhatGoes:
     def test_what_crashes_left_goes_when_it_is_old(self, store: SnapshotStore) -> None:
         written(store, 1)
         folder = folder_of(store)
-        left = ["data/crashed/keyed-count-0-7.parquet", "manifests/.5f0e.tmp", "probe/17", ".77.tmp", "data/a/.1.tmp"]
+        left = [
+            "data/crashed/keyed-count-0-7.parquet",
+            "manifests/.5f0e.tmp",
+            "probe/17",
+            "queries/17/wishes.json",
+            ".77.tmp",
+            "data/a/.1.tmp",
+        ]
         for name in left:
             folder.write(name, b"part")
         folder.write("notes/mine.txt", b"of a user")
