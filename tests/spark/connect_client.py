@@ -45,6 +45,7 @@ def patient(start: Callable[..., None]) -> Callable[..., None]:
             except SparkException as error:
                 if "failed to connect back" not in str(error):
                     raise
+            time.sleep(5)  # the worker that came too late takes processor time until it has seen that
         raise AssertionError("the machine is too busy")
 
     return started
