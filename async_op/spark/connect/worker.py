@@ -189,6 +189,7 @@ class Worker:
             self._drains.join(_BEAT_SECONDS)
             self._say()
         self._say(is_over=True)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # from now on nothing is to be done before the process ends
 
 
 def _named(error: Exception | None) -> str | None:
