@@ -108,6 +108,39 @@ def subtask_column(column: KeyColumns, parallelism: int, max_parallelism: int, h
     return F.call_function("div", group * parallelism, F.lit(max_parallelism)).cast("int")
 
 
+def subtask_expression(keys: Sequence[tuple[str, str]], parallelism: int, max_parallelism: int) -> str | None:
+    """Return SQL for what `subtask_column` computes, if the hashed types of the key columns are known.
+
+    Spark is much faster with it: a column whose type is not known has an expression for every type. A row with a null
+    key gets subtask 0.
+
+    Parameters
+    ----------
+    keys : sequence of (str, str)
+        The key columns: SQL for the column, and what `hashed_type` returns for it.
+    parallelism : int
+        The number of subtasks.
+    max_parallelism : int
+        The number of key groups.
+
+    Returns
+    -------
+    str or None
+        None if a key is a decimal: how Spark hashes it depends on its digits, too.
+
+    Examples
+    --------
+    >>> subtask_expression([("`user`", "string")], 4, 128)
+    'IF(`user` IS NULL, 0, CAST(pmod(xxhash64(CAST(`user` AS string)), 128) * 4 div 128 AS int))'
+    """
+    if any(kind not in _SAME_IN_PYTHON for _, kind in keys):
+        return None
+    has_no_key = " OR ".join(f"{column} IS NULL" for column, _ in keys)
+    hashed = ", ".join(f"CAST({column} AS {kind})" for column, kind in keys)
+    group = f"pmod(xxhash64({hashed}), {max_parallelism})"
+    return f"IF({has_no_key}, 0, CAST({group} * {parallelism} div {max_parallelism} AS int))"
+
+
 def hashed_type(kind: DataType, column: str, hash: str = NAME) -> str:
     """Return the DDL name of the type as which a key column is hashed.
 

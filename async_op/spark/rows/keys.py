@@ -52,7 +52,12 @@ class KeyColumn:
 
 def column_named(*path: str) -> Column:
     """Return a column, or a field of a struct, whatever characters its name has."""
-    return F.col(".".join(f"`{part.replace('`', '``')}`" for part in path))
+    return F.col(sql_name(*path))
+
+
+def sql_name(*path: str) -> str:
+    """Return the name of a column, or of a field of a struct, as SQL has it."""
+    return ".".join(f"`{part.replace('`', '``')}`" for part in path)
 
 
 def names_of(key_by: str | Sequence[str] | None) -> list[str]:

@@ -8,11 +8,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
-from async_op.spark.rows.keys import KeyColumn, column_named
+from async_op.spark.rows.keys import KeyColumn, column_named, sql_name
 from keygroups.hashes.flink import NAME as FLINK
-from keygroups.spark import subtask_column
-
-_SUBTASK = "__keygroups_subtask"
+from keygroups.spark.columns import subtask_column, subtask_expression
 
 _ANY_KEY = {"bigint": 0, "double": 0.0, "string": "", "boolean": False}
 """What stands for a null in a Python function, which computes the hash also of rows that do not need it."""
@@ -42,10 +40,15 @@ class Routing:
     def route(self, frame: DataFrame, parallelism: int) -> DataFrame:
         """Send every row to its subtask; Spark's partition id is then the subtask index."""
         subtask = self._of_key(parallelism) if self.keys else _of_row(frame.schema, parallelism)
-        routed = frame.withColumn(_SUBTASK, subtask).repartitionById(parallelism, _SUBTASK).drop(_SUBTASK)
+        routed = frame.repartitionById(parallelism, subtask)
         return routed.sortWithinPartitions(*self.order_by) if self.order_by else routed
 
     def _of_key(self, parallelism: int) -> Column:
+        keys = [(sql_name(*key.path), key.type) for key in self.keys]
+        expression = None if self.hash == FLINK else subtask_expression(keys, parallelism, self.max_parallelism)
+        return self._of_any_key(parallelism) if expression is None else F.expr(expression)
+
+    def _of_any_key(self, parallelism: int) -> Column:
         no_key = F.greatest(*[key.column.isNull() for key in self.keys], F.lit(False))
         columns = [_for_flink(key) if self.hash == FLINK else key.column for key in self.keys]
         # A row with a null key goes to subtask 0: there the error policy applies, and an error names the row.
