@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -17,8 +17,10 @@ from snapshots.restore.snapshot import Snapshot
 from snapshots.spark.types import spark_schema_of
 
 
-def outputs_frame(spark: SparkSession, snapshot: Snapshot, schema: pa.Schema) -> DataFrame:
-    """Return the outputs in a snapshot as a lazy DataFrame with one partition per file.
+def outputs_frame(
+    spark: SparkSession, snapshot: Snapshot, schema: pa.Schema, known: Mapping[str, pa.Table] | None = None
+) -> DataFrame:
+    """Return the outputs in a snapshot as a DataFrame: lazy and with one partition per file, unless they are known.
 
     The files are read through fsspec, because Spark itself may not know the snapshot's filesystem.
 
@@ -30,11 +32,18 @@ def outputs_frame(spark: SparkSession, snapshot: Snapshot, schema: pa.Schema) ->
         The snapshot that holds the outputs.
     schema : pyarrow.Schema
         The schema of the outputs, for old snapshots that do not store it.
+    known : mapping of str to pyarrow.Table, optional
+        The rows of files by their paths, from who wrote them. If it has all files of the outputs, none is read.
     """
     stored = snapshot.manifest.output_schema
     output_schema = schema if stored is None else decode_schema(stored)
     files = snapshot.manifest.files_of("output")
-    return files_frame(spark, snapshot.folder, files, spark_schema_of(output_schema))
+    spark_schema = spark_schema_of(output_schema)
+    known = known or {}
+    if any(file.path not in known for file in files):
+        return files_frame(spark, snapshot.folder, files, spark_schema)
+    rows = pa.concat_tables([output_schema.empty_table(), *(known[file.path] for file in files)])
+    return spark.createDataFrame(rows, spark_schema)
 
 
 def files_frame(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -44,11 +44,11 @@ class Delivery:
         self._output_schema = output_schema
         self._last: Delivered | None = None
 
-    def deliver(self, spark: SparkSession, snapshot: Snapshot) -> None:
+    def deliver(self, spark: SparkSession, snapshot: Snapshot, known: Mapping[str, pa.Table] | None = None) -> None:
         """Give the newest epoch to the sink, unless the sink has returned from it, in this run or an earlier one.
 
         After the sink has returned, the epoch is marked as delivered. It comes again only if the mark was not written,
-        because of a crash or an error of the storage.
+        because of a crash or an error of the storage. `known` are rows of its output files, as for `outputs_frame`.
         """
         newest = epoch_of(snapshot)
         if newest is None or newest == self._last:
@@ -58,7 +58,7 @@ class Delivery:
                 _log.info("epoch %d of %s was delivered before", newest.epoch, snapshot.manifest.operator_id)
             else:
                 with named_jobs(spark, snapshot.manifest.operator_id, newest.epoch, "sink"):
-                    self._outlet(outputs_frame(spark, snapshot, self._output_schema), EpochRef(*newest))
+                    self._outlet(outputs_frame(spark, snapshot, self._output_schema, known), EpochRef(*newest))
                 _remember(snapshot, newest)
             self._last = newest
 

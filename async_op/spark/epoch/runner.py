@@ -27,7 +27,9 @@ from async_op.spark.progress import EpochMetrics, EpochProgress
 from async_op.spark.rows.routing import Routing
 from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.spark.task.epoch_task import EpochTask
-from async_op.spark.task.report import REPORT_SCHEMA, SubtaskReport, checked, reports_in
+from async_op.spark.task.newest import Newest
+from async_op.spark.task.pickling import pickled
+from async_op.spark.task.report import REPORT_SCHEMA, SubtaskReport, checked, outputs_in, reports_in
 from keygroups.spark.partitions import no_rows, run_in_partitions
 from keygroups.ttl import wall_time
 from snapshots import Claim, PendingSnapshot, Snapshot, SnapshotStore
@@ -294,7 +296,7 @@ class EpochRunner:
         if order.is_final:
             self._fleet.committed(snapshot.version)
         committed = time.monotonic()
-        self._delivery.deliver(spark, snapshot)
+        self._delivery.deliver(spark, snapshot, outputs_in(reports))
         seconds = ran - started, committed - ran, time.monotonic() - committed
         decided = self._log.add(self._progress(snapshot, metrics, seconds), carried_over, self.parallelism)
         if decided is not None:
@@ -325,8 +327,9 @@ class EpochRunner:
     def _task(self, pending: PendingSnapshot, order: EpochOrder) -> EpochTask:
         return EpochTask(
             access=self._fleet.access(order.parallelism),
-            pending=pending,
-            snapshot=self._latest,
+            version=pending.version,
+            target=pickled(pending),
+            newest=Newest.of(self._latest, order.parallelism),
             parallelism=order.parallelism,
             job=self._fleet.new_job(),
             epoch_id=f"{self._store.operator_id}/{order.input_name}",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pickle import loads
 
 import pyarrow as pa
 
@@ -19,7 +20,10 @@ from async_op.options import OperatorOptions
 from async_op.spark.rows.arrow_outputs import OutputWriter
 from async_op.spark.rows.checked_rows import with_checked_rows
 from async_op.spark.task.epoch_elements import EpochElements
-from snapshots import PendingSnapshot, SubtaskHandle
+from snapshots import PendingSnapshot, SubtaskHandle, SubtaskSnapshot
+
+_REPORTED_BYTES_MAX = 4 * 2**20
+"""Outputs of an epoch that tasks may report, as Arrow data; what is more the sink reads from storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class WrittenPart:
         Seconds that writing took.
     next_timer, next_event_timer : int or None
         When the subtask's first timers are to fire, by the clock and by the watermark.
+    rows : pyarrow.Table or None
+        The output rows, for the sink: if they are few, it need not read back what was written. None if they are many.
     """
 
     handle: SubtaskHandle
@@ -43,6 +49,7 @@ class WrittenPart:
     write_seconds: float
     next_timer: int | None
     next_event_timer: int | None
+    rows: pa.Table | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,16 +96,22 @@ class EpochBlueprint:
     def _writer(self) -> OutputWriter:
         return OutputWriter(self.output_schema)
 
-    async def write(self, part: CutPart, target: PendingSnapshot) -> WrittenPart:
-        """Write a part on a thread of its own, while calls go on."""
+    async def write(self, part: CutPart, target: bytes) -> WrittenPart:
+        """Write a part of a pickled `PendingSnapshot` on a thread of its own, while calls go on."""
         started = time.monotonic()
         outputs = pa.Table.from_batches(part.runs, self.output_schema)
         # Not the loop's default threads: the user's function may occupy all of them.
         writer = ThreadPoolExecutor(1, "keygroups write")
         loop = asyncio.get_running_loop()
         try:
-            handle = await loop.run_in_executor(writer, target.write_subtask, part.snapshot, outputs)
+            handle = await loop.run_in_executor(writer, _write, target, part.snapshot, outputs)
         finally:
             writer.shutdown(wait=False)
         seconds = time.monotonic() - started
-        return WrittenPart(handle, outputs.num_rows, seconds, part.next_timer, part.next_event_timer)
+        rows = outputs if outputs.nbytes <= _REPORTED_BYTES_MAX // self.parallelism else None
+        return WrittenPart(handle, outputs.num_rows, seconds, part.next_timer, part.next_event_timer, rows)
+
+
+def _write(target: bytes, snapshot: SubtaskSnapshot, outputs: pa.Table) -> SubtaskHandle:
+    pending: PendingSnapshot = loads(target)  # noqa: S301 - pickled by the driver; it reads the parent's manifest
+    return pending.write_subtask(snapshot, outputs)

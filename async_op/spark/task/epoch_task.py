@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -17,13 +17,12 @@ from async_op.spark.progress import EpochMetrics
 from async_op.spark.task.blueprint import WrittenPart
 from async_op.spark.task.epoch_rows import EpochRows
 from async_op.spark.task.flush import flusher
+from async_op.spark.task.newest import Newest
 from async_op.spark.task.report import NO_REPORT, SubtaskFailure, SubtaskReport, SubtaskTimes, batch_of
 from async_op.spark.task.ways import HostAccess, TaskWays
 from async_op.threads.wait_strategies import WaitSituation, WaitStrategies
 from async_op.threads.waits import Waits
 from keygroups.errors import KeyGroupsError
-from keygroups.ranges import range_of
-from snapshots import PendingSnapshot, Snapshot
 
 _COUNTED = ("calls", "retries", "timeouts", "reinvoked", "reemitted", "skipped", "dead_letters", "in_flight")
 """Counters of a host, named as in `EpochMetrics`."""
@@ -37,10 +36,12 @@ class EpochTask:
     ----------
     access : HostAccess
         How to reach the hosts.
-    pending : PendingSnapshot
-        The snapshot that is being written; each host adds its part.
-    snapshot : Snapshot or None
-        The newest snapshot, from which the epoch goes on; None for the first epoch.
+    version : int
+        The version that the epoch commits.
+    target : bytes
+        The snapshot that is being written, pickled; each host adds its part.
+    newest : Newest
+        The newest snapshot, from which the epoch goes on.
     parallelism : int
         The number of subtasks in this epoch.
     job : str
@@ -62,8 +63,9 @@ class EpochTask:
     """
 
     access: HostAccess
-    pending: PendingSnapshot
-    snapshot: Snapshot | None
+    version: int
+    target: bytes = field(repr=False)
+    newest: Newest
     parallelism: int
     job: str
     epoch_id: str
@@ -81,7 +83,7 @@ class EpochTask:
         flush = flusher()
         subtask_index = context.partitionId()
         waits = Waits(self.wait_strategies)
-        with rare_collections(), TaskWays(self.access, self._residence(subtask_index), waits) as ways:
+        with rare_collections(), TaskWays(self.access, subtask_index, self._residence, waits) as ways:
             try:
                 for report in self._run(ways, waits, subtask_index, context.taskAttemptId(), batches):
                     yield NO_REPORT if report is None else batch_of(report)
@@ -97,7 +99,7 @@ class EpochTask:
         rows = EpochRows(batches, self.event_time)
         epoch = Epoch(
             hello=self._hello(subtask_index, attempt),
-            cut=Cut(self.pending.version, self.is_final, self.pending),
+            cut=Cut(self.version, self.is_final, self.target),
             batches=waits.reading(rows),
             watermark=self.watermark,
             for_room=self.for_room,
@@ -115,8 +117,8 @@ class EpochTask:
     def _hello(self, subtask_index: int, attempt: int) -> Hello:
         return Hello(
             self.access.generation,
-            Fence(self.pending.version - 1, attempt),
-            Manifest(self._snapshot_id, self._cut_id(subtask_index)),
+            Fence(self.version - 1, attempt),
+            Manifest(self.newest.manifest_id, self.newest.cuts.get(subtask_index)),
             self.job,
             self.epoch_id,
             self.barrier_timeout,
@@ -126,21 +128,9 @@ class EpochTask:
         return Residence(
             generation=self.access.generation,
             subtask_index=subtask_index,
-            restore=None if self.snapshot is None else self.snapshot.restore(subtask_index, self.parallelism),
-            manifest_id=self._snapshot_id,
+            restore=self.newest.restore(subtask_index, self.parallelism),
+            manifest_id=self.newest.manifest_id,
         )
-
-    @property
-    def _snapshot_id(self) -> str | None:
-        return None if self.snapshot is None else self.snapshot.manifest.snapshot_id
-
-    def _cut_id(self, subtask_index: int) -> str | None:
-        """Return the id of the cut that the newest manifest names for this subtask, if its key groups are the same."""
-        if self.snapshot is None or self.snapshot.parallelism != self.parallelism:
-            return None
-        own = range_of(subtask_index, self.parallelism, self.snapshot.max_parallelism)
-        channels = self.snapshot.manifest.channels
-        return next((one.cut_id for one in channels if (one.subtask, one.key_groups) == (subtask_index, own)), None)
 
 
 def _report(ran: Ran, rows: EpochRows, waits: Waits) -> SubtaskReport:

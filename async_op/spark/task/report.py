@@ -5,10 +5,12 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import Row
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from async_op.hosting.messages import Part
 from async_op.hosting.placement import Address
@@ -17,7 +19,7 @@ from async_op.spark.task.blueprint import WrittenPart
 from keygroups.errors import KeyGroupsError
 from snapshots import SubtaskHandle
 
-REPORT_SCHEMA = "subtask int, report binary"
+REPORT_SCHEMA = StructType([StructField("subtask", IntegerType()), StructField("report", BinaryType())])
 
 _ARROW_SCHEMA = pa.schema([("subtask", pa.int32()), ("report", pa.binary())])
 
@@ -74,8 +76,18 @@ class SubtaskReport:
     @property
     def handle(self) -> SubtaskHandle:
         """The handle by which the driver commits the part."""
+        return self._written.handle
+
+    @property
+    def outputs(self) -> dict[str, pa.Table]:
+        """The rows of the output file that the part has, by its path; empty if they are too many to report."""
+        rows, files = self._written.rows, self.handle.files
+        return {} if rows is None else {file.path: rows for file in files if file.kind == "output"}
+
+    @property
+    def _written(self) -> WrittenPart:
         written: WrittenPart = self.part.handle
-        return written.handle
+        return written
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +138,8 @@ def checked(reports: Iterable[Report]) -> list[SubtaskReport]:
             raise report.error
         found.append(report)
     return found
+
+
+def outputs_in(reports: Iterable[SubtaskReport]) -> dict[str, pa.Table]:
+    """Return the rows of output files by their paths, as far as tasks have reported them."""
+    return dict(chain.from_iterable(report.outputs.items() for report in reports))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pickle import loads
@@ -64,8 +64,10 @@ class TaskWays:
     ----------
     access : HostAccess
         What the driver knows about the hosts.
-    residence : Residence
-        Which subtask a new host is for, and what it is restored from.
+    subtask_index : int
+        The subtask.
+    residence : callable
+        Returns how a new host of a subtask lives, and what it is restored from.
     waits : Waits
         How the task waits for its host.
 
@@ -75,9 +77,12 @@ class TaskWays:
         The host to which the task was connected last; None before the first.
     """
 
-    def __init__(self, access: HostAccess, residence: Residence, waits: Waits) -> None:
+    def __init__(
+        self, access: HostAccess, subtask_index: int, residence: Callable[[int], Residence], waits: Waits
+    ) -> None:
         self._waits = waits
         self._access = access
+        self._subtask_index = subtask_index
         self._residence = residence
         self._own: HostThread | None = None
         self.reached: Address | None = None
@@ -91,7 +96,7 @@ class TaskWays:
 
     def known(self) -> Sequence[Address]:
         """Return the address last reported, and that of a host which a failed attempt may have left on this machine."""
-        address = self._access.addresses.get(self._residence.subtask_index)
+        address = self._access.addresses.get(self._subtask_index)
         reported = [] if address is None else [address]
         if self._access.secret is None:
             return reported
@@ -111,7 +116,7 @@ class TaskWays:
 
     def start(self) -> Waiting[Address]:
         """Start a host on this machine; raises `HostUnreachable` if it cannot."""
-        access, residence = self._access, self._residence
+        access = self._access
         if access.secret is None or not isinstance(access.blueprint, bytes):
             raise HostUnreachable("operators of this query run in their tasks")
         place = self._place()
@@ -121,7 +126,7 @@ class TaskWays:
                 place=place,
                 secret=access.secret,
                 blueprint=access.blueprint,
-                residence=residence,
+                residence=self._residence(self._subtask_index),
                 interface=None if access.driver_host is None else _interface_to(access.driver_host),
                 watched=watched,
                 prepare=partial(_share_files, SparkFiles.getRootDirectory()),
@@ -132,15 +137,15 @@ class TaskWays:
                 os.close(watched)
 
     def _place(self) -> Place:
-        residence = self._residence
-        return place_of(self._access.run_id, residence.generation, residence.subtask_index)
+        return place_of(self._access.run_id, self._access.generation, self._subtask_index)
 
     def in_task(self) -> Waiting[Channel]:
         """Open the operator inside the task, for this epoch only."""
         blueprint = self._access.blueprint
         if isinstance(blueprint, bytes):
             blueprint = loads(blueprint)  # noqa: S301 - pickled by the driver
-        residence = replace(self._residence, is_resident=False, lease_seconds=_LEASE_SECONDS, patience_seconds=math.inf)
+        residence = self._residence(self._subtask_index)
+        residence = replace(residence, is_resident=False, lease_seconds=_LEASE_SECONDS, patience_seconds=math.inf)
         self._own = HostThread(blueprint, residence).__enter__()
         yield
         return self._own.channel(self._waits)
