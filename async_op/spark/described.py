@@ -12,11 +12,11 @@ from async_op.spark.epoch.position import SourcePosition
 from async_op.spark.errors import UnpicklableFunction
 from async_op.spark.explanation import Explanation, Finding
 from async_op.spark.findings import Newest, Situation, findings_in
-from async_op.spark.session import is_connect
 from async_op.spark.stage import Stage
 from async_op.spark.task.pickling import check_pickles, names_bound_to_tasks
 from keygroups.ranges import range_of
 from keygroups.representation import html_facts, representation
+from keygroups.spark.session import is_connect
 from snapshots import Snapshot
 
 _SUBTASKS_SHOWN = 4

@@ -33,12 +33,12 @@ from async_op.spark.rows.dead_letter_column import DeadLetters, rows_in_place, s
 from async_op.spark.rows.keys import names_of
 from async_op.spark.rows.routing import Routing
 from async_op.spark.rows.schemas import check_columns, parse_schema
-from async_op.spark.session import is_connect
 from async_op.spark.stage import Running, Stage
 from async_op.spark.start_arguments import check_run, check_start
 from async_op.threads.wait_strategies import WaitStrategiesOption, as_wait_strategies
 from keygroups.arguments import Duration
 from keygroups.errors import ConfigError
+from keygroups.spark.session import is_connect
 from snapshots import SnapshotStore
 
 DEFAULT_RETENTION = Retention()

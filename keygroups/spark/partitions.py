@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
+from keygroups.spark.session import is_connect
+
 PartitionFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 _ADAPTIVE = "spark.sql.adaptive.enabled"
+
+_planning = threading.Lock()
+"""Held while the setting is off: two threads of one session would otherwise take each other's for the user's."""
 
 
 def no_rows(spark: SparkSession, partitions: int) -> DataFrame:
@@ -21,13 +27,14 @@ def no_rows(spark: SparkSession, partitions: int) -> DataFrame:
 def run_in_partitions(
     frame: DataFrame, partitions: int, function: PartitionFunction, schema: StructType | str
 ) -> list[Row]:
-    """Run a function in each partition of a DataFrame of a classic session, and collect what it yields.
+    """Run a function in each partition of a DataFrame, and collect what it yields.
 
     Spark runs no task for a plan that it finds to be empty. In that case the function runs in the same number of
     partitions without rows.
     """
     mapped = frame.mapInArrow(function, schema)
-    _plan_at_once(mapped)
+    if not is_connect(mapped):
+        _plan_at_once(mapped)
     found = mapped.collect()
     return found or no_rows(frame.sparkSession, partitions).mapInArrow(function, schema).collect()
 
@@ -36,12 +43,14 @@ def _plan_at_once(frame: DataFrame) -> None:
     """Have Spark plan a DataFrame without adaptive execution, which is off for this moment only.
 
     Adaptive execution runs the shuffle as a job of its own and plans again after it. Here it can change nothing for the
-    better, because the number of partitions is fixed.
+    better, because the number of partitions is fixed. A client of Spark Connect cannot plan, so it leaves adaptive
+    execution on.
     """
     settings = frame.sparkSession.conf
-    before = settings.get(_ADAPTIVE)
-    settings.set(_ADAPTIVE, "false")
-    try:
-        frame._jdf.queryExecution().executedPlan()
-    finally:
-        settings.set(_ADAPTIVE, str(before))
+    with _planning:
+        before = settings.get(_ADAPTIVE)
+        settings.set(_ADAPTIVE, "false")
+        try:
+            frame._jdf.queryExecution().executedPlan()
+        finally:
+            settings.set(_ADAPTIVE, str(before))

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from async_op.spark.session import is_connect
+from keygroups.spark.session import is_connect
 
 _NONE = -1
 

@@ -15,11 +15,11 @@ from async_op.hosting.overseer import Overseer
 from async_op.hosting.placement import Address
 from async_op.hosting.process.places import sockets_of
 from async_op.hosting.wire.secret import new_secret
-from async_op.spark.session import setting
 from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.spark.task.pickling import names_bound_to_tasks, pickled
 from async_op.spark.task.report import Report, SubtaskReport
 from async_op.spark.task.ways import HostAccess
+from keygroups.spark.session import setting
 from snapshots import Snapshot
 
 _log = logging.getLogger(__package__)

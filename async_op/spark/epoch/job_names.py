@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-from async_op.spark.session import is_connect
+from keygroups.spark.session import is_connect
 
 _DESCRIPTION = "spark.job.description"
 
