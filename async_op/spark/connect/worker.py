@@ -21,6 +21,9 @@ from async_op.spark.stage import Stage
 
 _log = logging.getLogger(__name__)
 
+_RETRIES_MAX = 6
+"""How often the worker asks a server that does not answer, with pauses of about ten seconds in all: it is beside it."""
+
 _BEAT_SECONDS = 5.0
 """How often the worker says that it is alive while the query's end takes time."""
 
@@ -62,7 +65,12 @@ class ServedPipeline:
 
 
 def _begin(description: dict[str, Any]) -> Worker:
-    return Worker(ServedPipeline(**description), SparkSession.active())
+    from pyspark.sql.connect.client.retries import DefaultPolicy  # a classic session may lack what it needs
+
+    spark: Any = SparkSession.active()
+    # Spark's own ten minutes would keep this process, and its hosts, that long after the end of the server.
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES_MAX, max_backoff=5000)])
+    return Worker(ServedPipeline(**description), spark)
 
 
 class Worker:
