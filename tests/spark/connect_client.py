@@ -55,7 +55,7 @@ def kill_once(folder: Path, at: bool, parent: bool, is_written: bool) -> None:
     """Kill the process of the sink, which is the worker, or the server above it, once, before or after it writes."""
     killed = folder / "killed"
     if is_written is at and not killed.exists():
-        killed.touch()
+        killed.write_text(str(os.getpid()))
         os.kill(os.getppid() if parent else os.getpid(), signal.SIGKILL)
 
 

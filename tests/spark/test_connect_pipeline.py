@@ -95,6 +95,7 @@ def test_a_server_is_killed_and_another_one_goes_on(java: None, url: str, world:
             time.sleep(0.1)
         one.kill()  # it would go on to look for its server for minutes
         one.communicate()
+    assert_gone([f"worker:{world.function.killed.read_text()}"])
     committed, calls = world.committed_rows(), len(world.calls())
     assert committed
     told("restart", url, world.folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -77,7 +78,8 @@ class Worker:
     """Runs the epochs of a query as the driver does on a classic session. Called by the server with each micro-batch.
 
     The server ends the process with SIGTERM when the query has ended, however that came. Then the last epoch runs, and
-    the hosts end, before the process does. If it is killed, hosts end with their leases, and the next start goes on.
+    the hosts end, before the process does. If it is killed, hosts end with their leases, and the next start goes on. If
+    the server is killed, the process ends within seconds.
 
     Parameters
     ----------
@@ -99,6 +101,7 @@ class Worker:
         # Re-entrant, because the handler of SIGTERM runs in the thread that may hold one of them.
         self._heeding, self._saying = threading.RLock(), threading.RLock()
         self._ended = threading.Event()
+        self._server = os.getppid()
         self.has_failed = self.is_busy = False
         delay = served.watermark_delay_milliseconds
         self._chain = Chain.begin(spark, served.stages, served.routings, served.outlet, delay)
@@ -125,6 +128,8 @@ class Worker:
     def has_ended(self, seconds: float) -> bool:
         """Wait for the query's end; meanwhile do what the client wishes, and tell it what has been done."""
         has_ended = self._ended.wait(seconds)
+        if not has_ended:
+            self._end_with_the_server()
         self._heed()
         self._say()
         return has_ended
@@ -198,6 +203,12 @@ class Worker:
             self._say()
         self._say(is_over=True)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # from now on nothing is to be done before the process ends
+        self._end_with_the_server()
+
+    def _end_with_the_server(self) -> None:
+        """End this process at once if the server has gone, for which Spark's clients would look for many minutes."""
+        if os.getppid() != self._server:
+            os._exit(1)
 
 
 def _named(error: Exception | None) -> str | None:
