@@ -222,11 +222,11 @@ def test_a_chain_that_is_stopped_anywhere_goes_on_exactly_once(
         case _:
             deliver = delivery.Delivery.deliver
 
-            def delivering(of: Any, spark: SparkSession, snapshot: Any) -> None:
+            def delivering(of: Any, spark: SparkSession, snapshot: Any, *known: Any) -> None:
                 runner = SimpleNamespace(_store=snapshot.manifest, epoch=snapshot.version)
                 if point == "sink":
                     crash(runner)
-                deliver(of, spark, snapshot)
+                deliver(of, spark, snapshot, *known)
                 crash(runner)
 
             monkeypatch.setattr(delivery.Delivery, "deliver", delivering)

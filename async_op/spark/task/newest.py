@@ -35,10 +35,12 @@ class Newest:
         if snapshot is None:
             return cls()
         manifest, is_same = snapshot.manifest, snapshot.parallelism == parallelism
+        ranges = [range_of(index, parallelism, snapshot.max_parallelism) for index in range(parallelism)]
         cuts = {
             one.subtask: one.cut_id
             for one in manifest.channels
-            if is_same and one.key_groups == range_of(one.subtask, parallelism, snapshot.max_parallelism)
+            # After a rescale by a commit of metadata, channels are still those of the subtasks before.
+            if is_same and one.subtask < parallelism and one.key_groups == ranges[one.subtask]
         }
         return cls(manifest.snapshot_id, cuts, pickled(snapshot))
 
