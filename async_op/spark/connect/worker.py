@@ -202,13 +202,24 @@ class Worker:
             self._drains.join(_BEAT_SECONDS)
             self._say()
         self._say(is_over=True)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # from now on nothing is to be done before the process ends
+        if not self.has_failed:
+            # Nothing is left to be done, and Spark's clients may wait for ever for their connections when they end.
+            _exit()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the server ends the process once it has heard of the error
         self._end_with_the_server()
 
     def _end_with_the_server(self) -> None:
         """End this process at once if the server has gone, for which Spark's clients would look for many minutes."""
         if os.getppid() != self._server:
             os._exit(1)
+
+
+def _exit() -> NoReturn:
+    """End this process at once, without whatever others have registered for its end."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _named(error: Exception | None) -> str | None:
