@@ -190,6 +190,8 @@ class Worker:
 
     def _terminate(self, *_: object) -> NoReturn:
         """End the process after SIGTERM; in a micro-batch, the call does what is to be done before."""
+        # A second signal would interrupt a wait for a thread; another wait in its handler would then never end.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if not self.is_busy:
             self._end(has_failed=False)
         sys.exit()
