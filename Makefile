@@ -19,11 +19,11 @@ demo: $(venv)/.demo java
 	@$(python) -m demo $(DEMO_ARGS)
 
 # As many processes as there are processors, but not more Spark sessions than fit into memory; -n 0 for none.
-test: $(venv)/.dev java
+test: $(venv)/spark.jsa
 	@$(python) -m pytest -n auto --maxprocesses 4 --dist worksteal $(TEST_ARGS)
 
 # Lines and branches that no test runs. Spark's workers write what they have measured when they end, so none is reused.
-coverage: $(venv)/.coverage java
+coverage: $(venv)/.coverage $(venv)/spark.jsa
 	@rm -rf build/coverage
 	@PYSPARK_SUBMIT_ARGS="--conf spark.python.worker.reuse=false pyspark-shell" \
 		$(python) -m coverage run -m pytest -n auto --maxprocesses 4 --dist worksteal $(TEST_ARGS)
@@ -74,6 +74,12 @@ $(venv)/.demo: $(venv)/.pip pyproject.toml
 
 $(venv)/.dev: $(venv)/.demo
 	$(install) --group dev
+	@touch $@
+
+# The JVMs of the tests start in half the time with it.
+$(venv)/spark.jsa: $(venv)/.dev | java
+	@echo 'writing $@'
+	@$(python) -m tests.spark.class_archive
 	@touch $@
 
 $(venv)/.coverage: $(venv)/.dev

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import jvm
 from tests.backends import BACKENDS, chosen, end_stores, watch_stores
 
 # The limit of pytest-timeout stands for all of an example's runs together; a deadline per example would only measure
@@ -26,8 +27,7 @@ settings.register_profile(
 )
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
 
-# Tests end before Java's optimising compiler has paid for itself: it took a third of the processors' time.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", jvm.options())
 
 # Hundreds of processes that tests start import the packages: without bytecode, each compiles them anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
