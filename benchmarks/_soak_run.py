@@ -8,8 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from async_op import AsyncFunction
+from async_op import AsyncFunction, CircuitBreaker, ExponentialBackoffRetry, RateLimit, Resilience
 from async_op.spark import AsyncPipeline, Retention
 from benchmarks._session import session
 from keygroups import ValueState
@@ -29,10 +32,19 @@ MAX_PARALLELISM = 32
 _COUNT = ValueState("count", pa.int64(), default=0)
 _SLOW_EVERY = 50
 _SLOW_SECONDS = 0.5
+_FAILS_EVERY = 7
+_HANGS_EVERY = 301
+_PERIOD_SECONDS = 90
+_DOWN_SECONDS = 6
+_BUSY_SECONDS = 20
+_BUSY_DELAY_SECONDS = 0.2
+_TIMEOUT_SECONDS = 20
+_RESILIENCE = Resilience(circuit_breaker=CircuitBreaker(window=20, open_seconds=1.0), rate_limit=RateLimit(60))
 _BARRIER_SECONDS = 0.2
 _QUIET_SECONDS = 3
 _QUIET_EVERY = 4
 _RESCALE_EVERY = 10
+_KILL_EVERY = 23
 _COLLECT_EVERY = 5
 
 
@@ -50,6 +62,8 @@ class RunSettings:
         After so many it stops by itself.
     rows_per_second : int
         Of the source.
+    is_resident : bool
+        Whether operators live in hosts.
     is_last : bool
         Finish what is in flight.
     """
@@ -58,6 +72,7 @@ class RunSettings:
     parallelism: int
     epochs: int
     rows_per_second: int
+    is_resident: bool
     is_last: bool
 
 
@@ -68,8 +83,24 @@ def passes(value: int, rows_per_second: int) -> bool:
 
 
 def user_of(value: int) -> str:
-    """Return the key of a row."""
-    return f"user {value % KEYS}"
+    """Return the key of a row; one whose call hangs has a key of its own, so that no other row waits for it."""
+    return f"hangs {value}" if hangs(value) else f"user {value % KEYS}"
+
+
+def hangs(value: int) -> bool:
+    """Tell whether the service never answers for a row."""
+    return value % _HANGS_EVERY == 1
+
+
+async def answer(row: int, attempt: int) -> None:
+    """Answer as the service does: now and then slowly, late or never, with errors, and at times not at all."""
+    phase = time.time() % _PERIOD_SECONDS
+    if phase < _DOWN_SECONDS or (row % _FAILS_EVERY == 0 and attempt == 1):
+        raise ConnectionError("the service is down")
+    if hangs(row):
+        await asyncio.sleep(3600)
+    is_busy = phase < _DOWN_SECONDS + _BUSY_SECONDS
+    await asyncio.sleep(_SLOW_SECONDS if row % _SLOW_EVERY == 0 else _BUSY_DELAY_SECONDS if is_busy else 0.01)
 
 
 class Lookup(AsyncFunction):
@@ -85,10 +116,14 @@ class Lookup(AsyncFunction):
         line = json.dumps([value["id"], ctx.idempotency_key]) + "\n"
         with self._calls.open("a", encoding="utf-8") as calls:
             calls.write(line)
-        await asyncio.sleep(_SLOW_SECONDS if value["id"] % _SLOW_EVERY == 0 else 0.01)
+        await answer(value["id"], ctx.attempt)
         count = ctx.state(_COUNT)
         count.update(count.value() + 1)
         return [(value["id"], value["user"], count.value())]
+
+    async def timeout(self, value: dict[str, Any], ctx: Any) -> list[Any]:
+        """Put out the row without a number."""
+        return [(value["id"], value["user"], None)]
 
 
 class Sampler:
@@ -110,9 +145,11 @@ class Sampler:
         self._samples += 1
         workers, hosts = _workers_of(self._java_pid), _hosts_of(self._java_pid)
         held = [_resident_mb(pid) for pid in workers + hosts]
+        places = Path(tempfile.gettempdir()).glob("keygroups-*/*")
         pids = (os.getpid(), self._java_pid)
         return {
             "driver, MB": _resident_mb(os.getpid()),
+            "JVM, MB": _resident_mb(self._java_pid),
             "heap of the JVM, MB": self._heap,
             "largest worker or host, MB": max(held, default=0.0),
             "workers": len(workers),
@@ -122,7 +159,15 @@ class Sampler:
             "open files": sum(_entries(f"/proc/{pid}/fd") for pid in pids),
             "open files of a host": max((_entries(f"/proc/{pid}/fd") for pid in hosts), default=0),
             "files of snapshots": sum(len(files) for _, _, files in os.walk(self._snapshots)),
+            "files of hosts": sum(1 for _ in places),
         }
+
+    def kill_host(self) -> list[str]:
+        """Kill one of the hosts, if there is one, and tell of it."""
+        for host in _hosts_of(self._java_pid)[:1]:
+            os.kill(host, signal.SIGKILL)
+            return ["host killed"]
+        return []
 
 
 def _entries(folder: str) -> int:
@@ -173,7 +218,7 @@ def _children_of(pid: int) -> list[int]:
 
 
 class Sink:
-    """Replaces the table's part of an epoch, and tells about it; rescales now and then."""
+    """Replaces the table's part of an epoch, and tells about it; rescales, and kills a host, now and then."""
 
     def __init__(self, settings: RunSettings, sampler: Sampler) -> None:
         self.done = threading.Event()
@@ -191,11 +236,28 @@ class Sink:
         written.replace(folder / "table" / f"{epoch}.json")
         if epoch % _RESCALE_EVERY == 0:
             self.pipeline.rescale(1 + epoch // _RESCALE_EVERY % 4)
-        sys.stdout.write(json.dumps({"epoch": epoch, "rows": len(rows)} | self._sampler.sample()) + "\n")
+        events = self._sampler.kill_host() if epoch % _KILL_EVERY == 0 else []
+        found = {"epoch": epoch, "rows": len(rows), "events": events} | self._sampler.sample() | self._last_epoch()
+        sys.stdout.write(json.dumps(found) + "\n")
         sys.stdout.flush()
         self._delivered += 1
         if self._delivered >= self._settings.epochs:
             self.done.set()
+
+    def _last_epoch(self) -> dict[str, float]:
+        """Return what is known of the newest epoch that is over: this one is not yet."""
+        progress = self.pipeline.progress()
+        if not progress:
+            return {}
+        last = progress[-1]
+        return {
+            "parallelism": last.parallelism,
+            "epoch, ms": 1000 * (last.run_seconds + last.commit_seconds),
+            "calls": last.calls,
+            "retries": last.retries,
+            "timeouts": last.timeouts,
+            "in flight": last.in_flight,
+        }
 
 
 def run(settings: RunSettings) -> None:
@@ -212,6 +274,10 @@ def run(settings: RunSettings) -> None:
         operator_id=OPERATOR_ID,
         parallelism=settings.parallelism,
         max_parallelism=MAX_PARALLELISM,
+        timeout=_TIMEOUT_SECONDS,
+        retry=ExponentialBackoffRetry(100, 0.1, 2.0),
+        resilience=_RESILIENCE,
+        resident=settings.is_resident,
         barrier_timeout=_BARRIER_SECONDS,
         retention=Retention(keep_last=5, min_age=10.0),
     )
@@ -230,7 +296,8 @@ def rows_of(spark: SparkSession, rows_per_second: int) -> DataFrame:
     seconds = rows_per_second * _QUIET_SECONDS
     rate = spark.readStream.format("rate").option("rowsPerSecond", rows_per_second).load()
     passing = rate.where(f"value % 3 != 0 AND value div {seconds} % {_QUIET_EVERY} != {_QUIET_EVERY - 1}")
-    return passing.selectExpr("value AS id", f"concat('user ', value % {KEYS}) AS user")
+    user = f"IF(value % {_HANGS_EVERY} = 1, concat('hangs ', value), concat('user ', value % {KEYS}))"
+    return passing.selectExpr("value AS id", f"{user} AS user")
 
 
 def start_arguments(settings: RunSettings) -> list[str]:

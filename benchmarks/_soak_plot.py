@@ -1,0 +1,72 @@
+"""The figure of a soak: what was held, and how long epochs took, with what was done to it meanwhile."""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+PANELS = {
+    "Memory, MB": ("JVM, MB", "heap of the JVM, MB", "driver, MB", "largest worker or host, MB"),
+    "Files": ("open files", "files of snapshots", "files of hosts", "open files of a host"),
+    "Processes and threads": ("threads of the JVM", "hosts", "workers", "threads"),
+    "An epoch, milliseconds": ("epoch, ms",),
+    "Of an epoch": ("calls", "retries", "timeouts", "in flight"),
+}
+EVENTS = {"driver killed": "#c44e52", "driver stopped": "#55a868", "host killed": "#dd8452", "rescale": "#bbbbbb"}
+_POINTS_MAX = 200
+
+
+def plot(samples: list[dict[str, Any]], path: str) -> None:
+    """Draw what was sampled; a point is the median of neighbours, so that a long run is a small file."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "keygroups", "font.size": 9})
+    from matplotlib import pyplot as plt
+
+    # A reader may have a dark page.
+    figure, axes = plt.subplots(
+        len(PANELS) + 1, 1, sharex=True, figsize=(8, 11), layout="constrained", facecolor="white"
+    )
+    _draw_events(axes[0], samples)
+    for axis, (title, names) in zip(axes[1:], PANELS.items(), strict=True):
+        for name in names:
+            axis.plot(*_points(samples, name), label=name, linewidth=1.2)
+        axis.set_title(title, loc="left")
+        axis.set_ylim(0, None)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+    axes[-1].set_xlabel("minutes")
+    figure.savefig(path, metadata={"Date": None})
+
+
+def _draw_events(axis: Any, samples: list[dict[str, Any]]) -> None:
+    happened = [(sample["seconds"] / 60, event) for sample in samples for event in sample["events"]]
+    for before, after in pairwise(samples):
+        if before.get("parallelism") != after.get("parallelism") and before["run"] == after["run"]:
+            happened.append((after["seconds"] / 60, "rescale"))
+    rows = dict(zip(EVENTS, range(len(EVENTS)), strict=True))
+    for event, colour in EVENTS.items():
+        at = [minute for minute, name in happened if name == event]
+        axis.plot(at, [rows[event]] * len(at), "|", color=colour, markersize=9)
+    axis.set_yticks(list(rows.values()), rows)
+    axis.set_ylim(-0.5, len(EVENTS) - 0.5)
+    axis.set_title("What was done to it", loc="left")
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _points(samples: list[dict[str, Any]], name: str) -> tuple[list[float], list[float]]:
+    found = [(sample["seconds"] / 60, sample[name]) for sample in samples if name in sample]
+    size = -(-len(found) // _POINTS_MAX) or 1
+    groups = [found[start : start + size] for start in range(0, len(found), size)]
+    return [median(at for at, _ in group) for group in groups], [
+        median(value for _, value in group) for group in groups
+    ]
+
+
+if __name__ == "__main__":
+    plot([json.loads(line) for line in Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()], sys.argv[2])
