@@ -52,7 +52,7 @@ from .retry import ExponentialBackoffRetry, FixedDelayRetry, RetryPolicy
 from .runtime import Runtime
 from .sharing import Shared, shared
 from .statistics import Latency, OperatorStatistics, ResilienceStatistics
-from .stream import AsyncDataStream
+from .stream.stream import AsyncDataStream
 from .threads.wait_strategies import ParkWait, ProgressiveWait, WaitStrategies
 
 __all__ = [

@@ -15,7 +15,11 @@ import pytest
 from tests.packaging.conftest import ROOT, run
 
 PACKAGES = ("keygroups", "snapshots", "async_op")
-SMOKE = ("tests/keygroups/test_ranges.py", "tests/snapshots/format/test_golden.py", "tests/async_op/test_stream.py")
+SMOKE = (
+    "tests/keygroups/test_ranges.py",
+    "tests/snapshots/format/test_golden.py",
+    "tests/async_op/stream",
+)
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,13 @@ from async_op.clock import Clock
 from async_op.dead_letters import OnError
 from async_op.durations import check_timeout
 from async_op.key_columns import key_getter
-from async_op.local_stream import LocalStream
 from async_op.options import Mode, OperatorOptions, StateBackend
 from async_op.plain import AnyFunction, as_function
 from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
+from async_op.stream.local_stream import LocalStream
+from async_op.stream.timestamps import TimestampsBy, timestamps_of
 from async_op.threads.wait_strategies import WaitStrategiesOption
-from async_op.timestamps import TimestampsBy, timestamps_of
 from keygroups.arguments import Duration
 from keygroups.errors import ConfigError
 

@@ -11,7 +11,7 @@ from async_op.key_columns import KeyBy
 from async_op.options import StateBackend
 from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
-from async_op.timestamps import TimestampsBy
+from async_op.stream.timestamps import TimestampsBy
 from keygroups.arguments import Duration
 
 if TYPE_CHECKING:

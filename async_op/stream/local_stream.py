@@ -13,8 +13,8 @@ from async_op.elements import Element
 from async_op.in_flight.in_flight import OutputValues
 from async_op.operator.operator import AsyncWaitOperator
 from async_op.options import OperatorOptions
+from async_op.stream.timestamps import LAST_WATERMARK, Timestamps
 from async_op.threads.read_ahead import read_ahead
-from async_op.timestamps import LAST_WATERMARK, Timestamps
 from keygroups.errors import ConfigError
 
 _In = TypeVar("_In")

@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
-from async_op.apply import apply
 from async_op.arrow_stream import ArrowStream
 from async_op.clock import Clock
 from async_op.dead_letters import DeadLetter, OnError
 from async_op.functions import Function
 from async_op.key_columns import KeyBy
-from async_op.local_stream import Stream
 from async_op.options import StateBackend
 from async_op.plain import AnyFunction
 from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
-from async_op.stream_options import CoroutineFunction, DataFrameOptions, LocalOptions, ReturnedOutput, YieldedOutputs
+from async_op.stream.apply import apply
+from async_op.stream.local_stream import Stream
+from async_op.stream.option_types import (
+    CoroutineFunction,
+    DataFrameOptions,
+    LocalOptions,
+    ReturnedOutput,
+    YieldedOutputs,
+)
+from async_op.stream.timestamps import TimestampsBy
 from async_op.threads.wait_strategies import WaitStrategiesOption
-from async_op.timestamps import TimestampsBy
 from keygroups.arguments import Duration
 
 if TYPE_CHECKING:
