@@ -22,6 +22,7 @@ from async_op.spark.task.pickling import check_pickles
 from async_op.threads.wait_strategies import WaitStrategiesOption, as_wait_strategies
 from keygroups.arguments import Duration
 from keygroups.errors import ConfigError
+from keygroups.spark.partitions import map_in_arrow
 
 
 def transform(
@@ -72,4 +73,4 @@ def transform(
     task = PartitionTask(elements, options, as_wait_strategies(wait_strategies))
     task.make_operator(lambda _: None)  # refuses here, on the driver, what can never work
     check_pickles(function)
-    return frame.mapInArrow(task, schema)
+    return map_in_arrow(frame, task, schema)

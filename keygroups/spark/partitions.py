@@ -1,9 +1,10 @@
-"""Runs a function once in each partition of a DataFrame, even if Spark finds that the DataFrame has no rows."""
+"""Runs a function in each partition of a DataFrame, whatever its columns are called and even if it has no rows."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -24,6 +25,29 @@ def no_rows(spark: SparkSession, partitions: int) -> DataFrame:
     return spark.range(0, partitions, 1, partitions).where("id < 0")
 
 
+def map_in_arrow(frame: DataFrame, function: PartitionFunction, schema: StructType | str) -> DataFrame:
+    """Return `frame.mapInArrow(function, schema)`, also for columns with a dot or a backtick in their name.
+
+    PySpark looks up each column by its name, where a dot means a field of a struct. Such columns get other names on the
+    way to Python.
+    """
+    names = tuple(frame.columns)
+    if not any("." in name or "`" in name for name in names):
+        return frame.mapInArrow(function, schema)
+    return frame.toDF(*(f"_{place}" for place in range(len(names)))).mapInArrow(_Renamed(function, names), schema)
+
+
+@dataclass(frozen=True, slots=True)
+class _Renamed:
+    """Gives batches the names of their columns back."""
+
+    function: PartitionFunction
+    names: tuple[str, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.function(batch.rename_columns(list(self.names)) for batch in batches)
+
+
 def run_in_partitions(
     frame: DataFrame, partitions: int, function: PartitionFunction, schema: StructType | str
 ) -> list[Row]:
@@ -32,7 +56,7 @@ def run_in_partitions(
     Spark runs no task for a plan that it finds to be empty. In that case the function runs in the same number of
     partitions without rows.
     """
-    mapped = frame.mapInArrow(function, schema)
+    mapped = map_in_arrow(frame, function, schema)
     if not is_connect(mapped):
         _plan_at_once(mapped)
     found = mapped.collect()

@@ -61,8 +61,8 @@ def test_a_column_that_the_table_does_not_have_is_named(spark: SparkSession, tar
 def test_rows_come_in_batches_of_bounded_size(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
     try:
-        rows = FrameRows(spark.range(0, 100, 1, 2))
-        sizes = [batch.num_rows for batch in rows.batches(pa.schema([("id", pa.int64())]))]
+        rows = FrameRows(spark.range(0, 100, 1, 2).withColumnRenamed("id", "the.id"))
+        sizes = [batch.num_rows for batch in rows.batches(pa.schema([("the.id", pa.int64())]))]
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 

@@ -116,6 +116,35 @@ def test_state_of_decimals_and_structs_is_counted_over_a_rescale(run: Run) -> No
     }
 
 
+class Dotted(AsyncFunction):
+    """Numbers the rows of each key, all in columns that Spark would look for in a struct."""
+
+    states = (COUNT,)
+
+    async def async_invoke(self, value: dict[str, Any], ctx: Any) -> list[Any]:
+        count = ctx.state(COUNT)
+        count.update(count.value() + 1)
+        return [(value["user.name"], count.value())]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("resident", [True, False])
+def test_columns_may_have_dots_in_their_names(spark: SparkSession, tmp_path: Path, resident: bool) -> None:
+    run = PipelineRun(
+        spark,
+        tmp_path,
+        Dotted(),
+        "id bigint, `user.name` string",
+        operator_id="dots",
+        output_schema="`user.name` string, `in.all` bigint",
+    )
+    for _ in range(2):
+        run.write_file(spark.range(6).selectExpr("id", "concat('u', id % 3) as `user.name`"))
+        run.run(key_by="user.name", resident=resident)
+    rows = sorted(tuple(row) for rows in run.delivered.values() for row in rows)
+    assert rows == [(f"u{user}", count) for user in range(3) for count in range(1, 5)]
+
+
 @pytest.mark.spark
 def test_the_transform_skips_rows_without_a_key_and_refuses_what_has_no_hash(spark: SparkSession) -> None:
     rows = spark.range(ROWS).selectExpr("id", USER, "map(id, id) as m")

@@ -106,6 +106,16 @@ def test_an_empty_partition_yields_nothing(spark: SparkSession) -> None:
     assert AsyncDataStream.ordered_wait(frame, Double(), output_schema=SCHEMA).count() == 2
 
 
+def test_columns_may_have_dots_in_their_names(spark: SparkSession) -> None:
+    frame = spark.range(3).selectExpr("id as `a.id`", "named_struct('id', id) as a", "id as `a``id`")
+
+    async def both(value):
+        return value["a.id"], value["a"]["id"]
+
+    outputs = AsyncDataStream.unordered_wait(frame, both, output_schema="`out.1` bigint, out bigint")
+    assert sorted(tuple(row) for row in outputs.collect()) == [(n, n) for n in range(3)]
+
+
 def test_a_streaming_frame(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(100).write.parquet(str(tmp_path / "in"))
     stream = spark.readStream.schema("id bigint").parquet(str(tmp_path / "in"))

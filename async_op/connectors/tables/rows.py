@@ -78,7 +78,10 @@ class FrameRows(EpochRows):
     """
 
     def __init__(self, frame: Any) -> None:
-        self._encoded = frame.mapInArrow(_encode, "batch binary")
+        self._names: list[str] = frame.columns
+        # PySpark would take a dot in a name for a field of a struct.
+        renamed = frame.toDF(*(f"_{place}" for place in range(len(self._names))))
+        self._encoded = renamed.mapInArrow(_encode, "batch binary")
 
     @functools.cached_property
     def is_empty(self) -> bool:
@@ -95,7 +98,7 @@ class FrameRows(EpochRows):
 
     def names(self) -> list[str]:
         """Return the names of the DataFrame's columns."""
-        return list(self.schema().names)
+        return list(self._names)
 
     def dicts(self) -> Iterator[dict[str, Any]]:
         """Yield the rows as dicts of Python values."""
@@ -104,7 +107,7 @@ class FrameRows(EpochRows):
     def _all(self) -> Iterator[pa.RecordBatch]:
         for row in self._encoded.toLocalIterator():
             with pa.ipc.open_stream(bytes(row.batch)) as stream:
-                yield from stream
+                yield from (batch.rename_columns(self._names) for batch in stream)
 
 
 def table_schema(schema: pa.Schema) -> pa.Schema:

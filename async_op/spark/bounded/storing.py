@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from async_op.spark.epoch.job_names import named_jobs
 from async_op.spark.rows.schemas import arrow_schema
 from keygroups.errors import ConfigError
+from keygroups.spark.partitions import map_in_arrow
 from snapshots.commit.completeness import ATTEMPTS_PREFIX_CHARACTERS
 from snapshots.filesystem import Folder
 from snapshots.format.manifest import DataFile
@@ -62,7 +63,7 @@ def _store(folder: Folder, frame: DataFrame, run_id: str, chunk_rows: int, order
     begin_storing(folder, run_id, prefix)
     ordered = frame.orderBy(*order_by) if order_by else frame
     with named_jobs(frame.sparkSession, folder.operator_id, 0, f"input of run {run_id}"):
-        rows = ordered.mapInArrow(_StoreTask(folder, prefix, chunk_rows), _FILE_SCHEMA).collect()
+        rows = map_in_arrow(ordered, _StoreTask(folder, prefix, chunk_rows), _FILE_SCHEMA).collect()
     files = [pickle.loads(row["file"]) for row in sorted(rows, key=lambda row: row[:2])]  # noqa: S301 - our own tasks'
     return put_input(folder, StoredInput(run_id, input_id, frame.schema.json(), _chunks(files, chunk_rows)))
 
