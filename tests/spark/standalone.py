@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pyspark
 
+from tests import jvm
+
 ROOT = Path(__file__).parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
 
@@ -42,6 +44,7 @@ def _started(log: Path, *arguments: str, says: str) -> Iterator[str]:
         "PYTHONPATH": str(ROOT),
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": jvm.options(),
     }
     command = [str(SPARK_HOME / "bin" / "spark-class"), *arguments]
     with log.open("w") as output, subprocess.Popen(command, env=os.environ | environment, stderr=output) as process:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests import jvm
 from tests.s3_server import s3_server
 from tests.spark.exactly_once import World
 from tests.spark.standalone import standalone_cluster
@@ -28,7 +29,8 @@ def cluster(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
 
 def run(world: World, master: str, **settings: Any) -> dict[str, Any]:
     """Run the pipeline to its end in a process of its own; returns what it found."""
-    options = {"spark.executor.memory": "512m", "spark.executor.cores": "2"} | settings.pop("options", {})
+    executor = {"memory": "512m", "cores": "2", "extraJavaOptions": jvm.options()}
+    options = {f"spark.executor.{name}": value for name, value in executor.items()} | settings.pop("options", {})
     with start(world.folder, master=master, options=options, rescales=True, **settings) as process:
         output, _ = process.communicate()
     assert process.returncode == 0
