@@ -38,7 +38,7 @@ EPOCHS_DEFAULT = 40
 ROWS_PER_SECOND = 20
 _RUNS = 3
 _ROOT = Path(__file__).parents[1]
-_RUN_EPOCHS_MAX = 300
+_RUN_EPOCHS_MAX = 100
 _PARALLELISMS = (2, 3, 1, 4)
 _IN_TASKS_EVERY = 4
 
@@ -312,6 +312,7 @@ def main() -> int:
     parser.add_argument("--series", type=Path, metavar="FILE", help="append each sample to it, as a line of JSON")
     parser.add_argument("--plot", metavar="FILE", help="draw the run as SVG")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))  # then the run is ended, too
     with tempfile.TemporaryDirectory(prefix="keygroups-soak-") as folder:
         made = soak(Path(folder), options.epochs, options.hours, options.rows_per_second, options.series)
         if options.plot:
