@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,19 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from keygroups import MissingCodec, codec
 from keygroups.state import MISSING, identity_of
 from keygroups.state.timers import TIMER_STATES
 from snapshots import SnapshotStore
+from snapshots.format.delivered import last_delivered
+from snapshots.format.manifest import FEATURES, Manifest
 from snapshots.format.parquet import ParquetReader
 from snapshots.format.schema_text import decode_schema
-from tests.snapshots.format.golden import generate
+from snapshots.inputs import load_input
+from tests.snapshots.format.golden import damaged, generate
 
 VERSIONS = sorted(path.name for path in generate.FOLDER.glob("v*"))
+DAMAGED = sorted(path.name for path in generate.FOLDER.glob("damaged-v*"))
 
 
 @pytest.fixture(params=VERSIONS)
@@ -170,3 +176,62 @@ def test_the_steps_of_a_job_read_as_they_were_written(tmp_path: Path) -> None:
     assert [file.state for file in snapshot.manifest.files_of("delta")] == ["enrich.count", "enrich.profile"]
     expected_outputs = {1: generate.OUTPUTS, 2: generate.OUTPUTS.slice(1)}
     assert {one.version: one.to_arrow() for one in snapshot.undelivered()} == expected_outputs
+
+
+def test_other_hashes_codecs_and_modes_read_as_they_were_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(generate.FOLDER / "others-v1", tmp_path / "golden")
+    store = SnapshotStore(tmp_path / "golden", generate.OPERATOR_ID)
+    snapshot = store.load(1)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(codec, "_codecs", {})
+        with pytest.raises(MissingCodec, match=generate.FRACTION):
+            snapshot.restore(0, 1).states(generate.OTHER_STATES)
+    generate.register_fraction()
+    found = {
+        state: {key: value for group in groups.values() for key, value in group.load().items()}
+        for state, groups in snapshot.restore(0, 1).states(generate.OTHER_STATES).items()
+    }
+    keys = {identity_of(key): number for number, key in enumerate(generate.OTHER_KEYS)}
+
+    assert snapshot.manifest.hash == "flink"
+    assert found["share"] == {key: Fraction(number, 3) for key, number in keys.items()}
+    assert found["mean"] == {key: [number + 1, 2] for key, number in keys.items()}
+    for subtask in range(2):
+        rules, seen = (snapshot.restore(subtask, 2).operator_state(name) for name in ("rules", "seen"))
+        assert (rules, seen) == tuple(list(state.items) for state in generate.OPERATOR_STATES[1:])
+    stored = load_input(store.folder, "run-1")
+    assert stored is not None
+    assert ParquetReader(store.folder, stored.chunks[0][0]).read_all() == generate.OUTPUTS
+    assert last_delivered(store.folder) == generate.DELIVERED
+
+
+def test_every_feature_and_kind_of_state_has_a_golden_snapshot() -> None:
+    manifests = [
+        Manifest.from_bytes(path.read_bytes(), path.name)
+        for path in sorted(generate.FOLDER.glob("*/*/manifests/*.json"))
+        if path.parts[-4] not in DAMAGED
+    ]
+
+    assert {feature for manifest in manifests for feature in manifest.required_features} == FEATURES
+    kinds = {state.kind for manifest in manifests for state in manifest.states}
+    assert kinds == {"value", "list", "map", "reducing", "aggregating"}
+    modes = {state.mode for manifest in manifests for state in manifest.operator_states}
+    assert modes == {"split", "union", "broadcast"}
+    assert {file.kind for manifest in manifests for file in manifest.files} == {
+        *("keyed", "delta", "in_flight", "operator", "output")
+    }
+    assert all("keygroups" in manifest.written_by for manifest in manifests), "which release has made it"
+
+
+@pytest.mark.parametrize("folder", DAMAGED)
+def test_a_damaged_one_is_refused_with_the_error_that_says_what_it_is(folder: str) -> None:
+    store = SnapshotStore(generate.FOLDER / folder, generate.OPERATOR_ID)
+    assert dict(zip(*store.load(1).to_arrow("count").select(["key", "value"]).to_pydict().values(), strict=True)) == (
+        damaged.CONTENT
+    )
+    for version, damage in enumerate(damaged.DAMAGES, 2):
+        with pytest.raises(damage.error, match=damage.says) as refused:
+            store.load(version).to_arrow("count")
+        assert type(refused.value) is damage.error, damage.name

@@ -1,6 +1,8 @@
-"""Makes the golden snapshot of the present format version, once: what was released must stay readable for ever.
+"""Makes the golden snapshots of the present format version, once: what was released must stay readable for ever.
 
 python -m tests.snapshots.format.golden.generate
+
+The field `written_by` of their manifests says which release and libraries have made them.
 """
 
 from __future__ import annotations
@@ -9,17 +11,30 @@ import datetime as dt
 import sys
 from dataclasses import replace
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from keygroups import KeyGroupRange, ListState, MapState, ReducingState, ValueState, key_group_of
+from keygroups import (
+    AggregatingState,
+    KeyGroupRange,
+    ListState,
+    MapState,
+    ReducingState,
+    ValueState,
+    key_group_of,
+    register_codec,
+)
 from keygroups.state import MISSING, MemoryBackend, Transaction, identity_of
 from keygroups.state.timers import TIMER_STATES, Timer
 from snapshots import InFlightElement, OperatorStateCut, SnapshotStore, SubtaskSnapshot
 from snapshots.format import compression
+from snapshots.format.delivered import Delivered, mark_delivered
 from snapshots.format.manifest import FORMAT_VERSION
+from snapshots.inputs import StoredInput, put_input, write_rows
+from tests.snapshots.format.golden.damaged import write_damaged
 
 FOLDER = Path(__file__).parent
 OPERATOR_ID = "golden"
@@ -169,6 +184,45 @@ def write_job(root: Path) -> None:
     (root / OPERATOR_ID / "latest").unlink()
 
 
+FRACTION = "keygroups.tests.Fraction-1"
+"""The codec without which the snapshot of the other kinds cannot be restored."""
+
+MEAN = AggregatingState("mean", lambda: [0, 0], lambda a, v: [a[0] + v, a[1] + 1], lambda a: a[0] / a[1])
+SHARE = ValueState("share")
+OTHER_STATES = (MEAN, SHARE)
+OTHER_KEYS: tuple[Any, ...] = ("a", 7, ("a", 2), True)
+OPERATOR_STATES = (
+    OPERATOR_STATE,
+    OperatorStateCut("rules", "broadcast", (("limit", 3), ("name", "A"))),
+    OperatorStateCut("seen", "union", (1, (2, "two"))),
+)
+DELIVERED = Delivered(1, "0123456789abcdef")
+
+
+def register_fraction() -> None:
+    """Register the codec of the values of `SHARE`."""
+    register_codec(FRACTION, Fraction, lambda value: (value.numerator, value.denominator), lambda pair: Fraction(*pair))
+
+
+def write_others(root: Path) -> None:
+    """Write what the other ones lack: Flink's hash, a codec, an aggregate, all modes of operator state, and beside
+    the version the mark of the delivered epoch and the stored input of a run.
+    """
+    register_fraction()
+    store = SnapshotStore(root, OPERATOR_ID)
+    backend = MemoryBackend(OTHER_STATES, KeyGroupRange(0, G - 1))
+    for number, key in enumerate(OTHER_KEYS):
+        transaction = Transaction(backend, key, key_group_of(key, G, "flink"))
+        transaction.state(MEAN).add(number)
+        transaction.state(MEAN).add(1)
+        transaction.state(SHARE).update(Fraction(number, 3))
+        transaction.commit()
+    store.write([replace(_part(backend), hash="flink", in_flight=(), operator_states=OPERATOR_STATES)])
+    mark_delivered(store.folder, DELIVERED)
+    rows = write_rows(store.folder, "f" * 32, 0, 0, OUTPUTS)
+    put_input(store.folder, StoredInput("run-1", "e" * 32, "{}", ((rows,),)))
+
+
 def _part(backend: MemoryBackend) -> SubtaskSnapshot:
     return SubtaskSnapshot(
         subtask_index=0,
@@ -191,6 +245,8 @@ if __name__ == "__main__":
         ("outputs-v", write_outputs),
         ("compressed-v", write_compressed),
         ("job-v", write_job),
+        ("others-v", write_others),
+        ("damaged-v", write_damaged),
     ):
         name = f"{name}{FORMAT_VERSION}"
         if not (FOLDER / name).exists():
