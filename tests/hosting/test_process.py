@@ -25,7 +25,7 @@ from async_op.hosting.overseer import Overseer
 from async_op.hosting.placement import Address
 from async_op.hosting.process import resident
 from async_op.hosting.process.launch import launch, watch
-from async_op.hosting.process.places import PATH_BYTES_MAX, place_of
+from async_op.hosting.process.places import PATH_BYTES_MAX, place_of, sweep
 from async_op.hosting.wire.sockets import connect
 from async_op.threads.wait_strategies import ParkWait, ProgressiveWait, WaitSituation, WaitStrategies, WaitStrategy
 from async_op.threads.waits import Waits
@@ -310,6 +310,24 @@ def test_what_killed_hosts_have_left_is_removed_by_the_next(machine: Machine) ->
 
     (_, outputs, _), _ = task(machine.ways(), hello(), [rows("a")])
     assert outputs == [("a", 1)]
+
+
+@pytest.mark.parametrize("trap", ["a folder that others can open", "a link to a folder", "a link as lock"])
+def test_what_others_have_laid_out_as_a_trap_is_not_touched(tmp_path: Path, trap: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    laid = tmp_path / f"keygroups-{os.getuid()}-trap"
+    if trap == "a link to a folder":
+        (elsewhere / "x.lock").touch()
+        laid.symlink_to(elsewhere)
+    else:
+        laid.mkdir(mode=0o755 if trap == "a folder that others can open" else 0o700)
+        (laid / "x.lock").symlink_to(elsewhere / "made")
+    before = {str(path) for path in tmp_path.rglob("*")}
+
+    sweep(tmp_path / "ours")
+
+    assert {str(path) for path in tmp_path.rglob("*")} == before
 
 
 def test_a_log_that_has_grown_too_long_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

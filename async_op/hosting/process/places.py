@@ -59,7 +59,7 @@ class Place(NamedTuple):
 
     def try_lock(self) -> int | None:
         """Lock the place; returns a descriptor that holds the lock until closed, or None if another host has it."""
-        held = os.open(self.lock, os.O_CREAT | os.O_RDWR, 0o600)
+        held = os.open(self.lock, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(held).st_ino == self.lock.stat().st_ino:
@@ -113,12 +113,15 @@ def sweep(folder: Path) -> None:
     """Remove what killed hosts of other runs have left beside a run's folder, except logs that are not empty.
 
     A killed host is known by its lock, which nobody holds. Hosts of the same run leave their files to their successors.
+    A folder that somebody else has made, or could write to, is left alone, whatever its name says.
     """
     for lock in folder.parent.glob(f"{_PREFIX}{os.getuid()}-*/*.lock"):
         if lock.parent == folder:
             continue
         place = Place(lock.parent, lock.stem)
         with suppress(OSError):
+            if not _is_private(lock.parent.lstat()):
+                continue
             held = place.try_lock()
             if held is not None:
                 place.clear()
@@ -133,8 +136,12 @@ def _make_private(folder: Path) -> None:
         found = _made(folder)
     except OSError as error:
         raise HostUnreachable(f"the folder of its socket cannot be made: {error}") from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    if not _is_private(found):
         raise HostUnreachable(f"{folder} is open to others")
+
+
+def _is_private(found: os.stat_result) -> bool:
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
 def _made(folder: Path) -> os.stat_result:

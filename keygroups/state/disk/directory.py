@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -48,9 +49,12 @@ class StoreDirectory:
 
 def _remove_left_over(parent: Path) -> None:
     for path in parent.glob(f"{_PREFIX}*"):
-        # It belongs to another user, or another process has just removed it.
+        # Another process has just removed it, or it is not what this class has made: a link, or another user's.
         with suppress(OSError):
-            lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+            found = path.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                continue
+            lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 if _is_locked_by_us(lock):
                     shutil.rmtree(path, ignore_errors=True)

@@ -49,6 +49,24 @@ class TestDirectory:
         backend.close()
         assert list(directory.iterdir()) == []
 
+    def test_a_link_with_the_name_of_a_directory_that_was_left_is_not_followed(
+        self, directory: Path, tmp_path: Path
+    ) -> None:
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        for name in ("in_use", "precious"):
+            (elsewhere / name).touch()
+        directory.mkdir()
+        (directory / "keygroups-state-link").symlink_to(elsewhere)
+        real = directory / "keygroups-state-real"
+        real.mkdir()
+        (real / "in_use").symlink_to(elsewhere / "in_use")
+
+        opened(directory).close()
+
+        assert sorted(path.name for path in elsewhere.iterdir()) == ["in_use", "precious"]
+        assert (real / "in_use").is_symlink()
+
     def test_what_a_dead_process_has_left_is_removed_and_what_lives_is_not(self, directory: Path) -> None:
         program = """
             import os, signal, sys
