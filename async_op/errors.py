@@ -7,7 +7,7 @@ import reprlib
 from typing import Any
 
 from keygroups.arguments import Duration, check_duration
-from keygroups.errors import KeyGroupsError
+from keygroups.errors import KeyGroupsError, in_message
 
 
 class _Shortener(reprlib.Repr):
@@ -63,7 +63,7 @@ class AsyncTimeoutError(KeyGroupsError, TimeoutError):
         self.timeout = timeout
         budget = "in time" if timeout is None else f"within {timeout:g} s"
         super().__init__(
-            f"no result {budget} for {self.element}; raise the timeout, "
+            f"no result {budget} for {in_message(element, self.element)}; raise the timeout, "
             "or override `timeout()` of the function to return a fallback"
         )
 
@@ -90,7 +90,8 @@ class ElementFailed(KeyGroupsError):
         self.cause: str = f"{type(cause).__name__}: {cause}"
         choice = ", or choose another on_error" if is_failure(cause) else ": it is no Exception, so on_error is ignored"
         super().__init__(
-            f"attempt {attempt} of element {self.element} with key {self.key} failed: {self.cause}; "
+            f"attempt {attempt} of element {in_message(element, self.element)} with key {in_message(key, self.key)} "
+            f"failed: {self.cause}; "
             f"nothing of it was applied: handle the error in the function{choice}"
         )
 
@@ -133,7 +134,7 @@ def as_exception(error: BaseException) -> Exception:
 def failure_of(element: object, key: object, attempt: int, error: BaseException) -> KeyGroupsError:
     """Return the error that ends the operator after an element's failure."""
     if isinstance(error, AsyncTimeoutError):
-        error.add_note(f"in attempt {attempt}, with key {shorten(key)}")
+        error.add_note(f"in attempt {attempt}, with key {in_message(key, shorten(key))}")
         return error
     failure = ElementFailed(element, key, attempt, error)
     failure.__cause__ = error
@@ -159,8 +160,8 @@ class InvalidFunctionResult(KeyGroupsError, TypeError):
     def __init__(self, result: object, instead: str = "a list: [] for no output, [output] for one") -> None:
         self.result: str = shorten(result)
         super().__init__(
-            f"the function returned {self.result} ({type(result).__name__}), not an iterable of outputs; "
-            f"return {instead}"
+            f"the function returned {in_message(result, self.result)} ({type(result).__name__}), not an iterable of "
+            f"outputs; return {instead}"
         )
 
 
@@ -179,7 +180,7 @@ class KeyColumnMissing(KeyGroupsError, LookupError):
         self.column = column
         self.element: str = shorten(element)
         super().__init__(
-            f"{self.element} has no column {column!r} to be its key; "
+            f"{in_message(element, self.element)} has no column {column!r} to be its key; "
             "name a column that all values have, or pass a callable that returns the key of a value"
         )
 
@@ -201,10 +202,10 @@ class UnusableTimestamp(KeyGroupsError, ValueError):
         self.element: str = shorten(element)
         self.found: str = shorten(found)
         self.column = column
-        has = f"the timestamp {self.found}" if column is None else f"no column {column!r}"
+        has = f"the timestamp {in_message(found, self.found)}" if column is None else f"no column {column!r}"
         super().__init__(
-            f"{self.element} has {has}; `timestamps` has to lead to milliseconds since the epoch as an int, "
-            "to a datetime, or to None for an element without a timestamp"
+            f"{in_message(element, self.element)} has {has}; `timestamps` has to lead to milliseconds since the epoch "
+            "as an int, to a datetime, or to None for an element without a timestamp"
         )
 
 
@@ -260,8 +261,8 @@ class TimersUnavailable(KeyGroupsError, RuntimeError):
     def __init__(self, key: object) -> None:
         self.key: str = shorten(key)
         super().__init__(
-            f"an invocation with key {self.key} asked for timers, which belong to a key and to a function with "
-            "`on_timer`: define it, and pass `key_by` to the operator"
+            f"an invocation with key {in_message(key, self.key)} asked for timers, which belong to a key and to a "
+            "function with `on_timer`: define it, and pass `key_by` to the operator"
         )
 
 

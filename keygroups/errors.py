@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
+
+HIDE_VALUES = "KEYGROUPS_HIDE_VALUES"
+"""The environment variable that keeps users' values out of messages."""
+
+
+def in_message(value: object, text: str | None = None) -> str:
+    """Return a user's value as messages show it: its text, or only its type where `KEYGROUPS_HIDE_VALUES` is set.
+
+    Parameters
+    ----------
+    value : object
+        A key, an element, an output or a part of one.
+    text : str, optional
+        Its text; by default, its `repr`.
+    """
+    if os.environ.get(HIDE_VALUES, "0") != "0":
+        return f"<{type(value).__qualname__}>"
+    return repr(value) if text is None else text
 
 
 def _rebuild(cls: type[KeyGroupsError], args: tuple[Any, ...], state: dict[str, Any]) -> KeyGroupsError:

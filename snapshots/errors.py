@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keygroups.errors import ConfigError, KeyGroupsError
+from keygroups.errors import ConfigError, KeyGroupsError, in_message
 from keygroups.ranges import KeyGroupRange
 
 
@@ -199,7 +199,9 @@ class DuplicateKey(KeyGroupsError, ValueError):
         self.state = state
         self.key = key
         self.entry = entry
-        what = f"key {key!r}" if entry is None else f"entry {entry!r} of key {key!r}"
+        what = f"key {in_message(key)}"
+        if entry is not None:
+            what = f"entry {in_message(entry)} of {what}"
         super().__init__(
             f"state {state!r} was given {what} twice; nothing was committed: keep one row for it, such as the newest"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from async_op.errors import shorten
-from keygroups.errors import KeyGroupsError
+from keygroups.errors import KeyGroupsError, in_message
 
 
 class ConnectorNotInstalled(KeyGroupsError, ImportError):
@@ -120,7 +120,8 @@ class UnwritableValue(KeyGroupsError, TypeError):
     def __init__(self, value: object, reason: str) -> None:
         self.value: str = shorten(value)
         self.reason = reason
-        super().__init__(f"{self.value} cannot be written: {reason}; change the output in the last step of the job")
+        shown = in_message(value, self.value)
+        super().__init__(f"{shown} cannot be written: {reason}; change the output in the last step of the job")
 
 
 class EpochsBehind(KeyGroupsError, RuntimeError):

@@ -10,7 +10,7 @@ from typing import Any
 from async_op.elements import looked_up
 from async_op.in_flight.entries import Entry, is_timer
 from keygroups.codec import pack
-from keygroups.errors import KeyGroupOutOfRange, NullKey, UnsupportedKey
+from keygroups.errors import KeyGroupOutOfRange, NullKey, UnsupportedKey, in_message
 from keygroups.hashing import key_hasher
 from keygroups.ranges import KeyGroupRange
 from keygroups.state import identity_of
@@ -84,13 +84,13 @@ class KeyAssignment:
 
     def _owned_key_group(self, value: Any, key: Any) -> int:
         if key is None:
-            raise NullKey(f"element {value!r}")
+            raise NullKey(f"element {in_message(value)}")
         if type(key) is list:
             raise UnsupportedKey("list", self._hash_name, "a tuple for several key columns")
         try:
             key_group = self._hash(key) % self._max_parallelism
         except NullKey:  # one of several key columns is null
-            raise NullKey(f"element {value!r}") from None
+            raise NullKey(f"element {in_message(value)}") from None
         owned = self._owned
         if not owned.start <= key_group <= owned.end:
             raise KeyGroupOutOfRange(key_group, owned.start, owned.end)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from async_op.errors import shorten
-from keygroups.errors import KeyGroupsError
+from keygroups.errors import KeyGroupsError, in_message
 
 
 class OutputMismatch(KeyGroupsError, ValueError):
@@ -25,7 +25,7 @@ class OutputMismatch(KeyGroupsError, ValueError):
         self.reason = reason
         place = "" if column is None else f" in column {column!r}"
         super().__init__(
-            f"output {self.output} does not fit output_schema{place}: {reason}; "
+            f"output {in_message(output, self.output)} does not fit output_schema{place}: {reason}; "
             "return dicts or tuples that fit the columns of output_schema and their types"
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keygroups.errors import KeyGroupsError
+from keygroups.errors import KeyGroupsError, in_message
 
 
 class StateNotDeclared(KeyGroupsError, LookupError):
@@ -78,7 +78,7 @@ class StateAccessOutsideInvocation(KeyGroupsError, RuntimeError):
     def __init__(self, key: object) -> None:
         self.key = key
         super().__init__(
-            f"the invocation for key {key!r} has ended, so its state can be neither read nor written; "
+            f"the invocation for key {in_message(key)} has ended, so its state can be neither read nor written; "
             "use the state before the function returns, and await every task that it started"
         )
 

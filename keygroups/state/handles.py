@@ -19,6 +19,7 @@ from keygroups.descriptors import (
     StateDescriptor,
     ValueState,
 )
+from keygroups.errors import in_message
 from keygroups.state.backend import MISSING, EntriesStateTable, StateTable
 from keygroups.state.collections import SharedList
 from keygroups.state.detached import IMMUTABLE, detached
@@ -55,8 +56,11 @@ class Handle:
         if self.table.is_plain(value):
             return value
         descriptor = self.table.descriptor
-        check_storable(value, descriptor.value_type, f"state {descriptor.name!r} of key {self.transaction.key!r}")
+        check_storable(value, descriptor.value_type, self._where())
         return detached(value)
+
+    def _where(self) -> str:
+        return f"state {self.table.descriptor.name!r} of key {in_message(self.transaction.key)}"
 
     def _given_out(self, values: list[Any]) -> list[Any]:
         """Return copies of values for the caller, given in a list that may be modified."""
@@ -299,7 +303,7 @@ class MapHandle(Handle):
         assert isinstance(descriptor, MapState), "the table has this kind"
         declared = descriptor.key_type
         if declared is not None or not (kind is int or kind is bool or (kind is str and key.isascii())):  # type: ignore[attr-defined]
-            check_storable(key, declared, f"a map key in state {descriptor.name!r} of key {self.transaction.key!r}")
+            check_storable(key, declared, f"a map key in {self._where()}")
 
     def _overlay(self) -> MapOverlay:
         overlay: MapOverlay = self._overlay_of(MapOverlay, _NO_ENTRIES)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from keygroups.codec import pack
-from keygroups.errors import UnstorableValue
+from keygroups.errors import UnstorableValue, in_message
 from keygroups.state import (
     MISSING,
     Expiring,
@@ -257,7 +257,7 @@ def encode_column(values: list[Any], field: pa.Field, where: str, keys: list[Any
         return _array(values, field, where)
     except UnstorableValue:
         for index, value in enumerate(values):
-            _array([value], field, where if keys is None else f"{where} of key {keys[index]!r}")
+            _array([value], field, where if keys is None else f"{where} of key {in_message(keys[index])}")
         raise
 
 

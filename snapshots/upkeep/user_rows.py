@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from keygroups.errors import ConfigError, NullKey, UnstorableValue
+from keygroups.errors import ConfigError, NullKey, UnstorableValue, in_message
 from keygroups.hashing import key_groups_of
 from keygroups.state import identity_of, original_of
 from snapshots.errors import DuplicateKey
@@ -159,7 +159,9 @@ class RowEncoding:
             elif kind == "map" and isinstance(value, Mapping):
                 yield from ((key, identity_of(map_key), item) for map_key, item in value.items())
             else:
-                raise UnstorableValue(f"{type(value).__qualname__} instead of a {kind}", f"{where}{pair[0]!r}")
+                raise UnstorableValue(
+                    f"{type(value).__qualname__} instead of a {kind}", f"{where}{in_message(pair[0])}"
+                )
 
     def _with_key_groups(self, arrays: dict[str, pa.Array], schema: pa.Schema) -> pa.Table:
         packed = is_packed(schema.field("key"))
