@@ -376,6 +376,21 @@ def test_a_host_is_reached_by_tcp_where_its_socket_is_not_there(machine: Machine
     assert epoch(connect(elsewhere, SECRET), hello(), [rows("a")])[1] == [("a", 1)]
 
 
+def test_what_a_host_has_is_for_its_user_and_shows_no_secret(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_TOKEN", "hunter2")
+    address = machine.start()
+    place, pid = Path(address.path).parent, int(address.process.rpartition(":")[2])
+    shown = [Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ")]
+    with pytest.raises(HostLost):
+        epoch(connect(address, SECRET), hello(), [rows("a", action="die")])
+    log = Path(address.log).read_bytes()
+
+    assert place.stat().st_mode & 0o777 == 0o700
+    assert not any(SECRET in one for one in (*shown, log))
+    assert b"hunter2" not in log
+    assert "secret" not in repr(machine.instructions())
+
+
 def test_who_does_not_know_the_secret_is_not_let_in(machine: Machine) -> None:
     address = machine.start(interface="127.0.0.1")
 
