@@ -191,7 +191,16 @@ def test_whatever_a_table_shows_is_escaped(value: Any) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [Hostile(), [Hostile()] * 9, {"a": np.zeros(10**6)}, HUGE, HUGE.encode(), pa.table({"a": [1] * 999}), [[[[1]]]]],
+    [
+        object(),
+        Hostile(),
+        [Hostile()] * 9,
+        {"a": np.zeros(10**6)},
+        HUGE,
+        HUGE.encode(),
+        pa.table({"a": [1] * 999}),
+        [[[[1]]]],
+    ],
 )
 def test_any_value_is_shown_on_one_short_line(value: object) -> None:
     assert "\n" not in short(value)

@@ -140,12 +140,9 @@ def microseconds(column: pa.Array) -> NDArray[np.int64]:
 
 
 def byte_rows(column: pa.Array) -> ByteRows:
-    """Return byte strings, or strings encoded as UTF-8."""
+    """Return byte strings, or strings encoded as UTF-8; there must be at least one."""
     binary = column.cast(pa.large_string() if is_text(column.type) else pa.large_binary())
     _, offsets, data = binary.buffers()
-    if offsets is None or len(binary) == 0:
-        nothing = np.zeros(0, np.int64)
-        return ByteRows(np.zeros(0, np.uint8), nothing, nothing)
     bounds = np.frombuffer(offsets, np.int64)[binary.offset : binary.offset + len(binary) + 1]
     used = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]] if data is not None else np.zeros(0, np.uint8)
     return ByteRows(used, bounds[:-1] - bounds[0], np.diff(bounds))

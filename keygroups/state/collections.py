@@ -20,8 +20,8 @@ class SharedList(Sequence[Any]):
     Examples
     --------
     >>> short = SharedList([1, 2])
-    >>> list(short.extended([3])), list(short)
-    ([1, 2, 3], [1, 2])
+    >>> short.extended([3]), short
+    (SharedList([1, 2, 3]), SharedList([1, 2]))
     """
 
     __slots__ = ("_elements", "_length")

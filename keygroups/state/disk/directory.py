@@ -10,6 +10,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from keygroups.state.disk.errors import StateDirectoryNotLocked
+
 _PREFIX = "keygroups-state-"
 _LOCK = "in_use"
 _ATTEMPTS_MAX = 100
@@ -24,6 +26,11 @@ class StoreDirectory:
     ----------
     parent : Path
         The directory in which it is created.
+
+    Raises
+    ------
+    StateDirectoryNotLocked
+        No new directory could be locked.
     """
 
     __slots__ = ("_lock", "path")
@@ -39,7 +46,8 @@ class StoreDirectory:
                 self._lock = lock
                 return
             os.close(lock)
-        raise FileExistsError(f"{parent} gives no directory of our own")
+            shutil.rmtree(self.path, ignore_errors=True)
+        raise StateDirectoryNotLocked(str(parent))
 
     def remove(self) -> None:
         """Remove the directory with its content; call it at most once."""

@@ -19,6 +19,23 @@ class StoreNotInstalled(KeyGroupsError, ImportError):
         super().__init__(f"state on disk needs {package}; install it with: pip install 'keygroups[disk]'")
 
 
+class StateDirectoryNotLocked(KeyGroupsError, OSError):
+    """No directory for the state could be locked, so other processes would take it for a left-over.
+
+    Attributes
+    ----------
+    parent : str
+        The directory in which it was tried.
+    """
+
+    def __init__(self, parent: str) -> None:
+        self.parent = parent
+        super().__init__(
+            f"no file in {parent} can be locked, as on some network file systems; choose a directory on a local disk "
+            "with DiskStateBackend(directory=…)"
+        )
+
+
 class StateStoreFailed(KeyGroupsError, OSError):
     """The local store could not read or write. Committed state is safe, because it is in the snapshots.
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from async_op import AsyncFunction, InvocationContext, Job, JobNotRunning, Step
+from async_op import AsyncBatchFunction, AsyncFunction, InvocationContext, Job, JobNotRunning, Step
 from async_op.connectors import FileSink, FileSource, Reached
 from async_op.job import job as job_module
 from async_op.job import outputs as job_outputs
@@ -367,6 +367,22 @@ async def test_functions_hear_of_commits_and_each_subtask_has_its_own() -> None:
     snapshot = SnapshotStore("memory://told", "job").load()
     stored = [snapshot.restore(index, 3, step="Acknowledging").operator_state("items") for index in range(3)]
     assert sorted(item for found in stored for item in found) == [1, 2]  # type: ignore[type-var]
+
+
+async def test_the_outputs_of_a_batch_function_have_ids_for_the_next_step() -> None:
+    class Twice(AsyncBatchFunction[Any, Any]):
+        async def async_invoke_batch(self, values: Any, ctxs: Any) -> Any:
+            return [[value, value] for value in values]
+
+    class Named(AsyncFunction[Any, Any]):
+        async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+            return [(value, ctx.idempotency_key)]
+
+    sink = Epochs()
+    steps = [Step(Twice(), "twice", mode="ordered"), Step(Named(), "named", mode="ordered")]
+    await new_job(Log("abc", bounded=True), steps, sink).run()
+    first = [("a", "0@1/0"), ("a", "0@1/1")]
+    assert sink.values == [*first, ("b", "0@2/0"), ("b", "0@2/1"), ("c", "0@3/0"), ("c", "0@3/1")]
 
 
 async def test_a_failed_commit_fails_the_job_and_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:

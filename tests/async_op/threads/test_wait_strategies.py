@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from async_op.threads import wait_strategies as waiting
+from async_op.threads import waits as waiting_threads
 from async_op.threads.wait_strategies import (
     ParkWait,
     ProgressiveWait,
@@ -175,6 +177,38 @@ def test_waiting_is_counted_by_its_reason_which_may_change_in_the_meantime() -> 
     assert waits.seconds[WaitSituation.CONSUME] == 0
     waits.count(WaitSituation.CONSUME, 2.0)
     assert waits.seconds[WaitSituation.CONSUME] == 2.0
+
+
+def test_a_wait_that_is_bounded_waits_no_longer_at_once() -> None:
+    arrival = Arrivals()
+    waits = Waits(WaitStrategies(consume=ParkWait(3600)))
+    waits.until(lambda: arrival.waits, arrival, lambda: WaitSituation.CONSUME, at_most=5.0)
+    assert arrival.waits == [5.0]
+
+    waits.until(lambda: False, arrival, lambda: WaitSituation.CONSUME, at_most=0.0)
+    assert arrival.waits == [5.0]
+
+
+def test_the_time_that_a_source_takes_is_counted_also_if_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def source() -> Iterator[int]:
+        nonlocal now
+        for number in range(3):
+            now += 1.0
+            yield number
+        now += 1.0
+        raise OSError("the source is away")
+
+    monkeypatch.setattr(waiting_threads, "time", SimpleNamespace(monotonic=lambda: now))
+    waits, read = Waits(WaitStrategies()), []
+    with pytest.raises(OSError, match="the source is away"):
+        for number in waits.reading(source()):
+            read.append(number)
+            now += 10.0
+
+    assert read == [0, 1, 2] == list(waits.reading([0, 1, 2]))
+    assert waits.seconds[WaitSituation.SOURCE] == 4.0
 
 
 @pytest.mark.parametrize(

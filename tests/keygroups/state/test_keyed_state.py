@@ -166,6 +166,14 @@ class TestBackend:
         assert [table.get(4, "a"), table.get(5, "a")] == [2, 3]
         assert groups_of(store.cut(), "seen") == {4: {"a": 2}, 5: {"a": 3}}
 
+    def test_content_that_was_read_without_the_table_is_not_read_again(self) -> None:
+        stored = Stored({"a": 1})
+        table = backend(seen={4: stored}).tables["seen"]
+        table.install(4, stored.load())
+
+        assert (table.get(4, "a"), stored.loads) == (1, 1)
+        assert table.unloaded() == {}
+
     def test_a_failed_load_fails_again_instead_of_being_an_empty_key_group(self) -> None:
         table = backend(seen={4: Stored({}, OSError("storage is away"))}).tables["seen"]
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from keygroups.state import StateCut
+from keygroups.state.disk.errors import StateDirectoryNotLocked
 from tests.backends import contents
 from tests.keygroups.state.disk.kit import fill, opened
 
@@ -95,3 +101,16 @@ class TestDirectory:
         opened(directory).close()
 
         assert sorted(path.name for path in directory.iterdir()) == ["keygroups-state-without-a-lock", "notes.txt"]
+
+    def test_a_directory_without_locks_is_refused_and_nothing_is_left_there(
+        self, directory: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def unsupported(lock: int, operation: int) -> None:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+        monkeypatch.setattr(fcntl, "flock", unsupported)
+        with pytest.raises(StateDirectoryNotLocked, match="choose a directory on a local disk") as refused:
+            opened(directory)
+
+        assert refused.value.parent == str(directory)
+        assert list(directory.iterdir()) == []
