@@ -27,7 +27,8 @@ class Retention:
         How many of the newest versions stay.
     min_age : float
         Seconds for which a file stays after it was written, even if no version names it: another writer, such as a
-        rewrite, may be at work. To read an older version for longer, pin it (`SnapshotStore.pin`).
+        rewrite, may be at work. It does not protect a reader of an older version, or a slow restore of one: pin that
+        version (`SnapshotStore.pin`).
 
     Raises
     ------

@@ -374,7 +374,8 @@ class SnapshotStore:
         """Expire old versions, and remove the files that no remaining version names.
 
         It may run while others write or read a remaining version, and again after a crash. The newest version and
-        pinned versions always remain.
+        pinned versions always remain. A restore or a reader of an older version is protected by a pin only: the files
+        of an old version are old themselves, so they may go as soon as it expires, whatever `min_age` is.
 
         Parameters
         ----------
@@ -382,9 +383,8 @@ class SnapshotStore:
             How many of the newest versions to keep, not counting those that an earlier collection kept only for their
             pin.
         min_age : float
-            How many seconds to keep a file that no version names, by the storage's clock. It must exceed the time from
-            the first file of a commit to its manifest, and the duration of a restore whose version may expire
-            meanwhile.
+            How many seconds to keep a file after it was written, even if no version names it, by the storage's clock.
+            It must exceed the time from the first file of a commit to its manifest.
         dry_run : bool
             Only report what would be removed.
 
@@ -392,7 +392,7 @@ class SnapshotStore:
         ------
         SnapshotNotFound
             There is no snapshot.
-            SnapshotCorrupted, IncompatibleSnapshot
+        SnapshotCorrupted, IncompatibleSnapshot
             A remaining version cannot be read, so its files are unknown; nothing was removed.
         """
         return collect_garbage(self.folder, keep_last=keep_last, min_age=min_age, dry_run=dry_run)
