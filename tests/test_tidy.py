@@ -89,6 +89,23 @@ def test_functions_are_short() -> None:
     assert {name: size for name, size in sizes.items() if size > FUNCTION_LINES_MAX} == {}
 
 
+def test_a_module_takes_nothing_from_the_package_that_it_is_in() -> None:
+    """Such a circle is none of siblings, so import-linter does not see it."""
+    names = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in MODULES}
+    taken = [
+        (name, alias.name)
+        for name, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        and node.module is not None
+        and name.startswith(node.module.replace(".", "/") + "/")
+        for alias in node.names
+        if f"{node.module}.{alias.name}" not in names
+    ]
+
+    assert taken == []
+
+
 def test_nothing_depends_on_the_salted_hash() -> None:
     assert [f"{name}:{call.lineno}" for name, tree in TREES.items() for call in calls_of(tree, "hash")] == []
 

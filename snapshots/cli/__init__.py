@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from snapshots.cli.version import version_text
+
 __all__ = ["main"]
 
 # The bare library installs the command too, which then has to say what is missing.
@@ -33,16 +35,6 @@ def main() -> None:
             raise
         sys.exit(_run_without(package))
     sys.exit(run(sys.argv[1:]))
-
-
-def version_text() -> str:
-    """Return the version of the project, or how it is run where it is not installed."""
-    import importlib.metadata  # expensive: it also imports an e-mail parser
-
-    try:
-        return importlib.metadata.version("keygroups")
-    except importlib.metadata.PackageNotFoundError:
-        return "from a source tree"
 
 
 def _run_without(package: str) -> int:

@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from keygroups.errors import KeyGroupsError
-from snapshots.cli import version_text
 from snapshots.cli.claim import claim
 from snapshots.cli.compact import compact
 from snapshots.cli.copy import copy
@@ -28,6 +27,7 @@ from snapshots.cli.repartition import repartition
 from snapshots.cli.report import report
 from snapshots.cli.top import top
 from snapshots.cli.verify import verify
+from snapshots.cli.version import version_text
 
 app = typer.Typer(
     name="keygroups",
