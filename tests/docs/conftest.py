@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.browser import browser
 from tests.docs.pages import ROOT
 from tests.spark.conftest import java
 
-__all__ = ["java"]
+__all__ = ["browser", "java"]
 
 
 @pytest.fixture(scope="session")

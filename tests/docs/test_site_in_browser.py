@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the dependency group `dev`")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+from tests.browser import needs_browser
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium or Chrome on the path")
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = needs_browser
 
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
-QUIET = ["--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[sync_api.Browser]:
-    """One browser; in a container, where tests run as root, Chromium's own sandbox cannot start."""
-    with sync_api.sync_playwright() as playwright:
-        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=[*QUIET, *sandbox])
-        yield started
-        started.close()
-
 
 PAGES = [
     "index.html",
@@ -45,13 +33,13 @@ def addresses(site: Path) -> list[str]:
     return [(site / page).as_uri() for page in PAGES]
 
 
-def copied(page: sync_api.Page, block: str) -> str:
+def copied(page: Page, block: str) -> str:
     """Return what the button of a block copies: the text that is seen while it has this attribute."""
     return str(page.locator(block).evaluate("e => { e.setAttribute('data-md-copying', ''); return e.innerText }"))
 
 
 @pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
-def test_no_page_moves_sideways(site: Path, browser: sync_api.Browser, size: dict[str, int]) -> None:
+def test_no_page_moves_sideways(site: Path, browser: Browser, size: dict[str, int]) -> None:
     with browser.new_page(viewport=size) as page:
         wide = []
         for address in addresses(site):
@@ -62,7 +50,7 @@ def test_no_page_moves_sideways(site: Path, browser: sync_api.Browser, size: dic
     assert wide == []
 
 
-def test_code_fits_on_a_phone(site: Path, browser: sync_api.Browser) -> None:
+def test_code_fits_on_a_phone(site: Path, browser: Browser) -> None:
     """What programs print, such as tables, scrolls."""
     code = ".highlight:not(.language-console, .language-text) > pre > code"
     with browser.new_page(viewport=PHONE) as page:
@@ -76,7 +64,7 @@ def test_code_fits_on_a_phone(site: Path, browser: sync_api.Browser) -> None:
     assert wide == []
 
 
-def test_a_copied_session_is_what_was_typed(site: Path, browser: sync_api.Browser) -> None:
+def test_a_copied_session_is_what_was_typed(site: Path, browser: Browser) -> None:
     with browser.new_page(viewport=DESK) as page:
         page.goto((site / "tutorial" / "index.html").as_uri())
         shell = copied(page, ".language-console code >> nth=0")
@@ -89,7 +77,7 @@ def test_a_copied_session_is_what_was_typed(site: Path, browser: sync_api.Browse
 
 
 @pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
-def test_copied_code_has_the_lines_of_its_source(site: Path, browser: sync_api.Browser, size: dict[str, int]) -> None:
+def test_copied_code_has_the_lines_of_its_source(site: Path, browser: Browser, size: dict[str, int]) -> None:
     with browser.new_page(viewport=size) as page:
         page.goto((site / "tutorial" / "index.html").as_uri())
         source = copied(page, ".language-python code >> nth=0")
@@ -97,7 +85,7 @@ def test_copied_code_has_the_lines_of_its_source(site: Path, browser: sync_api.B
     assert source.startswith("import asyncio\nimport os\n\nimport pyarrow as pa\n")
 
 
-def test_the_theme_can_be_chosen(site: Path, browser: sync_api.Browser) -> None:
+def test_the_theme_can_be_chosen(site: Path, browser: Browser) -> None:
     with browser.new_page(viewport=DESK, color_scheme="light") as page:
         page.goto((site / "index.html").as_uri())
         schemes = []

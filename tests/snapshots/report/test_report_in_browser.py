@@ -1,35 +1,23 @@
-"""The web page in headless Chromium. Skipped where there is none; Debian's package `chromium` is enough."""
+"""The web page in headless Chromium. Skipped where there is none."""
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from snapshots.report import render
+from tests.browser import needs_browser
 from tests.snapshot_kit import parts
 from tests.snapshots.report.test_report import HOSTILE, hostile_store
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the dependency group `dev`")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium or Chrome on the path")
+pytestmark = needs_browser
 
 WIDTHS = (390, 1280)
-QUIET = ["--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[sync_api.Browser]:
-    """One browser; in a container, where tests run as root, Chromium's own sandbox cannot start."""
-    with sync_api.sync_playwright() as playwright:
-        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=[*QUIET, *sandbox])
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +34,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_is_shown_whole_without_a_complaint(
-    browser: sync_api.Browser, page_file: Path, width: int, scheme: str
+    browser: Browser, page_file: Path, width: int, scheme: str
 ) -> None:
     complaints: list[str] = []
     requests: list[str] = []
@@ -72,7 +60,7 @@ def test_the_page_is_shown_whole_without_a_complaint(
     context.close()
 
 
-def contrast(browser: sync_api.Browser, page_file: Path, scheme: str) -> float:
+def contrast(browser: Browser, page_file: Path, scheme: str) -> float:
     """Return the lowest contrast of text to what is behind it, as WCAG defines it."""
     context = browser.new_context(color_scheme=scheme)
     page = context.new_page()
@@ -99,6 +87,6 @@ def contrast(browser: sync_api.Browser, page_file: Path, scheme: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out(browser: sync_api.Browser, page_file: Path, scheme: str) -> None:
+def test_text_stands_out(browser: Browser, page_file: Path, scheme: str) -> None:
     # 4.5 is what the accessibility guidelines ask of text.
     assert contrast(browser, page_file, scheme) >= 4.5
