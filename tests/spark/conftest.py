@@ -42,3 +42,10 @@ def spark(java: None) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture
+def reused_workers(spark: SparkSession) -> None:
+    """Skip the test if each task has a new worker, as under `make coverage`: it is silent until it has started."""
+    if spark.sparkContext.getConf().get("spark.python.worker.reuse") == "false":
+        pytest.skip("workers are not reused")

@@ -35,7 +35,7 @@ class Long(AsyncFunction):
 
 
 @pytest.fixture
-def impatient(spark: SparkSession) -> Iterator[SparkSession]:
+def impatient(spark: SparkSession, reused_workers: None) -> Iterator[SparkSession]:
     # New workers are silent while they start and import, so both are there before: two tasks that run side by side.
     warm = spark.range(0, 4, 1, 2)
     assert AsyncDataStream.unordered_wait(warm, Long(2.0), output_schema="id bigint").count() == 4

@@ -130,6 +130,7 @@ def test_a_failure_downstream_closes_the_operator(spark: SparkSession, log: Path
     _until(lambda: _events(log) == ["opened", "closed"] and _gone(log))
 
 
+@pytest.mark.usefixtures("reused_workers")
 def test_slow_calls_do_not_look_idle(spark: SparkSession) -> None:
     limits = {
         "spark.sql.execution.pyspark.udf.idleTimeoutSeconds": "10",
@@ -143,6 +144,7 @@ def test_slow_calls_do_not_look_idle(spark: SparkSession) -> None:
         assert [row.id for row in outputs.collect()] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.usefixtures("reused_workers")
 def test_a_worker_is_left_as_it_was_found(spark: SparkSession) -> None:
     class OnThreads(AsyncFunction):
         async def async_invoke(self, value: Any, ctx: Any) -> list[Any]:
