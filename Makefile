@@ -13,7 +13,7 @@ venv = .venv
 python = $(venv)/bin/python
 install = $(python) -m pip install --disable-pip-version-check
 
-.PHONY: demo test coverage lint bench notebooks docs packaging java
+.PHONY: demo test coverage lint bench notebooks docs packaging audit sbom java
 
 demo: $(venv)/.demo java
 	@$(python) -m demo $(DEMO_ARGS)
@@ -48,8 +48,23 @@ docs: $(venv)/.dev
 	@$(python) -m mkdocs build --strict
 
 # Wheel and sdist on every supported Python (those on the PATH, or pyenv's), and with the oldest packages allowed.
-packaging: $(venv)/.dev
+packaging: $(venv)/.dev $(venv)/.audit
 	@$(python) -m pytest tests/packaging --all-pythons --timeout 900
+
+# Known vulnerabilities of what is installed. A package of which nothing could be learned is an error, too.
+audit: $(venv)/.audit
+	@mkdir -p build && $(python) -m pip freeze --exclude-editable >build/installed.txt
+	@$(venv)/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off --requirement build/installed.txt
+
+# A CycloneDX bill of materials beside the wheel: of the library with what it always needs, installed anew.
+sbom: $(venv)/.dev $(venv)/.audit
+	@rm -rf build/dist build/sbom
+	@$(python) -m build --no-isolation --outdir build/dist >/dev/null
+	@$(PYTHON) -m venv --without-pip build/sbom
+	@$(python) -m pip --disable-pip-version-check --python build/sbom/bin/python install --quiet build/dist/*.whl
+	@$(venv)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+		--output-file build/dist/keygroups.cdx.json build/sbom/bin/python
+	@ls build/dist
 
 # Spark needs a Java: the one of this machine, else the one that pip can install.
 java: $(venv)/.demo
@@ -84,6 +99,10 @@ $(venv)/spark.jsa: $(venv)/.dev | java
 
 $(venv)/.coverage: $(venv)/.dev
 	$(install) --quiet --group coverage
+	@touch $@
+
+$(venv)/.audit: $(venv)/.dev
+	$(install) --quiet --group audit
 	@touch $@
 
 $(venv)/.notebooks: $(venv)/.demo

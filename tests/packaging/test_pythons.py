@@ -5,7 +5,9 @@ pytest tests/packaging --all-pythons        what `make packaging` runs; it needs
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -114,3 +116,14 @@ def test_the_oldest_packages(wheel: Path, checkout: Path, tmp_path: Path) -> Non
     run([*install, "--no-deps", wheel])
 
     passes_the_subset(python, checkout, "--deselect", BROKEN_IN_ARROW)
+
+
+def test_a_bill_of_materials_stands_beside_the_wheel() -> None:
+    run(["make", "sbom"], cwd=ROOT)
+
+    bill = json.loads((ROOT / "build" / "dist" / "keygroups.cdx.json").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = {re.split("[<>=]", one)[0] for one in project["dependencies"]}
+    assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", "keygroups")
+    assert needed <= {component["name"] for component in bill["components"]}
+    assert list((ROOT / "build" / "dist").glob("*.whl"))
