@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 PANELS = {
     "Memory, MB": ("JVM, MB", "heap of the JVM, MB", "driver, MB", "largest worker or host, MB"),
-    "Files": ("open files", "files of snapshots", "files of hosts", "open files of a host"),
-    "Processes and threads": ("threads of the JVM", "hosts", "workers", "threads"),
+    "Files and threads": ("open files", "threads of the JVM", "files of snapshots", "files of hosts"),
+    "Processes": ("hosts", "workers"),
     "An epoch, milliseconds": ("epoch, ms",),
     "Of an epoch": ("calls", "retries", "timeouts", "in flight"),
 }
@@ -47,7 +49,7 @@ def plot(samples: list[dict[str, Any]], path: str) -> None:
 def _draw_events(axis: Any, samples: list[dict[str, Any]]) -> None:
     happened = [(sample["seconds"] / 60, event) for sample in samples for event in sample["events"]]
     for before, after in pairwise(samples):
-        if before.get("parallelism") != after.get("parallelism") and before["run"] == after["run"]:
+        if "parallelism" in before and before["parallelism"] != after.get("parallelism", before["parallelism"]):
             happened.append((after["seconds"] / 60, "rescale"))
     rows = dict(zip(EVENTS, range(len(EVENTS)), strict=True))
     for event, colour in EVENTS.items():
@@ -60,12 +62,17 @@ def _draw_events(axis: Any, samples: list[dict[str, Any]]) -> None:
 
 
 def _points(samples: list[dict[str, Any]], name: str) -> tuple[list[float], list[float]]:
-    found = [(sample["seconds"] / 60, sample[name]) for sample in samples if name in sample]
-    size = -(-len(found) // _POINTS_MAX) or 1
-    groups = [found[start : start + size] for start in range(0, len(found), size)]
-    return [median(at for at, _ in group) for group in groups], [
-        median(value for _, value in group) for group in groups
-    ]
+    times: list[float] = []
+    values: list[float] = []
+    size = -(-len(samples) // _POINTS_MAX)
+    for _, run in groupby((sample for sample in samples if name in sample), key=itemgetter("run")):
+        found = list(run)
+        for group in (found[start : start + size] for start in range(0, len(found), size)):
+            times.append(median(sample["seconds"] for sample in group) / 60)
+            values.append(median(sample[name] for sample in group))
+        times.append(times[-1])
+        values.append(math.nan)  # nothing is drawn from one run to the next
+    return times, values
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import signal
@@ -312,6 +313,31 @@ def test_what_killed_hosts_have_left_is_removed_by_the_next(machine: Machine) ->
     assert outputs == [("a", 1)]
 
 
+def test_logs_of_hosts_that_were_killed_and_replaced_go_once_their_run_is_over(tmp_path: Path) -> None:
+    ours = tmp_path / "ours"
+    ours.mkdir()
+    logs = {}
+    for content, age in itertools.product(("", "a traceback"), (0, 3600)):
+        place = place_of(f"run {content} {age}", GENERATION, 0, str(tmp_path))
+        place.open_log().close()
+        place.log.write_text(content)
+        at = ours.stat().st_mtime - age
+        os.utime(place.log, (at, at))
+        logs[content, age] = place.log
+    place = place_of("run that lives", GENERATION, 0, str(tmp_path))
+    place.open_log().close()
+    os.utime(place.log, (0, 0))
+    held = place.try_lock()
+
+    sweep(ours)
+
+    assert {which for which, log in logs.items() if not log.exists()} == {("", 3600)}
+    assert not logs["", 3600].parent.exists()
+    assert place.log.exists()
+    assert held is not None
+    os.close(held)
+
+
 @pytest.mark.parametrize("trap", ["a folder that others can open", "a link to a folder", "a link as lock"])
 def test_what_others_have_laid_out_as_a_trap_is_not_touched(tmp_path: Path, trap: str) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -323,6 +349,7 @@ def test_what_others_have_laid_out_as_a_trap_is_not_touched(tmp_path: Path, trap
     else:
         laid.mkdir(mode=0o755 if trap == "a folder that others can open" else 0o700)
         (laid / "x.lock").symlink_to(elsewhere / "made")
+    (tmp_path / "ours").mkdir()
     before = {str(path) for path in tmp_path.rglob("*")}
 
     sweep(tmp_path / "ours")

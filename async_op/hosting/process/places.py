@@ -19,6 +19,9 @@ PATH_BYTES_MAX = 107
 
 _PREFIX = "keygroups-"
 
+_STARTED_SECONDS = 600.0
+"""A host has a lock after this time, or it never will."""
+
 _TRIES_MAX = 100
 """How often a folder is made again that another host removes at the same moment."""
 
@@ -115,20 +118,29 @@ def sweep(folder: Path) -> None:
     A killed host is known by its lock, which nobody holds. Hosts of the same run leave their files to their successors.
     A folder that somebody else has made, or could write to, is left alone, whatever its name says.
     """
-    for lock in folder.parent.glob(f"{_PREFIX}{os.getuid()}-*/*.lock"):
-        if lock.parent == folder:
-            continue
-        place = Place(lock.parent, lock.stem)
+    for other in folder.parent.glob(f"{_PREFIX}{os.getuid()}-*"):
         with suppress(OSError):
-            if not _is_private(lock.parent.lstat()):
-                continue
+            if other != folder and _is_private(other.lstat()):
+                _sweep(other, folder.stat().st_mtime - _STARTED_SECONDS)
+
+
+def _sweep(folder: Path, before: float) -> None:
+    for lock in folder.glob("*.lock"):
+        place = Place(folder, lock.stem)
+        with suppress(OSError):
             held = place.try_lock()
             if held is not None:
                 place.clear()
-                for log in place.folder.glob(f"{place.name}-*.log"):
+                for log in folder.glob(f"{place.name}-*.log"):
                     _remove_empty(log)
                 os.close(held)
-                leave(place.folder)
+    for log in folder.glob("*.log"):
+        # A host that is starting has a log and no lock yet; one that was killed and replaced has left its log.
+        with suppress(OSError):
+            has_lock = (folder / f"{log.stem.rpartition('-')[0]}.lock").exists()
+            if not has_lock and log.stat().st_mtime < before:
+                _remove_empty(log)
+    leave(folder)
 
 
 def _make_private(folder: Path) -> None:
