@@ -9,6 +9,7 @@ from .errors import (
     UnpicklableFunction,
     UnrelatedHistories,
     UnrelatedPipelines,
+    WorkerLate,
     WorkerSilent,
 )
 from .explanation import Explanation, Finding
@@ -36,6 +37,7 @@ __all__ = [
     "UnpicklableFunction",
     "UnrelatedHistories",
     "UnrelatedPipelines",
+    "WorkerLate",
     "WorkerSilent",
     "split_dead_letters",
 ]

@@ -124,7 +124,7 @@ class EpochFailed(KeyGroupsError, RuntimeError):
 
 
 class WorkerSilent(KeyGroupsError, TimeoutError):
-    """The worker beside a Spark Connect server says nothing, although its query has ended.
+    """The worker beside a Spark Connect server says nothing, although the client waits for a drain or the query's end.
 
     Attributes
     ----------
@@ -139,7 +139,25 @@ class WorkerSilent(KeyGroupsError, TimeoutError):
         self.seconds = seconds
         super().__init__(
             f"the worker of {snapshots} has been silent for {seconds:g} s, so it may have been killed: nothing is "
-            "lost; start the pipeline again, it finishes what is in flight"
+            "lost; stop the query and start the pipeline again, it finishes what is in flight"
+        )
+
+
+class WorkerLate(KeyGroupsError, TimeoutError):
+    """Spark Connect's server has given up a worker that took more than ten seconds to start.
+
+    Attributes
+    ----------
+    snapshots : str
+        The operator's folder.
+    """
+
+    def __init__(self, snapshots: str) -> None:
+        self.snapshots = snapshots
+        super().__init__(
+            f"no worker for {snapshots} has started within the ten seconds that Spark gives it, so the query has not "
+            "started, and nothing was claimed; the server's machine may be busy: start the pipeline again, or give it "
+            "more processors"
         )
 
 

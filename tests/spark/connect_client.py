@@ -20,11 +20,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
-from pyspark.errors.exceptions.connect import SparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op import AsyncFunction
-from async_op.spark import AsyncPipeline, ConnectQuery, EpochFailed
+from async_op.spark import AsyncPipeline, ConnectQuery, EpochFailed, WorkerLate
 from keygroups import ConfigError, ValueState
 from snapshots import SnapshotStore
 from tests.spark.exactly_once import World
@@ -42,10 +41,8 @@ def patient(start: Callable[..., None]) -> Callable[..., None]:
         for _ in range(30):
             try:
                 return start(*arguments)
-            except SparkException as error:
-                if "failed to connect back" not in str(error):
-                    raise
-            time.sleep(5)  # the worker that came too late takes processor time until it has seen that
+            except WorkerLate:
+                time.sleep(5)  # the worker that came too late takes processor time until it has seen that
         raise AssertionError("the machine is too busy")
 
     return started

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
@@ -16,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from async_op.spark.connect.exchange import Answer, Exchange, Wishes
 from async_op.spark.connect.worker import ServedPipeline
 from async_op.spark.epoch.delivery import Outlet
-from async_op.spark.errors import EpochFailed, WorkerSilent
+from async_op.spark.errors import EpochFailed, WorkerLate, WorkerSilent
 from async_op.spark.progress import EpochProgress
 from async_op.spark.query import check_stop, ends_by_itself, with_epoch
 from async_op.spark.rows.routing import Routing
@@ -27,7 +28,10 @@ from keygroups.errors import ConfigError
 from keygroups.representation import representation
 
 _SILENT_SECONDS = 60.0
-"""A worker that has said nothing for this long after the end of its query is taken for dead."""
+"""A worker that says nothing for this long, while the client waits for it, is taken for dead."""
+
+_LATE = "failed to connect back"
+"""What Spark's error says if a worker took more than its ten seconds to start; it has no class of its own."""
 
 _PAUSE_SECONDS = 0.5
 """Time between two looks at the worker's answer."""
@@ -75,6 +79,8 @@ class ConnectQuery:
         ------
         ConfigError
             The sink cannot be sent to the server.
+        WorkerLate
+            The process in which the worker was to run took too long to start.
         """
         # Any, because the server makes of it what it calls.
         served: Any = ServedPipeline(
@@ -93,7 +99,12 @@ class ConnectQuery:
             raise ConfigError("sink", self._outlet, reason) from error
         self._wish(drains_at_end=served.drains_at_end)
         writer = stream_df.writeStream.foreachBatch(served).option("checkpointLocation", checkpoint_location)
-        self.query: StreamingQuery = (writer.trigger(**trigger) if trigger else writer).start()
+        try:
+            self.query: StreamingQuery = (writer.trigger(**trigger) if trigger else writer).start()
+        except PySparkException as error:
+            if _LATE in str(error):
+                raise WorkerLate(self._uri) from error
+            raise
         for number, stage in enumerate(self._stages):
             stage.runner = _ServedRunner(self, number)
 
@@ -103,7 +114,7 @@ class ConnectQuery:
     @property
     def isActive(self) -> bool:  # noqa: N802 - StreamingQuery's name
         """Whether micro-batches may still come, or the worker is not done with the end."""
-        return bool(self.query.isActive) or not (self._listen().is_over or self._is_silent())
+        return bool(self.query.isActive) or not (self._listen().is_over or self._is_silent(self._known_end()))
 
     @property
     def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802 - StreamingQuery's name
@@ -191,11 +202,16 @@ class ConnectQuery:
             The query has ended, and its worker with it.
         EpochFailed
             The epoch has failed.
+        WorkerSilent
+            The worker was lost; Spark finds that out with the next rows only.
         """
+        asked_at = time.monotonic()
         wished = self._wish(drains=self._wishes.drains + 1)
         while self._listen().drains < wished.drains:
             if not self.isActive:
                 break
+            if self._is_silent(asked_at):
+                raise WorkerSilent(self._uri, _SILENT_SECONDS)
             time.sleep(_PAUSE_SECONDS)
         answer = self._listen()
         if answer.failure is not None:
@@ -230,12 +246,15 @@ class ConnectQuery:
             self._beat, self._heard_at = answer.beat, time.monotonic()
         return answer
 
-    def _is_silent(self) -> bool:
-        """Tell whether the worker has said nothing for too long, after the client has seen that the query has ended."""
-        now = time.monotonic()
+    def _is_silent(self, since: float) -> bool:
+        """Tell whether the worker has said nothing for too long, although the client waits for it since a time."""
+        return time.monotonic() - max(since, self._heard_at) > _SILENT_SECONDS
+
+    def _known_end(self) -> float:
+        """Return when the client has first seen that the query has ended."""
         if self._ended_at is None:
-            self._ended_at = now
-        return now - max(self._ended_at, self._heard_at) > _SILENT_SECONDS
+            self._ended_at = time.monotonic()
+        return self._ended_at
 
     def _await_end(self, until: float | None) -> Answer | None:
         """Wait until the worker is done with the end of the query, and return its last answer; None if time is over.
@@ -246,7 +265,7 @@ class ConnectQuery:
             The worker was lost.
         """
         while not (answer := self._listen()).is_over:
-            if self._is_silent():
+            if self._is_silent(self._known_end()):
                 raise WorkerSilent(self._uri, _SILENT_SECONDS)
             if until is not None and time.monotonic() >= until:
                 return None

@@ -7,9 +7,13 @@ import os
 import signal
 import sys
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op.spark.chain import Chain
@@ -19,6 +23,7 @@ from async_op.spark.epoch.checkpoint import Checkpoint
 from async_op.spark.epoch.delivery import Outlet
 from async_op.spark.rows.routing import Routing
 from async_op.spark.stage import Stage
+from keygroups.spark.session import setting
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +31,11 @@ _RETRIES_MAX = 6
 """How often the worker asks a server that does not answer, with pauses of about ten seconds in all: it is beside it."""
 
 _BEAT_SECONDS = 5.0
-"""How often the worker says that it is alive while the query's end takes time."""
+"""How often the worker says that it is alive while a drain, or the query's end, takes time."""
+
+
+_USE_SECONDS = 60.0
+"""How often the worker uses the client's session: the server ends those, with their queries, that nobody uses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +111,7 @@ class Worker:
         self._heeding, self._saying = threading.RLock(), threading.RLock()
         self._ended = threading.Event()
         self._server = os.getppid()
+        self._next_use = 0.0
         self.has_failed = self.is_busy = False
         delay = served.watermark_delay_milliseconds
         self._chain = Chain.begin(spark, served.stages, served.routings, served.outlet, delay)
@@ -130,6 +140,7 @@ class Worker:
         has_ended = self._ended.wait(seconds)
         if not has_ended:
             self._end_with_the_server()
+            self._use_session()
         self._heed()
         self._say()
         return has_ended
@@ -140,6 +151,16 @@ class Worker:
         query = self._spark.streams.get(self._id_of_query())
         if query is not None:
             query.stop()
+
+    def _use_session(self) -> None:
+        """Keep the session of the client, who may have left the query to the server."""
+        if time.monotonic() < self._next_use:
+            return
+        self._next_use = time.monotonic() + _USE_SECONDS
+        try:
+            setting(self._spark, "spark.sql.session.timeZone")
+        except PySparkException as error:
+            _log.warning("the server does not answer, the next try is soon: %s", error)
 
     def _id_of_query(self) -> str:
         """Return the id that the checkpoint has since the query's first start."""
@@ -160,8 +181,26 @@ class Worker:
                     stage.rescale(new)
             self._drains.at_end, self._drains.timeout = wishes.drains_at_end, wishes.timeout
             if wishes.drains > before.drains:
-                self._chain.drain(self._spark)
+                with self._beating():
+                    self._chain.drain(self._spark)
                 self._drains_done = wishes.drains
+
+    @contextmanager
+    def _beating(self) -> Iterator[None]:
+        """Show that the worker is alive while it does what the client waits for."""
+        done = threading.Event()
+
+        def beat() -> None:
+            while not done.wait(_BEAT_SECONDS):
+                self._say(is_beat=True)
+
+        thread = threading.Thread(target=beat, name="keygroups beat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
     def _read_wishes(self) -> Wishes:
         try:
@@ -170,8 +209,8 @@ class Worker:
             _log.warning("the wishes of the client cannot be read, the next try is soon: %s", error)
             return self._wishes
 
-    def _say(self, *, is_over: bool = False) -> None:
-        """Tell the client what is new; at the end of the query also that nothing is new."""
+    def _say(self, *, is_beat: bool = False, is_over: bool = False) -> None:
+        """Tell the client what is new; with a beat, and at the end of the query, also that nothing is new."""
         with self._saying:
             answer = Answer(
                 beat=self._answer.beat,
@@ -180,7 +219,7 @@ class Worker:
                 failure=_named(self._drains.failure),
                 progress=tuple(newest(runner.progress) for runner in self._chain.runners),
             )
-            if answer == self._answer and not self._ended.is_set():
+            if answer == self._answer and not (is_beat or self._ended.is_set()):
                 return
             self._answer = replace(answer, beat=answer.beat + 1)
             try:
