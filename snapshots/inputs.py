@@ -134,11 +134,6 @@ def remove_input(folder: Folder, run_id: str) -> None:
         folder.delete([file.path for chunk in stored.chunks for file in chunk])
 
 
-def stored_runs(folder: Folder) -> list[str]:
-    """Return the runs whose input is stored."""
-    return [name.removesuffix(".json") for name in folder.names(_FOLDER) if name.endswith(".json")]
-
-
 def needed_inputs(
     folder: Folder, listed: Sequence[FileInfo], position: Mapping[str, Any], now: float
 ) -> tuple[set[str], tuple[str, ...]]:

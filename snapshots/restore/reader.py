@@ -147,42 +147,6 @@ class ArrowGroup:
         is_as_declared = (EXPIRES_AT in self.layers[0].schema.names) == (self._descriptor.ttl is not None)
         return self.table() if is_as_declared else None
 
-    def roll_forward(self, group: dict[Hashable, object], version: int) -> dict[Hashable, object] | None:
-        """Return the values, computed from those of an earlier version of the same history and the deltas since.
-
-        Parameters
-        ----------
-        group : dict
-            The values at that version. It is not modified; without deltas since, it is returned itself.
-        version : int
-            The version.
-
-        Returns
-        -------
-        dict or None
-            None if the key group has been rewritten since, or holds lists or maps, because deltas have only parts of
-            them.
-        """
-        base, *deltas = self.layers
-        if base.file.version > version:
-            return None
-        tables = [layer.take(self.key_group) for layer in deltas if layer.file.version > version]
-        newer = [table for table in tables if table.num_rows]
-        if not newer:
-            return group
-        if any(name in newer[0].schema.names for name in ("position", "map_key")):
-            return None
-        rolled = group.copy()
-        with damage_named(base.path, base.file.key_groups):
-            changes = self._as_declared(merge(newer, keep_deleted=True))
-            columns = _identities(changes, "key"), self._values_of(changes), changes.column(DELETED).to_pylist()
-            for key, value, is_deleted in zip(*columns, strict=True):
-                if is_deleted:
-                    rolled.pop(key, None)
-                else:
-                    rolled[key] = value
-        return rolled
-
     def table(self) -> pa.Table:
         """Return the stored rows."""
         return merge([layer.take(self.key_group) for layer in self.layers])
