@@ -28,6 +28,7 @@ from async_op import (
 )
 from async_op.connectors import FileSink, FileSource
 from async_op.spark import AsyncPipeline, EpochProgress, Explanation, Finding
+from async_op.testing import OperatorHarness, RecordedService
 from keygroups import AggregatingState, ReducingState, RescalePlan, ValueState, plan_rescale
 from keygroups.representation import LENGTH_MAX, ROWS_MAX, html_facts, html_table, short
 from snapshots import GarbageReport, InFlightElement, Snapshot, VerifyReport
@@ -99,6 +100,7 @@ def instances() -> list[Any]:
         AsyncWaitOperator(lambda value: value, lambda element: None),
         Job([HUGE], lambda value: value, print, snapshots="memory://jobs", job_id="copy"),
         Explanation({"op": {"<b>": HUGE}}, (Finding("op", HUGE, "<script>"),) * 99),
+        *(OperatorHarness(lambda value: value), RecordedService("answers.json")),
         FileSource("s3://user:hunter2@bucket/*.csv?token=s3cr3t", "csv", storage_options={"secret": "s3cr3t"}),
         FileSink("s3://user:hunter2@bucket/out?token=s3cr3t", "parquet", storage_options={"secret": "s3cr3t"}),
     ]

@@ -119,6 +119,7 @@ def test_a_client_with_sockets_is_recorded_in_virtual_time(tmp_path: Path) -> No
 
         with OperatorHarness(ask) as harness:
             harness.process(1)
+            harness.process(2)
             harness.finish()
             assert harness.seconds == 0
             return harness.outputs
@@ -126,4 +127,9 @@ def test_a_client_with_sockets_is_recorded_in_virtual_time(tmp_path: Path) -> No
     with RecordedService(tmp_path / "answers.json", record=Client()) as service:
         recorded = outputs(service)
     with RecordedService(tmp_path / "answers.json") as service:
-        assert outputs(service) == recorded == ["AF_INET"]
+        assert outputs(service) == recorded == ["AF_INET", "AF_INET"]
+
+
+def test_names_that_begin_with_an_underscore_are_no_calls(tmp_path: Path) -> None:
+    """Notebooks, copies and pickles look for such methods."""
+    assert not hasattr(RecordedService(tmp_path / "answers.json"), "_repr_html_")

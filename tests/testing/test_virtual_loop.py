@@ -36,6 +36,14 @@ def test_the_processing_time_is_that_of_the_loop() -> None:
     assert run(main(), start=1000) == 2500
 
 
+def test_a_loop_says_how_much_time_has_passed() -> None:
+    async def main() -> str:
+        await asyncio.sleep(1.5)
+        return repr(asyncio.get_running_loop())
+
+    assert run(main()) == "VirtualLoop(seconds=1.5, is_running=True)"
+
+
 def test_what_blocks_runs_at_once_on_the_thread_of_the_loop() -> None:
     async def main() -> set[int]:
         default = await asyncio.get_running_loop().run_in_executor(None, threading.get_ident)
