@@ -12,10 +12,12 @@ from async_op import AsyncWaitOperator, FixedDelayRetry, InvocationContext, Reco
 from async_op.options import StateBackend
 from async_op.testing import VirtualLoop
 from keygroups import key_group_of, subtask_of
+from keygroups.state import original_of
 from keygroups.state.timers import EVENT_TIME, Timer
 from snapshots import SubtaskRestore, SubtaskSnapshot
 from snapshots.format.in_flight_elements import RestoredQueue
 from tests.simulation.histories import BatchHistorian, Event, Historian, Times
+from tests.simulation.wild import key_of, name_of
 
 CALL_ATTEMPTS_MAX = 4
 
@@ -41,7 +43,7 @@ def places_of(cuts: Iterable[SubtaskSnapshot]) -> Places:
             if element.is_watermark:
                 watermark = element.timestamp
             else:
-                places[element.key, element.element_id] = Place(cut.subtask_index, number, watermark)
+                places[name_of(element.key), element.element_id] = Place(cut.subtask_index, number, watermark)
     return places
 
 
@@ -52,7 +54,7 @@ def check_places(queue: RestoredQueue, places: Places) -> None:
         if element.is_watermark:
             watermark = element.timestamp
             continue
-        place = places[element.key, element.element_id]
+        place = places[name_of(element.key), element.element_id]
         assert place.number > last.get(place.subtask, -1), f"{element} is restored out of order"
         last[place.subtask] = place.number
         is_before = watermark is None or (place.watermark is not None and watermark <= place.watermark)
@@ -110,7 +112,7 @@ class FedRun:
 
     def owner(self, key: str, parallelism: int) -> int:
         """Return the subtask of a key."""
-        return subtask_of(key_group_of(key, self.groups, self.hash), parallelism, self.groups)
+        return subtask_of(key_group_of(key_of(key), self.groups, self.hash), parallelism, self.groups)
 
     def times(self) -> Times:
         """Look at the wall clock."""
@@ -152,7 +154,7 @@ class FedSubtask:
             check_places(queue, run.places)
             for element in queue.elements:
                 if not element.is_watermark and not isinstance(element.value, Timer) and not element.completed:
-                    run.ids[element.key, ("record", element.value[0])] = element.element_id
+                    run.ids[name_of(element.key), ("record", element.value[0])] = element.element_id
             self.watermark = queue.watermark
             watermarks = [element.timestamp for element in queue.elements if element.is_watermark]
             self.newest = (watermarks or [queue.watermark])[-1]
@@ -164,7 +166,7 @@ class FedSubtask:
             capacity=run.capacity,
             timeout=100.0,
             retry=FixedDelayRetry(CALL_ATTEMPTS_MAX, 0.3),
-            key_by=lambda value: value[1],
+            key_by=lambda value: key_of(value[1]),
             parallelism=parallelism,
             subtask_index=index,
             max_parallelism=run.groups,
@@ -214,14 +216,14 @@ def tables_of(cuts: Iterable[SubtaskSnapshot]) -> dict[str, dict[Any, Any]]:
         for state in cut.states:
             table = tables.setdefault(state.descriptor.name, {})
             for group in state.groups.values():
-                table |= group.load()
+                table |= {name_of(original_of(identity)): held for identity, held in group.load().items()}
     return tables
 
 
 def firing_in(elements: Iterable[Any]) -> set[tuple[Any, bool, int]]:
     """Return the timers that are elements whose call has not ended."""
     pending = [element for element in elements if isinstance(element.value, Timer) and not element.completed]
-    return {(element.key, element.value.event_time, element.value.timestamp) for element in pending}
+    return {(name_of(element.key), element.value.event_time, element.value.timestamp) for element in pending}
 
 
 def pending_records(elements: Iterable[Any]) -> set[int]:

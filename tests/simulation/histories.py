@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from async_op import AsyncBatchFunction, AsyncFunction, InvocationContext
 from keygroups import AggregatingState, ListState, MapState, ReducingState, ValueState
 from keygroups.state import Expiring
 from keygroups.state.timers import EVENT_TIME, PROCESSING_TIME
+from tests.simulation.wild import ERRORS, name_of
 
 TTL_MS = 700
 HISTORY = ListState("history")
@@ -181,8 +183,7 @@ class _Historian:
             raise
 
     async def _handle(self, event: Event, ctx: InvocationContext) -> list[Any]:
-        seed, key = self.run.seed, ctx.key
-        assert isinstance(key, str)
+        seed, key = self.run.seed, name_of(ctx.key)
         self.run.call_begins(key, event, ctx)
         times = self.run.times()
         history = ctx.state(HISTORY).get()
@@ -194,17 +195,17 @@ class _Historian:
             assert found == sorted(model.timers[event_time]), f"{key} has the timers {found}, not {model.timers}"
         self._compare(ctx, model, history, times)
 
-        draw = random.Random(f"{seed}/{event}/{ctx.key}/{next(self.run.numbers)}")
+        draw = random.Random(f"{seed}/{event}/{key}/{next(self.run.numbers)}")
         if draw.random() < 0.6:
             await asyncio.sleep(draw.choice((0.0, 0.2, 1.0)))
         if draw.random() < 0.1 and ctx.attempt < 3 and not self.run.is_finishing:
-            raise OSError("the service has failed")
+            raise copy(draw.choice(ERRORS))
         times = self.run.times()
         for change in model.changes(event, times.now):
             (ctx.timers.register if change.registers else ctx.timers.delete)(change.timestamp, change.event_time)
         self._compare(ctx, model, history, times)
         self._write(event, ctx, len(history) + 1, times.now)
-        return [(ctx.key, *event)]
+        return [(key, *event)]
 
     def _check_event(self, event: Event, model: Model, now: int) -> None:
         if event[0] == "record":
@@ -224,7 +225,7 @@ class _Historian:
         count = len(history)
         found = dict(ctx.state(PLACES).items()), ctx.state(SUM).get(), ctx.state(COUNT).get()
         expected = places_in(history), count * (count + 1) // 2 if count else None, count or None
-        assert found == expected, f"{ctx.key} has {found}, not {expected}"
+        assert found == expected, f"{name_of(ctx.key)} has {found}, not {expected}"
 
     def _write(self, event: Event, ctx: InvocationContext, place: int, now: int) -> None:
         ctx.state(VALUE).update(str(event))

@@ -8,12 +8,15 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from snapshots import ManifestMissing, Snapshot, SnapshotCorrupted, SnapshotNotFound
-from snapshots.format.manifest import manifest_name
+from snapshots.format.manifest import DataFile, manifest_name
+from snapshots.format.parquet import ParquetReader
 from snapshots.upkeep.compaction import compact
 from snapshots.versions import HINT
 
 if TYPE_CHECKING:
     from tests.simulation.world.world import World
+
+_MAGIC_BYTES = 4
 
 KINDS = frozenset({"bit rot", "lost file"})
 NOTICED = (SnapshotCorrupted, SnapshotNotFound)
@@ -25,26 +28,38 @@ def damage_something(world: World, kind: str, draw: random.Random) -> None:
     if not live:
         return
     version = draw.choice(live)
-    files = world.clean.load(version).manifest.files
-    name = draw.choice([manifest_name(version), *(file.path for file in files)])
-    with _damaged(world, name, kind, draw):
+    file = draw.choice([None, *world.clean.load(version).manifest.files])
+    name = manifest_name(version) if file is None else file.path
+    # Of a small file most is footer: half of the damage is to rows.
+    within = None if file is None or draw.random() < 0.5 else file.bytes - file.footer_bytes
+    with _damaged(world, name, kind, within, draw) as place:
         _check_noticed(world, version, name)
-        _read(world, live, draw)
+        # The first bytes say that it is Parquet, which nobody doubts who has the manifest.
+        if file is not None and (kind == "lost file" or place >= _MAGIC_BYTES):
+            _check_refused(world, file)
+        _read(world, [version, draw.choice(live)])
         _change(world, draw)
     world.storage.met[kind] += 1
     world.oracle.check()
 
 
 @contextmanager
-def _damaged(world: World, name: str, kind: str, draw: random.Random) -> Iterator[None]:
+def _damaged(world: World, name: str, kind: str, within: int | None, draw: random.Random) -> Iterator[int]:
     data = world.storage.shared.read(name)
-    place = draw.randrange(len(data))
+    place = draw.randrange(within or len(data))
     rotten = bytes([*data[:place], data[place] ^ 1 << draw.randrange(8), *data[place + 1 :]])
     world.storage.damage(name, rotten if kind == "bit rot" else None)
     try:
-        yield
+        yield place
     finally:
         world.storage.damage(name, data)
+
+
+def _check_refused(world: World, file: DataFile) -> None:
+    """No reader takes what is damaged for what was written, also if it can be decoded."""
+    with suppress(*NOTICED):
+        ParquetReader(world.clean.folder, file).read_all()
+        raise AssertionError(f"{file.path} is read although it is damaged")
 
 
 def _check_noticed(world: World, version: int, name: str) -> None:
@@ -60,9 +75,9 @@ def _check_noticed(world: World, version: int, name: str) -> None:
             raise AssertionError(f"nobody misses the newest version {version}")
 
 
-def _read(world: World, live: list[int], draw: random.Random) -> None:
+def _read(world: World, versions: list[int]) -> None:
     """Each version holds what it must, or says that it is damaged."""
-    for version in draw.sample(live, min(len(live), 2)):
+    for version in versions:
         with suppress(*NOTICED):
             world.oracle.check_version(world.clean.load(version))
 

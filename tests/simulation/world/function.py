@@ -10,6 +10,7 @@ from async_op import InvocationContext
 from async_op.runtime import Runtime
 from keygroups import OperatorListState, OperatorMapState, ValueState
 from tests.simulation.histories import STATES, BatchHistorian, Event, Historian
+from tests.simulation.wild import name_of
 
 NOTE = ValueState("note", pa.int64(), default=0)
 SEEN = OperatorListState("seen")
@@ -38,17 +39,18 @@ class _InWorld:
 
     async def _handle(self, event: Event, ctx: InvocationContext) -> list[Any]:
         # The write counts at once, whatever becomes of the call.
-        self.begun.append((ctx.key, *event))
-        self.seen.add([ctx.key, *event])
+        key = name_of(ctx.key)
+        self.begun.append((key, *event))
+        self.seen.add([key, *event])
         outputs: list[Any] = await super()._handle(event, ctx)  # type: ignore[misc]
         # A timer may be registered again, and is another element then.
-        del self.run.attempts[ctx.key, event]
+        del self.run.attempts[key, event]
         return outputs
 
     def _write(self, event: Event, ctx: InvocationContext, place: int, now: int) -> None:
         note = ctx.state(NOTE)
-        expected = self.run.note(ctx.key, place - 1)
-        assert note.value() == expected, f"the note of {ctx.key} is {note.value()}, not {expected}"
+        expected = self.run.note(name_of(ctx.key), place - 1)
+        assert note.value() == expected, f"the note of {name_of(ctx.key)} is {note.value()}, not {expected}"
         note.update(expected + 1)
         super()._write(event, ctx, place, now)  # type: ignore[misc]
 

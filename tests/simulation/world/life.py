@@ -21,6 +21,8 @@ from tests.simulation.fed import (
     tables_of,
 )
 from tests.simulation.histories import check_tables, numbers_of
+from tests.simulation.wild import name_of
+from tests.simulation.world.impatience import Impatient
 from tests.simulation.world.oracle import Truth, attempt_of, in_flight_of
 from tests.simulation.world.upkeep import Sleeper
 
@@ -71,7 +73,10 @@ class Life:
         for index in range(parallelism):
             share = None if snapshot is None or is_empty else snapshot.restore(index, parallelism)
             backend: Any = ON_DISK if draw.random() < 0.15 else "memory"
-            self.subtasks.append(FedSubtask(world, index, parallelism, share, backend))
+            subtask = FedSubtask(world, index, parallelism, share, backend)
+            self.subtasks.append(subtask)
+            if "cancellation" in world.kinds:
+                subtask.operator = Impatient(subtask.operator, draw, world.storage.met)  # type: ignore[assignment]
         for subtask in self.subtasks:
             await subtask.operator.open(subtask.restore, preload=draw.random() < 0.5)
         found = Counter(item for subtask in self.subtasks for item in subtask.function.found_seen)
@@ -176,7 +181,7 @@ class Life:
         assert seen == expected, f"seen were {seen}, not {expected}"
         for element in cut.in_flight:
             if not element.is_watermark and not element.completed:
-                ran = world.attempts.get((element.key, event_of(element)), 0)
+                ran = world.attempts.get((name_of(element.key), event_of(element)), 0)
                 assert element.attempt in (ran, ran + 1), f"{element} is at its attempt {element.attempt}, after {ran}"
 
     def _truth_of(self, cuts: list[SubtaskSnapshot]) -> Truth:
@@ -198,10 +203,12 @@ class Life:
             marks=base.marks,
             rules={"rule": self.world.seed},
             places=places_of(cuts),
-            in_flight={(element.key, element.element_id): in_flight_of(element) for element in elements},
+            in_flight={(name_of(element.key), element.element_id): in_flight_of(element) for element in elements},
             accepted=self.world.accepted_by(histories, pending_records(elements)),
             attempts={
-                (element.key, event_of(element)): element.attempt - 1 for element in elements if not element.completed
+                (name_of(element.key), event_of(element)): element.attempt - 1
+                for element in elements
+                if not element.completed
             },
             outputs=(*base.outputs, *left),
         )

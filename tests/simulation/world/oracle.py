@@ -12,10 +12,11 @@ from keygroups import key_group_of
 from keygroups.state import original_of
 from keygroups.state.timers import EVENT_TIME, PROCESSING_TIME
 from snapshots import Snapshot, SnapshotStore
-from snapshots.format.manifest import Manifest
+from snapshots.format.manifest import DataFile, Manifest
 from snapshots.versions import expired_version
 from tests.simulation.fed import Places, check_places, firing_in
 from tests.simulation.histories import Times, check_tables
+from tests.simulation.wild import name_of
 from tests.simulation.world.function import KEYED, MARKS, RULES, SEEN
 
 Identity = tuple[str | None, tuple[int, ...]]
@@ -76,6 +77,7 @@ class Oracle:
         self.newest = 0
         self._known: dict[int, str] = {}
         self._whole: set[str] = set()
+        self._compared: set[frozenset[DataFile]] = set()
 
     def acknowledge(self, snapshot: Snapshot) -> None:
         """Note that somebody was told that the version is theirs."""
@@ -99,8 +101,12 @@ class Oracle:
             if version not in self._known:
                 self._look_at(self._store.load(version).manifest)
         if latest.manifest.snapshot_id not in self._whole:
-            self.check_version(latest)
             self._whole.add(latest.manifest.snapshot_id)
+            # The same files at another parallelism take as long to read as others, and there are many such versions.
+            files = frozenset(latest.manifest.files)
+            if files not in self._compared or self._draw.random() < 0.3:
+                self.check_version(latest)
+            self._compared.add(files)
 
     def _look_at(self, manifest: Manifest) -> None:
         version, before = manifest.version, self._known.get(manifest.version - 1)
@@ -118,13 +124,17 @@ class Oracle:
         return [version for version in versions if version > mark or version in self.pinned]
 
     def check_all(self) -> None:
-        """Every version that remains is whole; of two of them, look at the content."""
+        """Every version that remains has its files; of two of them, look at every byte and at the content."""
         self.check()
         live = self.live()
+        stored = {file.name: file.bytes for file in self._store.folder.files("data")}
         for version in live:
-            self._look_at(self._store.load(version).manifest)
-            assert self._store.verify(version).ok, f"version {version} is not whole"
+            manifest = self._store.load(version).manifest
+            self._look_at(manifest)
+            missing = [file.path for file in manifest.files if stored.get(file.path) != file.bytes]
+            assert not missing, f"version {version} is not whole: it has no {missing}"
         for version in {live[-1], self._draw.choice(live)}:
+            assert self._store.verify(version).ok, f"version {version} is not whole"
             self.check_version(self._store.load(version))
 
     def check_version(self, snapshot: Snapshot) -> None:
@@ -141,15 +151,16 @@ class Oracle:
                         key = original_of(identity)
                         owner = key_group_of(key, manifest.max_parallelism, manifest.hash)
                         assert owner == key_group in share.key_groups, f"{key} is in key group {key_group}"
-                        assert key not in tables[name], f"{key} has two owners"
-                        tables[name][key] = value
+                        assert name_of(key) not in tables[name], f"{key} has two owners"
+                        tables[name][name_of(key)] = value
             queue = share.queue()
             check_places(queue, truth.places)
             elements = [element for element in queue.elements if not element.is_watermark]
             firing |= firing_in(elements)
             for element in elements:
-                assert (element.key, element.element_id) not in in_flight, f"{element} is there twice"
-                in_flight[element.key, element.element_id] = in_flight_of(element)
+                place = name_of(element.key), element.element_id
+                assert place not in in_flight, f"{element} is there twice"
+                in_flight[place] = in_flight_of(element)
             seen += Counter(tuple(item) for item in share.operator_state(SEEN.name))  # type: ignore[arg-type]
             rules = dict(share.operator_state(RULES.name))  # type: ignore[call-overload]
             assert rules == truth.rules, f"the rules are {rules}, not {truth.rules}"

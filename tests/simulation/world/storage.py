@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from fsspec.implementations.local import LocalFileSystem
 
@@ -21,6 +21,18 @@ _T = TypeVar("_T")
 
 OPERATIONS = 250
 """Faults of a process come within so many operations, about as many as two commits have."""
+
+
+COMMITS = 3
+"""Half of the faults of requests come with one of the first manifests that a process writes, or soon after it."""
+
+
+class Faults(NamedTuple):
+    """What goes wrong for a process: at which operations, so long after which manifest, at which syncs of its disk."""
+
+    of_operations: dict[int, Fault]
+    of_commits: list[tuple[int, Fault] | None]
+    of_syncs: dict[int, str]
 
 
 class Clocked(FolderWrapper):
@@ -44,17 +56,19 @@ class Clocked(FolderWrapper):
 class Process(FaultyFolder):
     """A process's way to the storage, on which others may overtake it."""
 
-    def __init__(
-        self, storage: Storage, faults: Mapping[int, Fault], sync_faults: Mapping[int, str], seed: int
-    ) -> None:
-        super().__init__(storage.shared, faults, seed, fresh=("expired", "pins"))
+    def __init__(self, storage: Storage, faults: Faults, seed: int) -> None:
+        super().__init__(storage.shared, faults.of_operations, seed, fresh=("expired", "pins"))
         self._storage = storage
-        self._sync_faults = dict(sync_faults)
+        self._of_commits = iter(faults.of_commits)
+        self._of_syncs = dict(faults.of_syncs)
         self._syncs = 0
-        self.is_faulty = bool(faults or sync_faults)
+        self.is_faulty = bool(faults.of_operations or faults.of_syncs or any(faults.of_commits))
 
     def around(self, operation: Operation, name: str, data: bytes | None, run: Callable[[], _T]) -> _T:
-        self._storage.interrupt()
+        self._storage.interrupt(operation)
+        if data is not None and name.startswith("manifests/") and (commit := next(self._of_commits, None)):
+            later, fault = commit
+            self._faults[len(self.operations) + later] = fault
         before, self._storage.acting = self._storage.acting, self
         try:
             return super().around(operation, name, data, run)
@@ -63,7 +77,7 @@ class Process(FaultyFolder):
 
     def sync(self) -> str | None:
         """Count a sync of the disk and return what goes wrong with it; a loss of power ends the process."""
-        fault = self._sync_faults.get(self._syncs)
+        fault = self._of_syncs.get(self._syncs)
         self._syncs += 1
         if fault == "power loss":
             self._storage.met["power loss"] += 1
@@ -97,21 +111,24 @@ class Storage:
         self.met: Counter[str] = Counter()
         self.acting: Process | None = None
         self.has_lost_power = False
-        self.interrupt: Callable[[], None] = lambda: None
+        self.interrupt: Callable[[Operation], None] = lambda operation: None
         self._processes: list[Process] = []
 
     def process(self, kinds: frozenset[str], rate: float) -> Process:
         """Return what a new process sees; at some of its operations something of these kinds goes wrong."""
-        faults, sync_faults = dict[int, Fault](), dict[int, str]()
+        faults = Faults({}, [None] * COMMITS, {})
         possible = [fault for kind, group in REQUEST_FAULTS.items() if kind in kinds for fault in group]
         of_disk = sorted(kinds & SYNC_FAULTS) if self.disk is not None else []
         if self._draw.random() < rate:
             for _ in range(self._draw.randrange(1, 4)):
-                if possible:
-                    faults[self._draw.randrange(OPERATIONS)] = self._draw.choice(possible)
+                if possible and self._draw.random() < 0.5:
+                    faults.of_operations[self._draw.randrange(OPERATIONS)] = self._draw.choice(possible)
+                elif possible:
+                    later = self._draw.choice((0, 0, 0, 1, 2, 3))
+                    faults.of_commits[self._draw.randrange(COMMITS)] = later, self._draw.choice(possible)
                 if of_disk:
-                    sync_faults[self._draw.randrange(OPERATIONS)] = self._draw.choice(of_disk)
-        process = Process(self, faults, sync_faults, self._draw.getrandbits(32))
+                    faults.of_syncs[self._draw.randrange(OPERATIONS)] = self._draw.choice(of_disk)
+        process = Process(self, faults, self._draw.getrandbits(32))
         self._processes.append(process)
         return process
 

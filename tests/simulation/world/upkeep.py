@@ -14,6 +14,7 @@ from snapshots.testing import Crash
 from snapshots.upkeep.compaction import compact
 from snapshots.upkeep.edit import Editor
 from snapshots.versions import HINT
+from tests.simulation.wild import key_of
 from tests.simulation.world.function import MARKS, NOTE
 from tests.simulation.world.oracle import attempt_of
 
@@ -88,7 +89,7 @@ class Upkeep:
 
     def rewrite(self, store: SnapshotStore) -> None:
         """Another number of key groups, or another hash."""
-        groups, hash_ = self.draw.choice((1, 2, 4, 7)), self.draw.choice(("xxhash64", "flink"))
+        groups, hash_ = self.draw.choice((1, 2, 3, 5)), self.draw.choice(self.world.hashes)
         parallelism = self.draw.randint(1, min(4, groups))
         after = self._changed(lambda: store.repartition(parallelism, max_parallelism=groups, hash=hash_, rewrite=True))
         self._done("rewrite", after)
@@ -109,7 +110,7 @@ class Upkeep:
         if notes == {key: note + 1 for key, note in truth.notes.items()}:
             editor.transform(NOTE.name, one_more)
         else:
-            editor.put(NOTE, notes.items())
+            editor.put(NOTE, [(key_of(name), note) for name, note in notes.items()])
         self._done("edit", self._changed(editor.put_items(MARKS, [self._edits]).commit))
 
     def claim(self, store: SnapshotStore) -> None:
@@ -133,9 +134,9 @@ class Upkeep:
             self.world.storage.met["read"] += 1
 
     def pin(self, store: SnapshotStore) -> None:
-        """A user who is not in a hurry: pins are not taken and given up by two at once."""
+        """A user, perhaps in the middle of a collection; pins are not taken and given up by two at once."""
         oracle, clean = self.world.oracle, self.world.clean
-        if self.world.depth or not oracle.newest:
+        if not oracle.newest:
             return
         if oracle.pinned and self.draw.random() < 0.5:
             version = self.draw.choice(sorted(oracle.pinned))

@@ -23,9 +23,11 @@ from snapshots import (
 )
 from snapshots.filesystem import retry
 from snapshots.format import files
+from snapshots.testing.wrappers import Operation
 from tests.async_op.job.virtual_job_loop import OneAfterTheOther
 from tests.simulation.fed import FedRun
 from tests.simulation.histories import BatchHistorian, Event, numbers_of
+from tests.simulation.wild import KEYS, KEYS_OF_FLINK
 from tests.simulation.world import damage
 from tests.simulation.world.function import BatchInWorld, InWorld
 from tests.simulation.world.life import Life
@@ -38,7 +40,12 @@ LIVES_MAX = 30
 CALM_AFTER = 4
 """So many lives have faults, that every run ends."""
 
-KINDS = frozenset({*REQUEST_FAULTS, *SYNC_FAULTS, *damage.KINDS, "stall", "pause", "clock jump", "others"})
+WILD_SHARE = 0.2
+"""In so many worlds the keys are wild."""
+
+KINDS = frozenset(
+    {*REQUEST_FAULTS, *SYNC_FAULTS, *damage.KINDS, "stall", "pause", "clock jump", "others", "cancellation"}
+)
 
 
 class WorldLoop(VirtualLoop):
@@ -66,7 +73,7 @@ class World(FedRun):
         draw = random.Random(f"{seed}/world")
         super().__init__(draw, seed, WorldLoop())
         # Fewer than elsewhere: each version is read key group by key group.
-        self.groups = draw.choice((1, 2, 3, 5))
+        self.groups = draw.choice((1, 2, 3, 4))
         self.function = BatchInWorld if self.function is BatchHistorian else InWorld
         drawn = frozenset(kind for kind in sorted(KINDS) if draw.random() < 0.5)
         self.kinds = drawn if kinds is None else kinds
@@ -76,12 +83,23 @@ class World(FedRun):
         self.clean = SnapshotStore.on(self.storage.shared)
         self.oracle = Oracle(seed, self.clean, self.times)
         self.upkeep = Upkeep(self)
+        self.hashes: tuple[str, ...] = ("xxhash64", "flink")
+        if draw.random() < WILD_SHARE:
+            self._go_wild(draw)
         self.draw = random.Random(f"{seed}/steps")
         self.lives = self.disturbances = self.depth = 0
         self.attempts: Counter[tuple[str, Event]] = Counter()
         self.errors: list[Any] = []
         self._attempts_begun = 0
         self.begin(Truth(), is_restored=False)
+
+    def _go_wild(self, draw: random.Random) -> None:
+        """Let the keys be of all types."""
+        names = dict.fromkeys(item[1] for item in self.items if not isinstance(item, Watermark))
+        wild = dict(zip(names, draw.sample(sorted(KEYS), len(names)), strict=True))
+        if not {*wild.values()} <= KEYS_OF_FLINK:
+            self.hashes = ("xxhash64",)
+        self.items = [item if isinstance(item, Watermark) else (item[0], wild[item[1]]) for item in self.items]
 
     @property
     def is_calm(self) -> bool:
@@ -198,9 +216,11 @@ class World(FedRun):
             self.upkeep.step()
         self.oracle.check()
 
-    def _interrupt(self) -> None:
+    def _interrupt(self, operation: Operation) -> None:
         may_be_overtaken = "others" in self.kinds and not self.is_calm and not self.upkeep.is_late
-        if may_be_overtaken and self.depth < 2 and self.draw.random() < 0.01:
+        # The last moment before a commit is the worst one.
+        rate = 0.1 if operation == "create" else 0.01
+        if may_be_overtaken and self.depth < 2 and self.draw.random() < rate:
             self.depth += 1
             try:
                 self.upkeep.step()
