@@ -68,6 +68,7 @@ class Comparison:
             ],
             "operator_states": [asdict(state) for state in found.operator_states],
             "in_flight": asdict(found.in_flight),
+            "in_flight_by_step": {step: asdict(one) for step, one in found.in_flight_by_step.items()},
         }
         if self.with_rows:
             report["rows"] = [_row_of(change) for change in found.rows]
@@ -97,11 +98,20 @@ class Comparison:
         if found.operator_states:
             counts = tuple((state.name, state.added, state.removed) for state in found.operator_states)
             yield Table("operator states", ("state", "items added", "items removed"), counts)
-        yield Table("in flight", (), tuple((name.replace("_", " "), n) for name, n in asdict(found.in_flight).items()))
+        yield from _in_flight(found)
         if found.rows:
             columns = ("state", "key group", "key", "entry", "change", "before", "after")
             title = f"keys that differ (at most {len(found.rows)})"
             yield Table(title, columns, tuple(map(_cells_of, found.rows)), spare=("key group",))
+
+
+def _in_flight(found: Difference) -> Iterable[Table]:
+    names = tuple(name.replace("_", " ") for name in asdict(found.in_flight))
+    if found.in_flight_by_step:
+        rows = tuple((step, *asdict(one).values()) for step, one in found.in_flight_by_step.items())
+        yield Table("in flight", ("step", *names), rows)
+    else:
+        yield Table("in flight", (), tuple(zip(names, asdict(found.in_flight).values(), strict=True)))
 
 
 def _row_of(change: RowChange) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``keygroups ls``: lists the operators under a folder."""
+"""``keygroups ls``: lists the operators and jobs under a folder."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from snapshots.cli.errors import NotFound
 from snapshots.cli.options import AsJson, StorageOptions, parsed
 from snapshots.cli.output import Table, output_for
 from snapshots.filesystem import open_folder
+from snapshots.format.manifest import Manifest
 from snapshots.inspection import Operators, OperatorSummary, operators_in
 from snapshots.inspection.for_people import age_text, size_text
 
-Above = Annotated[str, typer.Argument(metavar="FOLDER", help="The folder above those of operators: a path or a URI.")]
+Above = Annotated[
+    str, typer.Argument(metavar="FOLDER", help="The folder above those of operators and jobs: a path or a URI.")
+]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many folders to look into, by name.")]
 
 
 def ls(folder: Above, limit: Limit = 100, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
-    """List the operators under a folder: the newest version of each, when it was committed, and its size."""
+    """List the operators and jobs under a folder: the newest version of each, when it was committed, and its size."""
     output = output_for(as_json=as_json)
     found = operators_in(open_folder(folder, parsed(storage_option)), limit)
     if not found.found:
-        raise NotFound(f"no operator has its folder in {found.uri}{_seen(found)}")
+        raise NotFound(f"no operator or job has its folder in {found.uri}{_seen(found)}")
     output.show(Listing(found, wall_time() / 1000))
     for operator in found.found:
         if operator.problem is not None:
@@ -36,7 +39,7 @@ def ls(folder: Above, limit: Limit = 100, as_json: AsJson = False, storage_optio
 
 def _seen(found: Operators) -> str:
     if not found.folders:
-        return ", which is empty or absent: check the path, or start an operator there"
+        return ", which is empty or absent: check the path, or start one there"
     return f", whose first {found.looked_into} of {found.folders} names are of something else; name the folder above"
 
 
@@ -58,18 +61,23 @@ class Listing:
 
     def tables(self) -> Iterable[Table]:
         """Return the report as tables for people."""
-        columns = ("operator", "version", "committed", "operation", "subtasks", "rows", "size", "in flight")
-        spare = ("operation", "subtasks", "rows", "in flight")
-        yield Table(f"operators in {self.found.uri}", columns, tuple(map(self._row, self.found.found)), spare)
+        columns = ("name", "kind", "version", "committed", "operation", "subtasks", "rows", "size", "in flight")
+        spare = ("operation", "subtasks", "kind", "rows", "in flight")
+        yield Table(f"snapshots in {self.found.uri}", columns, tuple(map(self._row, self.found.found)), spare)
 
     def _row(self, operator: OperatorSummary) -> tuple[object, ...]:
         newest = operator.newest
         if newest is None:
-            return operator.operator_id, None, f"unreadable: {type(operator.problem).__name__}", *(None,) * 5
+            return operator.operator_id, None, None, f"unreadable: {type(operator.problem).__name__}", *(None,) * 5
         return (
-            *(operator.operator_id, newest.version, age_text(newest.created_at, self.now), newest.operation),
+            *(operator.operator_id, _kind_of(newest), newest.version),
+            *(age_text(newest.created_at, self.now), newest.operation),
             *(newest.parallelism, newest.rows_total, size_text(newest.bytes_total), newest.in_flight_count),
         )
+
+
+def _kind_of(newest: Manifest) -> str:
+    return "job" if newest.step_names else "operator"
 
 
 def _json_of(operator: OperatorSummary) -> dict[str, Any]:
@@ -78,6 +86,7 @@ def _json_of(operator: OperatorSummary) -> dict[str, Any]:
     return {
         "operator_id": operator.operator_id,
         "uri": operator.uri,
+        "kind": None if newest is None else _kind_of(newest),
         **{name: None if newest is None else getattr(newest, name) for name in names},
         "rows": None if newest is None else newest.rows_total,
         "bytes": None if newest is None else newest.bytes_total,

@@ -11,7 +11,7 @@ import typer
 
 from snapshots.store import SnapshotStore
 
-Uri = Annotated[str, typer.Argument(metavar="URI", help="The folder of one operator: a path or any fsspec URI.")]
+Uri = Annotated[str, typer.Argument(metavar="URI", help="The folder of one operator or job: a path or any fsspec URI.")]
 Version = Annotated[int | None, typer.Option("--version", min=1, help="The version; by default the newest.")]
 Parallelism = Annotated[int, typer.Option("--parallelism", min=1, help="The number of subtasks to rescale to.")]
 MaxParallelism = Annotated[
@@ -34,7 +34,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def open_store(uri: str, storage_options: Sequence[str] | None) -> SnapshotStore:
-    """Open the store in the folder of one operator."""
+    """Open the store in the folder of one operator or job."""
     return SnapshotStore.at(uri, storage_options=parsed(storage_options))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Literal
@@ -26,6 +26,9 @@ from snapshots.restore.snapshot import Snapshot
 from snapshots.restore.streaming import all_key_groups
 
 Change = Literal["added", "removed", "changed"]
+
+_Completed = dict[tuple[str | None, str], bool]
+"""Whether a call has returned, by the step (in a job) and the id of its element."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,9 @@ class Difference:
     states : tuple of StateDifference
         All states of both versions.
     in_flight : InFlightDifference
-        The in-flight records.
+        The in-flight records; of a job, those of all steps.
+    in_flight_by_step : mapping of str to InFlightDifference
+        Of a job, those of each step.
     operator_states : tuple of OperatorStateDifference
         The states without a key.
     rows : tuple of RowChange
@@ -143,6 +148,7 @@ class Difference:
     new: Manifest
     states: tuple[StateDifference, ...]
     in_flight: InFlightDifference
+    in_flight_by_step: Mapping[str, InFlightDifference]
     operator_states: tuple[OperatorStateDifference, ...]
     rows: tuple[RowChange, ...]
 
@@ -181,8 +187,17 @@ def compare(old: Snapshot, new: Snapshot, *, rows: int = 0) -> Difference:
     names = dict.fromkeys([*old.state_names, *new.state_names])
     named: list[RowChange] = []
     states = tuple(_compare_state(old, new, name, named, rows) for name in names)
-    in_flight, operator_states = _compare_in_flight(old, new), compare_operator_states(old, new)
-    return Difference(old.manifest, new.manifest, states, in_flight, operator_states, tuple(named))
+    before, after = (_completed_by_id(snapshot) for snapshot in (old, new))
+    steps = dict.fromkeys([*old.manifest.step_names, *new.manifest.step_names])
+    return Difference(
+        old.manifest,
+        new.manifest,
+        states,
+        _compare_in_flight(before, after),
+        {step: _compare_in_flight(_of_step(before, step), _of_step(after, step)) for step in steps},
+        compare_operator_states(old, new),
+        tuple(named),
+    )
 
 
 def _compare_state(old: Snapshot, new: Snapshot, name: str, named: list[RowChange], limit: int) -> StateDifference:
@@ -313,8 +328,7 @@ def _first(side: tuple[pa.Table, NDArray[np.int64]] | None, limit: int) -> pa.Ta
     return None if side is None else side[0].take(side[1][: max(limit, 0)])
 
 
-def _compare_in_flight(old: Snapshot, new: Snapshot) -> InFlightDifference:
-    before, after = (_completed_by_id(snapshot) for snapshot in (old, new))
+def _compare_in_flight(before: _Completed, after: _Completed) -> InFlightDifference:
     both = before.keys() & after.keys()
     return InFlightDifference(
         added=len(after) - len(both),
@@ -325,13 +339,13 @@ def _compare_in_flight(old: Snapshot, new: Snapshot) -> InFlightDifference:
     )
 
 
-_Id = tuple[str | None, str]
-"""The step, in a job, and the id of an element."""
+def _of_step(completed: _Completed, step: str) -> _Completed:
+    return {one: has_returned for one, has_returned in completed.items() if one[0] == step}
 
 
-def _completed_by_id(snapshot: Snapshot) -> dict[_Id, bool]:
+def _completed_by_id(snapshot: Snapshot) -> _Completed:
     """Return, by id, whether the call of each in-flight record has returned; only ids and flags are kept in memory."""
-    found: dict[_Id, bool] = {}
+    found: _Completed = {}
     for table in element_tables(snapshot.folder, snapshot.manifest):
         records = table.filter(pc.equal(table.column("kind"), "record"))
         steps = records.column(STEP).to_pylist() if STEP in records.schema.names else repeat(None)

@@ -67,6 +67,11 @@ def test_versions_are_compared_step_by_step(cli: Cli, store: SnapshotStore) -> N
     changed = {one["name"]: one["changed"] for one in report["states"]}
     assert changed == {"enrich.count": 1, "enrich.profile": 0, "score.count": 0, "score.profile": 0}
     assert report["in_flight"]["still_pending"] == 3
+    by_step = {step: one["still_pending"] for step, one in report["in_flight_by_step"].items()}
+    assert by_step == {"source": 0, "enrich": 2, "score": 1}
+    assert "still pending" in cli("diff", store.uri, "1", "2").out
+    (listed,) = cli("ls", store.uri.rpartition("/")[0], "--json").json["operators"]
+    assert (listed["kind"], listed["operator_id"]) == ("job", store.operator_id)
 
 
 def test_states_and_elements_are_exported(cli: Cli, store: SnapshotStore, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_each_operator_is_listed_with_its_newest_version(cli: Cli, above: Path) 
         ("visits", 2, newest["visits"].rows_total, 0),
     ]
     assert [one["uri"] for one in report["operators"]] == [SnapshotStore(above, name).uri for name in newest]
-    assert all(one["problem"] is None for one in report["operators"])
+    assert all((one["problem"], one["kind"]) == (None, "operator") for one in report["operators"])
 
 
 def test_people_see_when_and_how_much(cli: Cli, above: Path) -> None:
