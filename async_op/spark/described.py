@@ -15,7 +15,7 @@ from async_op.spark.findings import Newest, Situation, findings_in
 from async_op.spark.stage import Stage
 from async_op.spark.task.pickling import check_pickles, names_bound_to_tasks
 from keygroups.ranges import range_of
-from keygroups.representation import html_facts, representation
+from keygroups.representation import html_facts, representation, short
 from keygroups.spark.session import is_connect
 from snapshots import Snapshot
 
@@ -136,6 +136,8 @@ def _facts(
         "snapshots": f"{it.uri}, {_state(latest)}",
         "next epoch": _next_epoch(it, latest),
     }
+    if stage.sink is not None:
+        facts["sink"] = short(stage.sink)
     return facts if stage.key_by else facts | {"key groups": f"{it.max_parallelism}, for {it.parallelism} subtasks"}
 
 

@@ -27,6 +27,7 @@ from async_op.spark.epoch.delivery import Outlet, Sink
 from async_op.spark.epoch.history import Adopt, join_histories
 from async_op.spark.epoch.settings import EpochSettings
 from async_op.spark.epoch.times import watermark_delay_of
+from async_op.spark.into_tables import IntoTables
 from async_op.spark.progress import EpochProgress
 from async_op.spark.query import PipelineQuery
 from async_op.spark.rows.dead_letter_column import DeadLetters, rows_in_place, schema_with_letters
@@ -44,7 +45,7 @@ from snapshots import SnapshotStore
 DEFAULT_RETENTION = Retention()
 
 
-class AsyncPipeline(Described):
+class AsyncPipeline(IntoTables, Described):
     """Applies an `AsyncFunction` with keyed state to a streaming DataFrame, exactly once.
 
     Each micro-batch is an epoch. Its rows go to the operators of their subtasks, which live as long as the query. The
@@ -226,7 +227,7 @@ class AsyncPipeline(Described):
             The streaming input.
         sink : callable
             `sink(batch_df, epoch)`. An epoch may come again with the same rows; the sink must then replace it. Over
-            Spark Connect it is pickled, and called in a process beside the server.
+            Spark Connect it is pickled, and called in a process beside the server. For tables there is `to_table`.
         checkpoint_location : str or path
             Spark's checkpoint.
         trigger : dict, optional
@@ -273,6 +274,7 @@ class AsyncPipeline(Described):
             self._note(before)
             query.abandon()
             raise
+        self._stages[-1].sink = sink
         return query
 
     def run(self, df: DataFrame, sink: Sink, *, run_id: str, chunk_rows: int | None = None) -> None:

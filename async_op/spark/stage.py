@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from async_op.retention import Retention
 from async_op.spark.autoscale import AutoscalePolicy
-from async_op.spark.epoch.delivery import Outlet
+from async_op.spark.epoch.delivery import Outlet, Sink
 from async_op.spark.epoch.history import check_fits
 from async_op.spark.epoch.runner import EpochRunner
 from async_op.spark.epoch.settings import EpochSettings
@@ -78,6 +78,8 @@ class Stage:
         Runs its epochs, or has run them last.
     query : Running or None
         The query that it was started with last.
+    sink : Sink or None
+        Where that query's outputs go, if it is the last of its chain.
     """
 
     store: SnapshotStore
@@ -91,6 +93,7 @@ class Stage:
     retention: Retention | None
     runner: Runner | None = None
     query: Running | None = None
+    sink: Sink | None = None
 
     def __post_init__(self) -> None:
         check_parallelism(self.parallelism, self.key_groups())
@@ -99,7 +102,7 @@ class Stage:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what runs: a pipeline that is sent to a server begins anew there."""
-        return self.__dict__ | {"runner": None, "query": None}
+        return self.__dict__ | {"runner": None, "query": None, "sink": None}
 
     def key_groups(self) -> int:
         """Return the number of key groups: the one passed, else the newest snapshot's, else a default."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from async_op.connectors.errors import ConnectorNotInstalled, SinkContended
@@ -50,19 +51,20 @@ class DeltaSink(TableSink):
         schema: pa.Schema | None = None,
         storage_options: dict[str, str] | None = None,
     ) -> None:
-        super().__init__(name)
-        self._table = table
+        super().__init__(table, name)
         self._schema = schema
         self._storage_options = storage_options
 
+    def _columns_of_table(self, schema: pa.Schema) -> list[str]:
+        _check_installed()
+        return [field.name for field in self._open(lambda: schema).schema().fields]
+
     def _append_unless_there(self, rows: EpochRows, epoch: int) -> int | None:
-        try:
-            from deltalake.exceptions import CommitFailedError, DeltaError
-        except ImportError as error:
-            raise ConnectorNotInstalled("deltalake", "delta") from error
+        _check_installed()
+        from deltalake.exceptions import CommitFailedError, DeltaError
 
         for _ in range(ATTEMPTS_MAX):
-            table = self._open(rows)
+            table = self._open(lambda: table_schema(rows.schema()))
             newest: int | None = table.transaction_version(self.name)
             if newest is not None and newest >= epoch:
                 return newest
@@ -84,14 +86,14 @@ class DeltaSink(TableSink):
         noted = _properties(app_transactions=[Transaction(self.name, epoch)])
         write_deltalake(table, reader, mode="append", commit_properties=noted)
 
-    def _open(self, rows: EpochRows) -> DeltaTable:
+    def _open(self, columns: Callable[[], pa.Schema]) -> DeltaTable:
         from deltalake import DeltaTable
         from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
         try:
             return DeltaTable(self._table, storage_options=self._storage_options)
         except TableNotFoundError:
-            schema = table_schema(rows.schema()) if self._schema is None else self._schema
+            schema = columns() if self._schema is None else self._schema
         try:
             # Another attempt would put the table's description anew on top of what others have written by then.
             return DeltaTable.create(
@@ -100,6 +102,13 @@ class DeltaSink(TableSink):
         except (CommitFailedError, DeltaError):
             # If it was not another writer who made it, this fails in the same way.
             return DeltaTable(self._table, storage_options=self._storage_options)
+
+
+def _check_installed() -> None:
+    try:
+        import deltalake  # noqa: F401 - only whether it is there
+    except ImportError as error:
+        raise ConnectorNotInstalled("deltalake", "delta") from error
 
 
 def _properties(**properties: Any) -> CommitProperties:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -48,21 +49,20 @@ class IcebergSink(TableSink):
     """
 
     def __init__(self, table: str, name: str, *, catalog: dict[str, Any], schema: pa.Schema | None = None) -> None:
-        super().__init__(name)
-        self._table = table
+        super().__init__(table, name)
         self._catalog_properties = dict(catalog)
         self._schema = schema
 
-    def _append_unless_there(self, rows: EpochRows, epoch: int) -> int | None:
-        try:
-            from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
-        except ImportError as error:
-            raise ConnectorNotInstalled("pyiceberg", "iceberg") from error
+    def _columns_of_table(self, schema: pa.Schema) -> list[str]:
+        with closing(self._catalog()) as catalog:
+            return [field.name for field in self._load(catalog, lambda: schema).schema().fields]
 
-        catalog = self._catalog()
-        try:
+    def _append_unless_there(self, rows: EpochRows, epoch: int) -> int | None:
+        with closing(self._catalog()) as catalog:
+            from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+
             for _ in range(ATTEMPTS_MAX):
-                table = self._load(catalog, rows)
+                table = self._load(catalog, lambda: table_schema(rows.schema()))
                 newest = table.properties.get(self._property)
                 if newest is not None and int(newest) >= epoch:
                     return int(newest)
@@ -72,8 +72,6 @@ class IcebergSink(TableSink):
                     failure = error
                     continue
                 return None
-        finally:
-            catalog.close()
         raise SinkContended(self._table, ATTEMPTS_MAX) from failure
 
     @property
@@ -93,18 +91,21 @@ class IcebergSink(TableSink):
         catalog.commit_table(table, requirements, transaction._updates)
 
     def _catalog(self) -> Catalog:
-        from pyiceberg.catalog import load_catalog
+        try:
+            from pyiceberg.catalog import load_catalog
+        except ImportError as error:
+            raise ConnectorNotInstalled("pyiceberg", "iceberg") from error
 
         properties = dict(self._catalog_properties)
         return load_catalog(properties.pop("name", None), **properties)
 
-    def _load(self, catalog: Catalog, rows: EpochRows) -> Table:
+    def _load(self, catalog: Catalog, columns: Callable[[], pa.Schema]) -> Table:
         from pyiceberg.exceptions import NoSuchTableError
 
         try:
             return catalog.load_table(self._table)
         except NoSuchTableError:
-            schema = table_schema(rows.schema()) if self._schema is None else self._schema
+            schema = columns() if self._schema is None else self._schema
         namespace = self._table.rpartition(".")[0]
         if not catalog.namespace_exists(namespace):
             _make(lambda: catalog.create_namespace(namespace), lambda: catalog.namespace_exists(namespace))

@@ -10,6 +10,7 @@ from async_op.connectors.tables.rows import EpochRows
 from async_op.connectors.tables.table_sink import TableSink
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from psycopg import Connection
     from psycopg.sql import Identifier
 
@@ -42,24 +43,20 @@ class PostgresSink(TableSink):
     """
 
     def __init__(self, url: str, table: str, name: str) -> None:
-        super().__init__(name)
+        super().__init__(table, name)
         self._url = url
-        self._table = table
+
+    def _columns_of_table(self, schema: pa.Schema) -> list[str]:
+        with self._connection() as connection:
+            return list(self._columns(connection, self._identifier()))
 
     def _append_unless_there(self, rows: EpochRows, epoch: int) -> int | None:
-        try:
+        with self._connection() as connection:
             import psycopg
-        except ImportError as error:
-            raise ConnectorNotInstalled("psycopg", "postgres") from error
 
-        own = psycopg.conninfo.conninfo_to_dict(self._url)
-        seconds = own.get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT") or _CONNECT_SECONDS_MAX
-        with psycopg.connect(self._url, application_name="keygroups", connect_timeout=seconds) as connection:
-            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-            is_ours = "statement_timeout" not in str(own.get("options") or os.environ.get("PGOPTIONS"))
-            _bound_statements(connection, is_ours)
+            self._bound_statements(connection)
             _make_epochs(connection)
-            _bound_statements(connection, is_ours)
+            self._bound_statements(connection)
             newest = self._lock(connection)
             if newest >= epoch:
                 return newest
@@ -69,6 +66,27 @@ class PostgresSink(TableSink):
                 raise UnwritableValue(self._table, str(error).partition("\n")[0]) from error
             connection.execute("update keygroups_epochs set epoch = %s where job = %s", (epoch, self.name))
         return None
+
+    def _connection(self) -> Connection:
+        try:
+            import psycopg
+        except ImportError as error:
+            raise ConnectorNotInstalled("psycopg", "postgres") from error
+
+        own = psycopg.conninfo.conninfo_to_dict(self._url)
+        seconds = own.get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT") or _CONNECT_SECONDS_MAX
+        connection = psycopg.connect(self._url, application_name="keygroups", connect_timeout=seconds)
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        return connection
+
+    def _bound_statements(self, connection: Connection) -> None:
+        """Bound the statements of this transaction, unless the user has: poolers refuse limits connections bring."""
+        from psycopg.conninfo import conninfo_to_dict
+
+        options = conninfo_to_dict(self._url).get("options") or os.environ.get("PGOPTIONS")
+        if "statement_timeout" not in str(options):
+            bound = "select set_config('statement_timeout', %s, true) where current_setting('statement_timeout') = '0'"
+            connection.execute(bound, (f"{_STATEMENT_SECONDS_MAX}s",))
 
     def _lock(self, connection: Connection) -> int:
         """Return the newest epoch; nobody else can note the next one until the transaction ends."""
@@ -83,7 +101,7 @@ class PostgresSink(TableSink):
         from psycopg import sql
         from psycopg.types.json import Jsonb
 
-        table = sql.Identifier(*self._table.split("."))
+        table = self._identifier()
         types = self._columns(connection, table)
         names = rows.names()
         if unknown := [name for name in names if name not in types]:
@@ -97,6 +115,11 @@ class PostgresSink(TableSink):
                     [None if field is None else wrap(field) for wrap, field in zip(wraps, fields, strict=True)]
                 )
 
+    def _identifier(self) -> Identifier:
+        from psycopg.sql import Identifier
+
+        return Identifier(*self._table.split("."))
+
     def _columns(self, connection: Connection, table: Identifier) -> dict[str, str]:
         look = (
             "select attname, format_type(atttypid, null) from pg_attribute "
@@ -106,13 +129,6 @@ class PostgresSink(TableSink):
         if not found:
             raise TargetMissing(self._table)
         return dict(found)
-
-
-def _bound_statements(connection: Connection, is_ours: bool) -> None:
-    """Bound the statements of this transaction, unless the user has: poolers refuse limits that connections bring."""
-    if is_ours:
-        bound = "select set_config('statement_timeout', %s, true) where current_setting('statement_timeout') = '0'"
-        connection.execute(bound, (f"{_STATEMENT_SECONDS_MAX}s",))
 
 
 def _make_epochs(connection: Connection) -> None:

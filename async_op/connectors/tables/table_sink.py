@@ -6,13 +6,17 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
+
+from async_op.connectors.errors import UnwritableValue
 from async_op.connectors.own_threads import OwnThreads
 from async_op.connectors.repeats import Repeats
 from async_op.connectors.sink import Sink
-from async_op.connectors.tables.rows import EpochRows, FrameRows, OutputRows
+from async_op.connectors.tables.rows import EpochRows, FrameRows, OutputRows, table_schema
 from keygroups.arguments import check_integer
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
+from snapshots.filesystem import redacted
 
 ATTEMPTS_MAX = 20
 """How often an epoch is written when other writers of the table are faster; each time, one of them gets on."""
@@ -25,19 +29,41 @@ class TableSink(Sink[dict[str, Any]]):
     there already is left out.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, table: str, name: str) -> None:
         if not name or str(name) != name:
             raise ConfigError("name", name, "pass the job's id, which names its epochs in the table")
         self.name = name
+        self._table = table
         self._threads: OwnThreads | None = None
         self._repeats = Repeats(name)
 
     def __repr__(self) -> str:
-        return representation(self, {"name": self.name})  # not the table: an address may have a password
+        return representation(self, {"table": redacted(self._table), "name": self.name})
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the threads: Spark Connect sends sinks to its server."""
         return self.__dict__ | {"_threads": None}
+
+    def prepare(self, schema: pa.Schema) -> None:
+        """Make the table if that is possible, and check it, so that a mistake is known before the first epoch.
+
+        Parameters
+        ----------
+        schema : pyarrow.Schema
+            The columns of the rows that will come.
+
+        Raises
+        ------
+        ConnectorNotInstalled
+            The package that writes the table is missing.
+        TargetMissing
+            The table does not exist and is not made here.
+        UnwritableValue
+            The table does not have all columns.
+        """
+        have = self._columns_of_table(table_schema(schema))
+        if missing := [name for name in schema.names if name not in have]:
+            raise UnwritableValue(dict.fromkeys(schema.names), f"{redacted(self._table)} has no column {missing[0]!r}")
 
     async def open(self) -> None:
         """Get ready."""
@@ -72,3 +98,7 @@ class TableSink(Sink[dict[str, Any]]):
     @abstractmethod
     def _append_unless_there(self, rows: EpochRows, epoch: int) -> int | None:
         """Append an epoch in one transaction; where there was this or a later one, return the newest instead."""
+
+    @abstractmethod
+    def _columns_of_table(self, schema: pa.Schema) -> list[str]:
+        """Return the names of the table's columns; a table that does not exist is made with the schema if possible."""

@@ -1,0 +1,174 @@
+"""A pipeline whose outputs go into a table: the common case of `AsyncPipeline.start`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from os import PathLike
+from typing import Any, Literal, TypeVar
+
+from pyspark.sql import DataFrame
+
+from async_op.connectors import DeltaSink, IcebergSink, PostgresSink
+from async_op.connectors.tables.table_sink import TableSink
+from async_op.spark.connect.query import ConnectQuery
+from async_op.spark.epoch.delivery import Sink
+from async_op.spark.epoch.history import Adopt
+from async_op.spark.query import PipelineQuery
+from async_op.spark.rows.schemas import arrow_schema
+from async_op.spark.stage import Stage
+from async_op.spark.start_arguments import check_start
+from keygroups.arguments import check_choice
+from keygroups.errors import ConfigError
+from keygroups.representation import representation
+from keygroups.spark.session import is_connect
+from snapshots.filesystem import redacted
+
+T = TypeVar("T")
+
+TableFormat = Literal["delta", "iceberg", "parquet", "postgres"]
+
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "delta": ("name", "storage_options"),
+    "iceberg": ("name", "catalog"),
+    "parquet": (),  # which Spark writes, with its own settings
+    "postgres": ("name", "url"),
+}
+_NEEDED = {
+    "catalog": "pyiceberg's properties of the catalog, as in {'uri': 'https://…'}",
+    "url": "that of the database, as in 'postgresql://host/name'",
+}
+
+
+class IntoTables(ABC):
+    """The part of a pipeline that writes into tables."""
+
+    _stages: tuple[Stage, ...]
+
+    @abstractmethod
+    def start(
+        self,
+        stream_df: DataFrame,
+        sink: Sink,
+        *,
+        checkpoint_location: str | PathLike[str],
+        trigger: dict[str, Any] | None = None,
+        adopt: Adopt | None = None,
+    ) -> PipelineQuery | ConnectQuery:
+        """Start, or continue."""
+
+    def to_table(
+        self,
+        stream_df: DataFrame,
+        table: str | PathLike[str],
+        *,
+        format: TableFormat,
+        checkpoint_location: str | PathLike[str],
+        trigger: dict[str, Any] | None = None,
+        adopt: Adopt | None = None,
+        name: str | None = None,
+        storage_options: dict[str, str] | None = None,
+        catalog: dict[str, Any] | None = None,
+        url: str | None = None,
+    ) -> PipelineQuery | ConnectQuery:
+        """Start, or continue, and append the outputs to a table: each epoch once, through crashes and restarts.
+
+        A Delta or Iceberg table that does not exist is made, with the columns of `output_schema`. A table of PostgreSQL
+        must exist. Parquet files are written by the executors, into a folder ``epoch=…`` for each epoch, which is
+        replaced if the epoch comes again. For the other formats rows come to the driver, batch by batch.
+
+        Parameters
+        ----------
+        stream_df : DataFrame
+            The streaming input.
+        table : str or path
+            The folder or URI of Parquet or Delta; the identifier for Iceberg (``"sales.orders"``); the table of
+            PostgreSQL, with its schema if needed.
+        format : {"delta", "iceberg", "parquet", "postgres"}
+            What the table is; all but Parquet need the extra of that name.
+        checkpoint_location, trigger, adopt
+            As for `start`.
+        name : str, optional
+            The name under which the table keeps the newest epoch; by default the operator's id, for a chain that of its
+            last operator. Pipelines with one id that write into one table need different names, and so does a pipeline
+            whose snapshots and checkpoint were both removed. Not for Parquet.
+        storage_options : dict, optional
+            Passed to deltalake.
+        catalog : dict, optional
+            The properties of Iceberg's catalog, which it needs.
+        url : str, optional
+            The PostgreSQL database, which it needs. It is never shown.
+
+        Raises
+        ------
+        ConfigError
+            As for `start`; also an option that the format does not take, or one that it needs.
+        ConnectorNotInstalled
+            A package is missing. Over Spark Connect the server's packages count, and this comes with the first epoch;
+            so do the next two.
+        TargetMissing
+            The database has no such table.
+        UnwritableValue
+            The table does not have all columns of `output_schema`.
+        UnpicklableFunction, UnsupportedKey, UnrelatedHistories, IncompatibleSnapshot
+            As for `start`.
+
+        Examples
+        --------
+        >>> query = pipeline.to_table(  # doctest: +SKIP
+        ...     events, "s3://lake/visits", format="delta", checkpoint_location="/data/checkpoint")
+        """
+        options = {"name": name, "storage_options": storage_options, "catalog": catalog, "url": url}
+        last = self._stages[-1]
+        sink = _sink(table, format, options, last.store.operator_id)
+        check_start(stream_df, sink, checkpoint_location, trigger)
+        if isinstance(sink, TableSink) and not is_connect(stream_df):
+            sink.prepare(arrow_schema(stream_df.sparkSession, last.output_schema))
+        return self.start(stream_df, sink, checkpoint_location=checkpoint_location, trigger=trigger, adopt=adopt)
+
+
+class ParquetFolder:
+    """A folder of Parquet files with a folder for each epoch, which Spark's executors write and replace."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def __repr__(self) -> str:
+        return representation(self, {"folder": redacted(self._folder)})
+
+    def __call__(self, batch_df: DataFrame, epoch: int) -> None:
+        """Write the folder of an epoch, or replace it."""
+        batch_df.write.mode("overwrite").parquet(f"{self._folder}/epoch={epoch}")
+
+
+def _sink(
+    table: str | PathLike[str], format: TableFormat, options: dict[str, Any], operator_id: str
+) -> TableSink | ParquetFolder:
+    _check(table, format, options)
+    name = operator_id if options["name"] is None else options["name"]
+    match format:
+        case "delta":
+            return DeltaSink(str(table), name, storage_options=options["storage_options"])
+        case "iceberg":
+            return IcebergSink(str(table), name, catalog=_needed("catalog", options, dict))
+        case "postgres":
+            return PostgresSink(_needed("url", options, str), str(table), name)
+        case "parquet":
+            return ParquetFolder(str(table))
+
+
+def _check(table: object, format: str, options: dict[str, Any]) -> None:
+    check_choice("format", format, tuple(_OPTIONS))
+    if not isinstance(table, str | PathLike) or not str(table):
+        raise ConfigError("table", table, "name the table")
+    takes = _OPTIONS[format]
+    for option, value in options.items():
+        if value is not None and option not in takes:
+            reason = f"format={format!r} takes {' and '.join(takes) or 'no options'}; leave it out"
+            raise ConfigError(option, value if option == "name" else "…", reason)  # it may have secrets
+
+
+def _needed(option: str, options: dict[str, Any], kind: type[T]) -> T:
+    value = options[option]
+    if isinstance(value, kind) and value:
+        return value
+    raise ConfigError(option, value, f"pass {_NEEDED[option]}")

@@ -1,0 +1,183 @@
+"""Pipelines that write into tables: each epoch once, also if the driver is killed when a table has an epoch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from async_op.connectors import ConnectorNotInstalled, TargetMissing, UnwritableValue
+from async_op.spark import AsyncPipeline
+from async_op.spark.epoch import delivery
+from keygroups import ConfigError
+from snapshots import SnapshotStore
+from snapshots.format.delivered import last_delivered
+from tests.async_op.connectors.tables.targets import Delta, Iceberg, Postgres, Target
+from tests.postgres_server import postgres_url
+from tests.spark.exactly_once import session
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+pytestmark = pytest.mark.spark
+
+ROWS_PER_FILE = 20
+FORMATS = ("delta", "iceberg", "parquet", "postgres")
+
+
+async def name_it(row: dict[str, Any]) -> tuple[int, str]:
+    return row["n"], f"name {row['n']}"
+
+
+def pipeline(folder: Path, format: str) -> AsyncPipeline:
+    return AsyncPipeline(
+        name_it,
+        key_by="n",
+        output_schema="n bigint, name string",
+        snapshots=folder / "snapshots",
+        operator_id=f"into_{format}",
+        parallelism=1,
+        resident=False,
+    )
+
+
+def start(spark: SparkSession, folder: Path, format: str, of_format: dict[str, Any]) -> Any:
+    """Start a pipeline whose micro-batches have a file each."""
+    stream = spark.readStream.schema("n bigint").option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
+    return pipeline(folder, format).to_table(
+        stream,
+        **of_format,
+        format=format,
+        checkpoint_location=folder / f"checkpoint_{format}",
+        trigger={"availableNow": True},
+    )
+
+
+def be_killed(folder: Path, arguments: dict[str, Any]) -> None:
+    """Run all pipelines until each has had its table write the first epoch and has not noted it; die then."""
+    written = threading.Barrier(len(FORMATS), lambda: os.kill(os.getpid(), signal.SIGKILL))
+    delivery._remember = lambda *_: written.wait()
+    spark = session("local[2]", **{"spark.sql.shuffle.partitions": "1"})
+    for query in [start(spark, folder, format, arguments[format]) for format in FORMATS]:
+        query.awaitTermination()
+
+
+class ParquetFiles(Target):
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "parquet"
+
+    def rows(self) -> list[dict[str, Any]]:
+        files = [str(path) for path in self.folder.glob("epoch=*/*.parquet")]
+        return ds.dataset(files).to_table().to_pylist()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with postgres_url() as url:
+        yield url
+
+
+@pytest.mark.timeout(2400)
+def test_each_epoch_is_in_the_table_once_although_the_driver_was_killed(
+    spark: SparkSession, tmp_path: Path, server: str
+) -> None:
+    for first in (0, ROWS_PER_FILE):
+        spark.range(first, first + ROWS_PER_FILE, 1, 1).toDF("n").write.mode("append").parquet(str(tmp_path / "in"))
+    targets = {
+        "delta": Delta(tmp_path),
+        "iceberg": Iceberg(tmp_path),
+        "parquet": ParquetFiles(tmp_path),
+        "postgres": Postgres(server),
+    }
+    arguments = {
+        "delta": {"table": targets["delta"].arguments[0]},
+        "iceberg": {"table": "sales.orders", **targets["iceberg"].keywords},
+        "parquet": {"table": str(tmp_path / "parquet")},
+        "postgres": {"table": "public.orders", "url": server},
+    }
+    killed = subprocess.Popen(
+        [sys.executable, "-m", "tests.spark.test_into_tables", str(tmp_path), json.dumps(arguments)],
+        start_new_session=True,
+    )
+    assert killed.wait() == -signal.SIGKILL
+    for format, target in targets.items():
+        assert len(target.rows()) == ROWS_PER_FILE
+        assert last_delivered(SnapshotStore(tmp_path / "snapshots", f"into_{format}").load().folder) is None
+
+    for query in [start(spark, tmp_path, format, arguments[format]) for format in FORMATS]:
+        query.awaitTermination()
+    for target in targets.values():
+        assert target.numbers() == [*range(2 * ROWS_PER_FILE)]
+        assert {row["name"] for row in target.rows()} == {f"name {n}" for n in range(2 * ROWS_PER_FILE)}
+
+
+@pytest.mark.parametrize(
+    ("format", "options", "complaint"),
+    [
+        ("orc", {}, "format='orc'.*delta, iceberg, parquet, postgres"),
+        ("delta", {"catalog": {"token": "s3cr3t"}}, "catalog='…'.*takes name and storage_options"),
+        ("parquet", {"name": "job"}, "name='job'.*takes no options"),
+        ("parquet", {"url": "postgresql://me:s3cr3t@db"}, "url='…'.*takes no options"),
+        ("iceberg", {}, "catalog=None: pass pyiceberg's properties"),
+        ("postgres", {"url": ""}, "url='': pass that of the database"),
+        ("delta", {"name": ""}, "name=''"),
+        ("delta", {"table": ""}, "table='': name the table"),
+        ("delta", {"trigger": {"continuous": "1 second"}}, "trigger"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_is_made(
+    spark: SparkSession, tmp_path: Path, format: Any, options: dict[str, Any], complaint: str
+) -> None:
+    arguments = {"table": str(tmp_path / "table"), "checkpoint_location": tmp_path / "checkpoint"} | options
+    stream = spark.readStream.format("rate").load()
+    with pytest.raises(ConfigError, match=complaint) as refused:
+        pipeline(tmp_path, "any").to_table(stream, format=format, **arguments)
+
+    assert "s3cr3t" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_that_does_not_fit_is_told_before_the_first_epoch(
+    spark: SparkSession, tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = spark.readStream.format("rate").load().selectExpr("value as n")
+    begin = lambda table, **options: pipeline(tmp_path, "any").to_table(  # noqa: E731
+        stream, table, checkpoint_location=tmp_path / "checkpoint", **options
+    )
+    Delta(tmp_path).sink()(spark.range(1).selectExpr("id as n", "1 as other"), 1)
+    with pytest.raises(UnwritableValue, match="no column 'name'"):
+        begin(tmp_path / "delta", format="delta")
+    with pytest.raises(TargetMissing, match="nowhere"):
+        begin("nowhere", format="postgres", url=server)
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with pytest.raises(ConnectorNotInstalled, match=r"keygroups\[delta\]"):
+        begin(tmp_path / "delta", format="delta")
+
+    assert not (tmp_path / "snapshots").exists()
+
+
+def test_the_explanation_names_the_sink(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    one = pipeline(tmp_path, "delta")
+    assert "sink" not in one.explain().operators["into_delta"]
+    stream = spark.readStream.schema("n bigint").parquet(str(tmp_path / "in"))
+    made = tmp_path / "made"
+    query = one.to_table(stream, made, format="delta", checkpoint_location=tmp_path / "checkpoint")
+    query.stop()
+
+    assert one.explain().operators["into_delta"]["sink"].startswith("DeltaSink(table='")
+    assert DeltaTable(str(made)).schema().to_arrow().names == ["n", "name"]
+
+
+if __name__ == "__main__":
+    be_killed(Path(sys.argv[1]), json.loads(sys.argv[2]))
