@@ -130,6 +130,11 @@ def states_of(seen: dict[str, list[tuple[dict[str, str], float]]]) -> list[str]:
 
 async def test_the_dashboard_asks_only_for_what_there_is(metrics: PrometheusMetrics) -> None:
     exposed = set(values_of(await run_everything(metrics.watches, lambda: text_of(metrics))))
+    metrics.watches.add_job(job := new_job(Log([1]), function := Gated(), Epochs()))
+    async with running(job):
+        await function.arrived.wait()
+        exposed |= set(values_of(await asyncio.to_thread(text_of, metrics)))
+        function.gate.set()
     panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
     queries = [target["expr"] for panel in panels for target in panel.get("targets", [])]
 
