@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from async_op import AsyncBatchFunction, AsyncDataStream, FixedDelayRetry
 from async_op.spark.rows.arrow_function import recut
-from keygroups import ConfigError, OperatorListState
+from keygroups import ConfigError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -91,25 +91,6 @@ class Hang(AsyncBatchFunction):
         return value.append_column("twice", pa.nulls(value.num_rows, pa.int64()))
 
 
-SEEN = OperatorListState("seen")
-
-
-class Remember(AsyncBatchFunction):
-    """Returns how many rows the partition had before each batch."""
-
-    arrow = True
-    max_batch_size = 10
-    operator_states = (SEEN,)
-
-    async def open(self, runtime: Any) -> None:
-        self.seen = runtime.operator_state(SEEN)
-
-    async def async_invoke_batch(self, batch: Any, ctx: Any) -> pa.RecordBatch:
-        before = sum(ctx.operator_state(SEEN).get())
-        self.seen.add(batch.num_rows)
-        return batch.append_column("twice", pa.array([before] * batch.num_rows))
-
-
 class Return(AsyncBatchFunction):
     arrow = True
 
@@ -166,12 +147,6 @@ def test_batches_are_cut_and_joined_and_capacity_counts_rows(spark: SparkSession
 def test_a_batch_larger_than_the_capacity_is_alone(spark: SparkSession) -> None:
     outputs = AsyncDataStream.ordered_wait(spark.range(0, 30, 1, 1), Sizes(1), output_schema=SCHEMA, capacity=1)
     assert [tuple(row) for row in outputs.collect()] == [(10, 1)] * 3
-
-
-def test_a_function_of_batches_may_have_state_without_a_key(spark: SparkSession) -> None:
-    rows = AsyncDataStream.ordered_wait(spark.range(0, 30, 1, 1), Remember(), output_schema=SCHEMA, capacity=10)
-
-    assert [row.twice for row in rows.collect()] == [10 * (n // 10) for n in range(30)]
 
 
 def test_the_number_of_rows_may_change(spark: SparkSession) -> None:

@@ -28,8 +28,6 @@ class ArrowFunction(AsyncFunction):
     def __init__(self, function: AsyncBatchFunction, writer: OutputWriter) -> None:
         self._function = function
         self._writer = writer
-        self.states = function.states
-        self.operator_states = function.operator_states
 
     async def open(self, runtime: Runtime) -> None:
         """Open the function."""
