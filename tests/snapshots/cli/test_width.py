@@ -48,7 +48,7 @@ def test_reports_fit_narrow_terminals(cli: Cli, uri: str, narrow: io.StringIO, w
 
     lines = narrow.getvalue().splitlines()
     # Titles are not wrapped by us, but by the terminal.
-    titles = ("operators in", "from parallelism", "owners of the key groups", "from snapshot", "bytes by key group")
+    titles = ("snapshots in", "from parallelism", "owners of the key groups", "from snapshot", "bytes by key group")
     assert not [line for line in lines if len(line) > width and not line.startswith(titles)]
 
 
