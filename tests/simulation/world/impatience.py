@@ -6,11 +6,13 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from async_op import AsyncWaitOperator
 from snapshots import SubtaskRestore
 from snapshots.testing import Crash
+
+T = TypeVar("T")
 
 _TURNS = (0, 1, 2, 3, 5, 8, 13)
 """After so many turns of the loop a call is cancelled, unless it has ended."""
@@ -49,29 +51,26 @@ class Impatient:
 
     async def process(self, value: Any, timestamp: int | None, element_id: str | None) -> None:
         """Accept a record, once."""
-        await self._until_done(lambda: self._operator.process(value, timestamp, element_id), "process")
+        await self.until_done(lambda: self._operator.process(value, timestamp, element_id), "process")
 
     async def process_watermark(self, timestamp: int) -> None:
         """Accept a watermark, once."""
-        await self._until_done(lambda: self._operator.process_watermark(timestamp), "process_watermark")
-
-    async def snapshot(self) -> Any:
-        """Cut the operator."""
-        return await self._until_done(self._operator.snapshot, "snapshot")
+        await self.until_done(lambda: self._operator.process_watermark(timestamp), "process_watermark")
 
     async def finish(self) -> None:
         """End the input."""
-        await self._until_done(self._operator.finish, "finish")
+        await self.until_done(self._operator.finish, "finish")
 
     async def close(self) -> None:
         """Close the operator."""
-        await self._until_done(self._operator.close, "close")
+        await self.until_done(self._operator.close, "close")
 
-    async def _until_done(self, call: Callable[[], Coroutine[Any, Any, Any]], name: str) -> Any:
+    async def until_done(self, call: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
+        """Make a call until it has not been cancelled."""
         while True:
             is_done, result = await self._perhaps(call, name)
             if is_done:
-                return result
+                return cast("T", result)
 
     async def _perhaps(
         self, call: Callable[[], Coroutine[Any, Any, Any]], name: str, rate: float = _OFTEN

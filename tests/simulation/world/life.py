@@ -141,8 +141,7 @@ class Life:
         for subtask in self.subtasks:
             if draw.random() < 0.2:
                 await asyncio.sleep(0.2 * draw.random())
-            cuts.append(await subtask.operator.snapshot())
-            self._check_cut(subtask, cuts[-1])
+            cuts.append(await self._cut(subtask))
         truth = self._truth_of(cuts)
         attempt = world.begin_attempt(truth)
         try:
@@ -163,6 +162,17 @@ class Life:
             return None
         world.oracle.acknowledge(snapshot)
         return truth
+
+    async def _cut(self, subtask: FedSubtask) -> SubtaskSnapshot:
+        """Cut a subtask, and check the cut before anybody else has a turn."""
+        operator: Any = subtask.operator
+
+        async def checked() -> SubtaskSnapshot:
+            cut: SubtaskSnapshot = await operator.snapshot()
+            self._check_cut(subtask, cut)
+            return cut
+
+        return await (operator.until_done(checked, "snapshot") if isinstance(operator, Impatient) else checked())
 
     def _fall_asleep(self, sleeper: Sleeper) -> NoReturn:
         """Be paused for so long that others take over."""
