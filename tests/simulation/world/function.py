@@ -43,8 +43,7 @@ class _InWorld:
         self.begun.append((key, *event))
         self.seen.add([key, *event])
         outputs: list[Any] = await super()._handle(event, ctx)  # type: ignore[misc]
-        # A timer may be registered again, and is another element then.
-        del self.run.attempts[key, event]
+        self.run.answered.add((key, event))
         return outputs
 
     def _write(self, event: Event, ctx: InvocationContext, place: int, now: int) -> None:

@@ -128,10 +128,20 @@ class Upkeep:
 
     def read(self, store: SnapshotStore) -> None:
         """A reader of any version that may not go."""
-        versions = sorted({*self.world.oracle.pinned, self.world.oracle.newest} - {0})
-        if versions:
-            self.world.oracle.check_version(store.load(self.draw.choice(versions)))
-            self.world.storage.met["read"] += 1
+        oracle = self.world.oracle
+        versions = sorted({*oracle.pinned, oracle.newest} - {0})
+        if not versions:
+            return
+        version = self.draw.choice(versions)
+        try:
+            oracle.check_version(store.load(version))
+        except SnapshotNotFound:
+            # Somebody else may have committed and collected meanwhile.
+            latest = self.world.clean.latest()
+            is_old = latest is not None and latest.version > version
+            assert is_old, f"version {version}, the newest, is gone"
+            assert version not in oracle.pinned, f"version {version}, which is pinned, is gone"
+        self.world.storage.met["read"] += 1
 
     def pin(self, store: SnapshotStore) -> None:
         """A user, perhaps in the middle of a collection; pins are not taken and given up by two at once."""

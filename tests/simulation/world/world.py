@@ -89,6 +89,7 @@ class World(FedRun):
         self.draw = random.Random(f"{seed}/steps")
         self.lives = self.disturbances = self.depth = 0
         self.attempts: Counter[tuple[str, Event]] = Counter()
+        self.answered: set[tuple[str, Event]] = set()
         self.errors: list[Any] = []
         self._attempts_begun = 0
         self.begin(Truth(), is_restored=False)
@@ -134,7 +135,7 @@ class World(FedRun):
         self.begin_life()
         self.truth, self.is_restored = truth, is_restored
         self.accepted, self.places = set(truth.accepted), truth.places
-        self.attempts = Counter(truth.attempts)
+        self.attempts, self.answered = Counter(truth.attempts), set()
         self.is_finishing = False
 
     def note(self, key: str, done: int) -> int:
@@ -144,12 +145,21 @@ class World(FedRun):
     def call_begins(self, key: str, event: Event, ctx: InvocationContext) -> None:
         """Check the id, and that no call is made again that has ended for good."""
         super().call_begins(key, event, ctx)
+        if ctx.attempt == 1 and (key, event) in self.answered:
+            # A timer that was registered again is another element.
+            self.answered.remove((key, event))
+            del self.attempts[key, event]
         self.attempts[key, event] += 1
         expected = self.attempts[key, event]
         assert ctx.attempt == expected, f"{event} of {key} is at its attempt {ctx.attempt}, not {expected}"
         if event[0] == "record":
             done = numbers_of(self.truth.histories.get(key, ()))
             assert event[1] not in done, f"{event} of {key} is paid for twice"
+
+    def may_be_at(self, key: str, event: Event) -> set[int]:
+        """Return the attempts at which a pending element may be; an answer that is not applied yet changes nothing."""
+        ran = self.attempts.get((key, event), 0)
+        return {ran, ran + 1} | ({1} if (key, event) in self.answered else set())
 
     def accepted_by(self, histories: dict[str, list[Any]], pending: set[int]) -> frozenset[int]:
         """Return the records that a snapshot has."""
