@@ -133,7 +133,7 @@ class PostgresSink(TableSink):
 
 def _make_epochs(connection: Connection) -> None:
     """Make the table of epochs, in a transaction of its own: others need not wait for the rows of this epoch."""
-    from psycopg.errors import DuplicateTable, UniqueViolation
+    from psycopg.errors import DuplicateObject, DuplicateTable, UniqueViolation
 
     # Who may only write must not be asked for the right to create.
     if connection.execute("select to_regclass('keygroups_epochs')").fetchone() == (None,):
@@ -141,7 +141,7 @@ def _make_epochs(connection: Connection) -> None:
             connection.execute(
                 "create table if not exists keygroups_epochs (job text primary key, epoch bigint not null)"
             )
-        except (DuplicateTable, UniqueViolation):  # made by another writer at the same time
+        except (DuplicateObject, DuplicateTable, UniqueViolation):  # made by another writer at the same time
             connection.rollback()
     connection.commit()
 
