@@ -9,8 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -313,18 +314,25 @@ def test_what_killed_hosts_have_left_is_removed_by_the_next(machine: Machine) ->
     assert outputs == [("a", 1)]
 
 
-def test_logs_of_hosts_that_were_killed_and_replaced_go_once_their_run_is_over(tmp_path: Path) -> None:
-    ours = tmp_path / "ours"
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """Give a folder in which a socket may be: the path of one is limited, and `tmp_path` is long."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_logs_of_hosts_that_were_killed_and_replaced_go_once_their_run_is_over(short_path: Path) -> None:
+    ours = short_path / "ours"
     ours.mkdir()
     logs = {}
     for content, age in itertools.product(("", "a traceback"), (0, 3600)):
-        place = place_of(f"run {content} {age}", GENERATION, 0, str(tmp_path))
+        place = place_of(f"run {content} {age}", GENERATION, 0, str(short_path))
         place.open_log().close()
         place.log.write_text(content)
         at = ours.stat().st_mtime - age
         os.utime(place.log, (at, at))
         logs[content, age] = place.log
-    place = place_of("run that lives", GENERATION, 0, str(tmp_path))
+    place = place_of("run that lives", GENERATION, 0, str(short_path))
     place.open_log().close()
     os.utime(place.log, (0, 0))
     held = place.try_lock()
