@@ -184,10 +184,10 @@ def test_other_hashes_codecs_and_modes_read_as_they_were_written(
     shutil.copytree(generate.FOLDER / "others-v1", tmp_path / "golden")
     store = SnapshotStore(tmp_path / "golden", generate.OPERATOR_ID)
     snapshot = store.load(1)
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(codec, "_codecs", {})
-        with pytest.raises(MissingCodec, match=generate.FRACTION):
-            snapshot.restore(0, 1).states(generate.OTHER_STATES)
+    for registry in ("_codecs", "_codecs_of_types"):
+        monkeypatch.setattr(codec, registry, {})
+    with pytest.raises(MissingCodec, match=generate.FRACTION):
+        snapshot.restore(0, 1).states(generate.OTHER_STATES)
     generate.register_fraction()
     found = {
         state: {key: value for group in groups.values() for key, value in group.load().items()}
