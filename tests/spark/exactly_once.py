@@ -133,8 +133,9 @@ class World:
         *,
         rescales: bool = False,
         in_sink: Callable[[bool], None] | None = None,
+        meanwhile: Callable[[AsyncPipeline, Any], None] | None = None,
     ) -> AsyncPipeline:
-        """Run until nothing is in flight; returns the pipeline."""
+        """Run until nothing is in flight; returns the pipeline. `meanwhile` gets it and its query."""
         pipeline = AsyncPipeline(
             self.function,
             key_by="user",
@@ -169,6 +170,8 @@ class World:
             checkpoint_location=self.folder / "checkpoint",
             trigger={"availableNow": True},
         )
+        if meanwhile is not None:
+            meanwhile(pipeline, query)
         query.awaitTermination()
         return pipeline
 

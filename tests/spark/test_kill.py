@@ -13,21 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from async_op.spark.epoch import delivery
 from async_op.spark.epoch import runner as runners
-from snapshots import Snapshot
+from tests.spark.crash_points import POINTS, CrashPoints
 from tests.spark.exactly_once import World
 
-DRIVER_POINTS = [
-    "before the subtasks",
-    "after the subtasks",
-    "after the manifest, reply lost",
-    "before the sink",
-    "in the sink",
-    "after the sink",
-]
 WORKER_POINTS = ["in a call", "in a call made again", "before a subtask writes"]
 
 
@@ -47,7 +38,7 @@ class Case:
 
 
 def all_cases() -> list[Case]:
-    kinds = [(point, kind, False) for point in DRIVER_POINTS for kind in ("first", "batch", "drain")]
+    kinds = [(point, kind, False) for point in POINTS for kind in ("first", "batch", "drain")]
     kinds += [(point, kind, True) for point, kind, _ in kinds]
     # Where a task's process is killed, Spark runs the task again; that of a resident operator has tests of its own.
     kinds += [(point, "batch", False) for point in WORKER_POINTS]
@@ -90,55 +81,14 @@ def world(spark: SparkSession, tmp_path: Path, resident: bool) -> Iterator[World
         query.stop()
 
 
-class DriverFault:
-    """Raises at one point of one epoch, once."""
-
-    def __init__(self, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.case = case
-        self.happened = False
-        self.kind = ""
-        run, run_subtasks = runners.EpochRunner._run, runners.EpochRunner._run_subtasks
-        commit = runners.EpochRunner._commit
-        outputs_frame = delivery.outputs_frame
-
-        def traced_run(runner: runners.EpochRunner, *arguments: Any) -> None:
-            kind = arguments[2].position.kind
-            self.kind = "first" if runner.epoch == 0 else kind
-            self.at("before the subtasks")
-            run(runner, *arguments)
-
-        def traced_subtasks(*arguments: Any) -> Any:
-            reports = run_subtasks(*arguments)
-            self.at("after the subtasks")
-            return reports
-
-        def traced_commit(*arguments: Any) -> Snapshot:
-            snapshot = commit(*arguments)
-            self.at("after the manifest, reply lost")
-            return snapshot
-
-        def traced_outputs_frame(*arguments: Any) -> DataFrame:
-            self.at("before the sink")
-            return outputs_frame(*arguments)
-
-        monkeypatch.setattr(runners.EpochRunner, "_run", traced_run)
-        monkeypatch.setattr(runners.EpochRunner, "_run_subtasks", traced_subtasks)
-        monkeypatch.setattr(runners.EpochRunner, "_commit", traced_commit)
-        monkeypatch.setattr(delivery, "outputs_frame", traced_outputs_frame)
-
-    def at(self, point: str) -> None:
-        if not self.happened and (point, self.kind) == (self.case.point, self.case.kind):
-            self.happened = True
-            raise Crash(point)
-
-    def in_sink(self, is_written: bool) -> None:
-        self.at("after the sink" if is_written else "in the sink")
+def stop(runner: runners.EpochRunner) -> None:
+    raise Crash(f"after epoch {runner.epoch}")
 
 
 def test_a_pipeline_that_is_stopped_anywhere_goes_on_exactly_once(
     spark: SparkSession, world: World, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fault = DriverFault(case, monkeypatch)
+    fault = CrashPoints(case.point, case.kind, stop, monkeypatch.setattr)
     world.function.point = case.point if case.point in WORKER_POINTS else None
     with pytest.raises(Exception, match=r".") as stopped:
         pipeline = world.run(spark, 2, rescales=case.rescales, in_sink=fault.in_sink)

@@ -1,0 +1,93 @@
+"""Exactly once over Spark Connect, whoever is killed at whichever point of an epoch.
+
+A seeded sample runs by default; `--kills all` runs every case. Server and clients are processes of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hosting.kit import is_running, wait_until
+from tests.spark.connect_kills import CASES, Case, told_of
+from tests.spark.connect_server import ROOT, connect_server
+from tests.spark.exactly_once import World
+
+pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(2400)]
+
+SAMPLE = 2
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "case" in metafunc.fixturenames:
+        cases = CASES
+        if metafunc.config.getoption("kills") != "all":
+            cases = random.Random(metafunc.config.getoption("kills")).sample(cases, SAMPLE)
+        metafunc.parametrize("case", cases, ids=str)
+
+
+@pytest.fixture(scope="module")
+def url(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with connect_server(tmp_path_factory.mktemp("server") / "log") as url:
+        yield url
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path, resident=True)
+    world.prepare()
+    return world
+
+
+def client(url: str, folder: Path, told: str = "") -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.spark.connect_kills", url, str(folder), told]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> Any:
+    """Wait for the end of a client; returns the errors that it has seen."""
+    stdout, stderr = process.communicate()
+    assert process.returncode == 0, stderr[-4000:]
+    return json.loads(stdout.splitlines()[-1])
+
+
+def kill_server(world: World, case: Case, log: Path) -> None:
+    """Run until the server is killed, and wait for the end of its worker."""
+    with connect_server(log) as url, client(url, world.folder, told_of(case)) as process:
+        wait_until(lambda: world.function.killed.exists() or process.poll() is not None, seconds=600)
+        process.kill()  # it would go on to look for its server for minutes
+        _, stderr = process.communicate()
+        assert world.function.killed.exists(), stderr[-4000:]
+        worker = json.loads(world.function.killed.read_text())["worker"]
+        wait_until(lambda: not is_running(worker), seconds=120)
+
+
+def test_whoever_is_killed_the_next_start_goes_on(url: str, world: World, case: Case, tmp_path: Path) -> None:
+    if case.victim == "server":
+        kill_server(world, case, tmp_path / "log")
+    elif case.victim == "client":
+        with client(url, world.folder, told_of(case)) as process:
+            _, stderr = process.communicate()
+        assert world.function.killed.exists(), stderr[-4000:]
+    else:
+        with client(url, world.folder, told_of(case)) as process:
+            errors = ended(process)
+        assert bool(errors) == (case.victim == "worker"), errors
+    if case.victim in ("server", "client"):
+        with client(url, world.folder) as process:
+            assert ended(process) == []
+    world.assert_exact()
+    killed = json.loads(world.function.killed.read_text())
+    assert not is_running(killed["victim"])
+    world.assert_calls(set(killed["committed"]), killed["calls"])
