@@ -31,6 +31,8 @@ def check_function(function: Function) -> None:
         reason = "max_batch_size is at least 1, max_batch_delay at least 0"
         check_integer("max_batch_size", function.max_batch_size, 1, reason=reason)
         check_delay("max_batch_delay", function.max_batch_delay, reason=reason)
+        if function.arrow and function.knows_outputs:
+            raise ConfigError("function", function, "each record batch needs its call: it cannot define known_outputs")
     if isinstance(function, BlockingFunction):
         check_integer("max_threads", function.max_threads, 1, reason="at least one thread must do the work")
 
@@ -107,6 +109,7 @@ def _check_methods(function: Function) -> None:
     _check_coroutine(function, "timeout", "value", "ctx")
     _check_coroutine(function, "on_timer", "timestamp", "ctx")
     _check_coroutine(function, "snapshot_complete", "version")
+    _check_synchronous(function, "known_outputs", "value", "ctx")
     _check_coroutine(function, "close")
     if isinstance(function, AsyncBatchFunction):
         _check_coroutine(function, "async_invoke_batch", "values", "ctxs")

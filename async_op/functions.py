@@ -66,6 +66,40 @@ class Function(Generic[In, Out]):
             The version of the snapshot.
         """
 
+    @property
+    def knows_outputs(self) -> bool:
+        """Whether the function defines `known_outputs`."""
+        return type(self).known_outputs is not Function.known_outputs
+
+    def known_outputs(self, value: In, ctx: InvocationContext) -> Iterable[Out] | None:
+        """Return the outputs for an element that needs no call, such as an answer in state; None if it needs one.
+
+        The operator asks before each attempt, when the element holds its key. Outputs that are known wait for no limit,
+        cost nothing, and enter no batch. What the method writes to state counts only if it returns outputs. It runs on
+        the event loop, also for a blocking function, so it must not block. It is not asked about timers.
+
+        Parameters
+        ----------
+        value : object
+            The element.
+        ctx : InvocationContext
+            Its key, timestamp, attempt and state.
+
+        Examples
+        --------
+        >>> ANSWER = ValueState("answer", ttl=30 * 86_400)  # a month
+        >>> class Ask(AsyncFunction):
+        ...     states = (ANSWER,)
+        ...     def known_outputs(self, question, ctx):
+        ...         answer = ctx.state(ANSWER).value()
+        ...         return None if answer is None else [answer]
+        ...     async def async_invoke(self, question, ctx):
+        ...         answer = await ask(question)
+        ...         ctx.state(ANSWER).update(answer)
+        ...         return [answer]
+        """
+        return None
+
     async def timeout(self, value: In, ctx: InvocationContext) -> Iterable[Out]:
         """Return fallback outputs for an element whose time budget has run out; by default the element fails.
 

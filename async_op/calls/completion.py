@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from async_op.calls.known import KnownOutputs
 from async_op.context import InvocationContext
 from async_op.errors import failure_of, is_failure
 from async_op.in_flight.entries import Block, Entry
@@ -30,6 +31,8 @@ class Completion:
         Decides which outcomes are retried, and when.
     cache : OutputCache or None
         Outputs of earlier calls.
+    known : KnownOutputs or None
+        Outputs that the function knows without a call.
     give_up : callable
         Called with an entry that has failed for good, and its error; returns the outputs that replace the entry's, or
         None if the operator has failed.
@@ -51,6 +54,7 @@ class Completion:
         "_call",
         "_gate",
         "_give_up",
+        "_known",
         "_queue",
         "_retry",
         "_stopped",
@@ -66,6 +70,7 @@ class Completion:
         gate: KeyGate | None,
         retry: RetryPolicy | None,
         cache: OutputCache | None,
+        known: KnownOutputs | None,
         *,
         give_up: Callable[[Entry, BaseException], Sequence[Any] | None],
         try_again: Callable[[Entry, float], None],
@@ -76,6 +81,7 @@ class Completion:
         self._gate = gate
         self._retry = retry
         self._cache = cache
+        self._known = known
         self._give_up = give_up
         self._try_again = try_again
         self._call = call
@@ -84,9 +90,9 @@ class Completion:
         self.retries = self.late_results = 0
 
     @property
-    def has_cache(self) -> bool:
-        """Whether the cache may provide outputs without a call."""
-        return self._cache is not None
+    def may_need_no_call(self) -> bool:
+        """Whether the cache or the function may have outputs without a call."""
+        return self._cache is not None or self._known is not None
 
     def complete(self, entry: Entry, invocation: InvocationContext, outputs: Sequence[Any]) -> None:
         """Take the outputs of a call, unless they are to be retried or their element has been given up."""
@@ -156,12 +162,13 @@ class Completion:
             self._queue.complete(entry)
 
     def known_outputs(self, entry: Entry) -> Sequence[Any] | None:
-        """Return outputs that need no call: those in the cache, or those of a failure to compute the cache key."""
-        if self._cache is None or entry.expired or self._stopped:
+        """Return outputs that need no call: of the cache, of the function, or of a failure to find out."""
+        if not self.may_need_no_call or entry.expired or self._stopped:
             return None
         try:
-            return self._cache.get(entry)
-        except Exception as error:  # noqa: BLE001 - the user's key function failed, or the key is unhashable
+            cached = None if self._cache is None else self._cache.get(entry)
+            return self._known.of(entry) if cached is None and self._known is not None else cached
+        except Exception as error:  # noqa: BLE001 - the user's code failed, or the cache key is unhashable
             entry.attempt -= 1  # the attempt that was due is never made
             return self._outputs_of_failed(entry, error)
         except BaseException as error:  # noqa: BLE001 - treated like an error of the function itself

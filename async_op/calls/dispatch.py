@@ -34,7 +34,7 @@ class Dispatch:
     workers : Workers
         Make all other calls.
     completion : Completion
-        Knows the outputs that need no call.
+        Has the outputs that need no call.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class Dispatch:
         self._batching = batching
         self._workers = workers
         self._completion = completion
-        self._is_direct = loading is None and batching is None and not completion.has_cache
+        self._is_direct = loading is None and batching is None and not completion.may_need_no_call
         self._stopped = False
         self.timeouts = 0
 
@@ -101,7 +101,9 @@ class Dispatch:
         return self._loading is None or self._loading.is_done
 
     def ready(self, entry: Entry) -> None:
-        """Have the call of an entry made that now holds its key, unless its outputs are known without a call."""
+        """Have the call of an entry made that holds its key, once its state is in memory, unless it needs no call."""
+        if self._stopped or (self._loading is not None and self._loading.holds(entry)):
+            return
         outputs = self._completion.known_outputs(entry)
         if outputs is None:
             self.call(entry)
@@ -109,10 +111,8 @@ class Dispatch:
             self._completion.finish(entry, outputs)
 
     def call(self, entry: Entry) -> None:
-        """Have the call of an entry made once its state is in memory."""
+        """Have the call of an entry made whose state is in memory."""
         if self._stopped:
-            return
-        if self._loading is not None and self._loading.holds(entry):
             return
         if self._batching is None or entry.expired or is_timer(entry):
             self._workers.add((entry,))

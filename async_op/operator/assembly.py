@@ -16,6 +16,7 @@ from async_op.calls.batching import Batching
 from async_op.calls.completion import Completion
 from async_op.calls.dispatch import Dispatch
 from async_op.calls.error_policy import ErrorPolicy
+from async_op.calls.known import KnownOutputs
 from async_op.calls.loading import Loading
 from async_op.calls.workers import Workers
 from async_op.clock import Clock, LoopClock
@@ -124,11 +125,13 @@ class Parts:
         self.latency = ObservedLatency(function=name_of(function), subtask_index=runtime.subtask_index)
         self.limits = _limits_of(options, runtime, clock, self.latency)
         self.cache = None if self.limits is None else self.limits.cache
+        known = KnownOutputs(function, self.scope) if function.knows_outputs else None
         self.completion = Completion(
             self.in_flight.queue,
             self.gate,
             options.retry,
             self.cache,
+            known,
             give_up=self.errors.apply,
             try_again=self.backoff.add,
             call=lambda entry: self.dispatch.call(entry),
@@ -189,7 +192,7 @@ class Parts:
     @property
     def _looks_at_all(self) -> bool:
         """Whether every single element needs a check, before or after its call."""
-        return self.gate is not None or self.cache is not None
+        return self.gate is not None or self.completion.may_need_no_call
 
     @property
     def _calls_at_once(self) -> bool:

@@ -50,6 +50,8 @@ def with_checked_rows(function: _F, writer: OutputWriter) -> _F:
         "timeout": _checked_coroutine(checked.timeout, check, writer.fits),
         "on_timer": _checked_coroutine(checked.on_timer, check, writer.fits),
     }
+    if checked.knows_outputs:
+        replaced["known_outputs"] = _checked_if_known(checked.known_outputs, check)
     if isinstance(checked, AsyncBatchFunction):
         replaced["async_invoke_batch"] = _checked_batch(checked.async_invoke_batch, check)
     elif isinstance(checked, AsyncFunction):
@@ -91,6 +93,14 @@ def _checked_batch(call: Callable[[Any, Any], Awaitable[Any]], check: Check) -> 
 
 def _checked_call(call: Callable[[Any, InvocationContext], Any], check: Check) -> Any:
     return lambda value, ctx: check(call(value, ctx))
+
+
+def _checked_if_known(known_outputs: Callable[[Any, InvocationContext], Any], check: Check) -> Any:
+    def known(value: Any, ctx: InvocationContext) -> Any:
+        outputs = known_outputs(value, ctx)
+        return None if outputs is None else check(outputs)
+
+    return known
 
 
 def _checked_callback(call: Callable[[Any, ResultFuture], None], check: Check) -> Any:

@@ -107,6 +107,24 @@ async def test_an_element_waits_for_its_key_group_only() -> None:
     assert [record.value for record in outputs[2:]] == [(quick, 2)]
 
 
+async def test_a_function_is_asked_what_it_knows_once_the_key_group_is_in_memory() -> None:
+    class Knows(Counting):
+        def known_outputs(self, value: Any, ctx: InvocationContext) -> Any:
+            assert restore.groups[key_group_of(value, GROUPS)].may_load.is_set(), "a file would be read on the loop"
+            return [ctx.state(COUNT).value()]
+
+    restore = await counted_once()
+    outputs: list[Any] = []
+    operator = AsyncWaitOperator(Knows(), outputs.append, key_by=lambda key: key, max_parallelism=GROUPS)
+    await operator.open(restore=restore)
+    await operator.process(KEYS[0])
+    await eventually(lambda: restore.order)
+    restore.let_all()
+    await operator.finish()
+    await operator.close()
+    assert [record.value for record in outputs] == [1]
+
+
 async def test_the_rest_comes_into_memory_without_being_asked_for() -> None:
     restore = await counted_once()
     restore.let_all()
