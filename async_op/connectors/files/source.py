@@ -60,7 +60,8 @@ class FileSource(Source[dict[str, Any]]):
     Notes
     -----
     Reading raises `MalformedRecord`, `RecordTooLong`, `FileShrank` if a file ends before the position that was read,
-    and `FileVanished` if one is removed before it was read to its end. A file that is removed later ends its partition.
+    and `FileVanished` if one is removed before it was read to its end. A file that is removed later ends its
+    partition, and is read on if it comes back.
 
     Examples
     --------
@@ -89,6 +90,7 @@ class FileSource(Source[dict[str, Any]]):
         self._limit = check_integer("max_record_bytes", max_record_bytes, 1, reason="a record has at least one byte")
         self._storage_options = dict(storage_options or {})
         self._found: Glob | None = None
+        self._gone: set[str] = set()
         self._threads: OwnThreads | None = None
 
     def __repr__(self) -> str:
@@ -99,9 +101,11 @@ class FileSource(Source[dict[str, Any]]):
         self._prepare()
 
     async def partitions(self) -> Iterable[PartitionId]:
-        """Return the paths of all files."""
+        """Return the paths of all files. One that its reader found gone is left out once: then it may come back."""
         self._prepare()
-        return list(await self._changes.refresh())
+        files = await self._changes.refresh()
+        gone, self._gone = self._gone, set()
+        return [name for name in files if name not in gone]
 
     def read(self, partition: PartitionId, position: Any) -> AsyncIterator[list[Item[dict[str, Any]]]]:
         """Return an iterator of lists of records, from a byte (or a row of Parquet) on."""
@@ -112,6 +116,7 @@ class FileSource(Source[dict[str, Any]]):
         """Stop listing, and end the threads."""
         if self._threads is not None:
             threads, self._threads = self._threads, None
+            self._gone.clear()
             await self._changes.close()
             await threads.close()
 
@@ -136,6 +141,7 @@ class FileSource(Source[dict[str, Any]]):
             await self._changes.differs(name, seen)
             if self._changes.stamp(name) is None:
                 self._check_read_to_the_end(seen, name, position)
+                self._gone.add(name)
                 return
 
     async def _pulled(self, blocks: Generator[list[Row], None, None]) -> AsyncGenerator[list[Row], None]:

@@ -300,6 +300,26 @@ async def test_a_file_that_is_removed_after_it_was_read_ends(tmp_path: Path) -> 
             assert [block async for block in blocks] == []
 
 
+async def test_a_file_that_one_listing_missed_is_read_on(tmp_path: Path) -> None:
+    path, elsewhere = tmp_path / "x.jsonl", tmp_path / ".x.jsonl"
+    path.write_bytes(lines(1))
+    async with opened(tmp_path / "*.jsonl", "json", bounded=False, poll_interval=0.001) as source:
+        assert list(await source.partitions()) == ["x.jsonl"]
+        async with aclosing(source.read("x.jsonl", None)) as blocks:
+            ((_, _, position),) = await anext(blocks)
+            path.rename(elsewhere)
+            with pytest.raises(StopAsyncIteration):
+                await anext(blocks)
+        with elsewhere.open("ab") as file:
+            file.write(lines(2))
+        elsewhere.rename(path)
+
+        # A job reads a partition again once it has seen it gone.
+        assert list(await source.partitions()) == []
+        assert list(await source.partitions()) == ["x.jsonl"]
+        assert [value for value, _, _ in await first_items(source, "x.jsonl", 1, position)] == [2]
+
+
 async def test_what_a_listing_raises_reaches_who_waits(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(lines(1))
     async with opened(tmp_path / "*", "json", bounded=False, poll_interval=0.01) as source:
