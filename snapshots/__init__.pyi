@@ -21,6 +21,7 @@ from .errors import (
 from .filesystem.errors import (
     FilesystemNotInstalled,
     PathObstructed,
+    StorageFull,
     StorageRefused,
     StorageUnavailable,
     UnsafeFilesystem,
@@ -57,6 +58,7 @@ __all__ = [
     "SnapshotExists",
     "SnapshotNotFound",
     "SnapshotStore",
+    "StorageFull",
     "StorageRefused",
     "StorageUnavailable",
     "StoredOutputs",

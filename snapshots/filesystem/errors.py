@@ -83,6 +83,29 @@ class StorageRefused(KeyGroupsError, PermissionError):
         )
 
 
+class StorageFull(KeyGroupsError, OSError):
+    """The storage has no room left, or the user's quota is used up.
+
+    Attributes
+    ----------
+    uri : str
+        The operator's folder.
+    path : str
+        The path that could not be written.
+    reason : str
+        The storage's own message.
+    """
+
+    def __init__(self, uri: str, path: str, reason: str) -> None:
+        self.uri = uri
+        self.path = path
+        self.reason = reason
+        super().__init__(
+            f"there is no room for {path} ({reason}); what is committed in {uri} is whole: free some space, for "
+            "instance with `keygroups gc`, and start again"
+        )
+
+
 class PathObstructed(KeyGroupsError, OSError):
     """There is a folder in the place of a file, or a file in the place of a folder.
 

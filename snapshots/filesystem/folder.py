@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from keygroups.errors import ConfigError
-from snapshots.filesystem.errors import PathObstructed, StorageRefused, UnsupportedFilesystem
+from keygroups.errors import ConfigError, KeyGroupsError
+from snapshots.filesystem.errors import PathObstructed, StorageFull, StorageRefused, UnsupportedFilesystem
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 _LOCAL_PROTOCOLS = {"file", "local", "memory"}
 # Matches up to the last @ and across slashes, because secrets may contain both.
 _USER = re.compile(r"(?<=://)[^\s\"']*:[^\s\"']*@")
@@ -44,7 +45,7 @@ class Folder:
 
     Subclasses implement, per filesystem, how a file is created if absent (`create`) and made durable (`write`). Every
     failure of the storage is raised as an `OSError`, whatever the client package: `FileNotFoundError`,
-    `FileExistsError`, `StorageUnavailable`, `StorageRefused` or `PathObstructed`.
+    `FileExistsError`, `StorageUnavailable`, `StorageRefused`, `StorageFull` or `PathObstructed`.
     """
 
     def __init__(self, filesystem: AbstractFileSystem, root: str) -> None:
@@ -165,16 +166,25 @@ class Folder:
 
     @contextmanager
     def _answers(self, name: str) -> Iterator[None]:
-        """Turn refusals, and obstructed paths, into the errors of this project."""
+        """Turn refusals, full disks and obstructed paths into the errors of this project."""
         try:
             yield
         except (IsADirectoryError, NotADirectoryError) as error:
             raise PathObstructed(self.path(name), error.strerror or str(error)) from error
+        except KeyGroupsError:
+            raise
         except OSError as error:
-            is_refused = isinstance(error, PermissionError) or error.errno == errno.EROFS
-            if not is_refused or isinstance(error, StorageRefused):
+            kind = _kind_of(error)
+            if kind is None:
                 raise
-            raise StorageRefused(self.uri, self.path(name), redacted(error.strerror or str(error))) from error
+            raise kind(self.uri, self.path(name), redacted(error.strerror or str(error))) from error
+
+
+def _kind_of(error: OSError) -> type[StorageRefused | StorageFull] | None:
+    """Return the error of this project that says what an error of the storage means, if there is one."""
+    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+        return StorageRefused
+    return StorageFull if error.errno in _FULL else None
 
 
 def check_uri(uri: str) -> None:

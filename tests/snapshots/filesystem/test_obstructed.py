@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from keygroups import KeyGroupsError
-from snapshots import PathObstructed, Snapshot, SnapshotCorrupted, SnapshotStore, StorageRefused
+from snapshots import PathObstructed, Snapshot, SnapshotCorrupted, SnapshotStore, StorageFull, StorageRefused
 from snapshots.filesystem import open_folder
 from snapshots.format.manifest import manifest_name
 from tests.snapshot_kit import parts
@@ -165,6 +167,29 @@ def test_a_folder_that_is_read_only_is_named(read_only: Path, use: str) -> None:
     assert "let this process read and write in file://" in done.stdout
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_named_and_what_is_committed_stays_whole(
+    store: SnapshotStore, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Filesystems may find out when a file is synced only."""
+
+    def full(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    newest = store.load().version
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        for use in (lambda: store.write(parts({"count": {"a": 1}})), lambda: store.repartition(1)):
+            with pytest.raises(StorageFull, match=f"{os.strerror(number)}.*gc") as refused:
+                use()
+            assert refused.value.uri == store.uri
+            assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
+    assert store.load().version == newest
+    assert store.verify().ok
+    assert store.write(parts({"count": {"a": 1}})).version == newest + 1
+
+
 def test_the_errors_are_the_builtins_that_callers_catch() -> None:
+    assert issubclass(StorageFull, OSError)
     assert issubclass(StorageRefused, PermissionError)
     assert issubclass(PathObstructed, OSError)
