@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -211,3 +213,14 @@ def test_a_worker_uses_the_session_that_its_client_may_have_left(
         assert not worker.has_ended(0)
         clock.sleep(6.0)
     assert session.uses == 60
+
+
+def test_a_worker_ends_with_its_server() -> None:
+    worker = "import os; from async_op.spark.connect.worker import _end_with; print('up', flush=True); "
+    worker += "_end_with(os.getppid())"
+    command = ["sh", "-c", '"$0" -c "$1" & wait', sys.executable, worker]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "up\n"
+        server.kill()
+        assert server.stdout.read() == "", "the pipe is closed once the worker, too, has ended"

@@ -33,6 +33,8 @@ _RETRIES_MAX = 6
 _BEAT_SECONDS = 5.0
 """How often the worker says that it is alive while a drain, or the query's end, takes time."""
 
+_LOOK_SECONDS = 1.0
+"""How often the worker looks whether its server is there."""
 
 _USE_SECONDS = 60.0
 """How often the worker uses the client's session: the server ends those, with their queries, that nobody uses."""
@@ -77,6 +79,7 @@ class ServedPipeline:
 def _begin(description: dict[str, Any]) -> Worker:
     from pyspark.sql.connect.client.retries import DefaultPolicy  # a classic session may lack what it needs
 
+    threading.Thread(target=_end_with, args=(os.getppid(),), name="keygroups server", daemon=True).start()
     spark: Any = SparkSession.active()
     # Spark's own ten minutes would keep this process, and its hosts, that long after the end of the server.
     spark.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES_MAX, max_backoff=5000)])
@@ -110,7 +113,6 @@ class Worker:
         # Re-entrant, because the handler of SIGTERM runs in the thread that may hold one of them.
         self._heeding, self._saying = threading.RLock(), threading.RLock()
         self._ended = threading.Event()
-        self._server = os.getppid()
         self._next_use = 0.0
         self.has_failed = self.is_busy = False
         delay = served.watermark_delay_milliseconds
@@ -139,7 +141,6 @@ class Worker:
         """Wait for the query's end; meanwhile do what the client wishes, and tell it what has been done."""
         has_ended = self._ended.wait(seconds)
         if not has_ended:
-            self._end_with_the_server()
             self._use_session()
         self._heed()
         self._say()
@@ -158,7 +159,7 @@ class Worker:
             return
         self._next_use = time.monotonic() + _USE_SECONDS
         try:
-            setting(self._spark, "spark.sql.session.timeZone")
+            setting(self._spark, "spark.app.name")
         except PySparkException as error:
             _log.warning("the server does not answer, the next try is soon: %s", error)
 
@@ -247,12 +248,13 @@ class Worker:
             # Nothing is left to be done, and Spark's clients may wait for ever for their connections when they end.
             _exit()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the server ends the process once it has heard of the error
-        self._end_with_the_server()
 
-    def _end_with_the_server(self) -> None:
-        """End this process at once if the server has gone, for which Spark's clients would look for many minutes."""
-        if os.getppid() != self._server:
-            os._exit(1)
+
+def _end_with(server: int) -> NoReturn:
+    """End this process within a second of the server: an epoch under way would look for it for minutes."""
+    while os.getppid() == server:
+        time.sleep(_LOOK_SECONDS)
+    os._exit(1)
 
 
 def _exit() -> NoReturn:
