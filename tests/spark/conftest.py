@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from async_op.hosting import overseer
 from snapshots.java import JavaNotFound, use_java
+from tests.spark.connect_server import connect_server
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +43,13 @@ def spark(java: None) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module")
+def url(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run a Spark Connect server; gives its URL."""
+    with connect_server(tmp_path_factory.mktemp("server") / "log") as url:
+        yield url
 
 
 @pytest.fixture

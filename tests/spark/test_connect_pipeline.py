@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,6 @@ from tests.spark.exactly_once import World
 pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(2400)]
-
-
-@pytest.fixture(scope="module")
-def url(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with connect_server(tmp_path_factory.mktemp("server") / "log") as url:
-        yield url
 
 
 @pytest.fixture
@@ -113,3 +106,7 @@ def test_a_client_that_leaves_takes_its_query_along(url: str, tmp_path: Path) ->
 
 def test_a_client_hears_of_errors(url: str, tmp_path: Path) -> None:
     told("failing", url, tmp_path)
+
+
+def test_what_else_pipelines_offer_works_in_one_query(url: str, tmp_path: Path) -> None:
+    told("features", url, tmp_path)

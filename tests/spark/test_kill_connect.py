@@ -9,7 +9,6 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +32,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if metafunc.config.getoption("kills") != "all":
             cases = random.Random(metafunc.config.getoption("kills")).sample(cases, SAMPLE)
         metafunc.parametrize("case", cases, ids=str)
-
-
-@pytest.fixture(scope="module")
-def url(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with connect_server(tmp_path_factory.mktemp("server") / "log") as url:
-        yield url
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,32 +47,11 @@ class Logged(AsyncFunction):
         self.note("closed")
 
 
-class Slow(AsyncFunction):
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-
-    async def async_invoke(self, value: Any, ctx: Any) -> list[Any]:
-        await asyncio.sleep(self.seconds)
-        return [(value["id"],)]
-
-
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     log = tmp_path / "log"
     log.touch()
     return log
-
-
-@contextmanager
-def _options(spark: SparkSession, options: dict[str, str]) -> Iterator[None]:
-    before = {name: spark.conf.get(name) for name in options}
-    for name, value in options.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            spark.conf.set(name, old)
 
 
 def _until(condition: Callable[[], bool]) -> None:
@@ -128,20 +106,6 @@ def test_a_failure_downstream_closes_the_operator(spark: SparkSession, log: Path
             F.when(F.col("id") < 3, F.col("id")).otherwise(F.raise_error(F.lit("the disk is full")))
         ).collect()
     _until(lambda: _events(log) == ["opened", "closed"] and _gone(log))
-
-
-@pytest.mark.usefixtures("reused_workers")
-def test_slow_calls_do_not_look_idle(spark: SparkSession) -> None:
-    limits = {
-        "spark.sql.execution.pyspark.udf.idleTimeoutSeconds": "10",
-        "spark.sql.execution.pyspark.udf.killOnIdleTimeout": "true",
-    }
-    frame = spark.range(0, 5, 1, 1)
-    # A worker that has yet to start is silent, too, so that one is started before.
-    assert AsyncDataStream.ordered_wait(frame, Slow(0), output_schema="id bigint").count() == 5
-    with _options(spark, limits):
-        outputs = AsyncDataStream.ordered_wait(frame, Slow(12), output_schema="id bigint")
-        assert [row.id for row in outputs.collect()] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.usefixtures("reused_workers")
