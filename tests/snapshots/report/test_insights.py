@@ -57,6 +57,7 @@ def text_of(page: str) -> str:
 def test_the_page_shows_epochs_and_changes(store: SnapshotStore) -> None:
     text = text_of(render(store, store.load()))
 
+    assert "The newest epoch. The time" in text
     assert "Time per epoch" in text
     assert "Calls per epoch version 2: 1,234" in text
     assert "Since the parent" in text
