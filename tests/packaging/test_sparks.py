@@ -41,7 +41,8 @@ def test_a_pipeline_is_exact(spark: str, version: str, wheel: Path, checkout: Pa
 
     use_java()
     settings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    found = run([python, "-c", "import async_op, pyspark; print(async_op.__file__, pyspark.__version__)"], env=settings)
+    versions = "import async_op, pyspark; print(async_op.__file__, pyspark.__version__)"
+    found = run([python, "-c", versions], cwd=checkout, env=settings)  # only what is installed may be found
     assert "site-packages" in found
     assert found.split()[1].startswith(f"{spark}.")
     passed = run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SUBSET], cwd=checkout, env=settings)
