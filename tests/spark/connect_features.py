@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -81,7 +82,9 @@ def write_input(folder: Path) -> None:
         users = [f"{file}-{user}" for user in range(USERS)]
         rows = {"user": 2 * users, "at": [time for time in times for _ in users]}
         schema = pa.schema({"user": pa.string(), "at": pa.timestamp("us", "UTC")})
-        pq.write_table(pa.table(rows, schema), folder / f"{file}.parquet")
+        path = folder / f"{file}.parquet"
+        pq.write_table(pa.table(rows, schema), path)
+        os.utime(path, (file, file))  # Spark takes the oldest first
 
 
 def use_features(spark: SparkSession, folder: Path) -> dict[str, Any]:
