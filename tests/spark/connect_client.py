@@ -26,7 +26,6 @@ from async_op import AsyncFunction
 from async_op.spark import AsyncPipeline, ConnectQuery, EpochFailed, WorkerLate
 from keygroups import ConfigError, ValueState
 from snapshots import SnapshotStore
-from tests.spark.connect_features import use_features
 from tests.spark.exactly_once import World
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -234,7 +233,6 @@ CASES: dict[str, Callable[..., dict[str, Any]]] = {
     "from the client": from_the_client,
     "leaving": leaving,
     "failing": failing,
-    "features": use_features,
 }
 
 

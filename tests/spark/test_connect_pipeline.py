@@ -106,7 +106,3 @@ def test_a_client_that_leaves_takes_its_query_along(url: str, tmp_path: Path) ->
 
 def test_a_client_hears_of_errors(url: str, tmp_path: Path) -> None:
     told("failing", url, tmp_path)
-
-
-def test_what_else_pipelines_offer_works_in_one_query(url: str, tmp_path: Path) -> None:
-    told("features", url, tmp_path)
