@@ -252,8 +252,9 @@ class Worker:
 
 def _end_with(server: int) -> NoReturn:
     """End this process within a second of the server: an epoch under way would look for it for minutes."""
+    pause = threading.Event().wait
     while os.getppid() == server:
-        time.sleep(_LOOK_SECONDS)
+        pause(_LOOK_SECONDS)
     os._exit(1)
 
 
