@@ -9,11 +9,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from keygroups.spark.session import is_connect
 from snapshots.filesystem import Folder
 from snapshots.format.manifest import DataFile
 from snapshots.format.parquet import ParquetReader
 from snapshots.format.schema_text import decode_schema
 from snapshots.restore.snapshot import Snapshot
+from snapshots.spark.known_rows import KnownRows
 from snapshots.spark.types import spark_schema_of
 
 
@@ -43,7 +45,7 @@ def outputs_frame(
     if any(file.path not in known for file in files):
         return files_frame(spark, snapshot.folder, files, spark_schema)
     rows = pa.concat_tables([output_schema.empty_table(), *(known[file.path] for file in files)])
-    return spark.createDataFrame(rows, spark_schema)
+    return spark.createDataFrame(rows, spark_schema) if is_connect(spark) else KnownRows(spark, rows, spark_schema)
 
 
 def files_frame(

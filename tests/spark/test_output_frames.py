@@ -80,7 +80,26 @@ def test_all_types_are_the_same(spark: SparkSession, timezone: str, tmp_path: Pa
 
     assert handed.schema == read.schema == partly.schema
     assert str(handed.collect()) == str(read.collect()) == str(partly.collect())
-    assert handed.toArrow().equals(read.toArrow())
+    rows = read.toArrow()
+    assert handed.toArrow().schema.equals(rows.schema, check_metadata=True)
+    assert handed.toArrow().equals(rows)
+    assert (handed.count(), handed.isEmpty()) == (rows.num_rows, False)
+    assert handed.where("c1 = 0").count() == 1
+    assert handed.union(read).count() == read.union(handed).count() == 2 * rows.num_rows
+
+
+def test_large_types_are_those_of_the_session(spark: SparkSession, tmp_path: Path) -> None:
+    schema = pa.schema([("text", pa.string())])
+    rows = pa.table({"text": ["a"]}, schema=schema)
+    snapshot = _stored(tmp_path, [rows])
+    known = {file.path: rows for file in snapshot.manifest.files_of("output")}
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+    try:
+        handed = outputs_frame(spark, snapshot, schema, known).toArrow()
+        assert handed.equals(outputs_frame(spark, snapshot, schema).toArrow())
+        assert handed.schema.field("text").type == pa.large_string()
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
 
 
 def test_without_outputs_nothing_is_read(spark: SparkSession, tmp_path: Path) -> None:
