@@ -379,7 +379,7 @@ def test_jobs_say_of_which_pipeline_and_epoch_they_are(run: Run) -> None:
 
     def looking(batch: DataFrame, epoch: int) -> None:
         sink(batch, epoch)
-        batch.count()  # the driver has the rows: it collects them without a job
+        batch.groupBy().count().collect()  # the driver has the rows: it collects and counts them without a job
         properties.append(batch.sparkSession.sparkContext.getLocalProperty("spark.job.description"))
 
     run.sink = looking  # type: ignore[method-assign]
