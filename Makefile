@@ -13,7 +13,7 @@ venv = .venv
 python = $(venv)/bin/python
 install = $(python) -m pip install --disable-pip-version-check
 
-.PHONY: demo test coverage lint bench notebooks docs packaging audit sbom java
+.PHONY: demo test coverage mutants lint bench notebooks docs packaging audit sbom java
 
 demo: $(venv)/.demo java
 	@$(python) -m demo $(DEMO_ARGS)
@@ -29,6 +29,12 @@ coverage: $(venv)/.coverage $(venv)/spark.jsa
 		$(python) -m coverage run -m pytest -n auto --maxprocesses 4 --dist worksteal $(TEST_ARGS)
 	@$(python) -m coverage combine --quiet
 	@$(python) -m coverage report
+
+# Breaks the core in thousands of places, one at a time. What survives stands at the end: test it, or show that it cannot
+# matter.
+mutants: $(venv)/.mutants
+	@$(python) -m mutmut run
+	@$(python) -m mutmut results
 
 lint: $(venv)/.dev
 	$(python) -m ruff check .
@@ -100,6 +106,10 @@ $(venv)/spark.jsa: $(venv)/.dev | java
 
 $(venv)/.coverage: $(venv)/.dev
 	$(install) --quiet --group coverage
+	@touch $@
+
+$(venv)/.mutants: $(venv)/.dev
+	$(install) --quiet --group mutants
 	@touch $@
 
 $(venv)/.audit: $(venv)/.dev
