@@ -6,7 +6,7 @@ from keygroups.errors import KeyGroupsError
 
 
 class JobNotRunning(KeyGroupsError, RuntimeError):
-    """A running job was needed, and this one is not running, or has ended in the meantime.
+    """A running job was needed, and this one is not running, is about to end, or has ended in the meantime.
 
     Attributes
     ----------
@@ -16,7 +16,9 @@ class JobNotRunning(KeyGroupsError, RuntimeError):
 
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
-        super().__init__(f"job {job_id!r} is not running: start it with run() in a task of its own, then ask it")
+        super().__init__(
+            f"job {job_id!r} is not running, or was told to stop: start it with run() in a task of its own, then ask it"
+        )
 
 
 class JobAlreadyRunning(KeyGroupsError, RuntimeError):

@@ -144,6 +144,7 @@ class Job:
         self._run: Run | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked: list[Callable[[Run], None]] = []
+        self._is_stopping = False
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -189,6 +190,7 @@ class Job:
                 raise JobAlreadyRunning(self._store.operator_id)
             self._loop = asyncio.get_running_loop()
             self._run = None  # from now on, whoever asks for something asks this run for it
+            self._is_stopping = False
         try:
             async with shown(self.progress) if show_progress else nullcontext():
                 await self._run_once()
@@ -228,7 +230,9 @@ class Job:
             and the next run goes on with it.
         """
         how: Stop = "drain" if drain else "cut"
-        self._ask(lambda run: run.stop(how))
+        with self._lock:
+            self._ask(lambda run: run.stop(how))
+            self._is_stopping = True
 
     def rescale(self, parallelism: int) -> None:
         """Change the parallelism at a cut, which comes at once. Calls under way are made again.
@@ -245,9 +249,11 @@ class Job:
             It is not between 1 and the max parallelism. While the job has not read its snapshot yet, which knows the
             max parallelism, `run` raises this error in place of this method.
         JobNotRunning
-            The job is not running.
+            The job is not running, or `stop` was called: a job that ends keeps its parallelism.
         """
         with self._lock:
+            if self._is_stopping:
+                raise JobNotRunning(self._store.operator_id)
             run = self._run
             check_parallelism(parallelism, self._key_groups(parallelism) if run is None else run.max_parallelism)
             self._ask(lambda run: run.rescale(parallelism))

@@ -112,6 +112,19 @@ async def test_a_rescale_before_the_snapshot_is_read_is_held_against_its_key_gro
     assert job.progress().state == "new"
 
 
+@pytest.mark.parametrize("drain", [True, False])
+async def test_a_job_that_was_told_to_stop_refuses_a_rescale(drain: bool) -> None:
+    job = new_job(Log(range(3)), KEYED, sink := Epochs())
+    async with running(job):
+        await sink.have(3)
+        job.stop(drain=drain)
+        with pytest.raises(JobNotRunning, match="told to stop"):
+            job.rescale(2)
+    async with running(job):
+        await asyncio.sleep(0)
+        job.rescale(2)
+
+
 async def test_the_key_groups_of_a_job_are_those_of_its_newest_snapshot() -> None:
     job = new_job(Log(range(9)), KEYED, sink := Epochs(), snapshots="memory://groups")
     async with running(job):
