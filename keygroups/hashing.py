@@ -16,7 +16,8 @@ How a key is hashed with ``"xxhash64"``:
 - a tuple or list as several key columns: the hash of each column is the seed of the next.
 
 With ``"flink"`` an Arrow or numpy int32 is a Java Integer, an int64 or a Python int a Long, a
-float64 or a Python float a Double, a bool a Boolean and a tuple one of Flink's tuples.
+float64 or a Python float a Double, a bool a Boolean and a tuple one of Flink's tuples. -0.0 is
+hashed as 0.0, because they are one key here; Flink has two.
 
 Note that 1, 1.0 and True are different keys, although they are equal in Python.
 """

@@ -36,7 +36,7 @@ def _long_code(value: int) -> int:
 
 
 def _double_code(value: float) -> int:
-    bits: int = _unpack_long(_pack_double(math.nan if math.isnan(value) else value))[0]
+    bits: int = _unpack_long(_pack_double(math.nan if math.isnan(value) else value or 0.0))[0]
     return (bits ^ (bits >> 32)) & _MASK
 
 

@@ -16,6 +16,7 @@ import pytest
 from xxhash import xxh64_intdigest
 
 from keygroups import ConfigError, NullKey, UnsupportedKey, key_group_of, key_groups_of, key_hasher
+from keygroups.state import identity_of
 
 GROUPS = 1000
 VECTORS = [
@@ -121,9 +122,19 @@ def test_flink_takes_what_java_takes() -> None:
     assert hash_key("hello") == hash_key(integer(99162322))
     assert hash_key("\U0001f389") == hash_key(integer(0xD83C * 31 + 0xDF89))
     assert hash_key(0.0) == hash_key(integer(0))
-    assert hash_key(-0.0) == hash_key(integer(-(2**31)))
     assert hash_key(math.nan) == hash_key(-math.nan) == hash_key(integer(0x7FF80000))
     assert hash_key(("a", "b")) == hash_key(integer(97 * 31 + 98))
+
+
+@pytest.mark.parametrize("hash_name", ["xxhash64", "flink"])
+def test_what_is_one_key_has_one_hash(hash_name: str) -> None:
+    """The state of a key is found by its identity, in the key group of its hash."""
+    for one, other in ((0.0, -0.0), (math.nan, -math.nan), ((0.0, "a"), (-0.0, "a"))):
+        assert identity_of(one) == identity_of(other)
+        assert key_hasher(hash_name)(one) == key_hasher(hash_name)(other)
+    zeros = pa.array([0.0, -0.0])
+    assert len(set(key_groups_of(zeros, GROUPS, hash_name).tolist())) == 1
+    assert key_groups_of(zeros, GROUPS, hash_name)[0] == key_group_of(0.0, GROUPS, hash_name)
 
 
 @pytest.mark.parametrize("hash_name", ["xxhash64", "flink"])
