@@ -28,6 +28,10 @@ class KnownRows(DataFrame):
         Their schema in Spark.
     """
 
+    def __new__(cls, *_: object) -> KnownRows:
+        """Leave the rest to `__init__`, which Spark 4.1 would call here with arguments of its own."""
+        return object.__new__(cls)
+
     def __init__(self, spark: SparkSession, rows: pa.Table, schema: StructType) -> None:
         super().__init__(None, spark)
         # The parent's attribute would hide the property.
