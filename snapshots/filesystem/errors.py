@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from errno import ENOSPC
+
 from keygroups.errors import KeyGroupsError
 
 
@@ -94,7 +96,11 @@ class StorageFull(KeyGroupsError, OSError):
         The path that could not be written.
     reason : str
         The storage's own message.
+    errno : int
+        `ENOSPC`, also for a quota.
     """
+
+    errno = ENOSPC
 
     def __init__(self, uri: str, path: str, reason: str) -> None:
         self.uri = uri

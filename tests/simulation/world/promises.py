@@ -91,7 +91,7 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
         ),
         Promise(
             "the disk is full",
-            "noticed: `OSError` with `ENOSPC`; what was committed stays, and there is no half of a version",
+            "noticed: `StorageFull`; what was committed stays, and there is no half of a version",
             tests=(_A_WORLD,),
         ),
         Promise(
