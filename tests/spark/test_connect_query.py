@@ -216,8 +216,8 @@ def test_a_worker_uses_the_session_that_its_client_may_have_left(
 
 
 def test_a_worker_ends_with_its_server() -> None:
-    worker = "import os; from async_op.spark.connect.worker import _end_with; print('up', flush=True); "
-    worker += "_end_with(os.getppid())"
+    worker = "import os; from async_op.spark.connect.worker import _end_with; server = os.getppid(); "
+    worker += "print('up', flush=True); _end_with(server)"
     command = ["sh", "-c", '"$0" -c "$1" & wait', sys.executable, worker]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
