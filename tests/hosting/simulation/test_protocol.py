@@ -1,6 +1,7 @@
 """The protocol of hosts under everything that can go wrong, on virtual time.
 
-`--seeds 20000 --timeout 0` runs more of the random ones, also on a machine that sleeps in between; `--seed 17` replays one.
+`--seeds 20000 --timeout 0` runs more of the random ones, also on a machine that sleeps meanwhile; `--seed 17` replays
+one.
 """
 
 from __future__ import annotations
