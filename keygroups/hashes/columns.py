@@ -124,6 +124,7 @@ def integers(column: pa.Array, hash_name: str) -> NDArray[np.int64]:
 def doubles(column: pa.Array) -> NDArray[np.float64]:
     """Return floats of any width as 64-bit floats, with all NaN values made equal, and -0.0 made 0.0."""
     values = _numpy(column.cast(pa.float64()))
+    # Adding 0.0 turns -0.0 into 0.0 and changes nothing else.
     return np.where(np.isnan(values), np.nan, values + 0.0)
 
 

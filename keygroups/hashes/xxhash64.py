@@ -125,7 +125,6 @@ def _hash_column(column: pa.Array, seeds: NDArray[np.uint64]) -> NDArray[np.uint
     if columns.is_text(kind) or columns.is_bytes(kind):
         return xxh64.of_byte_rows(columns.byte_rows(column), seeds)
     if pa.types.is_floating(kind):
-        # Adding 0.0 turns -0.0 into 0.0 and changes nothing else.
         return xxh64.of_8_bytes(columns.doubles(column).view(np.uint64), seeds)
     if pa.types.is_timestamp(kind):
         return xxh64.of_8_bytes(columns.microseconds(column).view(np.uint64), seeds)
