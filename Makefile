@@ -30,7 +30,7 @@ coverage: $(venv)/.coverage $(venv)/spark.jsa
 	@$(python) -m coverage combine --quiet
 	@$(python) -m coverage report
 
-# Breaks the core in hundreds of places, one at a time. What survives stands at the end: test it, or show that it cannot
+# Breaks the core in more than a thousand places, one at a time. What survives stands at the end: test it, or show that it cannot
 # matter.
 mutants: $(venv)/.mutants
 	@$(python) -m mutmut run
