@@ -100,7 +100,7 @@ class StorageFull(KeyGroupsError, OSError):
         `ENOSPC`, also for a quota.
     """
 
-    errno = ENOSPC
+    errno: int | None = ENOSPC
 
     def __init__(self, uri: str, path: str, reason: str) -> None:
         self.uri = uri
