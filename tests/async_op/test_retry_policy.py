@@ -192,6 +192,29 @@ def test_a_delay_never_outgrows_its_limit_however_many_attempts() -> None:
     assert policy.delay_after(100_000) == 60.0
 
 
+def exponential(attempts: int, delay: float, **rest: Any) -> ExponentialBackoffRetry:
+    """Return a policy whose delays do not grow."""
+    return ExponentialBackoffRetry(attempts, delay, 60, multiplier=1, jitter=False, **rest)
+
+
+@pytest.mark.parametrize("policy", [FixedDelayRetry, exponential])
+def test_every_policy_looks_at_errors_and_results(policy: Any) -> None:
+    chosen = policy(3, 2.0, retry_on=OSError, retry_if_result=empty)
+
+    assert chosen.delay_after_error(1, OSError()) == 2.0
+    assert chosen.delay_after_error(1, ValueError()) is None
+    assert chosen.delay_after_error(3, OSError()) is None
+    assert chosen.delay_after_result(2, []) == 2.0
+    assert chosen.delay_after_result(2, ["x"]) is None
+    assert chosen.delay_after_result(3, []) is None
+
+
+def test_delays_may_grow_slowly() -> None:
+    policy = ExponentialBackoffRetry(9, 4, 60, multiplier=1.5, jitter=False)
+
+    assert [policy.delay_after(attempt) for attempt in (1, 2, 3)] == [4, 6, 9]
+
+
 @pytest.mark.parametrize(
     ("make", "name"),
     [
@@ -200,12 +223,14 @@ def test_a_delay_never_outgrows_its_limit_however_many_attempts() -> None:
         (lambda: FixedDelayRetry(1, float("inf")), "delay=inf"),
         (lambda: FixedDelayRetry(1, float("nan")), "delay=nan"),
         (lambda: ExponentialBackoffRetry(0, 1, 1), "max_attempts=0"),
-        (lambda: ExponentialBackoffRetry(1, -1, 1), "initial_delay=-1"),
-        (lambda: ExponentialBackoffRetry(1, 1, -1), "max_delay=-1"),
-        (lambda: ExponentialBackoffRetry(1, 1, 1, 0.5), "multiplier=0.5"),
+        (lambda: ExponentialBackoffRetry(1, -1, 1), "initial_delay=-1: .*seconds"),
+        (lambda: ExponentialBackoffRetry(1, 1, -1), "max_delay=-1: .*seconds"),
+        (lambda: ExponentialBackoffRetry(1, 1, 1, 0.5), "multiplier=0.5: delays may not shrink"),
+        (lambda: ExponentialBackoffRetry(1, 1, 1, "2"), "multiplier='2': pass a number.*; delays may not shrink"),
+        (lambda: ExponentialBackoffRetry(1, 1, 1, jitter=0.5), "jitter=0.5: True or False"),
         (lambda: RetryAfter(-1), "seconds=-1"),
     ],
-    ids=range(9),
+    ids=range(11),
 )
 def test_a_policy_that_can_never_work_is_refused(make: Any, name: str) -> None:
     with pytest.raises(ConfigError, match=name):
