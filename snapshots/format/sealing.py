@@ -1,4 +1,4 @@
-"""Canonical JSON with a digest of itself, so that a change of any byte is detected."""
+"""Canonical JSON with a digest of itself, so that a change of any of its bytes is detected."""
 
 from __future__ import annotations
 
