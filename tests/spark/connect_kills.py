@@ -131,7 +131,8 @@ class ArmedKiller(Killer):
         world = World(self.folder)
         victim = {"client": self.client, "worker": os.getpid(), "server": os.getppid()}.get(self.case.victim)
         if victim is None:
-            victim = int(runner.progress[-1].hosts[0].rpartition(":")[2])
+            # Not of the progress, of which the first epoch has none before its end.
+            victim = int(runner._fleet.hosts[0].rpartition(":")[2])
         committed = {"committed": sorted(world.committed_rows()), "calls": len(world.calls()), "victim": victim}
         told.with_name("kills").write_text(json.dumps(committed | {"worker": os.getpid()}))
         told.with_name("kills").rename(told)
