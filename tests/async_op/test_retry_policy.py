@@ -209,6 +209,14 @@ def test_every_policy_looks_at_errors_and_results(policy: Any) -> None:
     assert chosen.delay_after_result(3, []) is None
 
 
+def test_a_policy_shows_its_settings() -> None:
+    assert repr(FixedDelayRetry(3, 0.5)) == "FixedDelayRetry(max_attempts=3, delay=0.5)"
+    assert repr(exponential(3, 0.5, retry_on=OSError)) == (
+        "ExponentialBackoffRetry(max_attempts=3, retry_on=OSError, initial_delay=0.5, max_delay=60.0, multiplier=1.0,"
+        " jitter=False)"
+    )
+
+
 def test_delays_may_grow_slowly() -> None:
     policy = ExponentialBackoffRetry(9, 4, 60, multiplier=1.5, jitter=False)
 

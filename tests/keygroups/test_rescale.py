@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from keygroups import ConfigError, KeyGroupRange, Move, plan_rescale
@@ -40,3 +42,17 @@ def test_nothing_moves_at_the_same_parallelism() -> None:
 def test_an_impossible_parallelism_is_refused(old: int, new: int) -> None:
     with pytest.raises(ConfigError, match="parallelism="):
         plan_rescale(old, new, 128)
+
+
+def test_a_plan_is_a_table_in_a_notebook() -> None:
+    html = plan_rescale(2, 3, 8)._repr_html_()
+
+    assert "from parallelism 2 to 3, 8 key groups" in html
+    assert re.findall("<th[^>]*>([^<]*)</th>", html) == ["from subtask", "to subtask", "first", "last"]
+    cells = re.findall("<td[^>]*>([^<]*)</td>", html)
+    assert [tuple(map(int, cells[place : place + 4])) for place in range(0, len(cells), 4)] == [
+        (0, 0, 0, 2),
+        (0, 1, 3, 3),
+        (1, 1, 4, 5),
+        (1, 2, 6, 7),
+    ]

@@ -168,5 +168,6 @@ class TestPickles:
         for _ in range(3):
             versions.load_committed(folder, snapshot.version, snapshot.manifest.snapshot_id)
         assert folder.operations == {"read": 1}
-        with pytest.raises(SnapshotNotFound):
+        with pytest.raises(SnapshotNotFound) as missing:
             versions.load_committed(folder, snapshot.version, "another")
+        assert (missing.value.uri, missing.value.version) == (folder.uri, snapshot.version)
