@@ -83,7 +83,7 @@ def test_a_policy_that_fails_parts_the_batch() -> None:
     assert left.blocks == []
 
 
-def test_after_the_last_attempt_no_policy_is_asked() -> None:
+def test_once_every_outcome_is_final_no_policy_is_asked() -> None:
     completion, block, left = with_block(FixedDelayRetry(2, 0, retry_if_result=lambda one: not one))
     completion.take_all_as_final()
 

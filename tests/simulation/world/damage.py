@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _MAGIC_BYTES = 4
 _GZIP = b"\x1f\x8b"
 _GZIP_IDLE = range(3, 10)
-"""The bytes of gzip's header that say which program made it, where and when: nobody reads them."""
+"""The bytes of gzip's header with its flags, and with when and where it was made: a change there may mean nothing."""
 
 KINDS = frozenset({"bit rot", "lost file"})
 NOTICED = (SnapshotCorrupted, SnapshotNotFound)
