@@ -160,6 +160,10 @@ class Parts:
         if self.timers is not None:
             self.timers.finish()
 
+    def is_finished(self) -> bool:
+        """Return whether nothing is in flight, and no timer will be: one that is due is put into the queue later."""
+        return not self.in_flight and (self.timers is None or self.timers.is_finished())
+
     def stop(self) -> None:
         """Begin no more calls and emit nothing; running calls continue, but their outcomes are ignored."""
         self.in_flight.stop()

@@ -331,6 +331,8 @@ class AsyncWaitOperator(FrontDoor):
     async def finish(self, *, hurry: bool = False) -> None:
         """End the input: wait until everything accepted has been emitted and consumed, with retries as usual.
 
+        Timers of processing time that are due by now fire, and are waited for; later ones stay in the state.
+
         Parameters
         ----------
         hurry : bool
@@ -338,7 +340,7 @@ class AsyncWaitOperator(FrontDoor):
         """
         parts = self._check()
         parts.finish(hurry)
-        await self._waiters.wait_until(lambda: not parts.in_flight)
+        await self._waiters.wait_until(parts.is_finished)
 
     async def close(self) -> None:
         """Cancel all calls and close the function; may be called at any time, and more than once.

@@ -132,6 +132,11 @@ class TimerService:
         self._last = max(self._clock.wall_time(), round(1000 * self._clock.time() + self._ahead))
         self._fire_processing()
 
+    def is_finished(self) -> bool:
+        """Return whether, after `finish`, no timer is left to fire."""
+        first = self._processing.next
+        return first is None or first > self._now()
+
     def stop(self) -> None:
         """Fire no more timers."""
         self._stopped = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -128,3 +129,22 @@ async def test_the_end_of_input_fires_what_is_due_and_keeps_the_rest() -> None:
     kept = snapshot.to_arrow("keygroups_processing_time_timers").select(["key", "map_key"]).to_pylist()
     assert sorted((row["key"], row["map_key"]) for row in kept) == [("a", NOW + 2), ("b", NOW + 5)]
     assert snapshot.to_arrow("keygroups_event_time_timers").num_rows == 1
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 100])
+async def test_the_end_of_input_waits_for_a_timer_that_the_last_one_registers_for_the_past(capacity: int) -> None:
+    alarms, clock = Alarms(), ManualClock()
+    alarms.again = {NOW + 3: (NOW + 2, False), NOW + 2: (NOW + 1, False)}
+    async with opened(alarms, key_by=by_key, clock=clock, capacity=capacity) as bench:
+        await bench.feed(("a", "register", NOW + 3), ("b", "register", NOW + 1), ("c", "register", NOW + 4))
+        clock.jump(0.003)
+
+        async def fired_when_finished() -> list[tuple[Any, int]]:
+            await bench.operator.finish()
+            return alarms.times
+
+        finishing = asyncio.create_task(fired_when_finished())
+        while not finishing.done():
+            await clock.advance(0)
+        assert finishing.result() == [("b", NOW + 1), ("a", NOW + 3), ("a", NOW + 2), ("a", NOW + 1)]
+        assert bench.in_flight == 0
