@@ -46,7 +46,8 @@ class KafkaSource(Source[dict[str, Any]]):
     Notes
     -----
     Reading raises `OffsetUnavailable` if the topic does not have a position (it was deleted by retention, or the topic
-    was made anew), and `KafkaRefused` if the brokers refuse or do not answer.
+    was made anew), and `KafkaRefused` if the brokers refuse or do not answer. A topic that was made anew and is longer
+    than the position cannot be told from the old one: give it another name, or begin with another `job_id`.
 
     Examples
     --------
