@@ -329,9 +329,7 @@ class AsyncWaitOperator(FrontDoor):
         return True
 
     async def finish(self, *, hurry: bool = False) -> None:
-        """End the input: wait until everything accepted has been emitted and consumed, with retries as usual.
-
-        Timers of processing time that are due by now fire, and are waited for; later ones stay in the state.
+        """End the input: wait until everything accepted, and each timer due, has been emitted and consumed, with retries.
 
         Parameters
         ----------
