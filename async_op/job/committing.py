@@ -43,8 +43,11 @@ class Committer:
         self.snapshot: Snapshot | None = None if claim is None else claim.snapshot
 
     def begin(self) -> PendingSnapshot:
-        """Begin a snapshot on top of the newest one."""
-        return self._store.begin() if self._claim is None else self._claim.begin()
+        """Begin a snapshot on top of the one that the job has restored or committed last."""
+        if self._claim is None:
+            # Not on top of what is there by now: another job has committed it, and this one has not restored it.
+            return PendingSnapshot(self._store.folder, self._store.operator_id, None)
+        return self._claim.begin()
 
     def commit(self, pending: PendingSnapshot, parts: Sequence[Part], outputs: EpochOutputs) -> Epoch | None:
         """Write the parts, and commit them; returns the epoch to deliver, None if it has no outputs.

@@ -85,7 +85,8 @@ class Run(FedRun):
         cuts = []
         for subtask in subtasks:
             cuts.append(await subtask.operator.snapshot())
-            check_tables(self.seed, tables_of(cuts[-1:]), firing_in(cuts[-1].in_flight), self.times())
+            tables, firing = tables_of(cuts[-1:]), firing_in(cuts[-1].in_flight)
+            check_tables(self.seed, self.states, tables, firing, self.times())
         self.check_heard()
         histories: dict[str, list[list[Any]]] = tables_of(cuts)["history"]
         self.store.write(cuts)

@@ -16,7 +16,7 @@ from keygroups.state import original_of
 from keygroups.state.timers import EVENT_TIME, Timer
 from snapshots import SubtaskRestore, SubtaskSnapshot
 from snapshots.format.in_flight_elements import RestoredQueue
-from tests.simulation.histories import BatchHistorian, Event, Historian, Times
+from tests.simulation.histories import STATES, BatchHistorian, Event, Historian, Times
 from tests.simulation.wild import key_of, name_of
 
 CALL_ATTEMPTS_MAX = 4
@@ -75,6 +75,8 @@ class FedRun:
 
     Attributes
     ----------
+    states : tuple of StateDescriptor
+        The keyed states of the function.
     accepted : set of int
         The numbers of the records that the newest snapshot has, in the state or in flight.
     places : Places
@@ -87,6 +89,7 @@ class FedRun:
         self.seed = seed
         self.loop = loop
         self.mode = draw.choice(("ordered", "unordered", "key_ordered"))
+        self.states = STATES
         self.function: type[Any] = BatchHistorian if draw.random() < 0.2 else Historian
         self.capacity = draw.choice((1, 2, 3, 10, 100))
         self.groups, self.hash = draw.choice((1, 2, 5, 16)), "xxhash64"

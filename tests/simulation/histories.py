@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from async_op import AsyncBatchFunction, AsyncFunction, InvocationContext
 from keygroups import AggregatingState, ListState, MapState, ReducingState, ValueState
+from keygroups.descriptors import StateDescriptor
 from keygroups.state import Expiring
 from keygroups.state.timers import EVENT_TIME, PROCESSING_TIME
 from tests.simulation.wild import ERRORS, name_of
@@ -30,7 +31,8 @@ MAP = MapState("map", ttl=TTL_MS / 1000)
 PLACES = MapState("places", pa.map_(pa.string(), pa.int64()))
 SUM = ReducingState("sum", lambda one, other: one + other, pa.int64())
 COUNT = AggregatingState("count", lambda: [0], lambda held, number: [held[0] + number], lambda held: held[0])
-STATES = (HISTORY, VALUE, LIST, MAP, PLACES, SUM, COUNT)
+STATES: tuple[StateDescriptor, ...] = (HISTORY, VALUE, LIST, MAP, PLACES, SUM, COUNT)
+"""All kinds of states. A run may have some of them, but always the history: all others follow from it."""
 
 Event = tuple[str, int]
 """A record with its number, or a timer ("event" or "processing") with its timestamp."""
@@ -133,10 +135,12 @@ Tables = Mapping[str, Mapping[Any, Any]]
 """What each state holds for each key, as a backend holds it."""
 
 
-def check_tables(seed: int, tables: Tables, firing: set[tuple[Any, bool, int]], times: Times) -> None:
-    """Compare all states with a replay of the histories; `firing` are the timers that are elements by now."""
+def check_tables(
+    seed: int, states: Sequence[StateDescriptor], tables: Tables, firing: set[tuple[Any, bool, int]], times: Times
+) -> None:
+    """Compare the states of a run with a replay of the histories; `firing` are the timers that are elements by now."""
     histories = tables["history"]
-    for state in STATES:
+    for state in states:
         assert set(tables[state.name]) <= set(histories), f"{state.name} has keys without a history"
     for key, history in histories.items():
         model = replay(seed, key, history)
@@ -145,14 +149,23 @@ def check_tables(seed: int, tables: Tables, firing: set[tuple[Any, bool, int]], 
             fired = {timestamp for other, kind, timestamp in firing if (other, kind) == (key, event_time)}
             assert not kept & fired, f"{kept & fired} of {key} are in the queue and in the state"
             assert kept | fired == model.timers[event_time], f"{key} keeps {kept}, {fired}, not {model.timers}"
-        model.check_living([held.value for held in tables["list"].get(key, ()) if is_living(held, times)], times)
-        entries: Mapping[str, Expiring] = tables["map"].get(key, {})
-        model.check_entries([name for name, held in entries.items() if is_living(held, times)], times)
-        value: Expiring | None = tables["value"].get(key)
+        held = {state.name: tables[state.name].get(key) for state in states}
+        _check_expiring(model, held, times)
+        expected = {name: value for name, value in counted(history).items() if name in held}
+        found = {name: held[name] if name != PLACES.name else dict(held[name] or {}) for name in expected}
+        assert found == expected, f"{key} has {found}, of {history}"
+
+
+def _check_expiring(model: Model, held: Mapping[str, Any], times: Times) -> None:
+    """Compare what a key has of the states whose values expire."""
+    if LIST.name in held:
+        model.check_living([one.value for one in held[LIST.name] or () if is_living(one, times)], times)
+    if MAP.name in held:
+        entries: Mapping[str, Expiring] = held[MAP.name] or {}
+        model.check_entries([name for name, one in entries.items() if is_living(one, times)], times)
+    if VALUE.name in held:
+        value: Expiring | None = held[VALUE.name]
         model.check_value(value.value if value is not None and is_living(value, times) else None, times)
-        count = len(history)
-        found = dict(tables["places"].get(key, {})), tables["sum"].get(key), tables["count"].get(key)
-        assert found == (places_in(history), count * (count + 1) // 2, [count]), f"{key} has {found}, of {history}"
 
 
 def is_living(held: Expiring, times: Times) -> bool:
@@ -160,18 +173,34 @@ def is_living(held: Expiring, times: Times) -> bool:
     return held.expires_at > times.now
 
 
+def counted(history: Sequence[Any]) -> dict[str, Any]:
+    """Return what the states hold that only depend on how many events there were, and in which order."""
+    count = len(history)
+    return {PLACES.name: places_in(history), SUM.name: count * (count + 1) // 2, COUNT.name: [count]}
+
+
 def places_in(history: Iterable[Sequence[Any]]) -> dict[str, int]:
     """Return the place of each event in a history; of those that are equal, of the last one."""
     return {f"{kind} {number}": place for place, (kind, number, _) in enumerate(history, 1)}
 
 
+_WRITES: dict[str, Callable[[Any, Event, int], None]] = {
+    VALUE.name: lambda handle, event, place: handle.update(str(event)),
+    LIST.name: lambda handle, event, place: handle.add(str(event)),
+    MAP.name: lambda handle, event, place: handle.put(str(event), str(event)),
+    PLACES.name: lambda handle, event, place: handle.put(f"{event[0]} {event[1]}", place),
+    SUM.name: lambda handle, event, place: handle.add(place),
+    COUNT.name: lambda handle, event, place: handle.add(1),
+}
+"""What an event, which is so manieth of its key, does to a state."""
+
+
 class _Historian:
     """What all kinds of functions do."""
 
-    states = STATES
-
     def __init__(self, run: Any) -> None:
         self.run = run
+        self.states: tuple[StateDescriptor, ...] = run.states
 
     async def handle(self, event: Event, ctx: InvocationContext) -> list[Any]:
         """Do what an event does, and compare all that there is before and afterwards."""
@@ -219,21 +248,30 @@ class _Historian:
         assert is_due, f"{event} fires at {now}"
 
     def _compare(self, ctx: InvocationContext, model: Model, history: Sequence[Any], times: Times) -> None:
-        model.check_living(ctx.state(LIST).get(), times)
-        model.check_entries(ctx.state(MAP).values(), times)
-        model.check_value(ctx.state(VALUE).value(), times)
-        count = len(history)
-        found = dict(ctx.state(PLACES).items()), ctx.state(SUM).get(), ctx.state(COUNT).get()
-        expected = places_in(history), count * (count + 1) // 2 if count else None, count or None
+        if LIST in self.states:
+            model.check_living(ctx.state(LIST).get(), times)
+        if MAP in self.states:
+            model.check_entries(ctx.state(MAP).values(), times)
+        if VALUE in self.states:
+            model.check_value(ctx.state(VALUE).value(), times)
+        found = self._counted(ctx)
+        expected = {name: value if history else None for name, value in counted(history).items() if name in found}
         assert found == expected, f"{name_of(ctx.key)} has {found}, not {expected}"
 
+    def _counted(self, ctx: InvocationContext) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if PLACES in self.states:
+            found[PLACES.name] = dict(ctx.state(PLACES).items()) or None
+        if SUM in self.states:
+            found[SUM.name] = ctx.state(SUM).get()
+        if COUNT in self.states:
+            found[COUNT.name] = None if (count := ctx.state(COUNT).get()) is None else [count]
+        return found
+
     def _write(self, event: Event, ctx: InvocationContext, place: int, now: int) -> None:
-        ctx.state(VALUE).update(str(event))
-        ctx.state(LIST).add(str(event))
-        ctx.state(MAP).put(str(event), str(event))
-        ctx.state(PLACES).put(f"{event[0]} {event[1]}", place)
-        ctx.state(SUM).add(place)
-        ctx.state(COUNT).add(1)
+        for state in self.states:
+            if state.name in _WRITES:
+                _WRITES[state.name](ctx.state(state), event, place)
         ctx.state(HISTORY).add([*event, now])
 
     async def on_timer(self, timestamp: int, ctx: InvocationContext) -> list[Any]:

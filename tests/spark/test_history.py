@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from async_op import AsyncFunction
@@ -318,3 +319,21 @@ def test_another_writer_meanwhile_is_not_overwritten() -> None:
 def test_an_unknown_way_to_adopt_is_refused() -> None:
     with pytest.raises(ConfigError, match="adopt='both'"):
         join(new_store(), NEW, "both")  # type: ignore[arg-type]
+
+
+@pytest.mark.spark
+def test_of_two_queries_that_start_with_nothing_the_later_one_does_not_go_on_from_what_it_has_not_restored(
+    run: Run,
+) -> None:
+    (run.folder / "later").mkdir()
+    stream = run.spark.readStream.schema(run.schema).parquet(str(run.folder / "later"))
+    late = run.pipeline().start(stream, run.sink, checkpoint_location=run.folder / "late")
+    late.processAllAvailable()
+    run.run()
+    before = run.store.load().manifest
+
+    shutil.copytree(run.folder / "in", run.folder / "later", dirs_exist_ok=True)
+    with pytest.raises(StreamingQueryException, match="version 1 .* was committed by another writer"):
+        late.processAllAvailable()
+
+    assert run.store.load().manifest == before

@@ -280,7 +280,7 @@ class EpochRunner:
 
     def _run(self, spark: SparkSession, frame: DataFrame, order: EpochOrder) -> None:
         started = time.monotonic()
-        pending = self._store.begin() if self._claim is None else self._claim.begin()
+        pending = self._begin_snapshot()
         if self.collector is not None:
             self.collector.epoch_begins(pending.attempts_prefix)
         carried_over = self.in_flight
@@ -303,6 +303,12 @@ class EpochRunner:
             self.parallelism = decided
         if self.collector is not None and self._fleet.is_loaded:
             self.collector.epoch_ended(snapshot.folder)
+
+    def _begin_snapshot(self) -> PendingSnapshot:
+        if self._claim is None:
+            # Not on top of what is there by now: another query has committed it, and no host has restored it.
+            return PendingSnapshot(self._store.folder, self._store.operator_id, None)
+        return self._claim.begin()
 
     def _run_subtasks(self, frame: DataFrame, pending: PendingSnapshot, order: EpochOrder) -> list[SubtaskReport]:
         """Run all subtasks, and run all of them again if a host was lost: nothing of a failed attempt counts."""

@@ -88,9 +88,9 @@ class Case:
             self.add([block := self.block(number + 1)])
             self.queue.put_block(block)
         elif operation == "put watermark":
-            self.add([added := WatermarkEntry(self.next(), number)])
+            self.add([watermark := WatermarkEntry(self.next(), number)])
             self.model.items[-1].held = number == 0
-            self.queue.put_watermark(added)
+            self.queue.put_watermark(watermark)
         elif operation == "complete" and item is not None:
             self.complete(item)
         elif operation == "split" and item is not None and isinstance(item.entry, Block):
@@ -99,9 +99,8 @@ class Case:
         elif operation == "hold" and watermarks and self.model.items[0] is watermarks[0]:
             self.model.items.insert(0, Item(entry := self.entry()))
             self.queue.put_before(entry, watermarks[0].entry)  # type: ignore[arg-type]
-        elif operation == "release":
-            for watermark in watermarks[:1]:
-                watermark.held = False
+        elif operation == "release" and watermarks:
+            watermarks[0].held = False
             self.queue.release()
 
     def complete(self, item: Item) -> None:

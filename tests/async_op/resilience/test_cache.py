@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import weakref
 from typing import Any
 
 import pytest
@@ -80,23 +78,6 @@ async def test_errors_and_fallbacks_are_not_kept() -> None:
         await bench.feed("a2", "b2")
 
     assert service.called == ["a1", "b1", "a2", "b2"]
-
-
-async def test_of_an_element_that_failed_nothing_is_held() -> None:
-    class Value:
-        pass
-
-    async def fail(_: Value) -> None:
-        raise ValueError
-
-    async with opened(fail, resilience=cached(key=str), on_error="skip") as bench:
-        value = Value()
-        gone = weakref.ref(value)
-        await bench.feed(value)
-        del value
-        await bench.feed(Value())  # a worker keeps the last call until it has another one
-        gc.collect()
-        assert gone() is None
 
 
 async def test_a_function_that_changes_its_value_does_not_change_its_key() -> None:

@@ -16,11 +16,12 @@ from async_op.hosting.placement import Address
 from async_op.hosting.residence import Residence
 from async_op.hosting.wire.secret import is_proof, new_nonce, proof_of
 from async_op.threads.wait_strategies import WaitSituation
+from snapshots import Snapshot
 from tests.hosting.simulation.scenario import Row, Scenario
 from tests.hosting.simulation.service import Blueprint, Service
-from tests.hosting.simulation.storage import Manifest, Share, Storage, done_in
+from tests.hosting.simulation.storage import Storage, named, restored
 
-LEASE_SECONDS = 60.0
+LEASE_SECONDS = 240.0
 PATIENCE_SECONDS = 10.0
 _START_PATIENCE_SECONDS = 5.0
 _SECRET = b"of the run"
@@ -30,7 +31,7 @@ _HANDSHAKE = proof_of(_SECRET, "feeder", b"", b"")
 class Process:
     """A host's process, or the operator within a task."""
 
-    def __init__(self, cluster: Cluster, place: tuple[Any, ...], parallelism: int, manifest: Manifest | None) -> None:
+    def __init__(self, cluster: Cluster, place: tuple[Any, ...], parallelism: int, newest: Snapshot | None) -> None:
         self.cluster = cluster
         self.place = place
         machine, generation, subtask = place
@@ -41,16 +42,16 @@ class Process:
         self.is_missed = False
         self.began_at = asyncio.get_running_loop().time()
         self.parallelism = parallelism
-        self.done = done_in(cluster.storage.manifests[: manifest.version]) if manifest else frozenset[int]()
+        self.done = cluster.oracle.done_in(newest)
         self.connections: list[Connection] = []
-        restore: Any = None if manifest is None else Share(manifest, subtask, parallelism)
+        self.folder = cluster.storage.of_host(fails=cluster.draw.random() < 0.05 and cluster.may_break())
         self.host = Host(
             Blueprint(cluster.service, self, parallelism),
             Residence(
                 generation=generation,
                 subtask_index=subtask,
-                restore=restore,
-                manifest_id=None if manifest is None else manifest.snapshot_id,
+                restore=restored(newest, self.folder, subtask, parallelism),
+                manifest_id=None if newest is None else newest.manifest.snapshot_id,
                 lease_seconds=LEASE_SECONDS,
                 patience_seconds=PATIENCE_SECONDS,
                 outputs_max=cluster.scenario.outputs_max,
@@ -64,10 +65,10 @@ class Process:
     def is_truth(self) -> bool:
         """Whether it is between two epochs, with what the newest manifest holds."""
         _, _, subtask = self.place
-        newest = self.cluster.storage.newest
+        newest = self.cluster.latest
         if newest is None or not self.is_resident or self.is_hung or not self.host.is_between_epochs:
             return False
-        return self.host._gate.is_content_of(newest.names(subtask, self.parallelism))
+        return self.host._gate.is_content_of(named(newest, subtask, self.parallelism))
 
     async def _live(self) -> None:
         await self.host.open()
@@ -208,13 +209,13 @@ class Ways:
     """How a simulated task gets at hosts."""
 
     def __init__(
-        self, cluster: Cluster, machine: int, generation: str, subtask: int, parallelism: int, known: Sequence[Address]
+        self, cluster: Cluster, place: tuple[Any, ...], parallelism: int, newest: Snapshot | None, known: list[Address]
     ) -> None:
         self.cluster = cluster
-        self.place = (machine, generation, subtask)
+        self.place = place
         self.parallelism = parallelism
-        self.manifest = cluster.storage.newest
-        self._known = list(known)
+        self.newest = newest
+        self._known = known
         self.connections: list[Connection] = []
         self.own: Process | None = None
 
@@ -242,12 +243,12 @@ class Ways:
             if loop.time() >= until:
                 raise HostUnreachable("another host has the place")
             yield
-        return Process(cluster, self.place, self.parallelism, self.manifest).address
+        return Process(cluster, self.place, self.parallelism, self.newest).address
 
     def in_task(self) -> Waiting[Channel]:
         _, generation, subtask = self.place
         yield
-        self.own = Process(self.cluster, (None, generation, subtask), self.parallelism, self.manifest)
+        self.own = Process(self.cluster, (None, generation, subtask), self.parallelism, self.newest)
         return self._connected(self.own)
 
     def end(self) -> None:
@@ -289,7 +290,7 @@ class Cluster:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.draw = scenario.random("cluster")
-        self.storage = Storage()
+        self.storage = Storage(scenario)
         self.service = Service(scenario)
         self.processes: list[Process] = []
         self.tasks: set[asyncio.Task[Any]] = set()
@@ -305,6 +306,8 @@ class Cluster:
         self.met = Counter[str]()
         self.oracle: Any = None
         self.generation = ""
+        self.latest: Snapshot | None = None
+        """The newest version as the driver knows it: it may have been told that the outcome of a commit is unknown."""
         self.sent: list[tuple[tuple[Any, ...], say.Hello]] = []
 
     def spawn(self, work: Any) -> asyncio.Task[Any]:
@@ -318,6 +321,11 @@ class Cluster:
         self.tasks.discard(task)
         if not task.cancelled():
             task.exception()
+
+    def look(self) -> None:
+        """Check the versions that have come."""
+        for version in self.storage.look():
+            self.oracle.look(version)
 
     def alive(self) -> list[Process]:
         return [process for process in self.processes if process.is_alive and process.is_resident]
@@ -365,7 +373,7 @@ class Cluster:
         elif fault == "cut off":
             machine = self.draw.randrange(self.machines)
             self.cut_off.add(machine)
-            asyncio.get_running_loop().call_later(self.draw.choice((5.0, 90.0)), self.cut_off.discard, machine)
+            asyncio.get_running_loop().call_later(self.draw.choice((5.0, 360.0)), self.cut_off.discard, machine)
             for each in process.connections:
                 each.break_off(is_seen=False)
         elif fault == "replay":

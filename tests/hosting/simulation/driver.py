@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,16 +16,18 @@ from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable, Inc
 from async_op.hosting.parts import one_of_each
 from async_op.hosting.placement import Address
 from keygroups import key_group_of, subtask_of
+from snapshots import Claim, PendingSnapshot, Snapshot, SnapshotStore, SubtaskHandle
+from snapshots.testing import Crash
 from tests.hosting.simulation.cluster import LEASE_SECONDS, Cluster, Connection, Ways
 from tests.hosting.simulation.delivery import Delivery
 from tests.hosting.simulation.scenario import Row
 from tests.hosting.simulation.service import check
-from tests.hosting.simulation.storage import CommitFailed, Manifest, OutcomeUnknown, StoredPart, is_row
+from tests.hosting.simulation.storage import FAILURES, Version, batch_of, epoch_of, is_row, named, outputs_of
 
 _TASK_ATTEMPTS = 3
 _ROOM_SECONDS = 600.0
 PARALLELISM_MAX = 3
-_EXPECTED = (HostLost, HostUnreachable, FeederFenced, IncompleteEpoch, CommitFailed, OutcomeUnknown)
+_EXPECTED = (HostLost, HostUnreachable, FeederFenced, IncompleteEpoch, *FAILURES)
 
 
 class SinkFailed(Exception):
@@ -37,7 +40,6 @@ class Driver:
     def __init__(self, cluster: Cluster, number: int) -> None:
         self.cluster = cluster
         self.scenario = cluster.scenario
-        self.storage = cluster.storage
         self.run_id = f"run {number}"
         self.draw = self.scenario.random("driver", number)
         self.parallelism = self.draw.randint(1, min(PARALLELISM_MAX, self.scenario.max_parallelism))
@@ -47,9 +49,22 @@ class Driver:
         self.delivery = Delivery(self._give)
         self.parts: list[say.Part] = []
         self.jobs = self.attempts = 0
-        self.storage.owner = self.run_id
-        if self.storage.newest is not None:
-            self.delivery.commit(self.storage.version)
+        fails = self.draw.random() < 0.5 and cluster.may_break()
+        self.store = SnapshotStore.on(cluster.storage.of_driver(fails=fails))
+        self.claim: Claim | None = None
+        self.latest = cluster.latest = self._take_over()
+        epoch = epoch_of(self.latest)
+        if epoch is not None:
+            self.delivery.commit(epoch)
+
+    def _take_over(self) -> Snapshot | None:
+        """Claim what there is, so that no driver before this one commits any more."""
+        try:
+            if self.store.latest() is not None:
+                self.claim = self.store.claim()
+        finally:
+            self.cluster.look()
+        return None if self.claim is None else self.claim.snapshot
 
     @property
     def generation(self) -> str:
@@ -60,8 +75,7 @@ class Driver:
         renewing = self.cluster.spawn(self._renew())
         try:
             self.delivery.settle()
-            newest = self.storage.newest
-            for number in range(newest.batch + 1 if newest else 0, len(self.scenario.batches)):
+            for number in range(batch_of(self.latest) + 1, len(self.scenario.batches)):
                 await self._between()
                 await self._until_committed(number)
             while self._is_anything_left():
@@ -69,7 +83,12 @@ class Driver:
             self.delivery.settle()
         finally:
             renewing.cancel()
-            await self._tell_all(say.Stop(self.generation, say.Fence(self.storage.version, say.DRIVER)))
+            if not isinstance(sys.exception(), Crash):  # who is dead tells nobody
+                await self._tell_all(say.Stop(self.generation, say.Fence(self._version, say.DRIVER)))
+
+    @property
+    def _version(self) -> int:
+        return 0 if self.latest is None else self.latest.version
 
     async def _until_committed(self, number: int) -> None:
         for _ in range(8):
@@ -79,8 +98,7 @@ class Driver:
             except (*_EXPECTED, SinkFailed):
                 if self.draw.random() < 0.5:
                     await self._deliver_without_input()
-            newest = self.storage.newest
-            if newest is not None and newest.batch == number:
+            if batch_of(self.latest) == number:
                 return
         raise HostLost("was lost too often", "a log")
 
@@ -90,9 +108,8 @@ class Driver:
             await self._epoch(None, timeout=_ROOM_SECONDS, for_room=True)
 
     def _has_room(self) -> bool:
-        newest = self.storage.newest
-        if self.has_room is None and newest is not None:
-            return len(newest.in_flight) <= 2 * self.scenario.capacity * self.parallelism
+        if self.has_room is None and self.latest is not None:
+            return self.latest.in_flight_count <= 2 * self.scenario.capacity * self.parallelism
         return self.has_room is not False
 
     def _answers_that_there_is_room(self) -> bool:
@@ -122,16 +139,17 @@ class Driver:
 
     async def _deliver_without_input(self) -> None:
         with suppress(*_EXPECTED, SinkFailed):
-            if self.storage.newest is not None:
+            if self.latest is not None:
                 await self._epoch(None, timeout=0.0)
 
     def _is_anything_left(self) -> bool:
-        newest = self.storage.newest
-        if newest is None:
+        if self.latest is None:
             return bool(self.scenario.batches)
-        loop = asyncio.get_running_loop()
-        armed = [when for when, _ in timers_of(newest)]
-        return bool(newest.in_flight) or bool(armed) or loop.time() < 0
+        return self.latest.in_flight_count > 0 or bool(timers_of(self._content()))
+
+    def _content(self) -> Version:
+        """Return what the version holds that this driver goes on from."""
+        return self.cluster.storage.versions[self._version - 1]
 
     # An epoch.
 
@@ -141,16 +159,17 @@ class Driver:
         self.delivery.settle()
         if self.cluster.driver_must_die:
             self.cluster.driver_must_die = False
-            raise HostLost("went with its driver", "a log")
-        newest = self.storage.newest
+            raise Crash
         rescale = not final and not self.scenario.is_calm and self.draw.random() < 0.15
         self.jobs += 1
         job = f"{self.run_id}, job {self.jobs}"
-        cut = say.Cut(self.storage.version + 1, rescale)
+        pending = self._begin()
+        cut = say.Cut(pending.version, rescale, pending)
         barrier_timeout = self.scenario.barrier_timeout if timeout == -1.0 else timeout
         rows: Sequence[Row] = () if number is None else self.scenario.batches[number]
-        if final and newest is not None:
-            await self._wait_for_timers(newest)
+        if final and self.latest is not None and timers_of(self._content()):
+            # They do not fire in an epoch that waits for what is in flight; time must pass.
+            await asyncio.sleep(2.0)
         self.cluster.generation = self.generation
         subtasks = [
             self.cluster.spawn(self._subtask(index, job, cut, barrier_timeout, rows, for_room))
@@ -163,11 +182,17 @@ class Driver:
                 self.cluster.service.told.add(int(failure.element[1:].split(",")[0]))
         if failures:
             raise next((one for one in failures if isinstance(one, ElementFailed)), failures[0])
-        self._commit(job, cut.version, number)
+        self._commit(job, pending, number)
         if rescale:
             await self._tell_all(say.Committed(self.generation, cut.version))
             self._rescale()
         await self._deliver_soon()
+
+    def _begin(self) -> PendingSnapshot:
+        """Begin the version after the one that the hosts start from, as `EpochRunner` does."""
+        if self.claim is None:
+            return PendingSnapshot(self.store.folder, self.store.operator_id, None)
+        return self.claim.begin()
 
     async def _deliver_soon(self) -> None:
         if self.scenario.is_calm or self.draw.random() < 0.8:
@@ -178,11 +203,8 @@ class Driver:
     def _give(self, epoch: int) -> None:
         if self.draw.random() < 0.1 and self.cluster.may_break():
             raise SinkFailed(epoch)
-        self.cluster.delivered[epoch] = self.storage.manifests[epoch - 1].outputs
-
-    async def _wait_for_timers(self, newest: Manifest) -> None:
-        """Timers do not fire in an epoch that waits for what is in flight; time must pass."""
-        await asyncio.sleep(2.0 if timers_of(newest) else 0.0)
+        assert self.latest is not None, "an epoch is in a version"
+        self.cluster.delivered[epoch] = outputs_of(self.latest)
 
     async def _subtask(
         self, index: int, job: str, cut: say.Cut, barrier_timeout: float | None, rows: Sequence[Row], for_room: bool
@@ -211,13 +233,13 @@ class Driver:
         self, index: int, job: str, cut: say.Cut, barrier_timeout: float | None, rows: Sequence[Row], for_room: bool
     ) -> asyncio.Task[Any]:
         self.attempts += 1
-        cluster, newest = self.cluster, self.storage.newest
+        cluster = self.cluster
         known = [self.directory[index]] if index in self.directory else []
         machine = self.draw.randrange(cluster.machines)
-        ways = Ways(cluster, machine, self.generation, index, self.parallelism, known)
-        named = say.Manifest(None, None) if newest is None else newest.names(index, self.parallelism)
+        ways = Ways(cluster, (machine, self.generation, index), self.parallelism, self.latest, known)
         fence = say.Fence(cut.version - 1, self.attempts)
-        hello = say.Hello(self.generation, fence, named, job, None, barrier_timeout)
+        named_by = named(self.latest, index, self.parallelism)
+        hello = say.Hello(self.generation, fence, named_by, job, None, barrier_timeout)
         batches = [rows[start : start + 2] for start in range(0, len(rows), 2)]
         task = cluster.spawn(self._attempt(ways, Epoch(hello=hello, cut=cut, batches=batches, for_room=for_room)))
         cluster.attempts.append((task, ways))
@@ -233,26 +255,20 @@ class Driver:
             ways.end()
             self.cluster.attempts[:] = [one for one in self.cluster.attempts if one[1] is not ways]
 
-    def _commit(self, job: str, version: int, number: int | None) -> None:
+    def _commit(self, job: str, pending: PendingSnapshot, number: int | None) -> None:
         parts = one_of_each(self.parts, job, self.parallelism)
-        contents: list[StoredPart] = [part.handle for part in parts]
-        newest = self.storage.newest
-        batch = number if number is not None else (-1 if newest is None else newest.batch)
-        manifest = Manifest(
-            version, f"{job}, {version}", self.parallelism, self.scenario.max_parallelism, tuple(contents), batch
-        )
-        fault = self.draw.random()
-        if fault < 0.05 and self.cluster.may_break():
-            raise CommitFailed(version)
-        if fault > 0.97 and self.cluster.may_break():
-            raise OutcomeUnknown(version)
-        self.storage.commit(self.run_id, manifest)
-        self.cluster.oracle.look(manifest)
+        handles: list[SubtaskHandle] = [part.handle for part in parts]
+        batch = batch_of(self.latest) if number is None else number
+        try:
+            position = {"batch": batch, "epoch": pending.version}
+            self.latest = self.cluster.latest = pending.commit(handles, source_position=position)
+        finally:
+            self.cluster.look()
+        self.claim = self.claim or Claim(self.latest)
+        newest = self.cluster.storage.newest
+        check(newest is not None and newest.manifest == self.latest.manifest, "what was committed is not the newest")
         self.has_room = all(part.metrics["has_room"] for part in parts)
-        self.delivery.commit(version)
-        if 0.05 < fault < 0.1 and self.cluster.may_break():
-            # The answer is lost; reading back finds our own.
-            check(self.storage.newest is manifest, "what was read back is another's")
+        self.delivery.commit(pending.version)
 
     # Hosts.
 
@@ -274,14 +290,9 @@ class Driver:
         await asyncio.sleep(0.2)
 
 
-def timers_of(manifest: Manifest) -> list[tuple[int, Any]]:
+def timers_of(version: Version) -> list[tuple[int, Any]]:
     """Return the timers that are armed and have not fired."""
-    armed: list[tuple[int, Any]] = []
-    for part in manifest.parts:
-        fired = {when for group in part.states.get("fired", {}).values() for whens in group.values() for when in whens}
-        for group in part.states.get("armed", {}).values():
-            armed += [(when, key) for key, whens in group.items() for when in whens if when not in fired]
-    return armed
+    return [(when, key) for key, whens in version.values("armed").items() for when in whens]
 
 
 class Oracle:
@@ -291,16 +302,24 @@ class Oracle:
         self.cluster = cluster
         self.out: set[int] = set()
         self.timers: set[Any] = set()
+        self.done: dict[int, frozenset[int]] = {}
 
-    def look(self, manifest: Manifest) -> None:
-        """Check a version that has just been committed."""
-        fed = [row for batch in self.cluster.scenario.batches[: manifest.batch + 1] for row in batch]
-        for kind, subject, place in manifest.outputs:
+    def done_in(self, snapshot: Snapshot | None) -> frozenset[int]:
+        """Return the rows whose calls have returned in a version and those before it."""
+        return frozenset() if snapshot is None else self.done[snapshot.version]
+
+    def look(self, version: Version) -> None:
+        """Check a version that has just come."""
+        if epoch_of(version.snapshot) != version.number:
+            self.done[version.number] = self.done[version.number - 1]  # a claim, over the files of the one before
+            return
+        fed = [row for batch in self.cluster.scenario.batches[: version.batch + 1] for row in batch]
+        for kind, subject, place in version.outputs:
             gone, name = (self.out, subject) if kind == "row" else (self.timers, (subject, place))
             check(name not in gone, f"{kind} {name} leaves twice")
             gone.add(name)
-        kept = [element for element in manifest.in_flight if is_row(element)]
-        self._check_bound(manifest, [element.value[0] for element in kept])
+        kept = [element for element in version.in_flight if is_row(element)]
+        self._check_bound(version, [element.value[0] for element in kept])
         names = [element.value[0] for element in kept]
         check(len(names) == len(set(names)), f"in flight twice: {names}")
         check(not self.out & set(names), f"in flight and gone: {self.out & set(names)}")
@@ -308,30 +327,29 @@ class Oracle:
         for element in kept:
             check(element.element_id == f"row-{element.value[0]}", f"{element.value} has lost its id")
         done = self.out | {element.value[0] for element in kept if element.completed}
-        if self.cluster.scenario.stateful:
-            self._check_histories(manifest, fed, done)
+        self.done[version.number] = frozenset(done)
+        # They only grow: what is lost is missing from all later versions, too.
+        if self.cluster.scenario.stateful and self.cluster.draw.random() < 0.4:
+            self._check_histories(version, fed, done)
 
-    def _check_bound(self, manifest: Manifest, in_flight: Sequence[int]) -> None:
+    def _check_bound(self, version: Version, in_flight: Sequence[int]) -> None:
         """Check that rows of earlier batches are no more than hosts have room for: calls, and those in reserve.
 
         Hosts that are restored may have taken over calls of others. Rows that wait for their key have a bound of their
         own, which these runs do not reach.
         """
         scenario = self.cluster.scenario
-        newest = {row.number for row in scenario.batches[manifest.batch]} if manifest.batch >= 0 else set()
+        newest = {row.number for row in scenario.batches[version.batch]} if version.batch >= 0 else set()
         earlier = [number for number in in_flight if number not in newest]
         bound = PARALLELISM_MAX * (scenario.capacity + max(scenario.capacity, scenario.reserve_max))
         check(scenario.mode == "key_ordered" or len(earlier) <= bound, f"{len(earlier)} rows wait, at most {bound} may")
 
-    def _check_histories(self, manifest: Manifest, fed: Sequence[Row], done: set[int]) -> None:
+    def _check_histories(self, version: Version, fed: Sequence[Row], done: set[int]) -> None:
         expected: dict[str, list[int]] = defaultdict(list)
         for row in fed:
             if row.number in done:
                 expected[row.key].append(row.number)
-        found: dict[str, list[int]] = {}
-        for part in manifest.parts:
-            for group in part.states["history"].values():
-                found |= {str(key): list(history) for key, history in group.items()}
+        found = version.values("history")
         check(found == dict(expected), f"the histories are {found}, not {dict(expected)}")
         for row in fed:
             later = [other for other in fed if other.key == row.key and other.number > row.number]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,8 +17,10 @@ from async_op.hosting.lease import Lease
 from async_op.hosting.line import Line
 from async_op.hosting.outbox import Outbox
 from async_op.hosting.reserve import Reserve
+from snapshots.commit import writer
 from tests.hosting.simulation import cluster, driver
 from tests.hosting.simulation.delivery import Delivery
+from tests.simulation.world.mutants import no_answer_means_done
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
@@ -40,7 +43,7 @@ def mutant(name: str, *faults: str) -> Callable[[Break], object]:
 
 @mutant("H1: a fresh host begins with nothing, whatever the manifest holds")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cluster, "Share", lambda *_: None)
+    patch.setattr(cluster, "restored", lambda *_: None)
 
 
 @mutant("H1: what has been cut is handed out once more")
@@ -143,6 +146,17 @@ def _(patch: pytest.MonkeyPatch) -> None:
             delivery._deliver(owed)
 
     patch.setattr(Delivery, "settle", once)
+
+
+@mutant("a commit counts that nobody has answered", "kill driver")
+def _(patch: pytest.MonkeyPatch) -> None:
+    no_answer_means_done(patch)
+
+
+@mutant("a manifest does not name the cuts that it holds", "replay")
+def _(patch: pytest.MonkeyPatch) -> None:
+    channel = writer._channel
+    patch.setattr(writer, "_channel", lambda snapshot: replace(channel(snapshot), cut_id=None))
 
 
 @mutant("a cut forgets what waits for room")

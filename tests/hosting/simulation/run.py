@@ -9,24 +9,26 @@ from contextlib import suppress
 from async_op import ElementFailed
 from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable, IncompleteEpoch
 from async_op.testing import Stalled, VirtualLoop
+from snapshots.testing import Crash
 from tests.hosting.simulation.cluster import LEASE_SECONDS, Cluster
 from tests.hosting.simulation.driver import Driver, Oracle, SinkFailed, timers_of
 from tests.hosting.simulation.scenario import Scenario
 from tests.hosting.simulation.service import Violation, check, heard
-from tests.hosting.simulation.storage import CommitFailed, CommitRefused, OutcomeUnknown
+from tests.hosting.simulation.storage import FAILURES, epoch_of
+from tests.simulation.luck import without_luck
+from tests.simulation.remembered import remembered
 
 _RUNS_MAX = 60
 _CLOSE_SECONDS = 4000.0
 
 _ENDS = (
-    CommitFailed,
-    CommitRefused,
+    *FAILURES,
+    Crash,
     ElementFailed,
     FeederFenced,
     HostLost,
     HostUnreachable,
     IncompleteEpoch,
-    OutcomeUnknown,
     SinkFailed,
 )
 """What ends a driver, so that another one takes over."""
@@ -39,7 +41,8 @@ def simulate(scenario: Scenario) -> Cluster:
     errors: list[dict[str, object]] = []
     heard()
     try:
-        cluster = loop.run_until_complete(_run(scenario))
+        with without_luck(scenario.seed), remembered():
+            cluster = loop.run_until_complete(_run(scenario))
     except Violation:
         raise
     except Exception as error:
@@ -63,7 +66,8 @@ async def _run(scenario: Scenario) -> Cluster:
             await Driver(cluster, number).go()
         except _ENDS as error:
             cluster.ends[type(error).__name__] += 1
-            if scenario.is_calm:
+            is_of_storage = isinstance(error, FAILURES) and not isinstance(error, HostLost | HostUnreachable)
+            if scenario.is_calm or (is_of_storage and not cluster.storage.is_faulty):
                 raise
         else:
             break
@@ -83,10 +87,10 @@ def _check_end(cluster: Cluster) -> None:
     scenario, storage = cluster.scenario, cluster.storage
     rows = {row.number for batch in scenario.batches for row in batch}
     check(cluster.oracle.out == rows, f"{rows - cluster.oracle.out} never left")
-    versions = {manifest.version: manifest.outputs for manifest in storage.manifests}
-    check(cluster.delivered == versions, "the sink has not seen every version")
-    if storage.newest is not None and scenario.timers and scenario.stateful:
-        check(not timers_of(storage.newest), "timers have not fired")
+    epochs = {one.number: one.outputs for one in storage.versions if epoch_of(one.snapshot) == one.number}
+    check(cluster.delivered == epochs, "the sink has not seen every epoch")
+    if storage.versions and scenario.timers and scenario.stateful:
+        check(not timers_of(storage.versions[-1]), "timers have not fired")
         check(len(cluster.oracle.timers) == len(rows), f"{len(cluster.oracle.timers)} timers have fired")
     if scenario.is_calm:
         calls = Counter(dict.fromkeys(rows, 1))

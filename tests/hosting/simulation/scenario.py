@@ -100,7 +100,7 @@ def scenario_of(seed: int) -> Scenario:
         batches=batches,
         mode=draw.choice(("ordered", "unordered", "key_ordered")),
         capacity=draw.choice((1, 2, 3, 100)),
-        max_parallelism=draw.choice((2, 8)),
+        max_parallelism=draw.choice((2, 4)),
         stateful=draw.random() < 0.7,
         timers=draw.random() < 0.3,
         long_calls=draw.choice((0.0, 0.0, 0.1)),

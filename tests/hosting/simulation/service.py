@@ -8,20 +8,23 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from async_op import AsyncFunction, InvocationContext
 from async_op.elements import Element
 from async_op.hosting.blueprint import CutPart
 from async_op.hosting.operator import ResidentOperator
 from keygroups import ValueState
+from keygroups.descriptors import StateDescriptor
+from snapshots import SubtaskHandle
 from tests.hosting.simulation.scenario import Row, Scenario
-from tests.hosting.simulation.storage import StoredPart, stored
+from tests.hosting.simulation.storage import as_unpickled, table_of
 
 if TYPE_CHECKING:
     from tests.hosting.simulation.cluster import Process
 
-HISTORY = ValueState("history", default=())
-ARMED = ValueState("armed", default=())
-FIRED = ValueState("fired", default=())
+HISTORY = ValueState("history", pa.list_(pa.int64()), default=())
+ARMED = ValueState("armed", pa.list_(pa.int64()), default=())
 
 
 class Poisoned(Exception):
@@ -60,13 +63,19 @@ class Service:
             check(row in self.told or process.is_missed or not is_same_run, f"{row} has failed, and nobody was told")
 
 
+def states_of(scenario: Scenario) -> tuple[StateDescriptor, ...]:
+    """Return the keyed states of the function."""
+    timed = (ARMED,) if scenario.timers else ()
+    return (HISTORY, *timed) if scenario.stateful else ()
+
+
 class Function(AsyncFunction):
     """Counts per key; with timers, arms one for each row."""
 
     def __init__(self, service: Service, process: Process) -> None:
         self.service = service
         self.process = process
-        self.states = (HISTORY, ARMED, FIRED) if service.scenario.stateful else ()
+        self.states = states_of(service.scenario)
 
     async def open(self, runtime: Any) -> None:
         self.service.opened += 1
@@ -98,7 +107,7 @@ class TimedFunction(Function):
 
     async def on_timer(self, timestamp: int, ctx: InvocationContext) -> list[Any]:
         await asyncio.sleep(0.1)
-        ctx.state(FIRED).update((*ctx.state(FIRED).value(), timestamp))
+        ctx.state(ARMED).update([when for when in ctx.state(ARMED).value() if when != timestamp])
         return [("timer", ctx.key, timestamp)]
 
 
@@ -134,10 +143,10 @@ class Blueprint:
     def pack(self, outputs: list[Any]) -> Any:
         return outputs
 
-    async def write(self, part: CutPart, target: Any) -> StoredPart:
+    async def write(self, part: CutPart, target: Any) -> SubtaskHandle:
         await self.process.step("write", 0.05)
-        outputs = [output for run in part.runs for output in run]
-        return stored(part.snapshot, part.cut_id, outputs)
+        pending = as_unpickled(target, self.process.folder)
+        return pending.write_subtask(part.snapshot, table_of(output for run in part.runs for output in run))
 
 
 class Violation(Exception):

@@ -1,150 +1,164 @@
-"""Storage as the driver and the hosts see it: parts, manifests that are created once, a claim. It keeps objects."""
+"""Storage as the driver and the hosts see it: real snapshots, on an object store that fails for each of them."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
 
 from async_op.hosting.messages import Manifest as Named
-from keygroups import KeyGroupRange, range_of
-from keygroups.descriptors import StateDescriptor
-from keygroups.state import MemoryGroup
-from snapshots import InFlightElement, SubtaskSnapshot
-from snapshots.format.in_flight_elements import RestoredQueue, merge_channels
+from keygroups import range_of
+from snapshots import (
+    CommitConflict,
+    CommitOutcomeUnknown,
+    InFlightElement,
+    Snapshot,
+    SnapshotStore,
+    SubtaskRestore,
+    WriterFenced,
+)
+from snapshots.filesystem import Folder
+from snapshots.format.manifest import manifest_name
+from tests.hosting.simulation.scenario import Scenario
+from tests.simulation.world import storage as world
 
+_T = TypeVar("_T")
 
-class CommitRefused(Exception):
-    """Somebody else has committed, or owns the claim."""
+FAILURES = (CommitConflict, CommitOutcomeUnknown, WriterFenced, ConnectionError, TimeoutError)
+"""What a driver or a host may be told by a storage that fails, and by others who have committed."""
 
+_OF_REQUESTS = frozenset({"lost request", "lost reply", "late request", "stale listing"})
+_OF_DRIVERS = _OF_REQUESTS | {"crash"}
+"""Hosts are killed by the cluster, at every step."""
 
-class CommitFailed(Exception):
-    """The storage has failed; nothing was committed."""
+_HOST_OPERATIONS, _DRIVER_OPERATIONS = 30, 100
+"""About as many as a host has in its life, and a driver in a few epochs."""
 
-
-class OutcomeUnknown(Exception):
-    """The storage has failed, and something may have been committed."""
+_OUTPUTS = pa.schema([("kind", pa.string()), ("subject", pa.string()), ("place", pa.int64())])
 
 
 @dataclass(frozen=True)
-class StoredPart:
-    """What one host has written."""
+class Version:
+    """What a version holds, as it is read without a fault."""
 
-    cut_id: str
-    key_groups: KeyGroupRange
-    states: dict[str, dict[int, dict[Hashable, Any]]]
+    snapshot: Snapshot
     in_flight: tuple[InFlightElement, ...]
-    watermark: int | None
     outputs: list[Any]
 
-
-@dataclass(frozen=True)
-class Manifest:
-    """A version."""
-
-    version: int
-    snapshot_id: str
-    parallelism: int
-    max_parallelism: int
-    parts: tuple[StoredPart, ...]
-    batch: int
-    """The newest batch that it has the rows of."""
-    operator_states: tuple[()] = ()
-
-    @property
-    def outputs(self) -> list[Any]:
-        return [output for part in self.parts for output in part.outputs]
-
-    @property
-    def in_flight(self) -> list[InFlightElement]:
-        return [element for part in self.parts for element in part.in_flight]
-
-    def names(self, subtask: int, parallelism: int) -> Named:
-        """Return what it says about a subtask."""
-        part = self.parts[subtask] if self.parallelism == parallelism else None
-        return Named(self.snapshot_id, None if part is None else part.cut_id)
-
-
-@dataclass(frozen=True)
-class Share:
-    """What a subtask restores; stands in for `SubtaskRestore`."""
-
-    manifest: Manifest
-    subtask_index: int
-    parallelism: int
-
-    @property
-    def snapshot_id(self) -> str:
-        return self.manifest.snapshot_id
-
-    @property
-    def key_groups(self) -> KeyGroupRange:
-        return range_of(self.subtask_index, self.parallelism, self.manifest.max_parallelism)
-
-    def check_fits(self, subtask_index: int, parallelism: int, max_parallelism: int, hash_name: str) -> None:
-        assert (subtask_index, parallelism) == (self.subtask_index, self.parallelism)
-
-    def states(
-        self, descriptors: Iterable[StateDescriptor], now: int | None = None
-    ) -> Mapping[str, Mapping[int, MemoryGroup]]:
-        kinds = {one.name: one.kind for one in descriptors}
-        found: dict[str, dict[int, MemoryGroup]] = {name: {} for name in kinds}
-        for part in self.manifest.parts:
-            for name, groups in part.states.items():
-                owned = {number: group for number, group in groups.items() if number in self.key_groups}
-                found[name] |= {number: MemoryGroup(dict(group), kinds[name]) for number, group in owned.items()}
+    def values(self, state: str) -> dict[str, list[int]]:
+        """Return the value of each key; none if there is no such state."""
+        if state not in self.snapshot.state_names:
+            return {}
+        table = self.snapshot.to_arrow(state)
+        found = dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True))
+        assert len(found) == table.num_rows, f"of {state}, a key is there twice"
         return found
 
-    def queue(self) -> RestoredQueue:
-        owned = self.key_groups
-        fed = {
-            number: part.watermark
-            for number, part in enumerate(self.manifest.parts)
-            if part.key_groups.intersection(owned) is not None
-        }
-        elements = [
-            element
-            for element in self.manifest.in_flight
-            if element.channel in fed and (element.is_watermark or element.key_group in owned)
-        ]
-        return merge_channels(elements, fed)
+    @property
+    def number(self) -> int:
+        return self.snapshot.version
+
+    @property
+    def batch(self) -> int:
+        """The newest batch that it has the rows of."""
+        return batch_of(self.snapshot)
 
 
-@dataclass
 class Storage:
-    """The versions. `owner` is the run that may commit."""
+    """The object store of all processes, and what was found on it.
 
-    manifests: list[Manifest] = field(default_factory=list)
-    owner: str | None = None
+    Attributes
+    ----------
+    versions : list of Version
+        All versions, as far as anybody has looked.
+    is_faulty : bool
+        Whether something may have gone wrong on anybody's way to it.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._world = world.Storage(scenario.random("storage"), on_disk=False)
+        self._clean = SnapshotStore.on(self._world.shared)
+        self.versions: list[Version] = []
+        self.is_faulty = False
+
+    def of_host(self, *, fails: bool) -> Folder:
+        """Return a new host's way to the storage."""
+        return self._way(_OF_REQUESTS, fails, _HOST_OPERATIONS)
+
+    def of_driver(self, *, fails: bool) -> Folder:
+        """Return a new driver's way to the storage, on which the driver may die."""
+        return self._way(_OF_DRIVERS, fails, _DRIVER_OPERATIONS)
+
+    def _way(self, kinds: frozenset[str], fails: bool, operations: int) -> Folder:
+        self.is_faulty |= fails
+        return self._world.process(kinds, float(fails), operations)
 
     @property
-    def newest(self) -> Manifest | None:
-        return self.manifests[-1] if self.manifests else None
+    def newest(self) -> Snapshot | None:
+        """The newest version that anybody has looked at."""
+        return self.versions[-1].snapshot if self.versions else None
 
-    @property
-    def version(self) -> int:
-        return len(self.manifests)
+    def look(self) -> Iterable[Version]:
+        """Read the versions that have come, and yield them."""
+        while self._world.shared.exists(manifest_name(len(self.versions) + 1)):
+            self.versions.append(self._read(self._clean.load(len(self.versions) + 1)))
+            yield self.versions[-1]
 
-    def commit(self, owner: str, manifest: Manifest) -> None:
-        """Create the next version if it is absent."""
-        if owner != self.owner or manifest.version != self.version + 1:
-            raise CommitRefused(owner, manifest.version)
-        self.manifests.append(manifest)
-
-
-def stored(snapshot: SubtaskSnapshot, cut_id: str, outputs: list[Any]) -> StoredPart:
-    """Copy what was cut, as writing it does."""
-    states = {
-        cut.descriptor.name: {number: group.load() for number, group in cut.groups.items()} for cut in snapshot.states
-    }
-    return StoredPart(cut_id, snapshot.key_groups, states, snapshot.in_flight, snapshot.watermark, outputs)
+    def _read(self, snapshot: Snapshot) -> Version:
+        before = self.versions[-1] if self.versions else None
+        if before is not None and before.snapshot.manifest.files == snapshot.manifest.files:
+            return Version(snapshot, before.in_flight, before.outputs)
+        return Version(snapshot, snapshot.restore(0, 1).queue().elements, outputs_of(snapshot))
 
 
-def done_in(manifests: Sequence[Manifest]) -> frozenset[int]:
-    """Return the rows whose calls have returned in some versions."""
-    rows = {output[1] for manifest in manifests for output in manifest.outputs if output[0] == "row"}
-    rows |= {element.value[0] for element in manifests[-1].in_flight if element.completed and is_row(element)}
-    return frozenset(rows)
+def as_unpickled(thing: _T, folder: Folder) -> _T:
+    """Return what another process gets of what was pickled for it, which it reads on its own way to the storage."""
+    make, (_, *rest) = thing.__reduce__()  # type: ignore[misc]
+    made: _T = make(folder, *rest)
+    return made
+
+
+def restored(snapshot: Snapshot | None, folder: Folder, subtask: int, parallelism: int) -> SubtaskRestore | None:
+    """Return what a host restores."""
+    return None if snapshot is None else as_unpickled(snapshot, folder).restore(subtask, parallelism)
+
+
+def named(snapshot: Snapshot | None, subtask: int, parallelism: int) -> Named:
+    """Return what a manifest says about a subtask."""
+    if snapshot is None:
+        return Named(None, None)
+    owned = range_of(subtask, parallelism, snapshot.max_parallelism)
+    cuts = [one.cut_id for one in snapshot.manifest.channels if (one.subtask, one.key_groups) == (subtask, owned)]
+    is_same = snapshot.parallelism == parallelism and bool(cuts)
+    return Named(snapshot.manifest.snapshot_id, cuts[0] if is_same else None)
+
+
+def batch_of(snapshot: Snapshot | None) -> int:
+    """Return the newest batch that a version has the rows of."""
+    position = None if snapshot is None else snapshot.source_position
+    return -1 if position is None else int(position["batch"])
+
+
+def epoch_of(snapshot: Snapshot | None) -> int | None:
+    """Return the newest epoch; the version that it was committed as."""
+    position = None if snapshot is None else snapshot.source_position
+    return None if position is None else int(position["epoch"])
+
+
+def table_of(outputs: Iterable[Any]) -> pa.Table:
+    """Return outputs as they are stored."""
+    rows = [(kind, str(subject), place) for kind, subject, place in outputs]
+    columns = list(zip(*rows, strict=True)) or [(), (), ()]
+    return pa.table([pa.array(column, field.type) for column, field in zip(columns, _OUTPUTS, strict=True)], _OUTPUTS)
+
+
+def outputs_of(snapshot: Snapshot) -> list[Any]:
+    """Return the outputs that a version has."""
+    rows = [row for stored in snapshot.outputs() for batch in stored.batches() for row in batch.to_pylist()]
+    subjects = [int(row["subject"]) if row["kind"] == "row" else row["subject"] for row in rows]
+    return [(row["kind"], subject, row["place"]) for row, subject in zip(rows, subjects, strict=True)]
 
 
 def is_row(element: Any) -> bool:

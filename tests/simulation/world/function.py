@@ -9,7 +9,7 @@ import pyarrow as pa
 from async_op import InvocationContext
 from async_op.runtime import Runtime
 from keygroups import OperatorListState, OperatorMapState, ValueState
-from tests.simulation.histories import STATES, BatchHistorian, Event, Historian
+from tests.simulation.histories import BatchHistorian, Event, Historian
 from tests.simulation.wild import name_of
 
 NOTE = ValueState("note", pa.int64(), default=0)
@@ -17,11 +17,8 @@ SEEN = OperatorListState("seen")
 MARKS = OperatorListState("marks", mode="union")
 RULES = OperatorMapState("rules")
 
-KEYED = (*STATES, NOTE)
-
 
 class _InWorld:
-    states = KEYED
     operator_states = (SEEN, MARKS, RULES)
     run: Any
 

@@ -87,6 +87,7 @@ class Life:
         self.feeders += [asyncio.create_task(subtask.feed(parallelism, draw)) for subtask in self.subtasks]
 
     def _pin(self, version: int) -> None:
+        self.world.restored_from = version
         if version not in self.world.oracle.pinned:
             self.world.clean.pin(version)
             self.world.oracle.pinned.add(version)
@@ -181,7 +182,7 @@ class Life:
 
     def _check_cut(self, subtask: FedSubtask, cut: SubtaskSnapshot) -> None:
         world = self.world
-        check_tables(world.seed, tables_of([cut]), firing_in(cut.in_flight), world.times())
+        check_tables(world.seed, world.states, tables_of([cut]), firing_in(cut.in_flight), world.times())
         world.check_heard()
         assert cut.watermark == subtask.watermark, f"the watermark is {cut.watermark}, not {subtask.watermark}"
         assert cut.emitted == len(subtask.outputs), f"{cut.emitted} have left, not {len(subtask.outputs)}"
@@ -257,6 +258,7 @@ class Life:
         ends = await asyncio.gather(*self.feeders, return_exceptions=True)
         for subtask in self.subtasks:
             await subtask.operator.close()
+        self.world.restored_from = None
         if self.pinned in self.world.oracle.pinned:
             self.world.oracle.pinned.discard(self.pinned)
             self.world.clean.unpin(self.pinned)

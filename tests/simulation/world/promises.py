@@ -148,6 +148,16 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
             tests=(_A_WORLD, "snapshots/commit/test_delta.py: parts that were written on another parent are refused"),
         ),
         Promise(
+            "two runs begin at the same time, with nothing to restore",
+            "noticed: `CommitConflict` for the one that commits later",
+            tests=(
+                "async_op/job/test_committing.py: of two jobs that begin with nothing the later one does not go on from"
+                " what it has not restored",
+                "spark/test_history.py: of two queries that start with nothing the later one does not go on from what"
+                " it has not restored",
+            ),
+        ),
+        Promise(
             "a coordinator is paused until its version has been taken and has expired",
             "noticed: `CommitConflict` or `WriterFenced`",
             tests=(f"{_RETENTION}/test_concurrency.py: a writer that slept while its version expired is fenced",),

@@ -114,20 +114,20 @@ class Storage:
         self.interrupt: Callable[[Operation], None] = lambda operation: None
         self._processes: list[Process] = []
 
-    def process(self, kinds: frozenset[str], rate: float) -> Process:
-        """Return what a new process sees; at some of its operations something of these kinds goes wrong."""
+    def process(self, kinds: frozenset[str], rate: float, operations: int = OPERATIONS) -> Process:
+        """Return what a new process sees; at some of so many operations something of these kinds goes wrong."""
         faults = Faults({}, [None] * COMMITS, {})
         possible = [fault for kind, group in REQUEST_FAULTS.items() if kind in kinds for fault in group]
         of_disk = sorted(kinds & SYNC_FAULTS) if self.disk is not None else []
         if self._draw.random() < rate:
             for _ in range(self._draw.randrange(1, 4)):
                 if possible and self._draw.random() < 0.5:
-                    faults.of_operations[self._draw.randrange(OPERATIONS)] = self._draw.choice(possible)
+                    faults.of_operations[self._draw.randrange(operations)] = self._draw.choice(possible)
                 elif possible:
                     later = self._draw.choice((0, 0, 0, 1, 2, 3))
                     faults.of_commits[self._draw.randrange(COMMITS)] = later, self._draw.choice(possible)
                 if of_disk:
-                    faults.of_syncs[self._draw.randrange(OPERATIONS)] = self._draw.choice(of_disk)
+                    faults.of_syncs[self._draw.randrange(operations)] = self._draw.choice(of_disk)
         process = Process(self, faults, self._draw.getrandbits(32))
         self._processes.append(process)
         return process

@@ -156,8 +156,9 @@ class Upkeep:
         oracle, clean = self.world.oracle, self.world.clean
         if not oracle.newest:
             return
-        if oracle.pinned and self.draw.random() < 0.5:
-            version = self.draw.choice(sorted(oracle.pinned))
+        given_up = sorted(oracle.pinned - {self.world.restored_from})
+        if given_up and self.draw.random() < 0.5:
+            version = self.draw.choice(given_up)
             oracle.pinned.discard(version)
             clean.unpin(version)
             return

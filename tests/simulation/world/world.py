@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import errno
 import random
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest import mock
 
 from async_op import ElementFailed, InvocationContext, Watermark
 from async_op.testing import VirtualLoop
+from keygroups.descriptors import StateDescriptor
 from snapshots import (
     CommitConflict,
     CommitOutcomeUnknown,
@@ -21,15 +20,14 @@ from snapshots import (
     SnapshotStore,
     WriterFenced,
 )
-from snapshots.filesystem import retry
-from snapshots.format import files
 from snapshots.testing.wrappers import Operation
-from tests.async_op.job.virtual_job_loop import OneAfterTheOther
 from tests.simulation.fed import FedRun
-from tests.simulation.histories import BatchHistorian, Event, numbers_of
+from tests.simulation.histories import HISTORY, STATES, BatchHistorian, Event, numbers_of
+from tests.simulation.luck import without_luck
+from tests.simulation.remembered import remembered
 from tests.simulation.wild import KEYS, KEYS_OF_FLINK
 from tests.simulation.world import damage
-from tests.simulation.world.function import BatchInWorld, InWorld
+from tests.simulation.world.function import NOTE, BatchInWorld, InWorld
 from tests.simulation.world.life import Life
 from tests.simulation.world.oracle import Oracle, Truth
 from tests.simulation.world.storage import REQUEST_FAULTS, SYNC_FAULTS, Process, Storage
@@ -42,6 +40,9 @@ CALM_AFTER = 4
 
 WILD_SHARE = 0.2
 """In so many worlds the keys are wild."""
+
+HOW_MANY_STATES = (1, 1, 1, 2, 3, 6)
+"""So many kinds of states a world may have, beside the history and the note."""
 
 KINDS = frozenset(
     {*REQUEST_FAULTS, *SYNC_FAULTS, *damage.KINDS, "stall", "pause", "clock jump", "others", "cancellation"}
@@ -74,6 +75,7 @@ class World(FedRun):
         super().__init__(draw, seed, WorldLoop())
         # Fewer than elsewhere: each version is read key group by key group.
         self.groups = draw.choice((1, 2, 3, 4))
+        self.states = self._some_states()
         self.function = BatchInWorld if self.function is BatchHistorian else InWorld
         drawn = frozenset(kind for kind in sorted(KINDS) if draw.random() < 0.5)
         self.kinds = drawn if kinds is None else kinds
@@ -81,7 +83,7 @@ class World(FedRun):
         self.storage = Storage(random.Random(f"{seed}/storage"), on_disk=is_local if on_disk is None else on_disk)
         self.storage.interrupt = self._interrupt
         self.clean = SnapshotStore.on(self.storage.shared)
-        self.oracle = Oracle(seed, self.clean, self.times)
+        self.oracle = Oracle(seed, self.states, self.clean, self.times)
         self.upkeep = Upkeep(self)
         self.hashes: tuple[str, ...] = ("xxhash64", "flink")
         if draw.random() < WILD_SHARE:
@@ -91,8 +93,16 @@ class World(FedRun):
         self.attempts: Counter[tuple[str, Event]] = Counter()
         self.answered: set[tuple[str, Event]] = set()
         self.errors: list[Any] = []
+        self.restored_from: int | None = None
+        """The version that the operators may still read; nobody else gives up its pin."""
         self._attempts_begun = 0
         self.begin(Truth(), is_restored=False)
+
+    def _some_states(self) -> tuple[StateDescriptor, ...]:
+        """Draw the states: in most worlds a few, so that there is time for more worlds, and in some all of them."""
+        draw = random.Random(f"{self.seed}/states")
+        kinds = [state for state in STATES if state is not HISTORY]
+        return (HISTORY, NOTE, *draw.sample(kinds, draw.choice(HOW_MANY_STATES)))
 
     def _go_wild(self, draw: random.Random) -> None:
         """Let the keys be of all types."""
@@ -240,18 +250,12 @@ class World(FedRun):
 
 @contextmanager
 def installed(world: World) -> Iterator[None]:
-    """Let nothing depend on luck: neither ids nor threads nor pauses."""
-    ids = random.Random(f"{world.seed}/ids")
-
-    def new_id() -> uuid.UUID:
-        return uuid.UUID(int=ids.getrandbits(128), version=4)
-
+    """Let the library use this world's storage and its thresholds, and nothing depend on luck."""
     with ExitStack() as patches:
-        patches.enter_context(mock.patch.object(uuid, "uuid4", new_id))
-        patches.enter_context(mock.patch.object(files, "ThreadPoolExecutor", OneAfterTheOther))
-        patches.enter_context(mock.patch.object(retry, "pause"))
+        patches.enter_context(without_luck(world.seed))
         if world.storage.disk is not None:
             patches.enter_context(world.storage.disk.installed())
+        patches.enter_context(remembered())
         patches.enter_context(buggified(random.Random(f"{world.seed}/thresholds")))
         yield
 
