@@ -329,7 +329,7 @@ class AsyncWaitOperator(FrontDoor):
         return True
 
     async def finish(self, *, hurry: bool = False) -> None:
-        """End the input: wait until everything accepted, and each timer due, has been emitted and consumed, with retries.
+        """End the input: wait for everything accepted and each timer due to be emitted and consumed, with retries.
 
         Parameters
         ----------
