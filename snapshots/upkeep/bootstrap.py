@@ -60,8 +60,7 @@ def bootstrap(
         source_position=source_position,
         required_features=features_of(files, infos, manifest.channels),
     )
-    put_manifest(folder, manifest)
-    return Snapshot(folder, manifest)
+    return Snapshot(folder, put_manifest(folder, manifest))
 
 
 def copy_snapshot(source: Snapshot, folder: Folder) -> Snapshot:
@@ -78,13 +77,13 @@ def copy_snapshot(source: Snapshot, folder: Folder) -> Snapshot:
         A file is damaged.
     """
     _check_empty(folder, begun=source.version)
-    for file in source.manifest.whole_files:
-        path = source.folder.path(file.path)
-        with damage_named(path, file.key_groups):
-            data = source.folder.read(file.path, 0, file.bytes + 1)
-        if hashlib.sha256(data).hexdigest() != file.sha256:
-            raise SnapshotCorrupted(path, "its content is not what was written", file.key_groups)
-        folder.write(file.path, data)
+    for one in source.manifest.objects:
+        path = source.folder.path(one.path)
+        with damage_named(path, one.key_groups):
+            data = source.folder.read(one.path, 0, one.bytes + 1)
+        if hashlib.sha256(data).hexdigest() != one.sha256:
+            raise SnapshotCorrupted(path, "its content is not what was written", one.key_groups)
+        folder.write(one.path, data)
     if delivered := last_delivered(source.folder):
         mark_delivered(folder, delivered)
     mark_expired(folder, source.version)
@@ -95,8 +94,7 @@ def copy_snapshot(source: Snapshot, folder: Folder) -> Snapshot:
         # No run of the other operator continues here.
         channels=tuple(replace(channel, cut_id=None) for channel in source.manifest.channels),
     )
-    put_manifest(folder, manifest)
-    return Snapshot(folder, manifest)
+    return Snapshot(folder, put_manifest(folder, manifest))
 
 
 def _check_empty(folder: Folder, begun: int | None = None) -> None:
