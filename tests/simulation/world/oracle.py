@@ -131,7 +131,7 @@ class Oracle:
         for version in live:
             manifest = self._store.load(version).manifest
             self._look_at(manifest)
-            missing = [file.path for file in manifest.files if stored.get(file.path) != file.bytes]
+            missing = [one.path for one in manifest.objects if stored.get(one.path) != one.bytes]
             assert not missing, f"version {version} is not whole: it has no {missing}"
         for version in {live[-1], self._draw.choice(live)}:
             assert self._store.verify(version).ok, f"version {version} is not whole"

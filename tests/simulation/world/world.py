@@ -21,8 +21,9 @@ from snapshots import (
     SnapshotStore,
     WriterFenced,
 )
+from snapshots.commit import listing
 from snapshots.filesystem import retry
-from snapshots.format import files
+from snapshots.format import file_lists, files
 from snapshots.testing.wrappers import Operation
 from tests.async_op.job.virtual_job_loop import OneAfterTheOther
 from tests.simulation.fed import FedRun
@@ -248,7 +249,10 @@ def installed(world: World) -> Iterator[None]:
 
     with ExitStack() as patches:
         patches.enter_context(mock.patch.object(uuid, "uuid4", new_id))
-        patches.enter_context(mock.patch.object(files, "ThreadPoolExecutor", OneAfterTheOther))
+        for module in (files, file_lists, listing):
+            patches.enter_context(mock.patch.object(module, "ThreadPoolExecutor", OneAfterTheOther))
+        # A process has what it has read, and this one stands for many.
+        patches.enter_context(mock.patch.object(file_lists, "held_lists", lambda infos: {}))
         patches.enter_context(mock.patch.object(retry, "pause"))
         if world.storage.disk is not None:
             patches.enter_context(world.storage.disk.installed())
