@@ -239,6 +239,10 @@ class World(FedRun):
                 self.depth -= 1
 
 
+def _none_of(infos: object) -> dict[Any, Any]:
+    return {}
+
+
 @contextmanager
 def installed(world: World) -> Iterator[None]:
     """Let nothing depend on luck: neither ids nor threads nor pauses."""
@@ -252,7 +256,7 @@ def installed(world: World) -> Iterator[None]:
         for module in (files, file_lists, listing):
             patches.enter_context(mock.patch.object(module, "ThreadPoolExecutor", OneAfterTheOther))
         # A process has what it has read, and this one stands for many.
-        patches.enter_context(mock.patch.object(file_lists, "held_lists", lambda infos: {}))
+        patches.enter_context(mock.patch.object(file_lists, "held_lists", _none_of))
         patches.enter_context(mock.patch.object(retry, "pause"))
         if world.storage.disk is not None:
             patches.enter_context(world.storage.disk.installed())
