@@ -156,6 +156,8 @@ def _head(body: dict[str, Any]) -> Head:
         _ = state.arrow_type  # raises if it cannot be decoded
     if bool(lists) != (FILE_LISTS in manifest.required_features):
         raise ValueError(f"the field {FILE_LISTS} and the feature go together")
+    if manifest.operator_states and any(info.channels for info in lists):
+        raise ValueError("channels are in lists although there is operator state, which every subtask needs")
     _check_counts(manifest, lists)
     if not lists:
         _check_steps(manifest)
