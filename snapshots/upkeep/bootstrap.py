@@ -77,7 +77,15 @@ def copy_snapshot(source: Snapshot, folder: Folder) -> Snapshot:
         A file is damaged.
     """
     _check_empty(folder, begun=source.version)
-    for one in source.manifest.objects:
+    manifest = next_manifest(
+        source.manifest,
+        "copy",
+        operator_id=folder.operator_id,
+        # No run of the other operator continues here, so channels are others than in its lists.
+        channels=tuple(replace(channel, cut_id=None) for channel in source.manifest.channels),
+        file_lists=tuple(one for one in source.manifest.file_lists if not one.channels),
+    )
+    for one in manifest.objects:
         path = source.folder.path(one.path)
         with damage_named(path, one.key_groups):
             data = source.folder.read(one.path, 0, one.bytes + 1)
@@ -87,13 +95,6 @@ def copy_snapshot(source: Snapshot, folder: Folder) -> Snapshot:
     if delivered := last_delivered(source.folder):
         mark_delivered(folder, delivered)
     mark_expired(folder, source.version)
-    manifest = next_manifest(
-        source.manifest,
-        "copy",
-        operator_id=folder.operator_id,
-        # No run of the other operator continues here.
-        channels=tuple(replace(channel, cut_id=None) for channel in source.manifest.channels),
-    )
     return Snapshot(folder, put_manifest(folder, manifest))
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import Any
 from unittest import mock
 from weakref import WeakValueDictionary
@@ -25,7 +24,7 @@ from snapshots.commit.creation import first_manifest, next_manifest, put_manifes
 from snapshots.filesystem import Folder, open_folder
 from snapshots.format import file_lists
 from snapshots.format.features import features_of
-from snapshots.format.head import FILE_LISTS, Head
+from snapshots.format.head import FILE_LISTS, Head, list_from_bytes, list_to_bytes
 from snapshots.format.layers import carry_over
 from snapshots.format.manifest import Channel, DataFile, Manifest, OperatorStateInfo, manifest_name
 from snapshots.testing import CountingFolder
@@ -193,8 +192,10 @@ def test_a_store_works_as_ever() -> None:
     assert len(store.load().manifest.file_lists) == len(store.load(1).manifest.file_lists)
     other = new_store()
     store.copy_to(other)
-    assert content_of(other.load()) == content
-    assert other.verify().ok
+    with another_process():
+        assert content_of(other.load()) == content
+        assert other.verify().ok
+    assert listed(other) == {one.info.path for one in other.load().manifest.file_lists}, "nothing is copied in vain"
 
 
 class TestRetention:
@@ -353,6 +354,22 @@ def case(**fields: Any) -> scale.Case:
     return replace(scale.Case(parallelism=32, key_groups=512, state_bytes=4 * scale.TERABYTE, versions=24), **fields)
 
 
-def test_the_name_of_a_list_may_not_lead_out(tmp_path: Path) -> None:
+def test_what_every_subtask_needs_may_not_be_in_a_list() -> None:
+    info = new_store().write(parts({"count": {"a": 1}})).manifest.file_lists[0].info
+    for kind in ("operator", "in_flight"):
+        file = new_file(kind, info.key_groups, 1)
+        one = replace(info, files=1, channels=0)
+        with pytest.raises(SnapshotCorrupted, match="every subtask needs"):
+            list_from_bytes(list_to_bytes((file,), ()), one, "list")
+
+
+def test_channels_may_not_be_in_lists_beside_operator_state() -> None:
+    head = Head.of(new_store().write(parts({"count": {"a": 1}})).manifest)
+    manifest = replace(head.manifest, operator_states=(OperatorStateInfo("offsets", "split"),))
+    with pytest.raises(SnapshotCorrupted, match="operator state"):
+        Head.from_bytes(replace(head, manifest=manifest).to_bytes(), "manifest")
+
+
+def test_the_name_of_a_list_may_not_lead_out() -> None:
     with pytest.raises(ValueError, match="no part of its path"):
         replace(new_store().write(parts({"count": {"a": 1}})).manifest.file_lists[0].info, path="data/../../x")
