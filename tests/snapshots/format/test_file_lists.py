@@ -331,16 +331,13 @@ class TestCost:
             assert many[f"{what}: bytes"] < few[f"{what}: bytes"] + more + 8192
 
     def test_a_process_reads_a_list_once(self) -> None:
-        folder = CountingFolder(open_folder("memory://once/enrich"))
+        folder = CountingFolder(new_folder())
         store = SnapshotStore.on(folder)
         content: Any = {"count": {key: len(key) for key in words(500)}}
-        limits_now = pytest.MonkeyPatch()
-        limits(limits_now, inline=1, entries=2)
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            limits(patch, inline=1, entries=2)
             first = store.write(parts(content, parallelism=16))
             store.repartition(3)
-        finally:
-            limits_now.undo()
         with another_process():
             folder.reset()
             held = store.load(1)
