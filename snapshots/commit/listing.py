@@ -141,7 +141,9 @@ def _write(folder: Folder, attempt_id: str, lists: Sequence[_Entries]) -> list[F
             bytes=len(data),
             sha256=hashlib.sha256(data).hexdigest(),
         )
-        return remember(FileList(info, files, channels))
+        written = FileList(info, files, channels)
+        remember(written)
+        return written
 
     if not lists:
         return []

@@ -19,9 +19,9 @@ _alive = WeakValueDictionary[ListInfo, FileList]()
 """The lists of the manifests that this process holds: it keeps no list that none of them names."""
 
 
-def remember(read: FileList) -> FileList:
+def remember(read: FileList) -> None:
     """Keep a list for other manifests that name it, as long as one of this process does."""
-    return _alive.setdefault(read.info, read)
+    _alive[read.info] = read
 
 
 def held_lists(infos: Iterable[ListInfo]) -> dict[ListInfo, FileList]:
@@ -60,6 +60,8 @@ def read_list(folder: Folder, info: ListInfo) -> FileList:
     if len(data) != info.bytes or hashlib.sha256(data).hexdigest() != info.sha256:
         raise SnapshotCorrupted(path, "its content is not what was written", info.key_groups)
     try:
-        return remember(list_from_bytes(data, info, path))
+        read = list_from_bytes(data, info, path)
     except SnapshotCorrupted as error:
         raise SnapshotCorrupted(path, error.damage, info.key_groups) from error
+    remember(read)
+    return read
