@@ -1,8 +1,10 @@
 """The size of what is not state: manifests, requests, listings and pickles of a large operator, counted.
 
-No data is written: a folder in memory keeps the manifests and, of data files, the sizes alone. What is counted goes
-through the code that a real commit, restore, rescale and collection use. Each figure is taken at a reference size and
-with one dimension enlarged; the exponent says how it grows with that dimension (1 is in proportion, 0 not at all).
+No data is written: a folder in memory keeps the manifests with their lists and, of data files, the sizes alone. What is
+counted goes through the code that a real commit, restore, rescale and collection use. What epochs do is counted over a
+cycle of them, from one folding of the deltas to the next. Each figure is taken at a reference size and with one
+dimension smaller; the exponent says how it grows with that dimension (1 is in proportion, 0 not at all). The last
+column is of ten times the subtasks and ten times the bytes.
 
     python -m benchmarks.scale --json
 """
@@ -17,25 +19,32 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
+from unittest import mock
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
 from keygroups import KeyGroupRange, ValueState, range_of
-from snapshots import SnapshotStore
-from snapshots.commit.creation import now_text
+from snapshots import PendingSnapshot, Snapshot, SnapshotStore, named_manifest
+from snapshots.commit.creation import now_text, put_manifest
 from snapshots.commit.writer import DELTAS_MAX, SubtaskHandle
 from snapshots.filesystem import FileInfo, Folder, open_folder
+from snapshots.format import file_lists
 from snapshots.format.columns import KEY_ENCODING
 from snapshots.format.features import features_of
 from snapshots.format.files import target_file_bytes
+from snapshots.format.layers import carry_over
 from snapshots.format.manifest import Channel, DataFile, Manifest, manifest_name
 from snapshots.format.manifest_schema import FileKind
 from snapshots.format.schemas import state_info
-from snapshots.versions import note_newest
 
 TERABYTE = 10**12
+CYCLE = DELTAS_MAX + 1
+"""Epochs from one folding of the deltas to the next."""
+
 KEPT = 3
 """Versions that a collection keeps; what it reads is in proportion."""
 
@@ -55,6 +64,8 @@ class Case:
     versions: int = 40
     """Those whose manifests and files are still in the folder."""
 
+
+LARGER = Case(parallelism=10_000, state_bytes=100 * TERABYTE)
 
 VARIED = {
     "parallelism": Case(parallelism=250),
@@ -177,11 +188,12 @@ def base_files(case: Case, subtask: int) -> Iterator[DataFile]:
 
 
 def epoch_files(case: Case, subtask: int, version: int) -> list[DataFile]:
-    """Return what an epoch adds: changes, elements in flight, outputs."""
+    """Return what an epoch adds: changes, elements in flight, outputs. Each ninth epoch folds the deltas."""
     owned = range_of(subtask, case.parallelism, case.key_groups)
     delta_bytes = round(case.state_bytes / case.parallelism * CHANGED_SHARE)
     sizes: list[tuple[FileKind, int]] = [("delta", delta_bytes), ("in_flight", 100 * ROW_BYTES), ("output", 10**6)]
-    return [data_file(kind, subtask, version, owned, size) for kind, size in sizes]
+    files = [data_file(kind, subtask, version, owned, size) for kind, size in sizes]
+    return [replace(file, folds=file.kind == "delta" and version % CYCLE == 0) for file in files]
 
 
 def channels(case: Case) -> tuple[Channel, ...]:
@@ -194,21 +206,21 @@ def channels(case: Case) -> tuple[Channel, ...]:
 
 
 def fill(folder: SizesFolder, case: Case) -> None:
-    """Leave the versions in the folder, the newest with all the deltas but one that it can have."""
-    deltas: list[DataFile] = []
+    """Leave the versions in the folder: of the older ones the names alone, of the last cycles everything."""
     base = [file for subtask in range(case.parallelism) for file in base_files(case, subtask)]
     folder.sizes_by_name |= {file.path: file.bytes for file in base}
+    keyed, lists = base, ()
     for version in range(2, case.versions + 1):
         added = [file for subtask in range(case.parallelism) for file in epoch_files(case, subtask, version)]
         folder.sizes_by_name |= {file.path: file.bytes for file in added}
-        deltas = [file for file in (*deltas, *added) if file.kind == "delta"][-(DELTAS_MAX - 1) * case.parallelism :]
-        if version > case.versions - KEPT:
+        deltas = [file for file in added if file.kind == "delta"]
+        keyed = [*carry_over(keyed, deltas), *deltas]
+        if version > case.versions - 2 * CYCLE:
             others = [file for file in added if file.kind != "delta"]
-            manifest = manifest_of(case, version, (*base, *deltas, *others))
-            folder.contents[manifest_name(version)] = manifest.to_bytes()
+            manifest = manifest_of(case, version, (*keyed, *others))
+            lists = put_manifest(folder, replace(manifest, file_lists=lists)).file_lists
         else:
             folder.contents[manifest_name(version)] = b"is to expire"
-    note_newest(folder, case.versions)
 
 
 def manifest_of(case: Case, version: int, files: tuple[DataFile, ...]) -> Manifest:
@@ -259,49 +271,95 @@ def parts_on(folder: SizesFolder, case: Case, parent: Manifest) -> list[SubtaskH
     return handles
 
 
+class Process:
+    """What a process remembers of manifests; in a `with` block, the code that is measured runs in it."""
+
+    def __init__(self) -> None:
+        self._lists: WeakValueDictionary[Any, Any] = WeakValueDictionary()
+        self._last_loaded: dict[Any, Any] = {}
+
+    def __enter__(self) -> None:
+        self._patches = ExitStack()
+        self._patches.enter_context(mock.patch.object(file_lists, "_alive", self._lists))
+        self._patches.enter_context(mock.patch.object(named_manifest, "_last_loaded", self._last_loaded))
+
+    def __exit__(self, *_: object) -> None:
+        self._patches.close()
+
+
 def measure(case: Case) -> dict[str, float]:
     """Count everything of one operator."""
     folder = SizesFolder()
     store = SnapshotStore.on(folder)
-    fill(folder, case)
-    figures: dict[str, float] = {}
+    figures: Counter[str] = Counter()
 
-    def count(name: str) -> None:
-        figures[f"{name}: requests"] = sum(folder.requests.values())
-        figures[f"{name}: bytes"] = sum(folder.moved.values())
-        figures[f"{name}: listings"] = folder.requests["list"]
+    def count(name: str, times: int = 1) -> None:
+        figures[f"{name}: requests"] += sum(folder.requests.values()) / times
+        figures[f"{name}: bytes"] += sum(folder.moved.values()) / times
+        figures[f"{name}: listings"] += folder.requests["list"] / times
         folder.requests.clear()
         folder.moved.clear()
 
+    middle = case.parallelism // 2
+    owned = range_of(middle, case.parallelism, case.key_groups)
+    coordinator, worker = Process(), Process()
+    with Process():
+        fill(folder, case)
     count("(preparation)")
-    pending = store.begin()
-    assert pending.parent is not None
-    count("latest()")
+    with coordinator:
+        pending = store.begin()
+        count("latest(), of a new process")
+    with worker:
+        copied(pending)._parent_of(owned)
+        count("(a worker that has just begun)")
+    for _ in range(CYCLE):
+        with coordinator:
+            assert pending.parent is not None
+            handles = parts_on(folder, case, pending.parent)
+            snapshot = pending.commit(handles)
+            count("commit, on average", CYCLE)
+            pending = PendingSnapshot(folder, "scale", snapshot.manifest)
+        with worker:
+            copied(pending)._parent_of(owned)
+            count("manifest of a part, on average", CYCLE)
+    figures["a part's report: bytes"] = len(pickle.dumps(handles[0]))
     figures["pickled for a worker's part: bytes"] = len(pickle.dumps(pending))
-    snapshot = pending.commit(parts_on(folder, case, pending.parent))
-    count("commit")
-    figures["a part's report: bytes"] = len(pickle.dumps(parts_on(folder, case, pending.parent)[0]))
-    figures["manifest: files"] = len(snapshot.manifest.files)
-    figures["manifest: bytes"] = len(folder.contents[manifest_name(snapshot.version)])
     figures["pickled for a worker's restore: bytes"] = len(pickle.dumps(snapshot))
-    pickle.loads(pickle.dumps(snapshot))  # noqa: S301 - of our own making
-    count("manifest of a restore")
-    share = snapshot.restore(case.parallelism // 2)
+    figures["manifest: files"] = len(snapshot.manifest.files)
+    figures["manifest: lists"] = len(snapshot.manifest.file_lists)
+    figures["manifest: bytes without lists"] = len(folder.contents[manifest_name(snapshot.version)])
+    figures["manifest: bytes"] = figures["manifest: bytes without lists"] + sum(
+        one.info.bytes for one in snapshot.manifest.file_lists
+    )
+    with Process():
+        share = copied(snapshot).restore(middle)
+        count("manifest of a restore")
     figures["restore of a subtask: files"] = len(share.manifest.files)
     figures["restore of a subtask: pickled bytes"] = len(pickle.dumps(share))
     figures["restore of all: files"] = sum(
         len(snapshot.restore(index).manifest.files) for index in range(0, case.parallelism, 50)
     ) * min(50, case.parallelism)
-    store.repartition(case.parallelism * 3 // 2)
-    count("rescale")
-    report = store.collect_garbage(keep_last=KEPT, min_age=-0.0, dry_run=True)
+    with Process():
+        store.repartition(case.parallelism * 3 // 2)
+        count("rescale, by a new process")
+    with Process():
+        report = store.collect_garbage(keep_last=KEPT, min_age=-0.0, dry_run=True)
     figures["gc: manifests kept"] = len(report.retained)
     count("gc")
     return {name: value for name, value in figures.items() if not name.startswith("(")}
 
 
+_Named = TypeVar("_Named", PendingSnapshot, Snapshot)
+
+
+def copied(named: _Named) -> _Named:
+    """Return what a worker gets."""
+    copy: _Named = pickle.loads(pickle.dumps(named))  # noqa: S301 - of our own making
+    return copy
+
+
 def main() -> None:
-    """Count at the reference size and with each dimension smaller, and print how the figures grow."""
+    """Count at the reference size and at others, and print how the figures grow."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("--json", action="store_true", help="machine-readable")
     parser.add_argument("--repeats", type=int, default=1, help="has no effect: counts are the same in every run")
@@ -311,6 +369,7 @@ def main() -> None:
     cases = {name: shrunk(case, arguments.shrink) for name, case in VARIED.items()}
     at_reference = measure(reference)
     smaller = {name: (case, measure(case)) for name, case in cases.items()}
+    larger = measure(shrunk(LARGER, arguments.shrink))
     rows = []
     for name, value in at_reference.items():
         exponents = {
@@ -321,14 +380,14 @@ def main() -> None:
             )
             for dimension, (case, figures) in smaller.items()
         }
-        rows.append({"name": name, "value": value, "exponents": exponents})
+        rows.append({"name": name, "value": value, "exponents": exponents, "larger": larger[name]})
     if arguments.json:
         json.dump(rows, sys.stdout, indent=2)
         return
-    print(f"{'':45} {'':>15}" + "".join(f"{name:>13}" for name in smaller))
+    print(f"{'':45} {'':>15}" + "".join(f"{name:>13}" for name in smaller) + f"{'larger':>15}")
     for row in rows:
         shown = "".join(f"{exponent:13.2f}" for exponent in row["exponents"].values())
-        print(f"{row['name']:45} {row['value']:15,.0f}{shown}")
+        print(f"{row['name']:45} {row['value']:15,.0f}{shown}{row['larger']:15,.0f}")
 
 
 def shrunk(case: Case, by: int) -> Case:

@@ -11,11 +11,14 @@ newest state.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from snapshots.errors import FolderMoved, ManifestMissing, SnapshotCorrupted, SnapshotNotFound
 from snapshots.filesystem import Folder
 from snapshots.filesystem.errors import PathObstructed
-from snapshots.format.manifest import MANIFEST_BYTES_MAX, Manifest, manifest_name
+from snapshots.format.file_lists import read_lists
+from snapshots.format.head import Head
+from snapshots.format.manifest import MANIFEST_BYTES_MAX, ListInfo, Manifest, manifest_name
 from snapshots.format.version_names import is_version_name, version_name
 
 HINT = "latest"
@@ -23,9 +26,6 @@ PROBES_MAX = 8
 """How many versions above the hint are probed before the manifests are listed."""
 
 _HINT_BYTES_MAX = 20
-
-_last_loaded: dict[str, Manifest] = {}
-"""At most one manifest, by the id of its snapshot."""
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,46 @@ def read_manifest(folder: Folder, version: int) -> bytes:
 
 
 def load_manifest(folder: Folder, version: int) -> Manifest:
-    """Read and check the manifest of a version.
+    """Read and check the manifest of a version, with all its lists.
+
+    Raises
+    ------
+    SnapshotNotFound
+        There is no such version.
+    SnapshotCorrupted
+        The manifest or a list is damaged, or it belongs to another version.
+    FolderMoved
+        The manifest belongs to another operator.
+    """
+    head = load_head(folder, version)
+    return with_lists(folder, head, head.lists)
+
+
+def with_lists(folder: Folder, head: Head, infos: Sequence[ListInfo]) -> Manifest:
+    """Return a manifest with some of its lists, or all of them.
+
+    Raises
+    ------
+    SnapshotNotFound
+        The version has expired meanwhile.
+    SnapshotCorrupted
+        A list is damaged.
+    """
+    if not infos:
+        return head.manifest
+    name = manifest_name(head.manifest.version)
+    try:
+        return head.with_lists(read_lists(folder, infos))
+    except ValueError as error:
+        raise SnapshotCorrupted(folder.path(name), f"a field is wrong: {error}") from error
+    except SnapshotCorrupted as error:
+        if not folder.exists(name):
+            raise SnapshotNotFound(folder.uri, head.manifest.version) from error
+        raise
+
+
+def load_head(folder: Folder, version: int) -> Head:
+    """Read and check the manifest of a version, without its lists.
 
     Raises
     ------
@@ -72,32 +111,12 @@ def load_manifest(folder: Folder, version: int) -> Manifest:
     except PathObstructed as error:
         raise SnapshotCorrupted(error.path, error.reason) from error
     path = folder.path(manifest_name(version))
-    manifest = Manifest.from_bytes(data, path)
-    if manifest.version != version:
-        raise SnapshotCorrupted(path, f"it says version {manifest.version}: the file was moved or renamed")
-    if manifest.operator_id != folder.operator_id:
-        raise FolderMoved(folder.uri, manifest.operator_id)
-    return manifest
-
-
-def load_committed(folder: Folder, version: int, snapshot_id: str) -> Manifest:
-    """Read a manifest that another process named; the last one is cached, because a process runs many tasks.
-
-    Raises
-    ------
-    SnapshotNotFound
-        The version does not exist any more, or it is another snapshot.
-    SnapshotCorrupted
-        The manifest is damaged.
-    """
-    manifest = _last_loaded.get(snapshot_id)
-    if manifest is None:
-        manifest = load_manifest(folder, version)
-        if manifest.snapshot_id != snapshot_id:
-            raise SnapshotNotFound(folder.uri, version)
-        _last_loaded.clear()
-        _last_loaded[snapshot_id] = manifest
-    return manifest
+    head = Head.from_bytes(data, path)
+    if head.manifest.version != version:
+        raise SnapshotCorrupted(path, f"it says version {head.manifest.version}: the file was moved or renamed")
+    if head.manifest.operator_id != folder.operator_id:
+        raise FolderMoved(folder.uri, head.manifest.operator_id)
+    return head
 
 
 def newest_version(folder: Folder) -> int | None:

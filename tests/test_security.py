@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from snapshots import SnapshotCorrupted, SnapshotStore
-from snapshots.format.manifest import Manifest
+from snapshots.format.head import Head
 from snapshots.format.manifest_schema import CHANNELS_MAX, FILES_MAX
 from snapshots.format.sealing import canonical, sealed
 from tests.snapshots.format.golden import generate
@@ -92,12 +92,12 @@ def test_a_manifest_with_too_many_entries_is_refused(folder: Path, field: str, e
     body = json.loads(stored)["manifest"] | {field: [0] * entries}
 
     with pytest.raises(SnapshotCorrupted, match=f"{field} has {entries} items"):
-        Manifest.from_bytes(sealed(canonical(body)), "manifest")
+        Head.from_bytes(sealed(canonical(body)), "manifest")
 
 
 def test_a_manifest_that_nests_without_end_is_refused() -> None:
     with pytest.raises(SnapshotCorrupted, match="not a manifest"):
-        Manifest.from_bytes(b'{"manifest":' + b"[" * 1_000_000, "manifest")
+        Head.from_bytes(b'{"manifest":' + b"[" * 1_000_000, "manifest")
 
 
 def test_a_link_in_the_place_of_a_data_file_shows_nothing(folder: Path, tmp_path: Path) -> None:

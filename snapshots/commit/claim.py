@@ -194,5 +194,4 @@ def _after(folder: Folder, claimed: Manifest, given_up: int) -> Manifest:
 
 
 def _committed(folder: Folder, manifest: Manifest) -> Claim:
-    put_manifest(folder, manifest)
-    return Claim(Snapshot(folder, manifest))
+    return Claim(Snapshot(folder, put_manifest(folder, manifest)))

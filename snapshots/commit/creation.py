@@ -10,6 +10,7 @@ from typing import Any
 
 from keygroups.hashing import key_hasher
 from keygroups.ranges import check_parallelism, range_of
+from snapshots.commit.listing import with_stored_lists
 from snapshots.errors import (
     CommitConflict,
     CommitOutcomeUnknown,
@@ -20,6 +21,7 @@ from snapshots.errors import (
 from snapshots.filesystem import Folder, attempts, is_transient
 from snapshots.format.columns import KEY_ENCODING
 from snapshots.format.compression import plain_bytes
+from snapshots.format.head import Head
 from snapshots.format.manifest import MANIFEST_BYTES_MAX, Channel, Manifest, Operation, library_versions, manifest_name
 from snapshots.versions import expired_version, note_newest, read_manifest
 
@@ -81,8 +83,22 @@ def first_manifest(
     )
 
 
-def put_manifest(folder: Folder, manifest: Manifest) -> None:
+def put_manifest(folder: Folder, manifest: Manifest, attempts_prefix: str = "") -> Manifest:
     """Create the manifest, or raise the exact reason why it could not be created.
+
+    Parameters
+    ----------
+    folder : Folder
+        The operator's folder.
+    manifest : Manifest
+        The manifest; its lists are those of its parent.
+    attempts_prefix : str
+        The prefix of the ids of all attempts of this commit, if there is one.
+
+    Returns
+    -------
+    Manifest
+        The same manifest with the lists in which it is stored.
 
     Raises
     ------
@@ -97,7 +113,8 @@ def put_manifest(folder: Folder, manifest: Manifest) -> None:
     OSError
         The storage refused, and nothing was committed.
     """
-    data = manifest.to_bytes()
+    manifest = with_stored_lists(folder, manifest, attempts_prefix + uuid.uuid4().hex[len(attempts_prefix) :])
+    data = Head.of(manifest).to_bytes()
     if plain_bytes(data) > MANIFEST_BYTES_MAX:
         found = f"its manifest would have {plain_bytes(data)} bytes, and {MANIFEST_BYTES_MAX} at most can be read"
         raise IncompleteSnapshot(f"{found}: compact, or rewrite with fewer key groups or subtasks")
@@ -105,6 +122,7 @@ def put_manifest(folder: Folder, manifest: Manifest) -> None:
     _verify(folder, manifest, data)
     _refuse_expired(folder, manifest)
     note_newest(folder, manifest.version)
+    return manifest
 
 
 def now_text() -> str:
@@ -138,7 +156,7 @@ def _winner(folder: Folder, manifest: Manifest) -> str | None:
     """Return the id of the snapshot that has the version, or None if the version is free."""
     try:
         data = _read_back(folder, manifest)
-        return None if data is None else Manifest.from_bytes(data, manifest_name(manifest.version)).snapshot_id
+        return None if data is None else Head.from_bytes(data, manifest_name(manifest.version)).manifest.snapshot_id
     except IncompatibleSnapshot as error:
         # This release can read its own manifests, so another writer won.
         raise CommitConflict(folder.uri, manifest.version) from error

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from keygroups.events import Value, observed
 from keygroups.names import STEP_NAME
+from keygroups.ranges import KeyGroupRange
 from keygroups.representation import representation
 from snapshots.commit.completeness import (
     ATTEMPTS_PREFIX_CHARACTERS,
@@ -32,9 +33,9 @@ from snapshots.format.manifest import DataFile, Manifest, StateInfo
 from snapshots.format.sealing import check_json
 from snapshots.format.steps import of_step
 from snapshots.format.subtask import SubtaskSnapshot
+from snapshots.named_manifest import AnyManifest, complete, head_of, load_committed, within
 from snapshots.observing import log, observed_rescale, sizes_of
 from snapshots.restore.snapshot import Snapshot
-from snapshots.versions import load_committed
 
 
 def _new_prefix() -> str:
@@ -45,7 +46,8 @@ def _new_prefix() -> str:
 class PendingSnapshot:
     """A snapshot that is not visible yet. Picklable: workers get a copy.
 
-    A pickle only names the parent, so it is small. A process that unpickles it reads the parent's manifest.
+    A pickle only names the parent, so it is small. A process that unpickles it reads the parent's manifest, and of a
+    large one only what its subtasks need.
 
     Attributes
     ----------
@@ -53,15 +55,13 @@ class PendingSnapshot:
         The operator's folder.
     operator_id : str
         The operator of the snapshot.
-    parent : Manifest or None
-        The snapshot on which this one is based: the newest one when it began.
     attempts_prefix : str
         The unique prefix of the ids of all attempts to write a part.
     """
 
     folder: Folder
     operator_id: str
-    parent: Manifest | None
+    _parent: AnyManifest | None
     attempts_prefix: str = field(default_factory=_new_prefix, kw_only=True)
     _parents: dict[str, Manifest] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -69,12 +69,18 @@ class PendingSnapshot:
         return representation(self, {"version": self.version, "uri": self.folder.uri})
 
     @property
+    def parent(self) -> Manifest | None:
+        """The complete description of the snapshot on which this one is based: the newest one when it began."""
+        return None if self._parent is None else complete(self._parent)
+
+    @property
     def version(self) -> int:
         """The version that a commit would create."""
-        return 1 if self.parent is None else self.parent.version + 1
+        return 1 if self._parent is None else head_of(self._parent).version + 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parent = None if self.parent is None else (self.parent.version, self.parent.snapshot_id)
+        head = None if self._parent is None else head_of(self._parent)
+        parent = None if head is None else (head.version, head.snapshot_id)
         return _begun_on, (self.folder, self.operator_id, parent, self.attempts_prefix)
 
     def write_subtask(
@@ -103,7 +109,8 @@ class PendingSnapshot:
             STEP_NAME.check("step", step)
         attempt_id = self.attempts_prefix + uuid.uuid4().hex[ATTEMPTS_PREFIX_CHARACTERS:]
         with observed(log, logging.DEBUG, "write", **self._place) as found:
-            handle = write_subtask(self.folder, attempt_id, snapshot, self._parent_of(step), outputs, step)
+            parent = self._parent_of(snapshot.key_groups) if step is None else self._parent_of_step(step)
+            handle = write_subtask(self.folder, attempt_id, snapshot, parent, outputs, step)
             found |= {"subtask_index": handle.subtask_index, **sizes_of(handle.files)}
         return handle
 
@@ -136,7 +143,7 @@ class PendingSnapshot:
         check_json("source_position", source_position)
         with observed(log, logging.INFO, "snapshot", **self._place) as found:
             manifest = self._manifest(whole_parts(handles), source_position, metrics or {})
-            put_manifest(self.folder, manifest)
+            manifest = put_manifest(self.folder, manifest, self.attempts_prefix)
             kept = set() if self.parent is None else {file.path for file in self.parent.files}
             found |= {
                 "parallelism": manifest.parallelism,
@@ -149,10 +156,14 @@ class PendingSnapshot:
                 tell(self.parent, manifest)
         return Snapshot(self.folder, manifest)
 
-    def _parent_of(self, step: str | None) -> Manifest | None:
+    def _parent_of(self, key_groups: KeyGroupRange) -> Manifest | None:
+        """Return what the parent says to the subtask that owns some key groups."""
+        return None if self._parent is None else within(self._parent, key_groups)
+
+    def _parent_of_step(self, step: str) -> Manifest | None:
         """Return what the parent says about a step; all subtasks of the step use the same."""
-        if self.parent is None or step is None:
-            return self.parent
+        if self.parent is None:
+            return None
         if step not in self._parents:
             self._parents[step] = of_step(self.parent, step)
         return self._parents[step]
@@ -195,6 +206,7 @@ class PendingSnapshot:
             output_schema=next((one.output_schema for one in firsts if one.output_schema is not None), None),
             metrics=metrics,
             required_features=features_of(files, states, channels),
+            file_lists=() if self.parent is None else self.parent.file_lists,
         )
 
     def _files(self, parts: Iterable[SubtaskHandle]) -> tuple[DataFile, ...]:

@@ -13,9 +13,9 @@ _LEVEL = 1  # Higher levels take three times as long to save another tenth.
 _SIZE_BYTES = 4
 
 
-def compressed(data: bytes) -> bytes:
-    """Return the stored form of data: compressed if they are large."""
-    return gzip.compress(data, _LEVEL, mtime=0) if len(data) >= COMPRESSED_FROM_BYTES else data
+def compressed(data: bytes, *, always: bool = False) -> bytes:
+    """Return the stored form of data: compressed if they are large, or `always`."""
+    return gzip.compress(data, _LEVEL, mtime=0) if always or len(data) >= COMPRESSED_FROM_BYTES else data
 
 
 def decompressed(data: bytes, most: int) -> bytes:

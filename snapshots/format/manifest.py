@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import platform
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import pyarrow as pa
 
-from keygroups.names import DATA_PATH, OPERATOR_STATE_NAME, STATE_NAME, split_step
-from keygroups.ranges import KeyGroupRange, check_parallelism
-from snapshots.errors import IncompatibleSnapshot, SnapshotCorrupted
-from snapshots.format.compression import compressed
-from snapshots.format.manifest_schema import FileKind, OperatorStateMode, wrong_field
+from keygroups.names import DATA_PATH
+from keygroups.ranges import KeyGroupRange
+from snapshots.format.manifest_schema import FileKind, OperatorStateMode
 from snapshots.format.schema_text import decode_schema
-from snapshots.format.sealing import UNLESS_NONE, canonical, fields_of, opened, sealed
+from snapshots.format.sealing import UNLESS_NONE
 from snapshots.format.version_names import version_name
 
 FORMAT_VERSION = 1
 MANIFEST_BYTES_MAX = 256 * 2**20
-"""A larger manifest is refused before it is parsed."""
+"""A larger manifest, or list of files, is refused before it is parsed."""
 
 FILE_BYTES_MAX = 2**40
 OPERATOR_ITEMS_MAX = 2**24
 FOOTER_BYTES_MAX = 256 * 2**20
 """A file that claims more of anything is refused before memory is allocated for it."""
-
-FEATURES = frozenset({"codecs", "delta", "entries", "operator_state", "steps", "timers", "ttl"})
-"""The features that this release supports and that a manifest may require."""
 
 Operation = Literal["write", "claim", "repartition", "compact", "rewrite", "bootstrap", "edit", "copy"]
 
@@ -177,6 +171,57 @@ class Channel:
     step: str | None = field(default=None, metadata=UNLESS_NONE)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListInfo:
+    """What a manifest says about a list of files that is stored by itself.
+
+    Attributes
+    ----------
+    path : str
+        The path relative to the operator's folder.
+    key_groups : KeyGroupRange
+        The smallest range with the key groups of all its files and channels.
+    files, channels : int
+        The number of each.
+    bytes, sha256 : int, str
+        The size and the digest of the stored list.
+    """
+
+    path: str
+    key_groups: KeyGroupRange
+    files: int
+    channels: int
+    bytes: int
+    sha256: str
+
+    def __post_init__(self) -> None:
+        DATA_PATH.check("path", self.path)
+        if not 0 < self.bytes <= MANIFEST_BYTES_MAX:
+            raise ValueError(f"{self.path} has {self.bytes} bytes")
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class FileList:
+    """A list of files: an immutable part of one manifest or of several, stored by itself.
+
+    Attributes
+    ----------
+    info : ListInfo
+        What manifests say about it.
+    files, channels : tuple of DataFile, tuple of Channel
+        The entries.
+    """
+
+    info: ListInfo
+    files: tuple[DataFile, ...]
+    channels: tuple[Channel, ...] = ()
+
+    @property
+    def entries(self) -> tuple[DataFile | Channel, ...]:
+        """The files and the channels."""
+        return (*self.files, *self.channels)
+
+
 @functools.cache
 def library_versions() -> dict[str, str]:
     """Return the versions of the libraries that write a manifest, for people."""
@@ -231,6 +276,8 @@ class Manifest:
         The features that a reader must support beyond the base of the format version.
     written_by : dict of str to str
         The versions of the libraries, for people.
+    file_lists : tuple of FileList
+        The lists in which some of its files and channels are stored; before a commit, those of its parent.
     """
 
     version: int
@@ -254,6 +301,7 @@ class Manifest:
     operation: Operation = "write"
     required_features: tuple[str, ...] = ()
     written_by: dict[str, str] = field(default_factory=library_versions)
+    file_lists: tuple[FileList, ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:
         return f"Manifest(version={self.version}, operator_id={self.operator_id!r})"  # a field of many, and large
@@ -272,6 +320,11 @@ class Manifest:
     def whole_files(self) -> tuple[DataFile, ...]:
         """Each file once, however many of its ranges are still valid."""
         return tuple({file.path: file for file in self.files}.values())
+
+    @property
+    def objects(self) -> tuple[DataFile | ListInfo, ...]:
+        """Each stored object that it names: the files and the lists."""
+        return (*self.whole_files, *(one.info for one in self.file_lists))
 
     @property
     def rows_total(self) -> int:
@@ -294,87 +347,3 @@ class Manifest:
     def operator_state(self, name: str) -> OperatorStateInfo | None:
         """Return an operator state by name, or None if there is no such state."""
         return next((info for info in self.operator_states if info.name == name), None)
-
-    def to_bytes(self) -> bytes:
-        """Encode as JSON with a checksum of the body, compressed if it is large."""
-        return compressed(sealed(canonical(fields_of(self) | {"format_version": FORMAT_VERSION})))
-
-    @classmethod
-    def from_bytes(cls, data: bytes, path: str) -> Manifest:
-        """Decode and check a manifest; `path` is for error messages.
-
-        Raises
-        ------
-        SnapshotCorrupted
-            The bytes are damaged.
-        IncompatibleSnapshot
-            The manifest was written in a newer version of the format.
-        """
-        body = opened(data, path, MANIFEST_BYTES_MAX)
-        newer = "read it with a newer release"
-        version, features = body.get("format_version"), body.get("required_features")
-        if type(version) is not int or version != FORMAT_VERSION:
-            raise IncompatibleSnapshot("format version", FORMAT_VERSION, version, newer)
-        for feature in features if isinstance(features, list) else ():
-            if isinstance(feature, str) and feature not in FEATURES:
-                raise IncompatibleSnapshot("a required feature", sorted(FEATURES), feature, newer)
-        wrong = wrong_field(body)
-        if wrong is not None:
-            raise SnapshotCorrupted(path, f"a field is missing or wrong: {wrong}")
-        try:
-            return _parse(body)
-        except (KeyError, ValueError, OSError, pa.ArrowException) as error:
-            raise SnapshotCorrupted(path, f"a field is wrong: {error}") from error
-
-
-def _parse(body: dict[str, Any]) -> Manifest:
-    # A field that this release does not know is optional; otherwise a required feature would name it.
-    fields = _known(Manifest, body)
-    fields["states"] = _items(StateInfo, fields["states"])
-    fields["operator_states"] = _items(OperatorStateInfo, fields.get("operator_states", []))
-    fields["files"] = _items(DataFile, fields["files"])
-    fields["channels"] = _items(Channel, fields["channels"])
-    fields["required_features"] = tuple(fields.get("required_features", ()))
-    fields.setdefault("written_by", {})
-    manifest = Manifest(**fields)
-    check_parallelism(manifest.parallelism, manifest.max_parallelism)
-    for state in manifest.states:
-        _ = state.arrow_type  # raises if it cannot be decoded
-    _check_steps(manifest)
-    return manifest
-
-
-def _check_steps(manifest: Manifest) -> None:
-    steps = set(manifest.step_names)
-    if steps and (None in {channel.step for channel in manifest.channels} or "steps" not in manifest.required_features):
-        raise ValueError("some channels have no step, or the feature is missing")
-    for rule, infos in ((STATE_NAME, manifest.states), (OPERATOR_STATE_NAME, manifest.operator_states)):
-        for info in infos:
-            step, name = split_step(info.name) if steps else (None, info.name)
-            if not rule.fits(name) or (steps and step not in steps):
-                raise ValueError(f"there is no step for {info.name!r}, or it is no name of a state")
-    for file in manifest.files if steps else ():
-        # Outputs may wait for the sink when their step is no longer there.
-        if file.state is None or (split_step(file.state)[0] not in steps and file.kind != "output"):
-            raise ValueError(f"there is no step for {file.path}")
-
-
-_Part = TypeVar("_Part", DataFile, Channel, StateInfo, OperatorStateInfo)
-
-
-def _items(kind: type[_Part], items: list[dict[str, Any]]) -> tuple[_Part, ...]:
-    return tuple(kind(**_with_ranges(_known(kind, item))) for item in items)
-
-
-def _known(kind: type[Any], fields: dict[str, Any]) -> dict[str, Any]:
-    return {field.name: fields[field.name] for field in dataclasses.fields(kind) if field.name in fields}
-
-
-def _with_ranges(fields: dict[str, Any]) -> dict[str, Any]:
-    names = {"codecs": tuple(fields["codecs"])} if "codecs" in fields else {}
-    ranges = {name: _range(fields[name]) for name in ("key_groups", "file_key_groups") if name in fields}
-    return fields | ranges | names
-
-
-def _range(ends: dict[str, int]) -> KeyGroupRange:
-    return KeyGroupRange(ends["start"], ends["end"])

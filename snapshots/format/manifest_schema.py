@@ -20,6 +20,7 @@ OperatorStateMode = Literal["split", "union", "broadcast"]
 FILES_MAX = 1_000_000
 STATES_MAX = 10_000
 CHANNELS_MAX = 1_000_000
+LISTS_MAX = 1_000_000
 """A manifest that claims more of anything is refused before memory is allocated for it."""
 
 Check: TypeAlias = Callable[[Any], str | None]
@@ -68,12 +69,12 @@ def _or_null(check: Check) -> Check:
     return lambda value: None if value is None else check(value)
 
 
-def _list(item: Check, most: int, least: int = 0) -> Check:
+def _list(item: Check, most: int) -> Check:
     def check(values: Any) -> str | None:
         if type(values) is not list:
             return _is(values, "a list")
-        if not least <= len(values) <= most:
-            return f" has {len(values)} items, not {least} to {most}"
+        if len(values) > most:
+            return f" has {len(values)} items, not 0 to {most}"
         for index, value in enumerate(values):
             wrong = item(value)
             if wrong is not None:
@@ -169,6 +170,19 @@ _CHANNEL = _fields(
     {"step": _or_null(_named(STEP_NAME))},
 )
 
+_LIST_INFO = _fields(
+    {
+        "path": _TEXT,
+        "key_groups": _KEY_GROUPS,
+        "files": _integer(0, FILES_MAX),
+        "channels": _integer(0, CHANNELS_MAX),
+        "bytes": _COUNT,
+        "sha256": _TEXT,
+    }
+)
+
+_LIST = _fields({"files": _list(_FILE, FILES_MAX), "channels": _list(_CHANNEL, CHANNELS_MAX)})
+
 _MANIFEST = _fields(
     {
         "version": _VERSION,
@@ -183,12 +197,13 @@ _MANIFEST = _fields(
         "key_encoding": _one_of("columns-1"),
         "states": _list(_STATE, STATES_MAX),
         "files": _list(_FILE, FILES_MAX),
-        "channels": _list(_CHANNEL, CHANNELS_MAX, least=1),
+        "channels": _list(_CHANNEL, CHANNELS_MAX),
         "in_flight_count": _COUNT,
         "source_position": _anything,
         "metrics": _mapping(_NUMBER),
     },
     {
+        "file_lists": _list(_LIST_INFO, LISTS_MAX),
         "operator_states": _list(_OPERATOR_STATE, STATES_MAX),
         "operation": _TEXT,
         "output_schema": _or_null(_TEXT),
@@ -206,5 +221,14 @@ def wrong_field(body: Mapping[str, Any]) -> str | None:
     >>> wrong_field({"version": 2.0})
     'version is 2.0, not an integer from 1 to 99999999999999999999'
     """
-    wrong = _MANIFEST(body)
+    return _wrong(_MANIFEST, body)
+
+
+def wrong_field_of_list(body: Mapping[str, Any]) -> str | None:
+    """Return what `wrong_field` does, of a list of files."""
+    return _wrong(_LIST, body)
+
+
+def _wrong(check: Check, body: Mapping[str, Any]) -> str | None:
+    wrong = check(body)
     return None if wrong is None else wrong.removeprefix(".")

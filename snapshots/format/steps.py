@@ -47,6 +47,7 @@ def of_step(manifest: Manifest, step: str | None) -> Manifest:
         channels=tuple(replace(channel, step=None) for channel in manifest.channels if channel.step == step),
         in_flight_count=sum(file.rows for file in files if file.kind == "in_flight"),
         required_features=tuple(feature for feature in manifest.required_features if feature != "steps"),
+        file_lists=(),
     )
 
 

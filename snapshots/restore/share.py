@@ -56,7 +56,7 @@ class SubtaskRestore:
 
     @classmethod
     def of(cls, folder: Folder, manifest: Manifest, subtask_index: int, parallelism: int) -> SubtaskRestore:
-        """Compute a subtask's share from a complete manifest."""
+        """Compute a subtask's share from a manifest that has what the subtask needs."""
         owned = range_of(subtask_index, parallelism, manifest.max_parallelism)
         channels = manifest.channels
         is_same = [channel.key_groups for channel in channels] == [
@@ -73,7 +73,7 @@ class SubtaskRestore:
         sources = {channel.subtask for channel in fed}
         files = [file for file in in_range if file.kind in {"keyed", "delta"}]
         files += [file for file in manifest.files_of("in_flight") if file.subtask in sources]
-        share = replace(manifest, files=tuple(files), channels=tuple(fed))
+        share = replace(manifest, files=tuple(files), channels=tuple(fed), file_lists=())
         slices = shares(manifest, parallelism, subtask_index)
         own = own_runs(manifest, parallelism, subtask_index)
         return cls(folder, share, subtask_index, parallelism, keyless, slices, own)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from keygroups.errors import ConfigError
-from keygroups.ranges import KeyGroupRange, check_parallelism
+from keygroups.ranges import KeyGroupRange, check_parallelism, range_of
 from keygroups.representation import html_facts, representation
 from snapshots.errors import SnapshotNotFound
 from snapshots.filesystem import Folder, attempts
@@ -16,6 +16,7 @@ from snapshots.format.delivered import by_version, last_delivered, undelivered
 from snapshots.format.manifest import Manifest, manifest_name
 from snapshots.format.schemas import without_field_ids
 from snapshots.format.steps import check_step, of_step
+from snapshots.named_manifest import AnyManifest, complete, head_of, load_committed, within
 from snapshots.restore.elements import element_tables, elements_schema
 from snapshots.restore.frames import pandas_frame, polars_frame
 from snapshots.restore.items import ITEMS_SCHEMA, item_tables
@@ -23,29 +24,28 @@ from snapshots.restore.outputs import StoredOutputs
 from snapshots.restore.reader import StateReader
 from snapshots.restore.share import SubtaskRestore
 from snapshots.restore.streaming import StateStream, all_key_groups
-from snapshots.versions import load_committed, load_manifest, newest_version
+from snapshots.versions import load_manifest, newest_version
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A committed snapshot: immutable, picklable, and safe to use from any thread.
 
-    A pickle only names the snapshot, so it is small. A process that unpickles it reads the manifest.
+    A pickle only names the snapshot, so it is small. A process that unpickles it reads the manifest, and of a large one
+    only what its subtasks need.
 
     Attributes
     ----------
     folder : Folder
         The operator's folder.
-    manifest : Manifest
-        The description of the snapshot.
     """
 
     folder: Folder
-    manifest: Manifest
+    _manifest: AnyManifest
     _steps: dict[str, Manifest] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _committed, (self.folder, self.version, self.manifest.snapshot_id)
+        return _committed, (self.folder, self.version, head_of(self._manifest).snapshot_id)
 
     def __repr__(self) -> str:
         return representation(self, self._facts())
@@ -70,39 +70,44 @@ class Snapshot:
         }
 
     @property
+    def manifest(self) -> Manifest:
+        """The complete description of the snapshot."""
+        return complete(self._manifest)
+
+    @property
     def version(self) -> int:
         """The version of the snapshot: 1, 2, 3 and so on."""
-        return self.manifest.version
+        return head_of(self._manifest).version
 
     @property
     def parallelism(self) -> int:
         """The default parallelism for a restore."""
-        return self.manifest.parallelism
+        return head_of(self._manifest).parallelism
 
     @property
     def max_parallelism(self) -> int:
         """The number of key groups."""
-        return self.manifest.max_parallelism
+        return head_of(self._manifest).max_parallelism
 
     @property
     def state_names(self) -> tuple[str, ...]:
         """The names of the keyed states; in a job, a name is `step.state`."""
-        return tuple(state.name for state in self.manifest.states)
+        return tuple(state.name for state in head_of(self._manifest).states)
 
     @property
     def operator_state_names(self) -> tuple[str, ...]:
         """The names of the states without a key; in a job, a name is `step.state`."""
-        return tuple(state.name for state in self.manifest.operator_states)
+        return tuple(state.name for state in head_of(self._manifest).operator_states)
 
     @property
     def in_flight_count(self) -> int:
         """How many elements were in flight at the barrier, watermarks included."""
-        return self.manifest.in_flight_count
+        return head_of(self._manifest).in_flight_count
 
     @property
     def source_position(self) -> dict[str, Any] | None:
         """The position of the writer's source at the barrier; None if the writer stored none."""
-        return self.manifest.source_position
+        return head_of(self._manifest).source_position
 
     @property
     def step_names(self) -> tuple[str, ...]:
@@ -128,17 +133,17 @@ class Snapshot:
         WrongStep
             There is no such step, or the snapshot is of a job and no step is named.
         """
-        check_step(self.manifest, step)
+        check_step(head_of(self._manifest), step)
         parallelism = self.parallelism if parallelism is None else parallelism
         check_parallelism(parallelism, self.max_parallelism)
         if not 0 <= subtask_index < parallelism:
             raise ConfigError("subtask_index", subtask_index, f"there are subtasks 0 to {parallelism - 1}")
-        return SubtaskRestore.of(self.folder, self._of_step(step), subtask_index, parallelism)
+        owned = range_of(subtask_index, parallelism, self.max_parallelism)
+        manifest = within(self._manifest, owned) if step is None else self._of_step(step)
+        return SubtaskRestore.of(self.folder, manifest, subtask_index, parallelism)
 
-    def _of_step(self, step: str | None) -> Manifest:
+    def _of_step(self, step: str) -> Manifest:
         """Return what the manifest says about a step; all subtasks of the step use the same."""
-        if step is None:
-            return self.manifest
         if step not in self._steps:
             self._steps[step] = of_step(self.manifest, step)
         return self._steps[step]

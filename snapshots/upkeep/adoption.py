@@ -22,8 +22,7 @@ def move_source(snapshot: Snapshot, source_position: dict[str, Any]) -> Snapshot
         Another writer committed in the meantime.
     """
     manifest = next_manifest(snapshot.manifest, "claim", source_position=source_position)
-    put_manifest(snapshot.folder, manifest)
-    return Snapshot(snapshot.folder, manifest)
+    return Snapshot(snapshot.folder, put_manifest(snapshot.folder, manifest))
 
 
 def begin_anew(
@@ -55,8 +54,7 @@ def begin_anew(
         pending.operator_id, parallelism, max_parallelism, hash, "claim", source_position=source_position
     )
     manifest = _in_place_of_lost(pending, empty) if parent is None else _after(parent, empty)
-    put_manifest(pending.folder, manifest)
-    return Snapshot(pending.folder, manifest)
+    return Snapshot(pending.folder, put_manifest(pending.folder, manifest))
 
 
 def _after(parent: Manifest, empty: Manifest) -> Manifest:

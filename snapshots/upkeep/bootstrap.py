@@ -60,8 +60,7 @@ def bootstrap(
         source_position=source_position,
         required_features=features_of(files, infos, manifest.channels),
     )
-    put_manifest(folder, manifest)
-    return Snapshot(folder, manifest)
+    return Snapshot(folder, put_manifest(folder, manifest))
 
 
 def copy_snapshot(source: Snapshot, folder: Folder) -> Snapshot:
@@ -78,25 +77,25 @@ def copy_snapshot(source: Snapshot, folder: Folder) -> Snapshot:
         A file is damaged.
     """
     _check_empty(folder, begun=source.version)
-    for file in source.manifest.whole_files:
-        path = source.folder.path(file.path)
-        with damage_named(path, file.key_groups):
-            data = source.folder.read(file.path, 0, file.bytes + 1)
-        if hashlib.sha256(data).hexdigest() != file.sha256:
-            raise SnapshotCorrupted(path, "its content is not what was written", file.key_groups)
-        folder.write(file.path, data)
-    if delivered := last_delivered(source.folder):
-        mark_delivered(folder, delivered)
-    mark_expired(folder, source.version)
     manifest = next_manifest(
         source.manifest,
         "copy",
         operator_id=folder.operator_id,
-        # No run of the other operator continues here.
+        # No run of the other operator continues here, so channels are others than in its lists.
         channels=tuple(replace(channel, cut_id=None) for channel in source.manifest.channels),
+        file_lists=tuple(one for one in source.manifest.file_lists if not one.channels),
     )
-    put_manifest(folder, manifest)
-    return Snapshot(folder, manifest)
+    for one in manifest.objects:
+        path = source.folder.path(one.path)
+        with damage_named(path, one.key_groups):
+            data = source.folder.read(one.path, 0, one.bytes + 1)
+        if hashlib.sha256(data).hexdigest() != one.sha256:
+            raise SnapshotCorrupted(path, "its content is not what was written", one.key_groups)
+        folder.write(one.path, data)
+    if delivered := last_delivered(source.folder):
+        mark_delivered(folder, delivered)
+    mark_expired(folder, source.version)
+    return Snapshot(folder, put_manifest(folder, manifest))
 
 
 def _check_empty(folder: Folder, begun: int | None = None) -> None:

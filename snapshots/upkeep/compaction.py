@@ -33,8 +33,7 @@ def compact(folder: Folder, snapshot: Snapshot, now: int) -> Snapshot:
     manifest = next_manifest(
         parent, "compact", files=files, required_features=features_of(files, parent.states, parent.channels)
     )
-    put_manifest(folder, manifest)
-    return Snapshot(folder, manifest)
+    return Snapshot(folder, put_manifest(folder, manifest))
 
 
 def compacted_files(folder: Folder, manifest: Manifest, now: int) -> tuple[DataFile, ...]:

@@ -257,8 +257,7 @@ class Editor:
             channels=tuple(replace(channel, cut_id=None) for channel in draft.channels),
             required_features=features_of(draft.files, draft.states, draft.channels),
         )
-        put_manifest(self._folder, manifest)
-        return Snapshot(self._folder, manifest)
+        return Snapshot(self._folder, put_manifest(self._folder, manifest))
 
     def _rewritten(self, state: str | StateDescriptor, step: str | None, change: _Change) -> Self:
         if isinstance(state, str):

@@ -31,5 +31,4 @@ def repartition(
         manifest = next_manifest(parent, "repartition", parallelism=parallelism)
     else:
         manifest = rewritten_manifest(folder, parent, target, rewrite)
-    put_manifest(folder, manifest)
-    return Snapshot(folder, manifest)
+    return Snapshot(folder, put_manifest(folder, manifest))

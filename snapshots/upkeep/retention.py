@@ -20,7 +20,7 @@ from snapshots.format.manifest import manifest_name
 from snapshots.format.version_names import is_version_name, version_name
 from snapshots.inputs import needed_inputs
 from snapshots.surroundings import not_found
-from snapshots.versions import expired_version, load_manifest, mark_expired, newest_version, version_of
+from snapshots.versions import expired_version, load_head, load_manifest, mark_expired, newest_version, version_of
 
 KEEP_LAST = 10
 MIN_AGE_SECONDS = 24 * 3600.0
@@ -196,16 +196,18 @@ def _apply(folder: Folder, plan: GarbageReport) -> GarbageReport:
 
 
 def _named_files(folder: Folder, versions: Iterable[int]) -> set[str]:
-    """Return the files that some versions name; raises if a manifest cannot be read, because its files are unknown.
+    """Return what some versions name; raises if a manifest or a list cannot be read, because its files are unknown.
 
     Raises
     ------
     SnapshotNotFound, SnapshotCorrupted, IncompatibleSnapshot, OSError
-        The first manifest that cannot be read.
+        The first one that cannot be read.
     """
     named: set[str] = set()
     for version in versions:
-        named.update(file.path for file in load_manifest(folder, version).files)
+        # The manifest before is kept until then, so lists that both name are read once.
+        manifest = load_manifest(folder, version)
+        named.update(one.path for one in manifest.objects)
     return named
 
 
@@ -213,7 +215,7 @@ def _inputs(folder: Folder, listed: Sequence[FileInfo], newest: int, now: float)
     """Return the files of inputs of runs that have not finished, by name and by prefix."""
     if not any(file.name.startswith("inputs/") for file in listed):
         return set(), ()
-    position = load_manifest(folder, newest).source_position or {}
+    position = load_head(folder, newest).manifest.source_position or {}
     return needed_inputs(folder, listed, position, now)
 
 

@@ -13,7 +13,8 @@ from keygroups.representation import fields_repr, html_table
 from snapshots.errors import ManifestMissing, SnapshotCorrupted
 from snapshots.filesystem import Folder
 from snapshots.format import compute as pc
-from snapshots.format.manifest import DataFile, Manifest, manifest_name
+from snapshots.format.file_lists import read_list
+from snapshots.format.manifest import DataFile, ListInfo, Manifest, manifest_name
 from snapshots.format.parquet import KEY_GROUP, ParquetReader, damage_named
 from snapshots.format.subtask import NO_KEY_GROUP
 from snapshots.restore.reader import StateReader
@@ -42,7 +43,7 @@ class VerifyReport:
     version : int
         The snapshot's version.
     files, bytes : int
-        The number of files and bytes that were read.
+        The number of files, lists of files included, and of bytes that were read.
     problems : tuple of Problem
         The damaged files; empty for a sound snapshot.
     """
@@ -90,19 +91,21 @@ def verify_version(folder: Folder, version: int | None, progress: Progress | Non
 def verify(folder: Folder, manifest: Manifest, progress: Progress | None = None) -> VerifyReport:
     """Read every file of a snapshot and compare it with the manifest."""
     problems, done = [], 0
-    for file in manifest.whole_files:
+    objects = manifest.objects
+    total = sum(one.bytes for one in objects)
+    for one in objects:
         try:
-            _verify_file(folder, file)
+            _verify_object(folder, one)
         except SnapshotCorrupted as error:
             problems.append(_problem(error))
-        done += file.bytes
+        done += one.bytes
         if progress is not None:
-            progress(done, manifest.bytes_total)
+            progress(done, total)
     try:
         _verify_layers(folder, manifest)
     except SnapshotCorrupted as error:
         problems.append(_problem(error))
-    return VerifyReport(manifest.version, len(manifest.whole_files), manifest.bytes_total, tuple(problems))
+    return VerifyReport(manifest.version, len(objects), total, tuple(problems))
 
 
 def _problem(error: SnapshotCorrupted) -> Problem:
@@ -115,6 +118,13 @@ def _verify_layers(folder: Folder, manifest: Manifest) -> None:
     for state in manifest.states:
         files = manifest.files_of("keyed", "delta", state=state.name)
         StateReader(folder, files, path).spans(KeyGroupRange(0, manifest.max_parallelism - 1))
+
+
+def _verify_object(folder: Folder, one: DataFile | ListInfo) -> None:
+    if isinstance(one, DataFile):
+        _verify_file(folder, one)
+    else:
+        read_list(folder, one)  # again: the process may have had it before it was damaged
 
 
 def _verify_file(folder: Folder, file: DataFile) -> None:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
+from snapshots.commit import listing
 from snapshots.filesystem import retry
-from snapshots.format import files
+from snapshots.format import file_lists, files
 from tests.async_op.job.virtual_job_loop import OneAfterTheOther
 
 
@@ -23,6 +24,7 @@ def without_luck(seed: int) -> Iterator[None]:
 
     with ExitStack() as patches:
         patches.enter_context(mock.patch.object(uuid, "uuid4", new_id))
-        patches.enter_context(mock.patch.object(files, "ThreadPoolExecutor", OneAfterTheOther))
+        for module in (files, file_lists, listing):
+            patches.enter_context(mock.patch.object(module, "ThreadPoolExecutor", OneAfterTheOther))
         patches.enter_context(mock.patch.object(retry, "pause"))
         yield

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from snapshots.format import parquet
-from snapshots.format.manifest import Manifest
+from snapshots.format.head import Head
 
 
 @contextmanager
@@ -33,5 +33,5 @@ def remembered() -> Iterator[None]:
         patches.enter_context(
             mock.patch.object(parquet, "decode_schema", lru_cache(maxsize=None)(parquet.decode_schema))
         )
-        patches.enter_context(mock.patch.object(Manifest, "from_bytes", lru_cache(maxsize=None)(Manifest.from_bytes)))
+        patches.enter_context(mock.patch.object(Head, "from_bytes", lru_cache(maxsize=None)(Head.from_bytes)))
         yield

@@ -8,7 +8,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from snapshots import ManifestMissing, Snapshot, SnapshotCorrupted, SnapshotNotFound
-from snapshots.format.manifest import DataFile, manifest_name
+from snapshots.format.file_lists import read_list
+from snapshots.format.manifest import DataFile, ListInfo, manifest_name
 from snapshots.format.parquet import ParquetReader
 from snapshots.upkeep.compaction import compact
 from snapshots.versions import HINT
@@ -31,10 +32,11 @@ def damage_something(world: World, kind: str, draw: random.Random) -> None:
     if not live:
         return
     version = draw.choice(live)
-    file = draw.choice([None, *world.clean.load(version).manifest.files])
+    manifest = world.clean.load(version).manifest
+    file = draw.choice([None, *manifest.files, *(one.info for one in manifest.file_lists)])
     name = manifest_name(version) if file is None else file.path
     # Of a small file most is footer: half of the damage is to rows.
-    within = None if file is None or draw.random() < 0.5 else file.bytes - file.footer_bytes
+    within = file.bytes - file.footer_bytes if isinstance(file, DataFile) and draw.random() >= 0.5 else None
     with _damaged(world, name, kind, within, draw) as place:
         _check_noticed(world, version, name)
         # The first bytes say that it is Parquet, which nobody doubts who has the manifest.
@@ -60,10 +62,13 @@ def _damaged(world: World, name: str, kind: str, within: int | None, draw: rando
         world.storage.damage(name, data)
 
 
-def _check_refused(world: World, file: DataFile) -> None:
+def _check_refused(world: World, file: DataFile | ListInfo) -> None:
     """No reader takes what is damaged for what was written, also if it can be decoded."""
     with suppress(*NOTICED):
-        ParquetReader(world.clean.folder, file).read_all()
+        if isinstance(file, DataFile):
+            ParquetReader(world.clean.folder, file).read_all()
+        else:
+            read_list(world.clean.folder, file)
         raise AssertionError(f"{file.path} is read although it is damaged")
 
 

@@ -12,7 +12,7 @@ from snapshots.commit import creation
 from snapshots.errors import CommitConflict
 from snapshots.filesystem import is_transient, local
 from snapshots.format import in_flight_elements
-from snapshots.format.manifest import manifest_name
+from snapshots.format.manifest import Manifest, manifest_name
 from snapshots.format.parquet import ParquetReader
 from snapshots.upkeep import retention
 
@@ -93,6 +93,11 @@ def row_groups_have_no_digests(patch: Patch) -> None:
 def all_files_are_old(patch: Patch) -> None:
     """A collection removes what a running commit has just written."""
     patch.setattr(retention, "_storage_now", lambda folder: float("inf"))
+
+
+def lists_are_garbage(patch: Patch) -> None:
+    """A collection removes the lists of files that a version names."""
+    patch.setattr(Manifest, "objects", Manifest.whole_files)
 
 
 # Operators.

@@ -140,7 +140,7 @@ class Oracle:
         for version in live:
             manifest = self._store.load(version).manifest
             self._look_at(manifest)
-            missing = [file.path for file in manifest.files if stored.get(file.path) != file.bytes]
+            missing = [one.path for one in manifest.objects if stored.get(one.path) != one.bytes]
             assert not missing, f"version {version} is not whole: it has no {missing}"
         assert self._store.verify(live[-1]).ok, f"version {live[-1]} is not whole"
         self.check_version(self._store.load(self._draw.choice(live)))

@@ -167,7 +167,10 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
             "survived: what is younger than `min_age`, or pinned, stays. A coordinator that is paused for longer gets"
             " `IncompleteSnapshot`; if its files go between its last look and its commit, only readers notice"
             " (`SnapshotCorrupted`)",
-            (Mutant(mutants.all_files_are_old, 1, _with("others", "pause")),),
+            (
+                Mutant(mutants.all_files_are_old, 1, _with("others", "pause")),
+                Mutant(mutants.lists_are_garbage, 0, _with("others")),
+            ),
             (f"{_RETENTION}/test_pins.py: whoever pins beside a collection is refused or safe",),
         ),
         Promise(

@@ -16,6 +16,7 @@ import keygroups.state.disk.notes
 import keygroups.state.disk.store
 import keygroups.state.memory.table
 import keygroups.state.timers
+import snapshots.commit.listing
 import snapshots.commit.writer
 import snapshots.filesystem.retry
 import snapshots.format.columns
@@ -53,6 +54,9 @@ THRESHOLDS = (
     Threshold(keygroups.state.disk.notes, "NOTES_MAX", (1, 4)),
     Threshold(keygroups.state.disk.notes, "PENDING_MAX", (1,)),
     Threshold(keygroups.state.disk.store, "DIRTY_ROWS_MAX", (1, 8)),
+    Threshold(snapshots.commit.listing, "INLINE_MAX", (0, 1, 4)),
+    Threshold(snapshots.commit.listing, "LIST_ENTRIES_MAX", (1, 3)),
+    Threshold(snapshots.commit.listing, "RUN_GROWTH", (0, 1)),
 )
 
 

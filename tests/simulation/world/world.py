@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest import mock
 
 from async_op import ElementFailed, InvocationContext, Watermark
 from async_op.testing import VirtualLoop
@@ -20,6 +21,7 @@ from snapshots import (
     SnapshotStore,
     WriterFenced,
 )
+from snapshots.format import file_lists
 from snapshots.testing.wrappers import Operation
 from tests.simulation.fed import FedRun
 from tests.simulation.histories import HISTORY, STATES, BatchHistorian, Event, numbers_of
@@ -248,11 +250,17 @@ class World(FedRun):
                 self.depth -= 1
 
 
+def _none_of(infos: object) -> dict[Any, Any]:
+    return {}
+
+
 @contextmanager
 def installed(world: World) -> Iterator[None]:
     """Let the library use this world's storage and its thresholds, and nothing depend on luck."""
     with ExitStack() as patches:
         patches.enter_context(without_luck(world.seed))
+        # A process has what it has read, and this one stands for many.
+        patches.enter_context(mock.patch.object(file_lists, "held_lists", _none_of))
         if world.storage.disk is not None:
             patches.enter_context(world.storage.disk.installed())
         patches.enter_context(remembered())

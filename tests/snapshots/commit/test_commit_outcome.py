@@ -11,7 +11,7 @@ import pytest
 
 from snapshots import CommitConflict, CommitOutcomeUnknown, Snapshot, SnapshotCorrupted, SnapshotStore
 from snapshots.filesystem import Folder, MemoryFolder, open_folder, retry
-from snapshots.format.manifest import Manifest
+from snapshots.format.head import Head
 from snapshots.testing import Fault, FaultyFolder
 from tests.snapshot_kit import content_of, new_store, parts
 
@@ -61,8 +61,8 @@ def gone_silent_on_the_retry(folder: Faulty, name: str, data: bytes) -> None:
 
 
 def rival(data: bytes, **changes: object) -> bytes:
-    made = Manifest.from_bytes(data, "ours")
-    return dataclasses.replace(made, snapshot_id="of another", **changes).to_bytes()  # type: ignore[arg-type]
+    made = Head.from_bytes(data, "ours").manifest
+    return Head(dataclasses.replace(made, snapshot_id="of another", **changes)).to_bytes()  # type: ignore[arg-type]
 
 
 def overtaken(folder: Faulty, name: str, data: bytes) -> None:

@@ -12,9 +12,10 @@ import pytest
 
 from snapshots import IncompleteSnapshot, SnapshotCorrupted, SnapshotStore
 from snapshots.commit import creation as commit
-from snapshots.format import compression, manifest
+from snapshots.format import compression, head
 from snapshots.format.compression import compressed, decompressed, plain_bytes
-from snapshots.format.manifest import Manifest, manifest_name
+from snapshots.format.head import Head
+from snapshots.format.manifest import manifest_name
 from tests.snapshot_kit import content_of, new_store, parts, words
 from tests.snapshots.format.golden import generate
 from tests.snapshots.format.test_manifest import PATH, SAMPLE
@@ -33,7 +34,7 @@ def test_only_a_large_manifest_is_compressed_and_much() -> None:
     assert decompressed(compressed(data), len(data)) == data
     assert plain_bytes(compressed(data)) == len(data)
     assert compressed(data[:-1]) == data[:-1]
-    assert SAMPLE.to_bytes().startswith(b"{")
+    assert Head(SAMPLE).to_bytes().startswith(b"{")
 
 
 @pytest.mark.usefixtures("always")
@@ -52,14 +53,14 @@ def test_a_store_works_as_ever_and_others_can_read_it() -> None:
 
 @pytest.mark.usefixtures("always")
 def test_every_changed_byte_gives_the_same_manifest_or_an_error() -> None:
-    data = SAMPLE.to_bytes()
+    data = Head(SAMPLE).to_bytes()
     choose = random.Random(1)
     unnoticed = 0
     for at in range(len(data)):
         changed = bytearray(data)
         changed[at] ^= 1 << choose.randrange(8)
         try:
-            found = Manifest.from_bytes(bytes(changed), PATH)
+            found = Head.from_bytes(bytes(changed), PATH).manifest
         except SnapshotCorrupted:
             continue
         assert found == SAMPLE
@@ -85,21 +86,21 @@ def test_every_changed_byte_gives_the_same_manifest_or_an_error() -> None:
 )
 def test_a_damaged_one_is_refused(change: Callable[[bytes], bytes]) -> None:
     with pytest.raises(SnapshotCorrupted):
-        Manifest.from_bytes(change(SAMPLE.to_bytes()), PATH)
+        Head.from_bytes(change(Head(SAMPLE).to_bytes()), PATH)
 
 
 def test_one_that_would_fill_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest, "MANIFEST_BYTES_MAX", 10_000)
+    monkeypatch.setattr(head, "MANIFEST_BYTES_MAX", 10_000)
     bomb = gzip.compress(b" " * 10_000_000)
     assert len(bomb) <= 10_000
     with pytest.raises(SnapshotCorrupted, match="more than a manifest may have"):
-        Manifest.from_bytes(bomb, PATH)
+        Head.from_bytes(bomb, PATH)
 
 
 @pytest.mark.usefixtures("always")
 def test_one_that_could_not_be_read_is_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     store = new_store()
-    plain = plain_bytes(store.write(parts(CONTENT)).manifest.to_bytes())
+    plain = plain_bytes(Head(store.write(parts(CONTENT)).manifest).to_bytes())
     monkeypatch.setattr(commit, "MANIFEST_BYTES_MAX", plain - 1)
     with pytest.raises(IncompleteSnapshot, match="at most can be read"):
         store.write(parts(CONTENT))

@@ -15,6 +15,7 @@ import pytest
 from keygroups import KeyGroupRange
 from keygroups.codec import unpack
 from snapshots import Problem, Snapshot, SnapshotCorrupted, SnapshotStore, StorageUnavailable
+from snapshots.format.head import Head
 from snapshots.format.manifest import DataFile, manifest_name
 from snapshots.testing import FolderWrapper
 from snapshots.testing.wrappers import Operation
@@ -240,7 +241,7 @@ def test_a_file_whose_rows_are_not_of_its_range_is_found(kind: str) -> None:
     wrong = dataclasses.replace(
         manifest, version=3, files=tuple(moved if file == damaged.file else file for file in manifest.files)
     )
-    damaged.snapshot.folder.create(manifest_name(3), wrong.to_bytes())
+    damaged.snapshot.folder.create(manifest_name(3), Head(wrong).to_bytes())
 
     problem = damaged.store.verify(3).problems[0]
     assert problem == Problem(damaged.path, shifted, "it has rows of key groups outside of its range")

@@ -15,16 +15,17 @@ import pytest
 from keygroups import MissingCodec, codec
 from keygroups.state import MISSING, identity_of
 from keygroups.state.timers import TIMER_STATES
-from snapshots import SnapshotStore
+from snapshots import SnapshotCorrupted, SnapshotStore
 from snapshots.format.delivered import last_delivered
-from snapshots.format.manifest import FEATURES, Manifest
+from snapshots.format.head import FEATURES, Head
 from snapshots.format.parquet import ParquetReader
 from snapshots.format.schema_text import decode_schema
 from snapshots.inputs import load_input
-from tests.snapshots.format.golden import damaged, generate
+from tests.snapshots.format.golden import damaged, damaged_lists, generate
 
 VERSIONS = sorted(path.name for path in generate.FOLDER.glob("v*"))
 DAMAGED = sorted(path.name for path in generate.FOLDER.glob("damaged-v*"))
+DAMAGED_LISTS = sorted(path.name for path in generate.FOLDER.glob("damaged-lists-v*"))
 
 
 @pytest.fixture(params=VERSIONS)
@@ -138,6 +139,36 @@ def test_timers_and_values_that_expire_read_as_they_were_written(tmp_path: Path)
     assert restore.queue().elements == generate.TIMER_ELEMENTS
 
 
+def test_lists_of_files_read_as_they_were_written(tmp_path: Path) -> None:
+    shutil.copytree(generate.FOLDER / "lists-v1", tmp_path / "golden")
+    store = SnapshotStore(tmp_path / "golden", generate.OPERATOR_ID)
+    for version in (1, 2):
+        snapshot = store.load(version)
+        manifest = snapshot.manifest
+        assert "file_lists" in manifest.required_features
+        assert {len(one.files) for one in manifest.file_lists if not one.channels} <= {1, 2}
+        assert sum(len(one.channels) for one in manifest.file_lists) == 1
+        groups = snapshot.restore(0, 1).states(generate.STATES)
+        found = {
+            state: {k: v for one in held.values() for k, v in one.load().items()} for state, held in groups.items()
+        }
+        assert found == expected(version)
+        assert snapshot.restore(0, 1).queue().elements == generate.LISTED_ELEMENTS
+        assert store.verify(version).ok
+    assert store.repartition(2).version == 3
+    assert store.compact().to_arrow("count").num_rows == len(expected(2)["count"])
+
+
+@pytest.mark.parametrize("folder", DAMAGED_LISTS)
+def test_damaged_lists_are_refused_with_the_error_that_says_what_they_are(folder: str) -> None:
+    store = SnapshotStore(generate.FOLDER / folder, generate.OPERATOR_ID)
+    assert len(store.load(1).manifest.file_lists) == 2
+    for version, damage in enumerate(damaged_lists.DAMAGES, 2):
+        with pytest.raises(SnapshotCorrupted, match=damage.says) as refused:
+            store.load(version)
+        assert type(refused.value) is SnapshotCorrupted, damage.name
+
+
 def test_outputs_read_as_they_were_written(tmp_path: Path) -> None:
     shutil.copytree(generate.FOLDER / "outputs-v1", tmp_path / "golden")
     store = SnapshotStore(tmp_path / "golden", generate.OPERATOR_ID)
@@ -209,9 +240,9 @@ def test_other_hashes_codecs_and_modes_read_as_they_were_written(
 
 def test_every_feature_and_kind_of_state_has_a_golden_snapshot() -> None:
     manifests = [
-        Manifest.from_bytes(path.read_bytes(), path.name)
+        Head.from_bytes(path.read_bytes(), path.name).manifest
         for path in sorted(generate.FOLDER.glob("*/*/manifests/*.json"))
-        if path.parts[-4] not in DAMAGED
+        if path.parts[-4] not in {*DAMAGED, *DAMAGED_LISTS}
     ]
 
     assert {feature for manifest in manifests for feature in manifest.required_features} == FEATURES

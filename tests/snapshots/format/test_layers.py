@@ -9,6 +9,7 @@ import pytest
 
 from keygroups import KeyGroupRange
 from snapshots import SnapshotCorrupted
+from snapshots.format.head import Head
 from snapshots.format.layers import carry_over, layers_of, spans
 from snapshots.format.manifest import DataFile, Manifest, manifest_name
 from tests.snapshot_kit import COUNT, PROFILE
@@ -70,7 +71,7 @@ class TestLayers:
         without: Callable[[DataFile], bool] = lambda file: not (file.kind == "keyed" and file.state == "count")  # noqa: E731
         fields = {name: getattr(snapshot.manifest, name) for name in snapshot.manifest.__slots__}
         wrong = Manifest(**(fields | {"version": 3, "files": tuple(filter(without, snapshot.manifest.files))}))
-        snapshot.folder.create(manifest_name(3), wrong.to_bytes())
+        snapshot.folder.create(manifest_name(3), Head(wrong).to_bytes())
 
         (problem,) = run.store.verify(3).problems
         assert "takes one keyed file" in problem.what

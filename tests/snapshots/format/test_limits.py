@@ -14,10 +14,11 @@ import pytest
 
 from keygroups import KeyGroupRange
 from keygroups.errors import ConfigError
-from snapshots import IncompleteSnapshot, SnapshotCorrupted, SnapshotNotFound, SnapshotStore, versions
+from snapshots import IncompleteSnapshot, SnapshotCorrupted, SnapshotNotFound, SnapshotStore, named_manifest, versions
 from snapshots.commit import creation as commits
 from snapshots.filesystem import open_folder
 from snapshots.format import files
+from snapshots.format import head as heads
 from snapshots.format import manifest as manifests
 from snapshots.format import parquet as parquets
 from snapshots.format.files import FileLabel, FileWriter, KeyedWriter, target_file_bytes
@@ -32,13 +33,13 @@ CONTENT = {"count": {key: len(key) for key in words(50)}, "profile": {}}
 
 @pytest.fixture(autouse=True)
 def nothing_loaded() -> None:
-    versions._last_loaded.clear()
+    named_manifest._last_loaded.clear()
 
 
 class TestManifest:
     def test_of_one_that_is_too_large_no_more_is_read_than_shows_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         limit = 1000
-        for module in (manifests, versions):
+        for module in (heads, versions):
             monkeypatch.setattr(module, "MANIFEST_BYTES_MAX", limit)
         folder = CountingFolder(open_folder("memory://too-large/enrich"))
         folder.write(manifest_name(1), b"x" * 100 * limit)
@@ -166,8 +167,8 @@ class TestPickles:
         snapshot = store.write(parts(CONTENT))
         folder.reset()
         for _ in range(3):
-            versions.load_committed(folder, snapshot.version, snapshot.manifest.snapshot_id)
+            named_manifest.load_committed(folder, snapshot.version, snapshot.manifest.snapshot_id)
         assert folder.operations == {"read": 1}
         with pytest.raises(SnapshotNotFound) as missing:
-            versions.load_committed(folder, snapshot.version, "another")
+            named_manifest.load_committed(folder, snapshot.version, "another")
         assert (missing.value.uri, missing.value.version) == (folder.uri, snapshot.version)

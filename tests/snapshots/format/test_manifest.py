@@ -10,7 +10,8 @@ import pytest
 
 from keygroups import ConfigError, KeyGroupRange
 from snapshots import IncompatibleSnapshot, SnapshotCorrupted
-from snapshots.format import manifest
+from snapshots.format import head
+from snapshots.format.head import Head
 from snapshots.format.manifest import (
     FORMAT_VERSION,
     Channel,
@@ -87,24 +88,24 @@ def sealed(body: object) -> bytes:
 
 
 def body() -> dict[str, Any]:
-    fields: dict[str, Any] = json.loads(SAMPLE.to_bytes())["manifest"]
+    fields: dict[str, Any] = json.loads(Head(SAMPLE).to_bytes())["manifest"]
     return fields
 
 
 def refused(data: bytes) -> SnapshotCorrupted:
     with pytest.raises(SnapshotCorrupted) as error:
-        Manifest.from_bytes(data, PATH)
+        Head.from_bytes(data, PATH)
     assert error.value.path == PATH
     assert error.value.key_groups is None
     return error.value
 
 
 def test_a_manifest_comes_back_as_it_was() -> None:
-    assert Manifest.from_bytes(SAMPLE.to_bytes(), PATH) == SAMPLE
+    assert Head.from_bytes(Head(SAMPLE).to_bytes(), PATH).manifest == SAMPLE
 
 
 def test_the_same_manifest_is_the_same_bytes() -> None:
-    assert Manifest.from_bytes(SAMPLE.to_bytes(), PATH).to_bytes() == SAMPLE.to_bytes() == sealed(body())
+    assert Head.from_bytes(Head(SAMPLE).to_bytes(), PATH).to_bytes() == Head(SAMPLE).to_bytes() == sealed(body())
 
 
 def test_names_sort_like_versions() -> None:
@@ -124,12 +125,12 @@ def test_a_file_of_which_two_ranges_hold_counts_once() -> None:
     rest = dataclasses.replace(KEYED, key_groups=KeyGroupRange(0, 3))
     twice = dataclasses.replace(SAMPLE, files=(rest, KEYED))
 
-    assert Manifest.from_bytes(twice.to_bytes(), PATH) == twice
+    assert Head.from_bytes(Head(twice).to_bytes(), PATH).manifest == twice
     assert (twice.rows_total, twice.bytes_total) == (KEYED.rows, KEYED.bytes)
 
 
 def test_no_flipped_bit_goes_unseen() -> None:
-    data = SAMPLE.to_bytes()
+    data = Head(SAMPLE).to_bytes()
     for offset in range(len(data)):
         for bit in range(8):
             changed = bytearray(data)
@@ -139,7 +140,7 @@ def test_no_flipped_bit_goes_unseen() -> None:
 
 def test_no_other_byte_goes_unseen_in_a_number() -> None:
     """1.0 and 1e0 are one number, but one manifest has one form."""
-    data = SAMPLE.to_bytes()
+    data = Head(SAMPLE).to_bytes()
     start = data.index(b'"share":1.0') + len(b'"share":')
     for offset in range(start, start + 3):
         for byte in set(range(256)) - {data[offset]}:
@@ -147,15 +148,15 @@ def test_no_other_byte_goes_unseen_in_a_number() -> None:
 
 
 def test_no_missing_end_goes_unseen() -> None:
-    data = SAMPLE.to_bytes()
+    data = Head(SAMPLE).to_bytes()
     for length in range(len(data)):
         refused(data[:length])
 
 
 @pytest.mark.parametrize("extra", [b"\n", b" ", b"\x00", b"}", b"{}"])
 def test_nothing_may_be_added(extra: bytes) -> None:
-    refused(SAMPLE.to_bytes() + extra)
-    refused(extra + SAMPLE.to_bytes())
+    refused(Head(SAMPLE).to_bytes() + extra)
+    refused(extra + Head(SAMPLE).to_bytes())
 
 
 @pytest.mark.parametrize(
@@ -181,7 +182,7 @@ def test_what_is_no_manifest_is_corruption(data: bytes) -> None:
 
 
 def test_the_checksum_of_other_content_does_not_match() -> None:
-    mine, other = SAMPLE.to_bytes(), dataclasses.replace(SAMPLE, version=8).to_bytes()
+    mine, other = Head(SAMPLE).to_bytes(), Head(dataclasses.replace(SAMPLE, version=8)).to_bytes()
     split = mine.rindex(b',"sha256":"') + len(b',"sha256":"')
 
     assert "checksum" in refused(mine[:split] + other[-len(mine[split:]) :]).damage
@@ -274,14 +275,14 @@ def test_unknown_fields_are_optional_ones_of_a_newer_release() -> None:
     fields = body() | {"unknown": 1}
     fields["files"][0]["unknown"] = fields["channels"][0]["unknown"] = fields["states"][0]["unknown"] = 2
 
-    assert Manifest.from_bytes(sealed(fields), PATH) == SAMPLE
+    assert Head.from_bytes(sealed(fields), PATH).manifest == SAMPLE
 
 
 def test_fields_of_this_release_that_an_older_one_lacks_are_filled_in() -> None:
     fields = body()
     for name in ("operator_states", "required_features", "written_by"):
         del fields[name]
-    read = Manifest.from_bytes(sealed(fields), PATH)
+    read = Head.from_bytes(sealed(fields), PATH).manifest
 
     assert (read.operator_states, read.required_features, read.written_by) == ((), (), {})
 
@@ -290,7 +291,7 @@ def test_a_feature_that_is_not_known_is_refused_by_name() -> None:
     fields = body() | {"required_features": ["delta", "teleport"]}
 
     with pytest.raises(IncompatibleSnapshot, match="newer release") as error:
-        Manifest.from_bytes(sealed(fields), PATH)
+        Head.from_bytes(sealed(fields), PATH)
     assert (error.value.what, error.value.found) == ("a required feature", "teleport")
 
 
@@ -304,7 +305,7 @@ def test_another_format_is_not_guessed_at(found: object) -> None:
     fields = body() | {"format_version": found, "a field of that format": 1}
 
     with pytest.raises(IncompatibleSnapshot, match="newer release") as error:
-        Manifest.from_bytes(sealed(fields), PATH)
+        Head.from_bytes(sealed(fields), PATH)
     assert (error.value.what, error.value.expected, error.value.found) == ("format version", FORMAT_VERSION, found)
 
 
@@ -313,15 +314,15 @@ def test_the_format_version_is_missing() -> None:
     del fields["format_version"]
 
     with pytest.raises(IncompatibleSnapshot):
-        Manifest.from_bytes(sealed(fields), PATH)
+        Head.from_bytes(sealed(fields), PATH)
 
 
 def test_a_manifest_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = SAMPLE.to_bytes()
-    monkeypatch.setattr(manifest, "MANIFEST_BYTES_MAX", len(data))
-    assert Manifest.from_bytes(data, PATH) == SAMPLE
+    data = Head(SAMPLE).to_bytes()
+    monkeypatch.setattr(head, "MANIFEST_BYTES_MAX", len(data))
+    assert Head.from_bytes(data, PATH).manifest == SAMPLE
 
-    monkeypatch.setattr(manifest, "MANIFEST_BYTES_MAX", len(data) - 1)
+    monkeypatch.setattr(head, "MANIFEST_BYTES_MAX", len(data) - 1)
     assert "more than a manifest may have" in refused(data).damage
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from snapshots.format.head import Head
 from snapshots.format.manifest import Channel, DataFile, Manifest, OperatorStateInfo, StateInfo
 from snapshots.format.manifest_schema import wrong_field
 from tests.snapshots.format.test_manifest import MISSING, PATH, body, refused, sealed
@@ -135,7 +136,7 @@ def test_what_an_older_release_lacks_is_optional_and_the_rest_is_not() -> None:
     for name in body():
         if name != "format_version":
             assert (wrong_field(with_value((name,), MISSING)) is None) is (name in optional), name
-    assert Manifest.from_bytes(sealed(with_value(("operation",), MISSING)), PATH).operation == "write"
+    assert Head.from_bytes(sealed(with_value(("operation",), MISSING)), PATH).manifest.operation == "write"
 
 
 def test_the_place_of_what_is_wrong_is_said() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from keygroups import ConfigError, ValueState
 from keygroups.names import in_step, split_step
 from snapshots import SnapshotCorrupted, SnapshotStore, SubtaskSnapshot, WrongStep
-from snapshots.format.manifest import FEATURES, Manifest
+from snapshots.format.head import FEATURES, Head
 from snapshots.format.sealing import canonical, opened, sealed
 from snapshots.format.steps import of_step
 from snapshots.restore.snapshot import Snapshot
@@ -169,7 +169,7 @@ class TestManifest:
     def test_a_jobs_manifest_requires_readers_who_know_steps(self) -> None:
         manifest = new_store().write(job_parts(enrich={"a": 1})).manifest
         assert "steps" in manifest.required_features
-        assert Manifest.from_bytes(manifest.to_bytes(), "x.json") == manifest
+        assert Head.from_bytes(Head(manifest).to_bytes(), "x.json").manifest == manifest
         assert "steps" not in of_step(manifest, "enrich").required_features
         assert set(manifest.required_features) <= FEATURES
 
@@ -188,7 +188,7 @@ class TestManifest:
     )
     def test_a_name_without_its_step_is_damage(self, change: dict[str, Any]) -> None:
         job = new_store().write({"source": source_parts(), "enrich": parts({}, in_flight=[record("a", 0)])})
-        body = opened(job.manifest.to_bytes(), "x.json", 2**20)
+        body = opened(Head(job.manifest).to_bytes(), "x.json", 2**20)
         (what, value), *_ = change.items()
         if what == "required_features":
             body[what] = value
@@ -199,13 +199,13 @@ class TestManifest:
         else:
             body[f"{what}s"][0]["name"] = value
         with pytest.raises(SnapshotCorrupted, match="a field is"):
-            Manifest.from_bytes(sealed(canonical(body)), "x.json")
+            Head.from_bytes(sealed(canonical(body)), "x.json")
 
     def test_an_operators_state_has_no_step(self) -> None:
         plain = new_store().write(parts({"count": {"a": 1}}))
         info = dataclasses.replace(plain.manifest.states[0], name="enrich.count")
         with pytest.raises(SnapshotCorrupted, match=r"no step for 'enrich\.count'"):
-            Manifest.from_bytes(dataclasses.replace(plain.manifest, states=(info,)).to_bytes(), "x.json")
+            Head.from_bytes(Head(dataclasses.replace(plain.manifest, states=(info,))).to_bytes(), "x.json")
 
     def test_an_operator_state_may_have_a_dot_in_its_name(self) -> None:
         assert split_step(in_step("source", "topic.offsets")) == ("source", "topic.offsets")

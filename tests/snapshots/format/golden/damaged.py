@@ -105,14 +105,15 @@ DAMAGES = (
 def write_damaged(root: Path) -> None:
     """Write a sound version, and then one for each damage, which is its parent's content again."""
     store = SnapshotStore(root, OPERATOR_ID)
-    written = [_written(store) for _ in range(len(DAMAGES) + 1)]
-    places = [_files_of(root / OPERATOR_ID, snapshot) for snapshot in written]
+    made = [written(store) for _ in range(len(DAMAGES) + 1)]
+    places = [_files_of(root / OPERATOR_ID, snapshot) for snapshot in made]
     for damage, (manifest, data) in zip(DAMAGES, places[1:], strict=True):
         damage.do(Files(manifest, data, places[0][1]))
     (root / OPERATOR_ID / "latest").unlink()
 
 
-def _written(store: SnapshotStore) -> Snapshot:
+def written(store: SnapshotStore) -> Snapshot:
+    """Write a whole version."""
     # A backend that knows of no parent writes a whole version.
     backend = MemoryBackend((COUNT,), KeyGroupRange(0, G - 1))
     for key, value in CONTENT.items():

@@ -14,6 +14,7 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 
@@ -30,11 +31,13 @@ from keygroups import (
 from keygroups.state import MISSING, MemoryBackend, Transaction, identity_of
 from keygroups.state.timers import TIMER_STATES, Timer
 from snapshots import InFlightElement, OperatorStateCut, SnapshotStore, SubtaskSnapshot
+from snapshots.commit import listing
 from snapshots.format import compression
 from snapshots.format.delivered import Delivered, mark_delivered
 from snapshots.format.manifest import FORMAT_VERSION
 from snapshots.inputs import StoredInput, put_input, write_rows
 from tests.snapshots.format.golden.damaged import write_damaged
+from tests.snapshots.format.golden.damaged_lists import write_damaged_lists
 
 FOLDER = Path(__file__).parent
 OPERATOR_ID = "golden"
@@ -63,6 +66,9 @@ ELEMENTS = (
     ),
     InFlightElement(0, 3, value="without a key", element_id="e3", remaining=0.5, delay=0.25),
 )
+LISTED_ELEMENTS = ELEMENTS[:3]
+"""Those with a key: where others are, channels are in no list."""
+
 OPERATOR_STATE = OperatorStateCut("offsets", "split", (("topic", 1), ("topic", 2)))
 
 
@@ -115,6 +121,18 @@ def write_compressed(root: Path) -> None:
         write(root)
     finally:
         compression.COMPRESSED_FROM_BYTES = before
+
+
+def write_lists(root: Path) -> None:
+    """Write the same content as `write`, with manifests that name lists of files, as large ones do."""
+    store = SnapshotStore(root, OPERATOR_ID)
+    backend = MemoryBackend(STATES, KeyGroupRange(0, G - 1))
+    with mock.patch.object(listing, "INLINE_MAX", 1), mock.patch.object(listing, "LIST_ENTRIES_MAX", 2):
+        for contents in (FIRST, CHANGES):
+            for state, values in contents.items():
+                for key, value in values.items():
+                    backend.tables[state].put(key_group_of(key, G), identity_of(key), value)
+            store.write([replace(_part(backend), in_flight=LISTED_ELEMENTS, operator_states=())])
 
 
 OUTPUTS = pa.table(
@@ -247,6 +265,8 @@ if __name__ == "__main__":
         ("job-v", write_job),
         ("others-v", write_others),
         ("damaged-v", write_damaged),
+        ("lists-v", write_lists),
+        ("damaged-lists-v", write_damaged_lists),
     ):
         name = f"{name}{FORMAT_VERSION}"
         if not (FOLDER / name).exists():
