@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 BEFORE = """
 from async_op.spark import ConnectQuery
-from tests.spark.connect_client import patient
+from tests.spark.connect_processes import patient
 
 ConnectQuery.start = patient(ConnectQuery.start)
 """
