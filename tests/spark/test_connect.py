@@ -116,3 +116,4 @@ def test_the_page_and_this_script_run_over_connect(tmp_path: Path) -> None:
     )
     assert ended.returncode == 0, ended.stderr[-4000:]
     assert ended.stdout.endswith("done\n")
+    assert "FileNotFoundException" not in ended.stderr, "a checkpoint that is new is nothing to log"
