@@ -23,12 +23,20 @@ Verdict = Literal["ok", "warning", "fault"]
 
 _DISTRIBUTION = "keygroups"
 
-# The purpose of each extra. Extras for demos and development are left out, because they do not affect health.
+# The purpose of each extra. That of the demo is left out, because it does not affect health.
 _EXTRAS = {
     "spark": "Spark pipelines",
+    "connect": "Spark Connect",
     "s3": "snapshots on S3",
     "gcs": "snapshots on Google Cloud Storage",
     "azure": "snapshots on Azure Blob Storage",
+    "disk": "state on disk",
+    "kafka": "sources and sinks of Kafka",
+    "delta": "sinks of Delta Lake",
+    "iceberg": "sinks of Apache Iceberg",
+    "postgres": "sinks of PostgreSQL",
+    "prometheus": "metrics in Prometheus",
+    "opentelemetry": "metrics and traces in OpenTelemetry",
     "uvloop": "a faster event loop",
     "cli": "the command line",
 }
@@ -95,7 +103,7 @@ def _checks() -> Iterable[Check]:
         yield Check(_DISTRIBUTION, "warning", "imported from a folder, not installed", advice)
         return
     yield Check(_DISTRIBUTION, "ok", importlib.metadata.version(_DISTRIBUTION))
-    seen: set[str] = set()
+    seen = {_DISTRIBUTION}  # an extra may ask for another one
     for extra in ("", *_EXTRAS):
         for requirement in requirements:
             is_wanted = requirement.marker is None or requirement.marker.evaluate({"extra": extra})

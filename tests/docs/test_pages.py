@@ -21,6 +21,20 @@ from tests.docs.pages import LANGUAGES, ROOT, Page, commands, normalised
 from tests.docs.services import services_for
 
 DOCS = ROOT / "docs"
+NEEDS = {
+    r"^\$ .*\bkeygroups ": r"keygroups\[[^]]*\bcli\b",
+    r"\bDiskStateBackend\(": r"keygroups\[[^]]*\bdisk\b",
+    r"\bKafkaS(ource|ink)\(": r"keygroups\[[^]]*\bkafka\b",
+    r"\bDeltaSink\(|import deltalake": r"keygroups\[[^]]*\bdelta\b",
+    r"\bIcebergSink\(": r"keygroups\[[^]]*\biceberg\b",
+    r"uri\W+sqlite:": r"pyiceberg\[sql-sqlite]",
+    r"\bPostgresSink\(|import psycopg": r"keygroups\[[^]]*\bpostgres\b",
+    r"(from|import) prometheus_client": r"keygroups\[[^]]*\bprometheus\b",
+    r"(from|import) pyspark": r"keygroups\[[^]]*\bspark\b",
+    r"SnapshotStore\(f?.s3://": r"keygroups\[[^]]*\bs3\b",
+    **{rf"(from|import) {name}\b": rf"\b{name}\b" for name in ("aiohttp", "asyncpg", "duckdb", "pandas", "valkey")},
+}
+"""What code on a page uses, and what its reader must have been told to install for that."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -93,6 +107,16 @@ def test_every_block_is_run_or_said_to_be_text(path: Path) -> None:
     assert [
         text for language, text in blocks if language == "sh" and re.search("^keygroups ", text, re.MULTILINE)
     ] == []
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_names_the_packages_that_its_code_needs(path: Path) -> None:
+    page = Page(path)
+    code = "\n".join(block.lexemes["source"] for block in page.blocks() if block.lexemes["language"] != "text")
+    told = "\n".join(re.findall("pip install .*", page.text))
+    needed = [name for use, name in NEEDS.items() if re.search(use, code, re.MULTILINE)]
+
+    assert [name for name in needed if not re.search(name, told)] == []
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """What tests do as clients of a Spark Connect server, each client a process of its own.
 
-As a program: ``python -m tests.spark.connect_client CASE URL FOLDER``.
+As a program: ``python -m tests.spark.connect_client URL FOLDER CASE``.
 """
 
 from __future__ import annotations
@@ -23,29 +23,16 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op import AsyncFunction
-from async_op.spark import AsyncPipeline, ConnectQuery, EpochFailed, WorkerLate
+from async_op.spark import AsyncPipeline, ConnectQuery, EpochFailed
 from keygroups import ConfigError, ValueState
 from snapshots import SnapshotStore
+from tests.spark.connect_processes import session_of
 from tests.spark.exactly_once import World
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 COUNT = ValueState("count", pa.int64(), default=0)
 KEYS, ROWS = 7, 40
-
-
-def patient(start: Callable[..., None]) -> Callable[..., None]:
-    """Start again while the machine is too busy to start a worker within the ten seconds that Spark gives it."""
-
-    def started(*arguments: Any) -> None:
-        for _ in range(30):
-            try:
-                return start(*arguments)
-            except WorkerLate:
-                time.sleep(5)  # the worker that came too late takes processor time until it has seen that
-        raise AssertionError("the machine is too busy")
-
-    return started
 
 
 def kill_once(folder: Path, at: bool, parent: bool, is_written: bool) -> None:
@@ -238,11 +225,9 @@ CASES: dict[str, Callable[..., dict[str, Any]]] = {
 
 def main() -> None:
     """Run one case; prints what it returns."""
-    case, url, folder = sys.argv[1:]
-    ConnectQuery.start = patient(ConnectQuery.start)  # type: ignore[method-assign]
-    spark = SparkSession.builder.remote(url).getOrCreate()
-    told = CASES[case](spark, Path(folder))
-    spark.stop()
+    url, folder, case = sys.argv[1:]
+    with session_of(url) as spark:
+        told = CASES[case](spark, Path(folder))
     print(json.dumps(told))  # noqa: T201 - the test reads it
 
 

@@ -18,7 +18,6 @@ from typing import Any
 
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
 
 from async_op.spark import AsyncPipeline, ConnectQuery, EpochFailed, WorkerSilent
 from async_op.spark.connect import worker as workers
@@ -26,7 +25,7 @@ from async_op.spark.connect.exchange import Wishes
 from async_op.spark.epoch.runner import EpochRunner
 from async_op.spark.stage import Stage
 from keygroups import ConfigError
-from tests.spark.connect_client import patient
+from tests.spark.connect_processes import session_of
 from tests.spark.crash_points import CrashPoints
 from tests.spark.exactly_once import World
 
@@ -173,21 +172,19 @@ def is_worker_killed(folder: Path) -> bool:
 def main() -> None:
     """Run the pipeline, with or without a kill, and once more if the query has not ended by itself."""
     url, folder, told = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
-    ConnectQuery.start = patient(ConnectQuery.start)  # type: ignore[method-assign]
     ConnectQuery._is_silent = lambda query, since: bool(told) and is_worker_killed(folder)  # type: ignore[method-assign]
-    spark = SparkSession.builder.remote(url).getOrCreate()
     world, errors = World(folder, resident=True), []
-    if told:
-        case = Case(**json.loads(told))
-        killer = Killer(folder, case, os.getpid())
-        try:
-            world.run(spark, 2, in_sink=killer, meanwhile=ask(case, folder))
-        except (StreamingQueryException, EpochFailed, WorkerSilent, ConfigError) as error:
-            errors.append(repr(error)[:300])
-            told = ""
-    if not told or errors or case.asked == "stop":
-        world.run(spark, 3)
-    spark.stop()
+    with session_of(url) as spark:
+        if told:
+            case = Case(**json.loads(told))
+            killer = Killer(folder, case, os.getpid())
+            try:
+                world.run(spark, 2, in_sink=killer, meanwhile=ask(case, folder))
+            except (StreamingQueryException, EpochFailed, WorkerSilent, ConfigError) as error:
+                errors.append(repr(error)[:300])
+                told = ""
+        if not told or errors or case.asked == "stop":
+            world.run(spark, 3)
     print(json.dumps(errors))  # noqa: T201 - the test reads it
 
 

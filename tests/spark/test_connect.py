@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 BEFORE = """
 from async_op.spark import ConnectQuery
-from tests.spark.connect_client import patient
+from tests.spark.connect_processes import patient
 
 ConnectQuery.start = patient(ConnectQuery.start)
 """
@@ -116,3 +116,4 @@ def test_the_page_and_this_script_run_over_connect(tmp_path: Path) -> None:
     )
     assert ended.returncode == 0, ended.stderr[-4000:]
     assert ended.stdout.endswith("done\n")
+    assert "FileNotFoundException" not in ended.stderr, "a checkpoint that is new is nothing to log"

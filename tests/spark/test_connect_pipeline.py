@@ -5,10 +5,8 @@ Server and clients are processes of their own.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.spark.connect_server import ROOT, connect_server
+from tests.spark import connect_processes as processes
+from tests.spark.connect_server import connect_server
 from tests.spark.exactly_once import World
 
 pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
@@ -32,18 +31,12 @@ def world(tmp_path: Path) -> World:
 
 
 def client(case: str, url: str, folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.spark.connect_client", case, url, str(folder)]
-    return subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return processes.client("connect_client", url, folder, case)
 
 
 def told(case: str, url: str, folder: Path) -> dict[str, Any]:
     """Run a client to its end; returns what it tells."""
-    with client(case, url, folder) as process:
-        stdout, stderr = process.communicate()
-    assert process.returncode == 0, stderr[-4000:]
-    found: dict[str, Any] = json.loads(stdout.splitlines()[-1])
+    found: dict[str, Any] = processes.told(client(case, url, folder))
     return found
 
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.hosting.kit import is_running, wait_until
+from tests.spark import connect_processes as processes
 from tests.spark.connect_kills import CASES, Case, told_of
-from tests.spark.connect_server import ROOT, connect_server
+from tests.spark.connect_server import connect_server
 from tests.spark.exactly_once import World
 
 pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
@@ -41,18 +40,8 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-def client(url: str, folder: Path, told: str = "") -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.spark.connect_kills", url, str(folder), told]
-    return subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def ended(process: subprocess.Popen[str]) -> Any:
-    """Wait for the end of a client; returns the errors that it has seen."""
-    stdout, stderr = process.communicate()
-    assert process.returncode == 0, stderr[-4000:]
-    return json.loads(stdout.splitlines()[-1])
+def client(url: str, folder: Path, killed: str = "") -> subprocess.Popen[str]:
+    return processes.client("connect_kills", url, folder, killed)
 
 
 def kill_server(world: World, case: Case, log: Path) -> None:
@@ -74,12 +63,10 @@ def test_whoever_is_killed_the_next_start_goes_on(url: str, world: World, case: 
             _, stderr = process.communicate()
         assert world.function.killed.exists(), stderr[-4000:]
     else:
-        with client(url, world.folder, told_of(case)) as process:
-            errors = ended(process)
+        errors = processes.told(client(url, world.folder, told_of(case)))
         assert bool(errors) == (case.victim == "worker"), errors
     if case.victim in ("server", "client"):
-        with client(url, world.folder) as process:
-            assert ended(process) == []
+        assert processes.told(client(url, world.folder)) == []
     world.assert_exact()
     killed = json.loads(world.function.killed.read_text())
     assert not is_running(killed["victim"])

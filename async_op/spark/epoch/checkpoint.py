@@ -87,8 +87,9 @@ class _ServedFolder:
 
     def query_id(self) -> str | None:
         """Return the query id in the file `metadata`, or None if there is no such file."""
-        lines = _rows(self._spark.read.text(f"{self._location}/metadata"))
-        return _id_in("".join(line.value for line in lines)) if lines else None
+        # Twice, because the server would log the stack trace of a single path that does not exist.
+        files = _rows(self._spark.read.text([f"{self._location}/metadata"] * 2, wholetext=True))
+        return _id_in(files[0].value) if files else None
 
     def newest(self, log: str) -> int:
         """Return the newest batch of a log, or -1 if there is none."""

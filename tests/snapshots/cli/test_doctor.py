@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from snapshots.cli import doctor
 from snapshots.java import Java, JavaNotFound
 from tests.snapshots.cli_kit import Answer, Cli
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -20,7 +23,7 @@ def healthy(monkeypatch: pytest.MonkeyPatch) -> None:
     requirements = [
         "pyarrow>=18",
         "pyspark>=4.1; extra == 'spark'",
-        "keygroups[spark]; extra == 'demo'",
+        "keygroups[spark]; extra == 'connect'",
     ]
     monkeypatch.setattr(importlib.metadata, "requires", lambda _: requirements)
     versions = {"keygroups": "0.1.0", "pyarrow": "26.0.1", "pyspark": "4.3.0"}
@@ -52,6 +55,12 @@ def test_doctor_finds_this_environment_healthy_but_for_what_it_lacks(cli: Cli, m
     assert answer.code == 0
     faults = [check for check in answer.json["checks"] if check["verdict"] == "fault"]
     assert faults == []
+
+
+def test_doctor_knows_what_each_extra_is_for() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+
+    assert {*extras} - {"demo"} == {*doctor._EXTRAS}
 
 
 @pytest.mark.parametrize(

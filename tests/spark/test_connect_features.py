@@ -1,0 +1,18 @@
+"""What a pipeline can do, all over one Spark Connect server. Server and clients are processes of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.spark import connect_processes as processes
+
+pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(2400)]
+
+
+@pytest.mark.parametrize("case", ["event time", "timers", "chain", "tables"])
+def test_it_works_as_on_a_classic_session(url: str, tmp_path: Path, case: str) -> None:
+    processes.told(processes.client("connect_features", url, tmp_path, case))
