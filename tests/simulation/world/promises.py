@@ -73,7 +73,7 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
         Promise(
             "a request takes effect late",
             "survived: late files have names that nobody uses, and a late hint is only a place to look from",
-            (Mutant(mutants.a_hint_is_the_truth, 0, _with("late request", "others")),),
+            (Mutant(mutants.a_hint_is_the_truth, 6, _with("late request", "others")),),
         ),
         Promise(
             "a listing lags",
@@ -169,7 +169,7 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
             " (`SnapshotCorrupted`)",
             (
                 Mutant(mutants.all_files_are_old, 1, _with("others", "pause")),
-                Mutant(mutants.lists_are_garbage, 0, _with("others")),
+                Mutant(mutants.lists_are_garbage, 11, _with("others")),
             ),
             (f"{_RETENTION}/test_pins.py: whoever pins beside a collection is refused or safe",),
         ),
