@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from async_op.retention import Collector
-from async_op.spark import Retention
+from async_op.retention import Collector, Retention
 from keygroups import ConfigError
 from snapshots import SnapshotStore
 from snapshots.filesystem import open_folder

@@ -67,8 +67,9 @@ def sdist(artefacts: Path) -> Path:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """Copy the tests, without the packages beside them, so that only what is installed can be imported."""
+    """Copy the tests and the pages that they look at, without the packages: only what is installed can be imported."""
     folder = tmp_path / "checkout"
+    shutil.copytree(ROOT / "docs", folder / "docs")
     shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
     return folder

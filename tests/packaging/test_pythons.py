@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from tests.packaging.conftest import ROOT, SUPPORTED, interpreter, pinned, run
+from tests.packaging.test_sparks import SUBSET as SPARK_SUBSET
 
 SUBSET = (
     "tests/keygroups/test_ranges.py",
     "tests/keygroups/test_hashing.py",
     "tests/keygroups/test_codec.py",
-    "tests/keygroups/test_errors.py",
     "tests/snapshots/format/test_golden.py",
     "tests/snapshots/commit/test_delta.py",
     "tests/snapshots/format/test_evolution.py",
@@ -46,7 +46,6 @@ SUBSET = (
     "tests/snapshots/cli/test_verify.py",
     "tests/async_op",
     "--ignore=tests/async_op/metrics",
-    "--ignore=tests/async_op/spark",
     "--ignore=tests/async_op/connectors/kafka",
     "--ignore=tests/async_op/connectors/tables",
     "tests/packaging/test_imports.py",
@@ -68,9 +67,6 @@ BROKEN_IN_ARROW = (
 )
 
 
-pytestmark = pytest.mark.usefixtures("asked_for")
-
-
 def passes_the_subset(python: Path, checkout: Path, *options: str) -> None:
     # Only what is installed may be found.
     settings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -85,6 +81,12 @@ def passes(python: Path, checkout: Path, *arguments: str) -> None:
     assert " passed" in run(command, cwd=checkout, env=settings)
 
 
+def test_what_is_run_is_there() -> None:
+    named = (*SUBSET, *OF_EXTRAS, *SPARK_SUBSET)
+    assert [name for name in named if not Path(ROOT, name.removeprefix("--ignore=").partition("::")[0]).exists()] == []
+
+
+@pytest.mark.usefixtures("asked_for")
 @pytest.mark.parametrize("version", SUPPORTED)
 def test_the_newest_packages(version: str, wheel: Path, checkout: Path, tmp_path: Path) -> None:
     run([interpreter(version), "-m", "venv", tmp_path / "venv"])
@@ -95,6 +97,7 @@ def test_the_newest_packages(version: str, wheel: Path, checkout: Path, tmp_path
     assert "inspect" in run([tmp_path / "venv" / "bin" / "keygroups", "--help"])
 
 
+@pytest.mark.usefixtures("asked_for")
 def test_the_oldest_packages(wheel: Path, checkout: Path, tmp_path: Path) -> None:
     """The lower bounds in pyproject.toml are those that work."""
     uv = [sys.executable, "-m", "uv"]
@@ -111,6 +114,7 @@ def test_the_oldest_packages(wheel: Path, checkout: Path, tmp_path: Path) -> Non
     passes(python, checkout, *OF_EXTRAS)
 
 
+@pytest.mark.usefixtures("asked_for")
 def test_a_bill_of_materials_stands_beside_the_wheel() -> None:
     run(["make", "sbom"], cwd=ROOT)
 

@@ -216,6 +216,11 @@ class Number(AsyncFunction):
         return [(value["id"], value["user"], count.value())]
 
 
+def backwards(spark: SparkSession, first: int, end: int) -> DataFrame:
+    """Return rows in an order that is not that of their ids."""
+    return spark.range(first, end).selectExpr("id", f"concat('u', id % {KEYS}) as user").orderBy("id", ascending=False)
+
+
 def tables(spark: SparkSession, folder: Path) -> None:
     """History and a stream into one Delta table, in the order of their ids, with dead letters and operator state."""
     settings: dict[str, Any] = {
@@ -230,12 +235,11 @@ def tables(spark: SparkSession, folder: Path) -> None:
         "retention": Retention(keep_last=2, min_age=0.0),
     }
     run = PipelineRun(spark, folder, Number(), "id bigint, user string", **settings)
-    rows = lambda first, end: spark.range(first, end, 1, 3).selectExpr("id", f"concat('u', id % {KEYS}) as user")  # noqa: E731
     table = str(folder / "numbered")
-    run.pipeline().run(rows(0, 60), Table(folder / "history", run.gate), run_id="history", chunk_rows=25)
+    run.pipeline().run(backwards(spark, 0, 60), Table(folder / "history", run.gate), run_id="history", chunk_rows=25)
     for n, (parallelism, resident) in enumerate([(3, True), (2, False)]):
-        run.write_file(rows(60 + 40 * n, 80 + 40 * n))
-        run.write_file(rows(80 + 40 * n, 100 + 40 * n))
+        run.write_file(backwards(spark, 60 + 40 * n, 80 + 40 * n))
+        run.write_file(backwards(spark, 80 + 40 * n, 100 + 40 * n))
         arguments: dict[str, Any] = {"format": "delta", "checkpoint_location": folder / "checkpoint"}
         query = run.pipeline(parallelism=parallelism, resident=resident).to_table(
             run.stream(maxFilesPerTrigger=1), table, trigger={"availableNow": True}, **arguments
