@@ -79,7 +79,7 @@ RULES: dict[str, tuple[Mutant, ...]] = {
     ),
     "A position advances with its element": (Mutant(mutants.positions_run_ahead, 12),),
     "Positions are dealt out, new partitions as they are found": (
-        Mutant(mutants.positions_stay_where_they_were, 37),
+        Mutant(mutants.positions_stay_where_they_were, 73),
         Mutant(
             mutants.all_partitions_to_the_first_subtask,
             Case(f"{_JOB}/test_rules.py", "test_new_partitions_go_to_the_emptiest_subtasks"),
