@@ -18,7 +18,7 @@ import pickle
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -27,11 +27,11 @@ from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
+from benchmarks._sizes_folder import SizesFolder
 from keygroups import KeyGroupRange, ValueState, range_of
 from snapshots import PendingSnapshot, Snapshot, SnapshotStore, named_manifest
 from snapshots.commit.creation import now_text, put_manifest
 from snapshots.commit.writer import DELTAS_MAX, SubtaskHandle
-from snapshots.filesystem import FileInfo, Folder, open_folder
 from snapshots.format import file_lists
 from snapshots.format.columns import KEY_ENCODING
 from snapshots.format.features import features_of
@@ -73,78 +73,6 @@ VARIED = {
     "state_bytes": Case(state_bytes=TERABYTE),
     "versions": Case(versions=20),
 }
-
-
-_folders: dict[str, SizesFolder] = {}
-
-
-class SizesFolder(Folder):
-    """Keeps manifests, and of data files the sizes; counts requests and bytes. A listing has 1,000 names a request."""
-
-    def __init__(self) -> None:
-        inner = open_folder(f"memory://scale-{uuid.uuid4().hex}/scale")
-        super().__init__(inner.filesystem, inner.root)
-        self.contents: dict[str, bytes] = {}
-        self.sizes_by_name: dict[str, int] = {}
-        self.requests: Counter[str] = Counter()
-        self.moved: Counter[str] = Counter()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # As a real one: where it is, not what is in it.
-        _folders[self.root] = self
-        return _folder_at, (self.root,)
-
-    def create(self, name: str, data: bytes) -> None:
-        if name in self.contents:
-            raise FileExistsError(name)
-        self.write(name, data)
-
-    def write(self, name: str, data: bytes) -> None:
-        self.requests["put"] += 1
-        self.moved["written"] += len(data)
-        self.contents[name] = bytes(data)
-
-    replace = write
-
-    def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
-        self.requests["get"] += 1
-        if name not in self.contents:
-            raise FileNotFoundError(name)
-        data = self.contents[name][start:end]
-        self.moved["read"] += len(data)
-        return data
-
-    def size(self, name: str) -> int:
-        self.requests["head"] += 1
-        if name not in self.contents and name not in self.sizes_by_name:
-            raise FileNotFoundError(name)
-        return self.sizes_by_name[name] if name in self.sizes_by_name else len(self.contents[name])
-
-    def names(self, folder: str) -> list[str]:
-        found = sorted(name[len(folder) + 1 :] for name in self.contents if name.startswith(f"{folder}/"))
-        self.requests["list"] += 1 + len(found) // 1000
-        return found
-
-    def files(self, folder: str = "") -> list[FileInfo]:
-        sizes = self.sizes_by_name | {name: len(data) for name, data in self.contents.items()}
-        found = [FileInfo(name, size, 0.0) for name, size in sizes.items() if name.startswith(folder)]
-        self.requests["list"] += 1 + len(found) // 1000
-        return sorted(found)
-
-    def sizes(self, prefix: str) -> dict[str, int]:
-        found = {name: size for name, size in self.sizes_by_name.items() if name.startswith(prefix)}
-        self.requests["list"] += 1 + len(found) // 1000
-        return found
-
-    def delete(self, names: Sequence[str]) -> None:
-        self.requests["delete"] += 1 + (len(names) - 1) // 1000
-        for name in names:
-            self.contents.pop(name, None)
-            self.sizes_by_name.pop(name, None)
-
-
-def _folder_at(root: str) -> SizesFolder:
-    return _folders[root]
 
 
 def id_of(version: int) -> str:
@@ -325,12 +253,7 @@ def measure(case: Case) -> dict[str, float]:
     figures["a part's report: bytes"] = len(pickle.dumps(handles[0]))
     figures["pickled for a worker's part: bytes"] = len(pickle.dumps(pending))
     figures["pickled for a worker's restore: bytes"] = len(pickle.dumps(snapshot))
-    figures["manifest: files"] = len(snapshot.manifest.files)
-    figures["manifest: lists"] = len(snapshot.manifest.file_lists)
-    figures["manifest: bytes without lists"] = len(folder.contents[manifest_name(snapshot.version)])
-    figures["manifest: bytes"] = figures["manifest: bytes without lists"] + sum(
-        one.info.bytes for one in snapshot.manifest.file_lists
-    )
+    figures.update(of_manifest(folder, snapshot))
     with Process():
         share = copied(snapshot).restore(middle)
         count("manifest of a restore")
@@ -347,6 +270,18 @@ def measure(case: Case) -> dict[str, float]:
     figures["gc: manifests kept"] = len(report.retained)
     count("gc")
     return {name: value for name, value in figures.items() if not name.startswith("(")}
+
+
+def of_manifest(folder: SizesFolder, snapshot: Snapshot) -> dict[str, int]:
+    """Return the size of a manifest."""
+    lists = [one.info for one in snapshot.manifest.file_lists]
+    head_bytes = len(folder.contents[manifest_name(snapshot.version)])
+    return {
+        "manifest: files": len(snapshot.manifest.files),
+        "manifest: lists": len(lists),
+        "manifest: bytes without lists": head_bytes,
+        "manifest: bytes": head_bytes + sum(one.bytes for one in lists),
+    }
 
 
 _Named = TypeVar("_Named", PendingSnapshot, Snapshot)

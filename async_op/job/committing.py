@@ -45,8 +45,7 @@ class Committer:
     def begin(self) -> PendingSnapshot:
         """Begin a snapshot on top of the one that the job has restored or committed last."""
         if self._claim is None:
-            # Not on top of what is there by now: another job has committed it, and this one has not restored it.
-            return PendingSnapshot(self._store.folder, self._store.operator_id, None)
+            return PendingSnapshot.first(self._store.folder, self._store.operator_id)
         return self._claim.begin()
 
     def commit(self, pending: PendingSnapshot, parts: Sequence[Part], outputs: EpochOutputs) -> Epoch | None:

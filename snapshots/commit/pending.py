@@ -65,6 +65,15 @@ class PendingSnapshot:
     attempts_prefix: str = field(default_factory=_new_prefix, kw_only=True)
     _parents: dict[str, Manifest] = field(default_factory=dict, init=False, repr=False, compare=False)
 
+    @classmethod
+    def first(cls, folder: Folder, operator_id: str) -> PendingSnapshot:
+        """Begin the first version, for a run that found none when it began.
+
+        It is not based on what may be there by now: another run has committed that, and this one has not restored it.
+        So the later one's commit raises `CommitConflict`.
+        """
+        return cls(folder, operator_id, None)
+
     def __repr__(self) -> str:
         return representation(self, {"version": self.version, "uri": self.folder.uri})
 

@@ -306,8 +306,7 @@ class EpochRunner:
 
     def _begin_snapshot(self) -> PendingSnapshot:
         if self._claim is None:
-            # Not on top of what is there by now: another query has committed it, and no host has restored it.
-            return PendingSnapshot(self._store.folder, self._store.operator_id, None)
+            return PendingSnapshot.first(self._store.folder, self._store.operator_id)
         return self._claim.begin()
 
     def _run_subtasks(self, frame: DataFrame, pending: PendingSnapshot, order: EpochOrder) -> list[SubtaskReport]:

@@ -191,7 +191,7 @@ class Driver:
     def _begin(self) -> PendingSnapshot:
         """Begin the version after the one that the hosts start from, as `EpochRunner` does."""
         if self.claim is None:
-            return PendingSnapshot(self.store.folder, self.store.operator_id, None)
+            return PendingSnapshot.first(self.store.folder, self.store.operator_id)
         return self.claim.begin()
 
     async def _deliver_soon(self) -> None:

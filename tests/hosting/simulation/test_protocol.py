@@ -1,7 +1,7 @@
 """The protocol of hosts under everything that can go wrong, on virtual time, with real snapshots on a failing storage.
 
-`--seeds 20000 --timeout 0` runs 10,000 random ones, also on a machine that sleeps meanwhile, which is nothing but the
-timeout's business; `--seed 17` replays one.
+`--seeds 20000 --timeout 0` runs more of the random ones, also on a machine that sleeps meanwhile, which is nothing but
+the timeout's business; `--seed 17` replays one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ORDINARY = 18
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     seed = metafunc.config.getoption("--seed")
     if "seed" in metafunc.fixturenames:
-        metafunc.parametrize("seed", range(metafunc.config.getoption("--seeds") // 2) if seed is None else [seed])
+        metafunc.parametrize("seed", range(metafunc.config.getoption("--seeds")) if seed is None else [seed])
 
 
 def test_every_promise_holds_whatever_goes_wrong(seed: int) -> None:
