@@ -92,6 +92,7 @@ class Oracle:
         """Note that somebody was told that the version is theirs."""
         assert snapshot.version not in self.acknowledged, "two writers were told that they have the version"
         self.acknowledged[snapshot.version] = snapshot.manifest.snapshot_id
+        self.newest = max(self.newest, snapshot.version)
 
     def truth_of(self, snapshot: Snapshot) -> Truth:
         """Return what a version must hold."""
@@ -100,7 +101,7 @@ class Oracle:
     def check(self) -> None:
         """The newest snapshot is whole and is what was promised; each version continues the one before."""
         latest = self._store.latest()
-        assert (0 if latest is None else latest.version) >= max([self.newest, *self.acknowledged], default=0)
+        assert (0 if latest is None else latest.version) >= self.newest
         if latest is None:
             return
         self.newest = latest.version
