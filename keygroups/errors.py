@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
-HIDE_VALUES = "KEYGROUPS_HIDE_VALUES"
-"""The environment variable that keeps users' values out of messages."""
+SHOW_VALUES = "KEYGROUPS_SHOW_VALUES"
+"""The environment variable that lets messages show users' values, for development."""
+
+_HIDDEN = ", hidden>"
 
 
 def in_message(value: object, text: str | None = None) -> str:
-    """Return a user's value as messages show it: its text, or only its type where `KEYGROUPS_HIDE_VALUES` is set.
+    """Return a user's value as messages show it: only its type, or its text where `KEYGROUPS_SHOW_VALUES` is set.
 
     Parameters
     ----------
@@ -19,8 +21,8 @@ def in_message(value: object, text: str | None = None) -> str:
     text : str, optional
         Its text; by default, its `repr`.
     """
-    if os.environ.get(HIDE_VALUES, "0") != "0":
-        return f"<{type(value).__qualname__}>"
+    if os.environ.get(SHOW_VALUES, "0") == "0":
+        return f"<{type(value).__qualname__}{_HIDDEN}"
     return repr(value) if text is None else text
 
 
@@ -36,8 +38,14 @@ class KeyGroupsError(Exception):
 
     Subclasses take typed arguments, keep them as attributes and build the message from them, so
     that a caller can act on the attributes and a reader on the message. They survive pickling,
-    because Spark carries them from a worker to the driver.
+    because Spark carries them from a worker to the driver. Where a message hides a value, a note
+    says how to see it.
     """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        if any(isinstance(text, str) and _HIDDEN in text for text in args):
+            self.add_note(f"{SHOW_VALUES}=1 in the environment lets messages show keys, elements and outputs")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from keygroups.errors import SHOW_VALUES
 from tests import jvm
 from tests.backends import BACKENDS, chosen, end_stores, watch_stores
 
@@ -28,6 +29,9 @@ settings.register_profile(
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", jvm.options())
+
+# Many tests look for the value that a message names. What messages hide without it has tests of its own.
+os.environ.setdefault(SHOW_VALUES, "1")
 
 # Hundreds of processes that tests start import the packages: without bytecode, each compiles them anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -64,6 +68,22 @@ def no_store_left_open(watched_stores: None) -> Iterator[None]:
     """Fail a test that leaves a store to the garbage collector, which would remove its files within a later test."""
     yield
     assert end_stores() == 0
+
+
+# pytest notes its own progress there, and pyspark what it has found out about itself.
+_MAY_CHANGE = ("PYTEST_", "PYSPARK_", "SPARK_")
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(_MAY_CHANGE)}
+
+
+@pytest.fixture(autouse=True)
+def environment_left_as_it_was() -> Iterator[None]:
+    """Fail a test that leaves a variable behind, which would be the fault of whatever runs after it."""
+    before = _environment()
+    yield
+    assert _environment() == before
 
 
 @pytest.fixture(params=list(BACKENDS))

@@ -14,7 +14,6 @@ from textwrap import dedent
 
 import pytest
 
-from snapshots.java import use_java
 
 pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
 
@@ -99,8 +98,7 @@ print("done")
 """
 
 
-def test_the_page_and_this_script_run_over_connect(tmp_path: Path) -> None:
-    use_java()
+def test_the_page_and_this_script_run_over_connect(java: None, tmp_path: Path) -> None:
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "default"}
     section = (ROOT / "docs" / "spark.md").read_text().partition("## Spark Connect\n")[2]
     page = takewhile(lambda line: line[:4].isspace(), section[section.index("    import") :].splitlines(keepends=True))
