@@ -14,7 +14,6 @@ from textwrap import dedent
 
 import pytest
 
-
 pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
 
 ROOT = Path(__file__).parents[2]
