@@ -50,10 +50,11 @@ def test_no_page_moves_sideways(site: Path, browser: Browser, size: dict[str, in
     assert wide == []
 
 
-def test_code_fits_on_a_phone(site: Path, browser: Browser) -> None:
+@pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
+def test_code_fits(site: Path, browser: Browser, size: dict[str, int]) -> None:
     """What programs print, such as tables, scrolls."""
     code = ".highlight:not(.language-console, .language-text) > pre > code"
-    with browser.new_page(viewport=PHONE) as page:
+    with browser.new_page(viewport=size) as page:
         wide = []
         for address in addresses(site):
             page.goto(address)
