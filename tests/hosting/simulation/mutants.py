@@ -17,7 +17,13 @@ from async_op.hosting.lease import Lease
 from async_op.hosting.line import Line
 from async_op.hosting.outbox import Outbox
 from async_op.hosting.reserve import Reserve
+from keygroups.state import MISSING, MemoryGroup
+from keygroups.state.group import ENTRY_KINDS
+from keygroups.state.memory.table import MemoryTable
+from snapshots import SubtaskRestore
 from snapshots.commit import writer
+from snapshots.format.schemas import EXPIRES_AT
+from snapshots.restore.reader import ArrowGroup
 from tests.hosting.simulation import cluster, driver
 from tests.hosting.simulation.delivery import Delivery
 from tests.simulation.world.mutants import no_answer_means_done
@@ -207,3 +213,86 @@ def _(patch: pytest.MonkeyPatch) -> None:
         leave_session(one)
 
     patch.setattr(Host, "_leave_session", forget)
+
+
+# Entries of lists and maps, and values that are made of others.
+
+
+@mutant("a part has only one of the entries that a call has changed")
+def _(patch: pytest.MonkeyPatch) -> None:
+    put_entries = MemoryTable.put_entries
+
+    def put_one(table: Any, key_group: int, key: Any, content: Any, changed: Iterable[Any], *, replaced: bool) -> None:
+        put_entries(table, key_group, key, content, list(changed)[:1], replaced=replaced)
+
+    patch.setattr(MemoryTable, "put_entries", put_one)
+
+
+@mutant("a part does not say that an entry is gone")
+def _(patch: pytest.MonkeyPatch) -> None:
+    changed_entries = MemoryGroup._changed_entries
+
+    def present(group: Any, changed: Any) -> Any:
+        return (row for row in changed_entries(group, changed) if row[2] is not MISSING)
+
+    patch.setattr(MemoryGroup, "_changed_entries", present)
+
+
+@mutant("a part does not say that a list or a map was replaced")
+def _(patch: pytest.MonkeyPatch) -> None:
+    put_entries = MemoryTable.put_entries
+    patch.setattr(MemoryTable, "put_entries", lambda *args, replaced: put_entries(*args, replaced=False))
+
+
+@mutant("a restore reads the entries of lists and maps without those of deltas")
+def _(patch: pytest.MonkeyPatch) -> None:
+    table = ArrowGroup.table
+
+    def older(group: Any) -> Any:
+        if group._descriptor.kind in ENTRY_KINDS:
+            group.layers = group.layers[:1]
+        return table(group)
+
+    patch.setattr(ArrowGroup, "table", older)
+
+
+@mutant("a restore adds to a reduced value what it has restored")
+def _(patch: pytest.MonkeyPatch) -> None:
+    load = ArrowGroup.load
+
+    def doubled(group: Any) -> Any:
+        loaded = load(group)
+        if group._descriptor.kind != "reducing":
+            return loaded
+        return {key: group._descriptor.reduce(held, held) for key, held in loaded.items()}
+
+    patch.setattr(ArrowGroup, "load", doubled)
+
+
+@mutant("a restore lets entries live anew")
+def _(patch: pytest.MonkeyPatch) -> None:
+    values_of = ArrowGroup._values_of
+
+    def anew(group: Any, table: Any) -> Any:
+        return values_of(group, table.drop_columns(EXPIRES_AT) if EXPIRES_AT in table.schema.names else table)
+
+    patch.setattr(ArrowGroup, "_values_of", anew)
+
+
+@mutant("a restore forgets state without a key")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SubtaskRestore, "operator_state", lambda share, name: [])
+
+
+@mutant("what calls change while a part is written is not in the next one")
+def _(patch: pytest.MonkeyPatch) -> None:
+    open_group = MemoryTable._open
+
+    def unnoted(table: Any, key_group: int) -> Any:
+        opened = open_group(table, key_group)
+        if table.descriptor.kind in ENTRY_KINDS and key_group in table._layered:
+            table._opened[key_group] = opened[0], {}
+            return opened[0], None
+        return opened
+
+    patch.setattr(MemoryTable, "_open", unnoted)

@@ -11,12 +11,14 @@ from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable, Inc
 from async_op.testing import Stalled, VirtualLoop
 from snapshots.testing import Crash
 from tests.hosting.simulation.cluster import LEASE_SECONDS, Cluster
-from tests.hosting.simulation.driver import Driver, Oracle, SinkFailed, timers_of
+from tests.hosting.simulation.driver import Driver, SinkFailed
+from tests.hosting.simulation.oracle import Oracle, timers_of
 from tests.hosting.simulation.scenario import Scenario
 from tests.hosting.simulation.service import Violation, check, heard
 from tests.hosting.simulation.storage import FAILURES, epoch_of
 from tests.simulation.luck import without_luck
 from tests.simulation.remembered import remembered
+from tests.simulation.world.thresholds import OF_DELTAS, buggified
 
 _RUNS_MAX = 60
 _CLOSE_SECONDS = 4000.0
@@ -41,7 +43,8 @@ def simulate(scenario: Scenario) -> Cluster:
     errors: list[dict[str, object]] = []
     heard()
     try:
-        with without_luck(scenario.seed), remembered():
+        few_or_many = buggified(scenario.random("deltas"), OF_DELTAS)
+        with without_luck(scenario.seed), remembered(), few_or_many:
             cluster = loop.run_until_complete(_run(scenario))
     except Violation:
         raise
@@ -89,7 +92,7 @@ def _check_end(cluster: Cluster) -> None:
     check(cluster.oracle.out == rows, f"{rows - cluster.oracle.out} never left")
     epochs = {one.number: one.outputs for one in storage.versions if epoch_of(one.snapshot) == one.number}
     check(cluster.delivered == epochs, "the sink has not seen every epoch")
-    if storage.versions and scenario.timers and scenario.stateful:
+    if storage.versions and scenario.is_timed:
         check(not timers_of(storage.versions[-1]), "timers have not fired")
         check(len(cluster.oracle.timers) == len(rows), f"{len(cluster.oracle.timers)} timers have fired")
     if scenario.is_calm:

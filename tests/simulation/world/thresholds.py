@@ -6,7 +6,7 @@ A threshold is a constant of the module that reads it, and of no other: then to 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -35,9 +35,13 @@ class Threshold(NamedTuple):
     values: tuple[Any, ...]
 
 
-THRESHOLDS = (
+OF_DELTAS = (
     Threshold(snapshots.commit.writer, "DELTAS_MAX", (1, 2)),
     Threshold(snapshots.commit.writer, "DELTA_SHARE_MAX", (0.0, float("inf"))),
+)
+
+THRESHOLDS = (
+    *OF_DELTAS,
     Threshold(snapshots.commit.writer, "KEYS_LOOKED_AT", (1,)),
     Threshold(snapshots.format.columns, "PIECE_ROWS_MAX", (1, 2)),
     Threshold(snapshots.format.files, "FILE_BYTES", (1, 2000)),
@@ -61,10 +65,10 @@ THRESHOLDS = (
 
 
 @contextmanager
-def buggified(draw: random.Random) -> Iterator[None]:
+def buggified(draw: random.Random, thresholds: Iterable[Threshold] = THRESHOLDS) -> Iterator[None]:
     """Let about a third of the thresholds take another value."""
     with ExitStack() as patches:
-        for threshold in THRESHOLDS:
+        for threshold in thresholds:
             if draw.random() < 0.3:
                 patches.enter_context(mock.patch.object(*threshold[:2], draw.choice(threshold.values)))
         yield
