@@ -107,9 +107,9 @@ def content_of(loaded: Any, descriptor: StateDescriptor) -> Any:
     """Return what a backend holds for a key, as `Plain.held` has it."""
     match descriptor:
         case ListState():
-            return list(loaded) or None
+            return list(loaded or ()) or None
         case MapState():
-            return dict(loaded) or None
+            return dict(loaded or {}) or None
     return loaded
 
 

@@ -17,16 +17,19 @@ from async_op.hosting.lease import Lease
 from async_op.hosting.line import Line
 from async_op.hosting.outbox import Outbox
 from async_op.hosting.reserve import Reserve
-from keygroups.state import MISSING, MemoryGroup
 from keygroups.state.group import ENTRY_KINDS
 from keygroups.state.memory.table import MemoryTable
 from snapshots import SubtaskRestore
 from snapshots.commit import writer
-from snapshots.format.schemas import EXPIRES_AT
 from snapshots.restore.reader import ArrowGroup
 from tests.hosting.simulation import cluster, driver
 from tests.hosting.simulation.delivery import Delivery
-from tests.simulation.world.mutants import no_answer_means_done
+from tests.simulation.world.mutants import (
+    a_reduced_value_counts_twice,
+    a_removed_entry_is_not_noted,
+    no_answer_means_done,
+    values_live_anew,
+)
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
@@ -230,12 +233,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("a part does not say that an entry is gone")
 def _(patch: pytest.MonkeyPatch) -> None:
-    changed_entries = MemoryGroup._changed_entries
-
-    def present(group: Any, changed: Any) -> Any:
-        return (row for row in changed_entries(group, changed) if row[2] is not MISSING)
-
-    patch.setattr(MemoryGroup, "_changed_entries", present)
+    a_removed_entry_is_not_noted(patch)
 
 
 @mutant("a part does not say that a list or a map was replaced")
@@ -258,25 +256,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("a restore adds to a reduced value what it has restored")
 def _(patch: pytest.MonkeyPatch) -> None:
-    load = ArrowGroup.load
-
-    def doubled(group: Any) -> Any:
-        loaded = load(group)
-        if group._descriptor.kind != "reducing":
-            return loaded
-        return {key: group._descriptor.reduce(held, held) for key, held in loaded.items()}
-
-    patch.setattr(ArrowGroup, "load", doubled)
+    a_reduced_value_counts_twice(patch)
 
 
 @mutant("a restore lets entries live anew")
 def _(patch: pytest.MonkeyPatch) -> None:
-    values_of = ArrowGroup._values_of
-
-    def anew(group: Any, table: Any) -> Any:
-        return values_of(group, table.drop_columns(EXPIRES_AT) if EXPIRES_AT in table.schema.names else table)
-
-    patch.setattr(ArrowGroup, "_values_of", anew)
+    values_live_anew(patch)
 
 
 @mutant("a restore forgets state without a key")
