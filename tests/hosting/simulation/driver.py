@@ -19,7 +19,7 @@ from snapshots import Claim, PendingSnapshot, Snapshot, SnapshotStore, SubtaskHa
 from snapshots.testing import Crash
 from tests.hosting.simulation.cluster import LEASE_SECONDS, Cluster, Connection, Ways
 from tests.hosting.simulation.delivery import Delivery
-from tests.hosting.simulation.oracle import PARALLELISM_MAX, timers_of
+from tests.hosting.simulation.oracle import PARALLELISM_MAX
 from tests.hosting.simulation.scenario import Row
 from tests.hosting.simulation.service import check
 from tests.hosting.simulation.storage import FAILURES, Version, batch_of, epoch_of, named, outputs_of
@@ -144,7 +144,7 @@ class Driver:
     def _is_anything_left(self) -> bool:
         if self.latest is None:
             return bool(self.scenario.batches)
-        return self.latest.in_flight_count > 0 or bool(timers_of(self._content()))
+        return self.latest.in_flight_count > 0 or bool(self._content().timers)
 
     def _content(self) -> Version:
         """Return what the version holds that this driver goes on from."""
@@ -166,7 +166,7 @@ class Driver:
         cut = say.Cut(pending.version, rescale, pending)
         barrier_timeout = self.scenario.barrier_timeout if timeout == -1.0 else timeout
         rows: Sequence[Row] = () if number is None else self.scenario.batches[number]
-        if final and self.latest is not None and timers_of(self._content()):
+        if final and self.latest is not None and self._content().timers:
             # They do not fire in an epoch that waits for what is in flight; time must pass.
             await asyncio.sleep(2.0)
         self.cluster.generation = self.generation

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from snapshots import Snapshot
 from tests.hosting.simulation.scenario import Row
 from tests.hosting.simulation.service import check
-from tests.hosting.simulation.states import ARMED, LIVING, SEEN, after
+from tests.hosting.simulation.states import LIVING, SEEN, after
 from tests.hosting.simulation.storage import Version, epoch_of, is_row
 from tests.simulation.plain import without_nothing
 
@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from tests.hosting.simulation.cluster import Cluster
 
 PARALLELISM_MAX = 3
-
-
-def timers_of(version: Version) -> list[tuple[int, Any]]:
-    """Return the timers that are armed and have not fired."""
-    return [(when, key) for key, whens in version.table(ARMED).items() for when in whens]
 
 
 class Oracle:
@@ -87,7 +82,7 @@ class Oracle:
         numbers: dict[str, list[int]] = defaultdict(list)
         for row in done:
             numbers[row.key].append(row.number)
-        service, parallelism = self.cluster.service, self._draw.randint(1, version.snapshot.max_parallelism)
+        service, parallelism = self.cluster.service, self._draw.choice((1, 1, version.snapshot.max_parallelism))
         now = service.wall_time()
         for state in self.cluster.scenario.keyed_states:
             found = version.table(state, now, parallelism)

@@ -12,7 +12,7 @@ from async_op.testing import Stalled, VirtualLoop
 from snapshots.testing import Crash
 from tests.hosting.simulation.cluster import LEASE_SECONDS, Cluster
 from tests.hosting.simulation.driver import Driver, SinkFailed
-from tests.hosting.simulation.oracle import Oracle, timers_of
+from tests.hosting.simulation.oracle import Oracle
 from tests.hosting.simulation.scenario import Scenario
 from tests.hosting.simulation.service import Violation, check, heard
 from tests.hosting.simulation.storage import FAILURES, epoch_of
@@ -93,7 +93,7 @@ def _check_end(cluster: Cluster) -> None:
     epochs = {one.number: one.outputs for one in storage.versions if epoch_of(one.snapshot) == one.number}
     check(cluster.delivered == epochs, "the sink has not seen every epoch")
     if storage.versions and scenario.is_timed:
-        check(not timers_of(storage.versions[-1]), "timers have not fired")
+        check(not storage.versions[-1].timers, "timers have not fired")
         check(len(cluster.oracle.timers) == len(rows), f"{len(cluster.oracle.timers)} timers have fired")
     if scenario.is_calm:
         calls = Counter(dict.fromkeys(rows, 1))

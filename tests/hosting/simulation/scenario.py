@@ -78,6 +78,10 @@ class Scenario:
         """Return how long it takes to write a part, while calls go on and write to the state that was cut."""
         return self.random("write", cut_id).choice((0.05, 0.05, 1.5))
 
+    def is_on_disk(self, process: str) -> bool:
+        """Tell whether a process keeps its state on disk; the one that restores it later may keep it in memory."""
+        return self.random("on disk", process).random() < 0.05
+
     def fails(self, row: int, call: int) -> bool:
         """Tell whether a call fails for good."""
         return self.poison and call == 0 and self.random("poison", row).random() < 0.1
@@ -111,8 +115,8 @@ def only(scenario: Scenario, *faults: str) -> Scenario:
 def _some_states(seed: int) -> tuple[str, ...]:
     """Draw the states: mostly one, because each costs files, and a list or a map in place of a value costs none."""
     draw = random.Random(f"{seed}/states")
-    names = [state.name for state in draw.sample(STATES, draw.choice((1, 1, 1, 2)))]
-    return (*names, *([SEEN.name] if draw.random() < 0.15 else []))
+    names = [state.name for state in draw.sample(STATES, draw.choice((1, 1, 1, 1, 1, 2)))]
+    return (*names, *([SEEN.name] if draw.random() < 0.1 else []))
 
 
 def scenario_of(seed: int) -> Scenario:

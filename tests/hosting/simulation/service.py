@@ -16,6 +16,7 @@ from async_op.runtime import Runtime
 from async_op.testing import VirtualLoop
 from keygroups.descriptors import StateDescriptor
 from snapshots import SubtaskHandle
+from tests.backends import ON_DISK
 from tests.hosting.simulation.scenario import Row, Scenario
 from tests.hosting.simulation.states import ARMED, LIVING, SEEN, TTL_MS, after, write
 from tests.hosting.simulation.storage import as_unpickled, table_of
@@ -166,6 +167,7 @@ class Blueprint:
             parallelism=self.parallelism,
             subtask_index=subtask_index,
             max_parallelism=scenario.max_parallelism,
+            state_backend=ON_DISK if scenario.is_on_disk(self.process.address.path) else "memory",
         )
 
     def decoder(self, epoch: Any) -> Callable[[Any], Iterable[Element]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -69,6 +70,11 @@ class Version:
         """Return the items of a state without a key."""
         shares = [self.snapshot.restore(subtask, parallelism) for subtask in range(parallelism)]
         return Counter(item for share in shares for item in share.operator_state(state.name))
+
+    @cached_property
+    def timers(self) -> list[tuple[int, Any]]:
+        """The timers that are armed and have not fired."""
+        return [(when, key) for key, whens in self.table(ARMED).items() for when in whens]
 
     @property
     def number(self) -> int:
