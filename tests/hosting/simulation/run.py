@@ -9,6 +9,7 @@ from contextlib import suppress
 from async_op import ElementFailed
 from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable, IncompleteEpoch
 from async_op.testing import Stalled, VirtualLoop
+from snapshots.commit import writer
 from snapshots.testing import Crash
 from tests.hosting.simulation.cluster import LEASE_SECONDS, Cluster
 from tests.hosting.simulation.driver import Driver, SinkFailed
@@ -18,10 +19,13 @@ from tests.hosting.simulation.service import Violation, check, heard
 from tests.hosting.simulation.storage import FAILURES, epoch_of
 from tests.simulation.luck import without_luck
 from tests.simulation.remembered import remembered
-from tests.simulation.world.thresholds import OF_DELTAS, buggified
+from tests.simulation.world.thresholds import Threshold, buggified
 
 _RUNS_MAX = 60
 _CLOSE_SECONDS = 4000.0
+
+_DELTAS = (Threshold(writer, "DELTAS_MAX", (1, 2)), Threshold(writer, "DELTA_SHARE_MAX", (float("inf"),)))
+"""Small snapshots have no deltas otherwise."""
 
 _ENDS = (
     *FAILURES,
@@ -43,8 +47,7 @@ def simulate(scenario: Scenario) -> Cluster:
     errors: list[dict[str, object]] = []
     heard()
     try:
-        few_or_many = buggified(scenario.random("deltas"), OF_DELTAS)
-        with without_luck(scenario.seed), remembered(), few_or_many:
+        with without_luck(scenario.seed), remembered(), buggified(scenario.random("deltas"), _DELTAS):
             cluster = loop.run_until_complete(_run(scenario))
     except Violation:
         raise

@@ -43,10 +43,10 @@ def _write_line(line: Any, number: int) -> None:
 
 
 def _write_marks(marks: Any, number: int) -> None:
-    mark = f"mark {number % 3}"
+    mark = f"mark {number % 2}"
     if number % 11 == 10:
         marks.clear()
-    elif number % 4 == 3:
+    elif number % 3 == 2:
         marks.remove(mark)
     else:
         marks.put(mark, number)

@@ -35,13 +35,9 @@ class Threshold(NamedTuple):
     values: tuple[Any, ...]
 
 
-OF_DELTAS = (
+THRESHOLDS = (
     Threshold(snapshots.commit.writer, "DELTAS_MAX", (1, 2)),
     Threshold(snapshots.commit.writer, "DELTA_SHARE_MAX", (0.0, float("inf"))),
-)
-
-THRESHOLDS = (
-    *OF_DELTAS,
     Threshold(snapshots.commit.writer, "KEYS_LOOKED_AT", (1,)),
     Threshold(snapshots.format.columns, "PIECE_ROWS_MAX", (1, 2)),
     Threshold(snapshots.format.files, "FILE_BYTES", (1, 2000)),
