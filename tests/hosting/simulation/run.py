@@ -95,6 +95,8 @@ def _check_end(cluster: Cluster) -> None:
     check(cluster.oracle.out == rows, f"{rows - cluster.oracle.out} never left")
     epochs = {one.number: one.outputs for one in storage.versions if epoch_of(one.snapshot) == one.number}
     check(cluster.delivered == epochs, "the sink has not seen every epoch")
+    if storage.versions:
+        cluster.oracle.look_at_the_end(storage.versions[-1])
     if storage.versions and scenario.is_timed:
         check(not storage.versions[-1].timers, "timers have not fired")
         check(len(cluster.oracle.timers) == len(rows), f"{len(cluster.oracle.timers)} timers have fired")
