@@ -94,7 +94,8 @@ class Driver:
             try:
                 await self._wait_for_room()
                 await self._epoch(number)
-            except (*_EXPECTED, SinkFailed):
+            except (*_EXPECTED, SinkFailed) as error:
+                self.cluster.met[f"epoch: {type(error).__name__}"] += 1
                 if self.draw.random() < 0.5:
                     await self._deliver_without_input()
             if batch_of(self.latest) == number:
