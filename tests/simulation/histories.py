@@ -21,6 +21,7 @@ from keygroups import AggregatingState, ListState, MapState, ReducingState, Valu
 from keygroups.descriptors import StateDescriptor
 from keygroups.state import Expiring
 from keygroups.state.timers import EVENT_TIME, PROCESSING_TIME
+from tests.simulation.plain import content_of, plain
 from tests.simulation.wild import ERRORS, name_of
 
 TTL_MS = 700
@@ -152,7 +153,7 @@ def check_tables(
         held = {state.name: tables[state.name].get(key) for state in states}
         _check_expiring(model, held, times)
         expected = {name: value for name, value in counted(history).items() if name in held}
-        found = {name: held[name] if name != PLACES.name else dict(held[name] or {}) for name in expected}
+        found = {name: content_of(held[name], _COUNTED[name]) for name in expected}
         assert found == expected, f"{key} has {found}, of {history}"
 
 
@@ -173,22 +174,33 @@ def is_living(held: Expiring, times: Times) -> bool:
     return held.expires_at > times.now
 
 
-def counted(history: Sequence[Any]) -> dict[str, Any]:
+def counted(history: Iterable[Sequence[Any]]) -> dict[str, Any]:
     """Return what the states hold that only depend on how many events there were, and in which order."""
-    count = len(history)
-    return {PLACES.name: places_in(history), SUM.name: count * (count + 1) // 2, COUNT.name: [count]}
+    handles = {name: plain(state) for name, state in _COUNTED.items()}
+    for place, (kind, number, _) in enumerate(history, 1):
+        for name, handle in handles.items():
+            _WRITES[name](handle, (kind, number), place)
+    return {name: handle.held for name, handle in handles.items()}
 
 
-def places_in(history: Iterable[Sequence[Any]]) -> dict[str, int]:
-    """Return the place of each event in a history; of those that are equal, of the last one."""
-    return {f"{kind} {number}": place for place, (kind, number, _) in enumerate(history, 1)}
+_COUNTED: dict[str, StateDescriptor] = {state.name: state for state in (PLACES, SUM, COUNT)}
+
+
+def _write_places(places: Any, event: Event, place: int) -> None:
+    """Write entries, again and again the same few; some are removed, and sometimes all."""
+    if place % 9 == 0:
+        places.clear()
+    if place % 4 == 0:
+        places.remove(f"place {(place - 1) % 5}")
+    else:
+        places.put(f"place {place % 5}", place)
 
 
 _WRITES: dict[str, Callable[[Any, Event, int], None]] = {
     VALUE.name: lambda handle, event, place: handle.update(str(event)),
     LIST.name: lambda handle, event, place: handle.add(str(event)),
     MAP.name: lambda handle, event, place: handle.put(str(event), str(event)),
-    PLACES.name: lambda handle, event, place: handle.put(f"{event[0]} {event[1]}", place),
+    PLACES.name: _write_places,
     SUM.name: lambda handle, event, place: handle.add(place),
     COUNT.name: lambda handle, event, place: handle.add(1),
 }
@@ -255,7 +267,7 @@ class _Historian:
         if VALUE in self.states:
             model.check_value(ctx.state(VALUE).value(), times)
         found = self._counted(ctx)
-        expected = {name: value if history else None for name, value in counted(history).items() if name in found}
+        expected = {name: value for name, value in counted(history).items() if name in found}
         assert found == expected, f"{name_of(ctx.key)} has {found}, not {expected}"
 
     def _counted(self, ctx: InvocationContext) -> dict[str, Any]:

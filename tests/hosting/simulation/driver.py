@@ -1,10 +1,9 @@
-"""A driver: epochs, tasks with their attempts, commits, the sink, leases; and the oracle that looks at each version."""
+"""A driver: epochs, tasks with their attempts, commits, the sink, leases."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -20,13 +19,13 @@ from snapshots import Claim, PendingSnapshot, Snapshot, SnapshotStore, SubtaskHa
 from snapshots.testing import Crash
 from tests.hosting.simulation.cluster import LEASE_SECONDS, Cluster, Connection, Ways
 from tests.hosting.simulation.delivery import Delivery
+from tests.hosting.simulation.oracle import PARALLELISM_MAX
 from tests.hosting.simulation.scenario import Row
 from tests.hosting.simulation.service import check
-from tests.hosting.simulation.storage import FAILURES, Version, batch_of, epoch_of, is_row, named, outputs_of
+from tests.hosting.simulation.storage import FAILURES, Version, batch_of, epoch_of, named, outputs_of
 
 _TASK_ATTEMPTS = 3
 _ROOM_SECONDS = 600.0
-PARALLELISM_MAX = 3
 _EXPECTED = (HostLost, HostUnreachable, FeederFenced, IncompleteEpoch, *FAILURES)
 
 
@@ -95,7 +94,8 @@ class Driver:
             try:
                 await self._wait_for_room()
                 await self._epoch(number)
-            except (*_EXPECTED, SinkFailed):
+            except (*_EXPECTED, SinkFailed) as error:
+                self.cluster.met[f"epoch: {type(error).__name__}"] += 1
                 if self.draw.random() < 0.5:
                     await self._deliver_without_input()
             if batch_of(self.latest) == number:
@@ -145,7 +145,7 @@ class Driver:
     def _is_anything_left(self) -> bool:
         if self.latest is None:
             return bool(self.scenario.batches)
-        return self.latest.in_flight_count > 0 or bool(timers_of(self._content()))
+        return self.latest.in_flight_count > 0 or bool(self._content().timers)
 
     def _content(self) -> Version:
         """Return what the version holds that this driver goes on from."""
@@ -167,7 +167,7 @@ class Driver:
         cut = say.Cut(pending.version, rescale, pending)
         barrier_timeout = self.scenario.barrier_timeout if timeout == -1.0 else timeout
         rows: Sequence[Row] = () if number is None else self.scenario.batches[number]
-        if final and self.latest is not None and timers_of(self._content()):
+        if final and self.latest is not None and self._content().timers:
             # They do not fire in an epoch that waits for what is in flight; time must pass.
             await asyncio.sleep(2.0)
         self.cluster.generation = self.generation
@@ -288,70 +288,3 @@ class Driver:
                 connection.send(message)
             asyncio.get_running_loop().call_later(1.0, connection.break_off)
         await asyncio.sleep(0.2)
-
-
-def timers_of(version: Version) -> list[tuple[int, Any]]:
-    """Return the timers that are armed and have not fired."""
-    return [(when, key) for key, whens in version.values("armed").items() for when in whens]
-
-
-class Oracle:
-    """Compares each version with a loop over the rows, one after the other."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.out: set[int] = set()
-        self.timers: set[Any] = set()
-        self.done: dict[int, frozenset[int]] = {}
-
-    def done_in(self, snapshot: Snapshot | None) -> frozenset[int]:
-        """Return the rows whose calls have returned in a version and those before it."""
-        return frozenset() if snapshot is None else self.done[snapshot.version]
-
-    def look(self, version: Version) -> None:
-        """Check a version that has just come."""
-        if epoch_of(version.snapshot) != version.number:
-            self.done[version.number] = self.done[version.number - 1]  # a claim, over the files of the one before
-            return
-        fed = [row for batch in self.cluster.scenario.batches[: version.batch + 1] for row in batch]
-        for kind, subject, place in version.outputs:
-            gone, name = (self.out, subject) if kind == "row" else (self.timers, (subject, place))
-            check(name not in gone, f"{kind} {name} leaves twice")
-            gone.add(name)
-        kept = [element for element in version.in_flight if is_row(element)]
-        self._check_bound(version, [element.value[0] for element in kept])
-        names = [element.value[0] for element in kept]
-        check(len(names) == len(set(names)), f"in flight twice: {names}")
-        check(not self.out & set(names), f"in flight and gone: {self.out & set(names)}")
-        check(self.out | set(names) == {row.number for row in fed}, f"of {fed}, {self.out} are gone, {names} in flight")
-        for element in kept:
-            check(element.element_id == f"row-{element.value[0]}", f"{element.value} has lost its id")
-        done = self.out | {element.value[0] for element in kept if element.completed}
-        self.done[version.number] = frozenset(done)
-        # They only grow: what is lost is missing from all later versions, too.
-        if self.cluster.scenario.stateful and self.cluster.draw.random() < 0.4:
-            self._check_histories(version, fed, done)
-
-    def _check_bound(self, version: Version, in_flight: Sequence[int]) -> None:
-        """Check that rows of earlier batches are no more than hosts have room for: calls, and those in reserve.
-
-        Hosts that are restored may have taken over calls of others. Rows that wait for their key have a bound of their
-        own, which these runs do not reach.
-        """
-        scenario = self.cluster.scenario
-        newest = {row.number for row in scenario.batches[version.batch]} if version.batch >= 0 else set()
-        earlier = [number for number in in_flight if number not in newest]
-        bound = PARALLELISM_MAX * (scenario.capacity + max(scenario.capacity, scenario.reserve_max))
-        check(scenario.mode == "key_ordered" or len(earlier) <= bound, f"{len(earlier)} rows wait, at most {bound} may")
-
-    def _check_histories(self, version: Version, fed: Sequence[Row], done: set[int]) -> None:
-        expected: dict[str, list[int]] = defaultdict(list)
-        for row in fed:
-            if row.number in done:
-                expected[row.key].append(row.number)
-        found = version.values("history")
-        check(found == dict(expected), f"the histories are {found}, not {dict(expected)}")
-        for row in fed:
-            later = [other for other in fed if other.key == row.key and other.number > row.number]
-            early = [other.number for other in later if other.number in done and row.number not in done]
-            check(not early, f"{early} have overtaken {row}")

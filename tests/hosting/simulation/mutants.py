@@ -17,10 +17,19 @@ from async_op.hosting.lease import Lease
 from async_op.hosting.line import Line
 from async_op.hosting.outbox import Outbox
 from async_op.hosting.reserve import Reserve
+from keygroups.state.group import ENTRY_KINDS
+from keygroups.state.memory.table import MemoryTable
+from snapshots import SubtaskRestore
 from snapshots.commit import writer
+from snapshots.restore.reader import ArrowGroup
 from tests.hosting.simulation import cluster, driver
 from tests.hosting.simulation.delivery import Delivery
-from tests.simulation.world.mutants import no_answer_means_done
+from tests.simulation.world.mutants import (
+    a_reduced_value_counts_twice,
+    a_removed_entry_is_not_noted,
+    no_answer_means_done,
+    values_live_anew,
+)
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
@@ -207,3 +216,68 @@ def _(patch: pytest.MonkeyPatch) -> None:
         leave_session(one)
 
     patch.setattr(Host, "_leave_session", forget)
+
+
+# Entries of lists and maps, and values that are made of others.
+
+
+@mutant("a part has only one of the entries that a call has changed")
+def _(patch: pytest.MonkeyPatch) -> None:
+    put_entries = MemoryTable.put_entries
+
+    def put_one(table: Any, key_group: int, key: Any, content: Any, changed: Iterable[Any], *, replaced: bool) -> None:
+        put_entries(table, key_group, key, content, list(changed)[:1], replaced=replaced)
+
+    patch.setattr(MemoryTable, "put_entries", put_one)
+
+
+@mutant("a part does not say that an entry is gone")
+def _(patch: pytest.MonkeyPatch) -> None:
+    a_removed_entry_is_not_noted(patch)
+
+
+@mutant("a part does not say that a list or a map was replaced")
+def _(patch: pytest.MonkeyPatch) -> None:
+    put_entries = MemoryTable.put_entries
+    patch.setattr(MemoryTable, "put_entries", lambda *args, replaced: put_entries(*args, replaced=False))
+
+
+@mutant("a restore reads the entries of lists and maps without those of deltas")
+def _(patch: pytest.MonkeyPatch) -> None:
+    table = ArrowGroup.table
+
+    def older(group: Any) -> Any:
+        if group._descriptor.kind in ENTRY_KINDS:
+            group.layers = group.layers[:1]
+        return table(group)
+
+    patch.setattr(ArrowGroup, "table", older)
+
+
+@mutant("a restore adds to a reduced value what it has restored")
+def _(patch: pytest.MonkeyPatch) -> None:
+    a_reduced_value_counts_twice(patch)
+
+
+@mutant("a restore lets entries live anew")
+def _(patch: pytest.MonkeyPatch) -> None:
+    values_live_anew(patch)
+
+
+@mutant("a restore forgets state without a key")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SubtaskRestore, "operator_state", lambda share, name: [])
+
+
+@mutant("what calls change while a part is written is not in the next one")
+def _(patch: pytest.MonkeyPatch) -> None:
+    open_group = MemoryTable._open
+
+    def unnoted(table: Any, key_group: int) -> Any:
+        opened = open_group(table, key_group)
+        if table.descriptor.kind in ENTRY_KINDS and key_group in table._layered:
+            table._opened[key_group] = opened[0], {}
+            return opened[0], None
+        return opened
+
+    patch.setattr(MemoryTable, "_open", unnoted)

@@ -9,17 +9,23 @@ from contextlib import suppress
 from async_op import ElementFailed
 from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable, IncompleteEpoch
 from async_op.testing import Stalled, VirtualLoop
+from snapshots.commit import writer
 from snapshots.testing import Crash
 from tests.hosting.simulation.cluster import LEASE_SECONDS, Cluster
-from tests.hosting.simulation.driver import Driver, Oracle, SinkFailed, timers_of
+from tests.hosting.simulation.driver import Driver, SinkFailed
+from tests.hosting.simulation.oracle import Oracle
 from tests.hosting.simulation.scenario import Scenario
 from tests.hosting.simulation.service import Violation, check, heard
 from tests.hosting.simulation.storage import FAILURES, epoch_of
 from tests.simulation.luck import without_luck
 from tests.simulation.remembered import remembered
+from tests.simulation.world.thresholds import Threshold, buggified
 
 _RUNS_MAX = 60
 _CLOSE_SECONDS = 4000.0
+
+_DELTAS = (Threshold(writer, "DELTAS_MAX", (1, 2)), Threshold(writer, "DELTA_SHARE_MAX", (float("inf"),)))
+"""Small snapshots have no deltas otherwise."""
 
 _ENDS = (
     *FAILURES,
@@ -41,7 +47,7 @@ def simulate(scenario: Scenario) -> Cluster:
     errors: list[dict[str, object]] = []
     heard()
     try:
-        with without_luck(scenario.seed), remembered():
+        with without_luck(scenario.seed), remembered(), buggified(scenario.random("deltas"), _DELTAS):
             cluster = loop.run_until_complete(_run(scenario))
     except Violation:
         raise
@@ -89,8 +95,10 @@ def _check_end(cluster: Cluster) -> None:
     check(cluster.oracle.out == rows, f"{rows - cluster.oracle.out} never left")
     epochs = {one.number: one.outputs for one in storage.versions if epoch_of(one.snapshot) == one.number}
     check(cluster.delivered == epochs, "the sink has not seen every epoch")
-    if storage.versions and scenario.timers and scenario.stateful:
-        check(not timers_of(storage.versions[-1]), "timers have not fired")
+    if storage.versions:
+        cluster.oracle.look_at_the_end(storage.versions[-1])
+    if storage.versions and scenario.is_timed:
+        check(not storage.versions[-1].timers, "timers have not fired")
         check(len(cluster.oracle.timers) == len(rows), f"{len(cluster.oracle.timers)} timers have fired")
     if scenario.is_calm:
         calls = Counter(dict.fromkeys(rows, 1))

@@ -6,6 +6,9 @@ import random
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from keygroups.descriptors import StateDescriptor
+from tests.hosting.simulation.states import SEEN, STATES
+
 FOREVER = 3600.0
 
 HARMLESS = ("replay", "stranger")
@@ -43,7 +46,8 @@ class Scenario:
     mode: str
     capacity: int
     max_parallelism: int
-    stateful: bool
+    states: tuple[str, ...]
+    """The names of the function's states, with and without a key."""
     timers: bool
     long_calls: float
     """The share of calls that take an hour."""
@@ -70,9 +74,32 @@ class Scenario:
             return FOREVER if call == 0 and self.timeout is None else 30.0
         return draw.choice((0.0, 0.2, 1.0, 3.0 * draw.random()))
 
+    def seconds_to_write(self, cut_id: str) -> float:
+        """Return how long it takes to write a part, while calls go on and write to the state that was cut."""
+        return self.random("write", cut_id).choice((0.05, 0.05, 1.5))
+
+    def is_on_disk(self, process: str) -> bool:
+        """Tell whether a process keeps its state on disk; the one that restores it later may keep it in memory."""
+        return self.random("on disk", process).random() < 0.05
+
     def fails(self, row: int, call: int) -> bool:
         """Tell whether a call fails for good."""
         return self.poison and call == 0 and self.random("poison", row).random() < 0.1
+
+    @property
+    def keyed_states(self) -> tuple[StateDescriptor, ...]:
+        """The states that rows write."""
+        return tuple(state for state in STATES if state.name in self.states)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether rows arm timers, which belong to their keys."""
+        return self.timers and bool(self.states)
+
+    def before(self, row: Row) -> list[int]:
+        """Return the rows of the same key that come before a row."""
+        rows = [other for batch in self.batches for other in batch]
+        return [other.number for other in rows if other.key == row.key and other.number < row.number]
 
     @property
     def is_calm(self) -> bool:
@@ -83,6 +110,13 @@ class Scenario:
 def only(scenario: Scenario, *faults: str) -> Scenario:
     """Return a scenario in which nothing else goes wrong, but that often."""
     return replace(scenario, faults=faults, fault_rate=0.1, faults_max=20, poison=False)
+
+
+def _some_states(seed: int) -> tuple[str, ...]:
+    """Draw the states: mostly one, because each costs files, and a list or a map in place of a value costs none."""
+    draw = random.Random(f"{seed}/states")
+    names = [state.name for state in draw.sample(STATES, draw.choice((1, 1, 1, 1, 1, 2)))]
+    return (*names, *([SEEN.name] if draw.random() < 0.1 else []))
 
 
 def scenario_of(seed: int) -> Scenario:
@@ -101,7 +135,7 @@ def scenario_of(seed: int) -> Scenario:
         mode=draw.choice(("ordered", "unordered", "key_ordered")),
         capacity=draw.choice((1, 2, 3, 100)),
         max_parallelism=draw.choice((2, 4)),
-        stateful=draw.random() < 0.7,
+        states=_some_states(seed) if draw.random() < 0.7 else (),
         timers=draw.random() < 0.3,
         long_calls=draw.choice((0.0, 0.0, 0.1)),
         poison=not calm and draw.random() < 0.25,

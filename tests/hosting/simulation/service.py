@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
 
 from async_op import AsyncFunction, InvocationContext
 from async_op.elements import Element
 from async_op.hosting.blueprint import CutPart
 from async_op.hosting.operator import ResidentOperator
-from keygroups import ValueState
+from async_op.runtime import Runtime
+from async_op.testing import VirtualLoop
 from keygroups.descriptors import StateDescriptor
 from snapshots import SubtaskHandle
+from tests.backends import ON_DISK
 from tests.hosting.simulation.scenario import Row, Scenario
+from tests.hosting.simulation.states import ARMED, LIVING, SEEN, TTL_MS, after, write
 from tests.hosting.simulation.storage import as_unpickled, table_of
+from tests.simulation.plain import seen_through
 
 if TYPE_CHECKING:
     from tests.hosting.simulation.cluster import Process
-
-HISTORY = ValueState("history", pa.list_(pa.int64()), default=())
-ARMED = ValueState("armed", pa.list_(pa.int64()), default=())
 
 
 class Poisoned(Exception):
@@ -41,6 +40,8 @@ class Service:
         self.owed: dict[int, tuple[Process, int, float]] = {}
         """Rows that have failed a host between two epochs, while it was the truth: by H8 an epoch has to fail of it."""
         self.told: set[int] = set()
+        self.written: dict[int, list[int]] = defaultdict(list)
+        """When calls for a row have written: the processing time."""
 
     async def call(self, process: Process, row: Row, ctx: InvocationContext) -> None:
         check(ctx.idempotency_key == f"row-{row.number}", f"{row} is called as {ctx.idempotency_key}")
@@ -54,6 +55,36 @@ class Service:
                 self.owed[row.number] = (process, process.cluster.faults, asyncio.get_running_loop().time())
             raise Poisoned(row.number)
 
+    def wall_time(self) -> int:
+        """Return the processing time."""
+        loop: VirtualLoop = asyncio.get_running_loop()  # type: ignore[assignment]
+        return loop.wall_time()
+
+    def check_shown(self, row: Row, state: StateDescriptor, shown: Any, now: int) -> None:
+        """Check what a call sees: what the rows before have written, one after the other."""
+        before = self.scenario.before(row)
+        if state is LIVING:
+            self.check_living(before, {name: (number, None) for name, number in shown.items()}, now)
+            return
+        expected = seen_through(after(state, before), state)
+        check(shown == expected, f"{row} finds {shown} as its {state.name}, not {expected}")
+
+    def check_living(self, numbers: Iterable[int], found: dict[str, tuple[int, int | None]], now: int) -> None:
+        """Check entries, each with the row that has written it and, if that is known, when it expires."""
+        left = dict(found)
+        for number in numbers:
+            ends = {when + TTL_MS for when in self.written[number]}
+            written, expires_at = left.pop(f"row {number}", (None, None))
+            if written is None:
+                check(any(end <= now for end in ends), f"the entry of row {number} is lost at {now}, of {ends}")
+            else:
+                check(written == number, f"row {number} has the entry of row {written}")
+                check(
+                    any(end > now and expires_at in (None, end) for end in ends),
+                    f"{number} lives until {expires_at}, of {ends}",
+                )
+        check(not left, f"nobody has written {left}")
+
     def _check_told(self, caller: Process, row: int) -> None:
         """Check that no restart has hidden a failure: a host that began later calls for the row again."""
         process, faults, failed_at = self.owed.get(row, (caller, 0, 0.0))
@@ -63,35 +94,36 @@ class Service:
             check(row in self.told or process.is_missed or not is_same_run, f"{row} has failed, and nobody was told")
 
 
-def states_of(scenario: Scenario) -> tuple[StateDescriptor, ...]:
-    """Return the keyed states of the function."""
-    timed = (ARMED,) if scenario.timers else ()
-    return (HISTORY, *timed) if scenario.stateful else ()
-
-
 class Function(AsyncFunction):
-    """Counts per key; with timers, arms one for each row."""
+    """Does to its states what each row does, after a look at what those before it have made of them."""
 
     def __init__(self, service: Service, process: Process) -> None:
         self.service = service
         self.process = process
-        self.states = states_of(service.scenario)
+        self.written = service.scenario.keyed_states
+        self.states = self.written
+        self.operator_states = (SEEN,) if SEEN.name in service.scenario.states else ()
 
-    async def open(self, runtime: Any) -> None:
+    async def open(self, runtime: Runtime) -> None:
         self.service.opened += 1
+        self.seen = runtime.operator_state(SEEN) if self.operator_states else None
 
     async def close(self) -> None:
         self.service.closed += 1
 
     async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
         row = Row(*value)
+        if self.seen is not None:
+            self.seen.add(row.number)
         await self.service.call(self.process, row, ctx)
-        if not self.service.scenario.stateful:
-            return [("row", row.number, None)]
-        history = (*ctx.state(HISTORY).value(), row.number)
-        ctx.state(HISTORY).update(history)
+        now = self.service.wall_time()
+        for state in self.written:
+            handle = ctx.state(state)
+            self.service.check_shown(row, state, seen_through(handle, state), now)
+            write(state, handle, row.number)
+        self.service.written[row.number].append(now)
         self._arm(row, ctx)
-        return [("row", row.number, len(history))]
+        return [("row", row.number, None)]
 
     def _arm(self, row: Row, ctx: InvocationContext) -> None:
         """Nothing to arm without timers."""
@@ -99,6 +131,10 @@ class Function(AsyncFunction):
 
 class TimedFunction(Function):
     """Fires once for each row."""
+
+    def __init__(self, service: Service, process: Process) -> None:
+        super().__init__(service, process)
+        self.states = (*self.written, ARMED)
 
     def _arm(self, row: Row, ctx: InvocationContext) -> None:
         when = ctx.timers.processing_time + 700 + 10 * row.number
@@ -121,9 +157,8 @@ class Blueprint:
 
     def operator(self, subtask_index: int, output: Callable[[Any], object]) -> ResidentOperator:
         scenario = self.service.scenario
-        timed = scenario.timers and scenario.stateful
         return ResidentOperator(
-            (TimedFunction if timed else Function)(self.service, self.process),
+            (TimedFunction if scenario.is_timed else Function)(self.service, self.process),
             output,
             mode=scenario.mode,  # type: ignore[arg-type]
             capacity=scenario.capacity,
@@ -132,6 +167,7 @@ class Blueprint:
             parallelism=self.parallelism,
             subtask_index=subtask_index,
             max_parallelism=scenario.max_parallelism,
+            state_backend=ON_DISK if scenario.is_on_disk(self.process.address.path) else "memory",
         )
 
     def decoder(self, epoch: Any) -> Callable[[Any], Iterable[Element]]:
@@ -144,7 +180,7 @@ class Blueprint:
         return outputs
 
     async def write(self, part: CutPart, target: Any) -> SubtaskHandle:
-        await self.process.step("write", 0.05)
+        await self.process.step("write", self.service.scenario.seconds_to_write(part.cut_id))
         pending = as_unpickled(target, self.process.folder)
         return pending.write_subtask(part.snapshot, table_of(output for run in part.runs for output in run))
 

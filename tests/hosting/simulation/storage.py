@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from async_op.hosting.messages import Manifest as Named
-from keygroups import range_of
+from keygroups import OperatorListState, range_of
+from keygroups.descriptors import StateDescriptor
+from keygroups.state.timers import TIMER_STATES
 from snapshots import (
     CommitConflict,
     CommitOutcomeUnknown,
@@ -22,6 +26,8 @@ from snapshots import (
 from snapshots.filesystem import Folder
 from snapshots.format.manifest import manifest_name
 from tests.hosting.simulation.scenario import Scenario
+from tests.hosting.simulation.states import ARMED, STATES
+from tests.simulation.plain import content_of
 from tests.simulation.world import storage as world
 
 _T = TypeVar("_T")
@@ -36,6 +42,8 @@ _OF_DRIVERS = _OF_REQUESTS | {"crash"}
 _HOST_OPERATIONS, _DRIVER_OPERATIONS = 30, 100
 """About as many as a host has in its life, and a driver in a few epochs."""
 
+_DECLARED = (*STATES, ARMED, *TIMER_STATES.values())
+
 _OUTPUTS = pa.schema([("kind", pa.string()), ("subject", pa.string()), ("place", pa.int64())])
 
 
@@ -47,14 +55,26 @@ class Version:
     in_flight: tuple[InFlightElement, ...]
     outputs: list[Any]
 
-    def values(self, state: str) -> dict[str, list[int]]:
-        """Return the value of each key; none if there is no such state."""
-        if state not in self.snapshot.state_names:
-            return {}
-        table = self.snapshot.to_arrow(state)
-        found = dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True))
-        assert len(found) == table.num_rows, f"of {state}, a key is there twice"
+    def table(self, state: StateDescriptor, now: int = 0, parallelism: int = 1) -> dict[Any, Any]:
+        """Return what hosts with this parallelism would restore of a state at a time, by key."""
+        found: dict[Any, Any] = {}
+        for subtask in range(parallelism):
+            groups = self.snapshot.restore(subtask, parallelism).states(_DECLARED, now)[state.name]
+            for group in groups.values():
+                loaded = group.load()
+                assert not found.keys() & loaded, f"of {state}, a key is there twice"
+                found |= {key: content_of(held, state) for key, held in loaded.items()}
         return found
+
+    def items(self, state: OperatorListState, parallelism: int = 1) -> Counter[Any]:
+        """Return the items of a state without a key."""
+        shares = [self.snapshot.restore(subtask, parallelism) for subtask in range(parallelism)]
+        return Counter(item for share in shares for item in share.operator_state(state.name))
+
+    @cached_property
+    def timers(self) -> list[tuple[int, Any]]:
+        """The timers that are armed and have not fired."""
+        return [(when, key) for key, whens in self.table(ARMED).items() for when in whens]
 
     @property
     def number(self) -> int:

@@ -184,6 +184,41 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
             tests=("spark/test_resident.py: a host that is killed is replaced and only its calls are made again",),
         ),
     ),
+    "State": (
+        Promise(
+            "a snapshot has only what has changed since the one before",
+            "survived: it has each value, element, entry and timer that was written, and says which ones are gone",
+            (
+                Mutant(mutants.a_value_is_noted_once, 0),
+                Mutant(mutants.a_delta_replaces_a_list, 0),
+                Mutant(mutants.a_removed_entry_is_not_noted, 21),
+                Mutant(mutants.a_timer_that_is_gone_is_not_noted, 0),
+            ),
+        ),
+        Promise(
+            "keys move to other subtasks",
+            "survived: they take along all that they have, and nothing is counted twice",
+            (
+                Mutant(mutants.a_rescale_loses_entries, 2),
+                Mutant(mutants.a_rescale_loses_accumulators, 2),
+                Mutant(mutants.a_reduced_value_counts_twice, 2),
+            ),
+        ),
+        Promise(
+            "time passes between a snapshot and its restore",
+            "survived: values expire when they would have expired without it",
+            (Mutant(mutants.values_live_anew, 3),),
+        ),
+        Promise(
+            "state without a key is dealt out to other subtasks",
+            "survived: each item has one owner, and each subtask a copy of what all have",
+            (
+                Mutant(mutants.everybody_gets_all_items, 2),
+                Mutant(mutants.everybody_keeps_all_items, 2, _with("others")),
+                Mutant(mutants.new_subtasks_have_no_copy, 2),
+            ),
+        ),
+    ),
     "Threads": (
         Promise(
             "another thread uses state or an operator",

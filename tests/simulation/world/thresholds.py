@@ -6,7 +6,7 @@ A threshold is a constant of the module that reads it, and of no other: then to 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -61,10 +61,10 @@ THRESHOLDS = (
 
 
 @contextmanager
-def buggified(draw: random.Random) -> Iterator[None]:
+def buggified(draw: random.Random, thresholds: Iterable[Threshold] = THRESHOLDS) -> Iterator[None]:
     """Let about a third of the thresholds take another value."""
     with ExitStack() as patches:
-        for threshold in THRESHOLDS:
+        for threshold in thresholds:
             if draw.random() < 0.3:
                 patches.enter_context(mock.patch.object(*threshold[:2], draw.choice(threshold.values)))
         yield
