@@ -40,6 +40,9 @@ from keygroups.state.timers import Timer
 from snapshots.format.subtask import NO_KEY_GROUP
 
 
+_new = object.__new__  # creates a transaction in half the time of its constructor
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
     """The settings and services that all invocations of an operator share."""
@@ -183,8 +186,11 @@ class InvocationContext:
         if entry.invocation is not self:
             raise StateAccessOutsideInvocation(entry.key)
         if transaction is None:
-            key_group = NO_KEY_GROUP if entry.key_group is None else entry.key_group
-            transaction = self.transaction = Transaction(self.scope.backend, entry.key, key_group)
+            transaction = self.transaction = _new(Transaction)
+            if entry.key_group is None:
+                transaction.begin(self.scope.backend, None, NO_KEY_GROUP, None)
+            else:
+                transaction.begin(self.scope.backend, entry.key, entry.key_group, entry.identity)
         return transaction
 
     def abandon(self) -> None:

@@ -10,9 +10,11 @@ from immutables import Map
 from async_op.errors import TimersUnavailable
 from async_op.timers.service import TimerService
 from keygroups.errors import ConfigError
-from keygroups.state import MISSING, EntriesStateTable, Transaction
-from keygroups.state.handles import MapOverlay
+from keygroups.state import EntriesStateTable, Transaction
+from keygroups.state.handles import EntriesHandle, MapOverlay
 from keygroups.state.timers import TimerIndex
+
+_NO_TIMERS: Map[Hashable, Any] = Map()
 
 
 class TransactionOwner(Protocol):
@@ -122,14 +124,8 @@ class KeyTimers:
         return sorted(content)
 
     def _overlay(self, event_time: bool) -> _TimerOverlay:
-        transaction = self._invocation.begun_transaction()
-        if transaction.overlays is None:
-            transaction.overlays = {}
         index = self._service.index_of(event_time)
-        overlay = transaction.overlays.get(index.table)
-        if overlay is None:
-            held: Any = index.table.get(transaction.key_group, transaction.identity)
-            overlay = _TimerOverlay(Map() if held is MISSING else held, self._service, index)
-            transaction.overlays[index.table] = overlay
+        handle: EntriesHandle = self._invocation.begun_transaction().handle(index.table, EntriesHandle)
+        overlay = handle.overlay_of(lambda content: _TimerOverlay(content, self._service, index), _NO_TIMERS)
         assert isinstance(overlay, _TimerOverlay), "only timers use these states"
         return overlay

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from keygroups.descriptors import StateDescriptor
 from keygroups.state.collections import Entries
@@ -60,6 +60,11 @@ class StateTable(Protocol):
     @property
     def descriptor(self) -> StateDescriptor:
         """The declaration of the state."""
+        ...
+
+    @property
+    def handle(self) -> type[Any]:
+        """The class of its handles."""
         ...
 
     @property

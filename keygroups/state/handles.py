@@ -19,14 +19,13 @@ from keygroups.descriptors import (
     StateDescriptor,
     ValueState,
 )
-from keygroups.errors import in_message
-from keygroups.state.backend import MISSING, EntriesStateTable, StateTable
+from keygroups.state.backend import MISSING, EntriesStateTable
 from keygroups.state.collections import SharedList
 from keygroups.state.detached import IMMUTABLE, detached
 from keygroups.state.errors import StateAccessOutsideInvocation
 from keygroups.state.identity import identity_of, original_of
 from keygroups.state.storable import check_storable
-from keygroups.state.writes import Writes
+from keygroups.state.transaction import UNCHANGED, Handle
 
 _NO_ENTRIES: Map[Hashable, Any] = Map()
 
@@ -39,28 +38,47 @@ class Overlay(Protocol):
         ...
 
 
-class Handle:
-    """The base of all handles. It has no `__init__`, because one would double the time to create a handle."""
+class SingleHandle(Handle):
+    """The base of handles for a state of one value; the change is the new value, `MISSING` if there is to be none."""
 
-    __slots__ = ("table", "transaction")
+    __slots__ = ()
 
-    table: StateTable
-    transaction: Writes
+    def clear(self) -> None:
+        """Remove the key's value once the invocation completes."""
+        self._check_open()
+        self.change = MISSING
 
-    def _check_open(self) -> None:
-        if self.transaction.closed:
-            raise StateAccessOutsideInvocation(self.transaction.key)
+    def _read(self) -> Any:
+        transaction = self.transaction
+        if transaction.closed:
+            raise StateAccessOutsideInvocation(transaction.key)
+        if self.change is UNCHANGED:
+            return self.table.get(transaction.key_group, transaction.identity)
+        return self.change
 
-    def _storable(self, value: Any) -> Any:
-        """Return the object to store for a value; nobody else has a reference to it."""
-        if self.table.is_plain(value):
-            return value
-        descriptor = self.table.descriptor
-        check_storable(value, descriptor.value_type, self._where())
-        return detached(value)
+    def _write(self, value: Any) -> None:
+        self._check_open()
+        self.change = self._storable(value)
 
-    def _where(self) -> str:
-        return f"state {self.table.descriptor.name!r} of key {in_message(self.transaction.key)}"
+
+class EntriesHandle(Handle):
+    """The base of handles for a state of many entries; the change is an overlay on what the table has."""
+
+    __slots__ = ()
+
+    def apply(self) -> None:
+        """Write the change to the table."""
+        transaction = self.transaction
+        self.change.apply(self.table, transaction.key_group, transaction.identity)
+
+    def overlay_of(self, kind: Callable[[Any], Overlay], empty: object) -> Any:
+        """Return this invocation's overlay, which starts with the content of the table."""
+        self._check_open()
+        if self.change is UNCHANGED:
+            transaction = self.transaction
+            held = self.table.get(transaction.key_group, transaction.identity)
+            self.change = kind(empty if held is MISSING else held)
+        return self.change
 
     def _given_out(self, values: list[Any]) -> list[Any]:
         """Return copies of values for the caller, given in a list that may be modified."""
@@ -68,39 +86,8 @@ class Handle:
             return values
         return [value if type(value) in IMMUTABLE else detached(value) for value in values]
 
-    def _overlay_of(self, kind: Callable[[Any], Overlay], empty: object) -> Any:
-        """Return this invocation's overlay, which starts with the content of the table."""
-        transaction, table = self.transaction, self.table
-        if transaction.closed:
-            raise StateAccessOutsideInvocation(transaction.key)
-        overlays = transaction.overlays
-        if overlays is None:
-            overlays = transaction.overlays = {}
-        overlay = overlays.get(table)
-        if overlay is None:
-            held = table.get(transaction.key_group, transaction.identity)
-            overlay = overlays[table] = kind(empty if held is MISSING else held)
-        return overlay
 
-    def _read(self) -> Any:
-        transaction, table = self.transaction, self.table
-        if transaction.closed:
-            raise StateAccessOutsideInvocation(transaction.key)
-        if table in transaction.writes:
-            return transaction.writes[table]
-        return table.get(transaction.key_group, transaction.identity)
-
-    def _write(self, value: Any) -> None:
-        self._check_open()
-        self.transaction.writes[self.table] = self._storable(value)
-
-    def clear(self) -> None:
-        """Remove the key's value once the invocation completes."""
-        self._check_open()
-        self.transaction.writes[self.table] = MISSING
-
-
-class ValueHandle(Handle):
+class ValueHandle(SingleHandle):
     """A `ValueState` as one invocation sees it."""
 
     __slots__ = ()
@@ -110,9 +97,8 @@ class ValueHandle(Handle):
         transaction, table = self.transaction, self.table
         if transaction.closed:
             raise StateAccessOutsideInvocation(transaction.key)
-        if table in transaction.writes:
-            value = transaction.writes[table]
-        else:
+        value = self.change
+        if value is UNCHANGED:
             value = table.get(transaction.key_group, transaction.identity)
         if value is MISSING:
             value = table.descriptor.default  # type: ignore[union-attr]
@@ -122,13 +108,12 @@ class ValueHandle(Handle):
 
     def update(self, value: object) -> None:
         """Set the key's value once the invocation completes."""
-        transaction, table = self.transaction, self.table
-        if transaction.closed:
-            raise StateAccessOutsideInvocation(transaction.key)
-        transaction.writes[table] = value if table.is_plain(value) else self._storable(value)
+        if self.transaction.closed:
+            raise StateAccessOutsideInvocation(self.transaction.key)
+        self.change = value if self.table.is_plain(value) else self._storable(value)
 
 
-class ReducingHandle(Handle):
+class ReducingHandle(SingleHandle):
     """A `ReducingState` as one invocation sees it."""
 
     __slots__ = ()
@@ -146,7 +131,7 @@ class ReducingHandle(Handle):
         self._write(value if before is MISSING else descriptor.reduce(detached(before), value))
 
 
-class AggregatingHandle(Handle):
+class AggregatingHandle(SingleHandle):
     """An `AggregatingState` as one invocation sees it."""
 
     __slots__ = ()
@@ -188,7 +173,7 @@ class ListOverlay:
         table.put_entries(key_group, identity, content, range(start, start + len(added)), replaced=kept is None)
 
 
-class ListHandle(Handle):
+class ListHandle(EntriesHandle):
     """A `ListState` as one invocation sees it."""
 
     __slots__ = ()
@@ -219,7 +204,7 @@ class ListHandle(Handle):
         return overlay.added.copy() if overlay.kept is None else [*overlay.kept, *overlay.added]
 
     def _overlay(self) -> ListOverlay:
-        overlay: ListOverlay = self._overlay_of(ListOverlay, SharedList([]))
+        overlay: ListOverlay = self.overlay_of(ListOverlay, SharedList([]))
         return overlay
 
 
@@ -239,7 +224,7 @@ class MapOverlay:
             table.put_entries(key_group, identity, self.content, self.changed, replaced=self.replaced)
 
 
-class MapHandle(Handle):
+class MapHandle(EntriesHandle):
     """A `MapState` as one invocation sees it. The types of map keys matter, as for keys: 1, 1.0 and True are three."""
 
     __slots__ = ()
@@ -306,11 +291,11 @@ class MapHandle(Handle):
             check_storable(key, declared, f"a map key in {self._where()}")
 
     def _overlay(self) -> MapOverlay:
-        overlay: MapOverlay = self._overlay_of(MapOverlay, _NO_ENTRIES)
+        overlay: MapOverlay = self.overlay_of(MapOverlay, _NO_ENTRIES)
         return overlay
 
 
-HANDLES: dict[type[StateDescriptor], Any] = {
+HANDLES: dict[type[StateDescriptor], type[Handle]] = {
     ValueState: ValueHandle,
     ListState: ListHandle,
     MapState: MapHandle,

@@ -16,16 +16,18 @@ from keygroups.descriptors import (
 from keygroups.state.backend import MISSING
 from keygroups.state.detached import detached
 from keygroups.state.handles import (
+    HANDLES,
     AggregatingHandle,
-    Handle,
     ListHandle,
     ListOverlay,
     MapHandle,
     MapOverlay,
     ReducingHandle,
+    SingleHandle,
     ValueHandle,
 )
 from keygroups.state.identity import identity_of, original_of
+from keygroups.state.transaction import Handle
 
 
 class Expiring(NamedTuple):
@@ -65,7 +67,7 @@ class _ExpiringHandle(Handle):
         return Expiring(value, self._now() + ttl.milliseconds)
 
 
-class _ExpiringSingle(_ExpiringHandle):
+class _ExpiringSingle(_ExpiringHandle, SingleHandle):
     """A handle for a state of one value: a read removes an expired value."""
 
     __slots__ = ()
@@ -75,15 +77,15 @@ class _ExpiringSingle(_ExpiringHandle):
         if held is MISSING:
             return MISSING
         if held.expires_at <= self._now():
-            self.transaction.writes[self.table] = MISSING
+            self.change = MISSING
             return MISSING
         if self._is_extended_by_reads():
-            self.transaction.writes[self.table] = self._made_to_live(held.value)
+            self.change = self._made_to_live(held.value)
         return held.value
 
     def _write(self, value: Any) -> None:
         self._check_open()
-        self.transaction.writes[self.table] = self._made_to_live(self._storable(value))
+        self.change = self._made_to_live(self._storable(value))
 
 
 class ExpiringValueHandle(_ExpiringSingle, ValueHandle):
@@ -216,7 +218,7 @@ class ExpiringMapHandle(_ExpiringHandle, MapHandle):
         overlay.changed.add(identity)
 
 
-EXPIRING_HANDLES: dict[type[StateDescriptor], Any] = {
+_EXPIRING_HANDLES: dict[type[StateDescriptor], type[Handle]] = {
     ValueState: ExpiringValueHandle,
     ListState: ExpiringListHandle,
     MapState: ExpiringMapHandle,
@@ -224,3 +226,8 @@ EXPIRING_HANDLES: dict[type[StateDescriptor], Any] = {
     AggregatingState: ExpiringAggregatingHandle,
 }
 """The handle class of each kind of state with a time to live."""
+
+
+def handle_of(descriptor: StateDescriptor) -> type[Handle]:
+    """Return the class of the handles of a state."""
+    return (HANDLES if descriptor.ttl is None else _EXPIRING_HANDLES)[type(descriptor)]

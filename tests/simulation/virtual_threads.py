@@ -28,7 +28,6 @@ import keygroups.state.memory.holds
 import keygroups.state.memory.layered
 import keygroups.state.memory.table
 import keygroups.state.transaction
-import keygroups.state.writes
 from async_op.calls import adapters, handover
 from async_op.testing import VirtualLoop
 from async_op.testing.virtual_loop import AtOnce
@@ -38,7 +37,7 @@ LOCKED = (async_op.functions, mailbox, keygroups.state.disk.arrival, keygroups.s
 """Modules whose locks must not be held by a thread that has lost its turn while another one waits for them."""
 
 _SWITCHING = (*LOCKED, adapters, handover, loop_mailbox)
-_SWITCHING += (keygroups.state.handles, keygroups.state.transaction, keygroups.state.writes)
+_SWITCHING += (keygroups.state.handles, keygroups.state.transaction)
 _SWITCHING += (keygroups.state.memory.cut, keygroups.state.memory.holds)
 _SWITCHING += (keygroups.state.memory.layered, keygroups.state.memory.table)
 WATCHED = frozenset(module.__file__ for module in _SWITCHING)

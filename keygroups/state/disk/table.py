@@ -18,6 +18,7 @@ from keygroups.state.group import KeyGroupContent, LazyGroup
 from keygroups.state.identity import original_of
 from keygroups.state.owner import NOBODY, Owned
 from keygroups.state.storable import holds_mutable, plain_check_of
+from keygroups.state.ttl import handle_of
 
 _LOADED_ROWS = 1024
 """How many rows of a restored key group are written to the store in one batch."""
@@ -57,6 +58,7 @@ class DiskTable(Owned):
         "_tracks",
         "_unloaded",
         "descriptor",
+        "handle",
         "holds_mutable",
         "is_plain",
     )
@@ -73,6 +75,7 @@ class DiskTable(Owned):
     ) -> None:
         self._owner = NOBODY
         self.descriptor = descriptor
+        self.handle = handle_of(descriptor)
         self.is_plain = plain_check_of(descriptor.value_type)
         self.holds_mutable = holds_mutable(descriptor.value_type)
         self._store = store

@@ -17,6 +17,7 @@ from keygroups.state.memory.holds import RESTORED, Hold, Holds
 from keygroups.state.memory.layered import LayeredGroup, Values
 from keygroups.state.owner import NOBODY, Owned
 from keygroups.state.storable import holds_mutable, plain_check_of
+from keygroups.state.ttl import handle_of
 
 CHANGED_KEYS_MIN = 1024
 """A group counts as wholly changed once its changed keys exceed this number and half of the group."""
@@ -68,6 +69,7 @@ class MemoryTable(Owned):
         "_unloaded",
         "_values",
         "descriptor",
+        "handle",
         "holds_mutable",
         "is_plain",
     )
@@ -83,6 +85,7 @@ class MemoryTable(Owned):
     ) -> None:
         self._owner = NOBODY
         self.descriptor = descriptor
+        self.handle = handle_of(descriptor)
         self.is_plain = plain_check_of(descriptor.value_type)
         self.holds_mutable = holds_mutable(descriptor.value_type)
         self._owned = owned
