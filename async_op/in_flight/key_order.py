@@ -43,9 +43,10 @@ class KeyGate:
 
     def leave(self, entry: Entry) -> Entry | None:
         """Free the key after the entry's invocation has ended; returns the next entry of that key, or None."""
-        queue = self._waiting[entry.identity]
+        key = entry.identity
+        queue = self._waiting.pop(key)
         if not queue:
-            del self._waiting[entry.identity]
             return None
+        self._waiting[key] = queue
         self.waiting_count -= 1
         return queue.popleft()
