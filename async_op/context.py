@@ -25,6 +25,9 @@ from keygroups.descriptors import (
 from keygroups.representation import representation
 from keygroups.state import (
     AggregatingHandle,
+    EntriesHandle,
+    EntriesStateTable,
+    Handle,
     KeyedStateBackend,
     ListHandle,
     MapHandle,
@@ -33,14 +36,12 @@ from keygroups.state import (
     OperatorStates,
     ReducingHandle,
     StateAccessOutsideInvocation,
-    Transaction,
     ValueHandle,
+    abandon,
+    handle_of,
+    state_of,
 )
 from keygroups.state.timers import Timer
-from snapshots.format.subtask import NO_KEY_GROUP
-
-
-_new = object.__new__  # creates a transaction in half the time of its constructor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,12 +63,12 @@ class InvocationContext:
     It has no `__init__`, because one would double the time to create a context.
     """
 
-    __slots__ = ("entry", "scope", "spending", "transaction")
+    __slots__ = ("entry", "handles", "scope", "spending")
 
     entry: Entry
+    handles: Handle | None  # the newest handle of its keyed state
     scope: Scope
     spending: Spending  # set only where somebody counts costs
-    transaction: Transaction | None
 
     def __repr__(self) -> str:
         facts = {"key": self.key, "timestamp": self.timestamp, "attempt": self.attempt}
@@ -164,7 +165,10 @@ class InvocationContext:
         StateAccessOutsideInvocation
             The invocation has ended.
         """
-        return self.begun_transaction().state(descriptor)
+        entry = self.entry
+        if entry.invocation is not self:
+            raise StateAccessOutsideInvocation(entry.key)
+        return state_of(self, self.scope.backend, entry, descriptor)
 
     @overload
     def operator_state(self, descriptor: OperatorListState) -> OperatorListHandle: ...
@@ -180,24 +184,18 @@ class InvocationContext:
         """
         return self.scope.operator_states.handle(descriptor)
 
-    def begun_transaction(self) -> Transaction:
-        """Return the invocation's transaction; the first use of state or timers begins it. Raises as `state` does."""
-        entry, transaction = self.entry, self.transaction
+    def timers_of(self, table: EntriesStateTable) -> EntriesHandle:
+        """Return the handle of a state that holds timers; raises as `state` does."""
+        entry = self.entry
         if entry.invocation is not self:
             raise StateAccessOutsideInvocation(entry.key)
-        if transaction is None:
-            transaction = self.transaction = _new(Transaction)
-            if entry.key_group is None:
-                transaction.begin(self.scope.backend, None, NO_KEY_GROUP, None)
-            else:
-                transaction.begin(self.scope.backend, entry.key, entry.key_group, entry.identity)
-        return transaction
+        handle: EntriesHandle = handle_of(self, self.scope.backend, table, entry, EntriesHandle)
+        return handle
 
     def abandon(self) -> None:
         """End the invocation and discard its writes."""
         self.entry.invocation = None
-        if self.transaction is not None:
-            self.transaction.abandon()
+        abandon(self.handles)
 
 
 Invoke: TypeAlias = Callable[[Any, InvocationContext], Coroutine[Any, Any, Iterable[Any]]]

@@ -63,7 +63,7 @@ class BatchCall:
         """Begin an invocation for an entry that belongs to this call."""
         entry.call = self
         entry.invocation = context = InvocationContext()
-        context.entry, context.scope, context.transaction = entry, scope, None
+        context.entry, context.scope, context.handles = entry, scope, None
         return context
 
     def take_apart(self, block: Block, entries: Iterable[Entry], scope: Scope) -> None:

@@ -14,6 +14,7 @@ from async_op.in_flight.key_order import KeyGate
 from async_op.in_flight.queues import ElementQueue
 from async_op.resilience.cache import OutputCache
 from async_op.retry import RetryPolicy
+from keygroups.state import commit
 
 
 class Completion:
@@ -111,8 +112,8 @@ class Completion:
                 self._repeat(entry, invocation, delay)
                 return
         entry.invocation = None
-        if invocation.transaction is not None:
-            invocation.transaction.commit()
+        if invocation.handles is not None:
+            commit(invocation.handles)
         if self._cache is not None:
             self._cache.put(entry, outputs)
         # This repeats the start of `finish`, which would be one more call for each element.

@@ -40,7 +40,7 @@ class HandedOverContext(InvocationContext):
     __slots__ = ("_asked", "_has_ended", "_invocation", "_mailbox", "_owner")
 
     def __init__(self, invocation: InvocationContext, mailbox: LoopMailbox) -> None:
-        self.entry, self.scope, self.transaction = invocation.entry, invocation.scope, None
+        self.entry, self.scope, self.handles = invocation.entry, invocation.scope, None
         self._invocation = invocation
         self._mailbox = mailbox
         self._owner = threading.get_ident()

@@ -9,6 +9,7 @@ from async_op.context import InvocationContext, Scope
 from async_op.functions import Function
 from async_op.in_flight.entries import Entry, is_timer
 from async_op.outputs import checked
+from keygroups.state import commit
 
 
 class KnownOutputs:
@@ -46,13 +47,12 @@ class KnownOutputs:
             invocation.abandon()
             return None
         entry.invocation = None
-        if invocation.transaction is not None:
-            invocation.transaction.commit()
+        commit(invocation.handles)
         return outputs
 
     def _begin(self, entry: Entry) -> InvocationContext:
         entry.invocation = invocation = InvocationContext()
         invocation.entry = entry
         invocation.scope = self._scope
-        invocation.transaction = None
+        invocation.handles = None
         return invocation

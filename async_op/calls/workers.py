@@ -289,7 +289,7 @@ class Worker:
                 entry.invocation = invocation = InvocationContext()
                 invocation.entry = entry
                 invocation.scope = scope
-                invocation.transaction = None
+                invocation.handles = None
                 try:
                     if entry.expired:
                         outputs = await pool.fallback(entry.value, invocation)
@@ -309,7 +309,7 @@ class Worker:
                 except BaseException as error:  # noqa: BLE001 - every error of the function is an outcome
                     pool.outcomes.end(entry, invocation, error)
                 else:
-                    if completed is None or entry.invocation is not invocation or invocation.transaction is not None:
+                    if completed is None or entry.invocation is not invocation or invocation.handles is not None:
                         pool.outcomes.complete(entry, invocation, outputs)
                     elif not pool.stopped:
                         entry.invocation = None

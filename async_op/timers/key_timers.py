@@ -10,14 +10,14 @@ from immutables import Map
 from async_op.errors import TimersUnavailable
 from async_op.timers.service import TimerService
 from keygroups.errors import ConfigError
-from keygroups.state import EntriesStateTable, Transaction
-from keygroups.state.handles import EntriesHandle, MapOverlay
+from keygroups.state import EntriesHandle, EntriesStateTable
+from keygroups.state.handles import MapOverlay
 from keygroups.state.timers import TimerIndex
 
 _NO_TIMERS: Map[Hashable, Any] = Map()
 
 
-class TransactionOwner(Protocol):
+class Invocation(Protocol):
     """What the timers of a key need of an invocation."""
 
     @property
@@ -25,8 +25,8 @@ class TransactionOwner(Protocol):
         """The key of the element."""
         ...
 
-    def begun_transaction(self) -> Transaction:
-        """Return the invocation's transaction; raises `StateAccessOutsideInvocation` once the invocation has ended."""
+    def timers_of(self, table: EntriesStateTable) -> EntriesHandle:
+        """Return the handle of a state that holds timers; raises `StateAccessOutsideInvocation` once that has ended."""
         ...
 
 
@@ -65,7 +65,7 @@ class KeyTimers:
 
     __slots__ = ("_invocation", "_service")
 
-    def __init__(self, invocation: TransactionOwner, service: TimerService | None) -> None:
+    def __init__(self, invocation: Invocation, service: TimerService | None) -> None:
         if service is None:
             raise TimersUnavailable(invocation.key)
         self._invocation = invocation
@@ -125,7 +125,7 @@ class KeyTimers:
 
     def _overlay(self, event_time: bool) -> _TimerOverlay:
         index = self._service.index_of(event_time)
-        handle: EntriesHandle = self._invocation.begun_transaction().handle(index.table, EntriesHandle)
+        handle = self._invocation.timers_of(index.table)
         overlay = handle.overlay_of(lambda content: _TimerOverlay(content, self._service, index), _NO_TIMERS)
         assert isinstance(overlay, _TimerOverlay), "only timers use these states"
         return overlay

@@ -15,11 +15,11 @@ from keygroups.state.errors import (
     WrongStateKind,
 )
 from keygroups.state.group import ENTRY_KINDS, KeyGroupContent, LazyGroup, StateRows, TakeRows
-from keygroups.state.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, ValueHandle
+from keygroups.state.handles import AggregatingHandle, EntriesHandle, ListHandle, MapHandle, ReducingHandle, ValueHandle
 from keygroups.state.identity import TypedKey, identity_of, original_of
 from keygroups.state.memory import MemoryBackend, MemoryGroup
 from keygroups.state.operator import OperatorListHandle, OperatorMapHandle, OperatorStates
-from keygroups.state.transaction import Transaction
+from keygroups.state.transaction import Handle, Transaction, abandon, commit, handle_of, state_of
 from keygroups.state.ttl import HOLE, Expiring
 
 __all__ = [
@@ -30,8 +30,10 @@ __all__ = [
     "DiskBackend",
     "DiskStateBackend",
     "Entries",
+    "EntriesHandle",
     "EntriesStateTable",
     "Expiring",
+    "Handle",
     "KeyGroupContent",
     "KeyedStateBackend",
     "LazyGroup",
@@ -58,8 +60,12 @@ __all__ = [
     "TypedKey",
     "ValueHandle",
     "WrongStateKind",
+    "abandon",
+    "commit",
     "entries_of",
     "entry_of",
+    "handle_of",
     "identity_of",
     "original_of",
+    "state_of",
 ]

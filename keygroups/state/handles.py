@@ -49,11 +49,9 @@ class SingleHandle(Handle):
         self.change = MISSING
 
     def _read(self) -> Any:
-        transaction = self.transaction
-        if transaction.closed:
-            raise StateAccessOutsideInvocation(transaction.key)
+        self._check_open()
         if self.change is UNCHANGED:
-            return self.table.get(transaction.key_group, transaction.identity)
+            return self.table.get(self.key_group, self.identity)
         return self.change
 
     def _write(self, value: Any) -> None:
@@ -68,15 +66,13 @@ class EntriesHandle(Handle):
 
     def apply(self) -> None:
         """Write the change to the table."""
-        transaction = self.transaction
-        self.change.apply(self.table, transaction.key_group, transaction.identity)
+        self.change.apply(self.table, self.key_group, self.identity)
 
     def overlay_of(self, kind: Callable[[Any], Overlay], empty: object) -> Any:
         """Return this invocation's overlay, which starts with the content of the table."""
         self._check_open()
         if self.change is UNCHANGED:
-            transaction = self.transaction
-            held = self.table.get(transaction.key_group, transaction.identity)
+            held = self.table.get(self.key_group, self.identity)
             self.change = kind(empty if held is MISSING else held)
         return self.change
 
@@ -94,12 +90,11 @@ class ValueHandle(SingleHandle):
 
     def value(self) -> Any:
         """Return the key's value, or the descriptor's default if it has none."""
-        transaction, table = self.transaction, self.table
-        if transaction.closed:
-            raise StateAccessOutsideInvocation(transaction.key)
-        value = self.change
+        if self.closed:
+            raise StateAccessOutsideInvocation(self.key)
+        value, table = self.change, self.table
         if value is UNCHANGED:
-            value = table.get(transaction.key_group, transaction.identity)
+            value = table.get(self.key_group, self.identity)
         if value is MISSING:
             value = table.descriptor.default  # type: ignore[union-attr]
         elif not table.holds_mutable:
@@ -108,8 +103,8 @@ class ValueHandle(SingleHandle):
 
     def update(self, value: object) -> None:
         """Set the key's value once the invocation completes."""
-        if self.transaction.closed:
-            raise StateAccessOutsideInvocation(self.transaction.key)
+        if self.closed:
+            raise StateAccessOutsideInvocation(self.key)
         self.change = value if self.table.is_plain(value) else self._storable(value)
 
 

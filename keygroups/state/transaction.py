@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Hashable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from keygroups.descriptors import StateDescriptor
 from keygroups.errors import ConfigError, in_message
@@ -23,38 +23,71 @@ UNCHANGED: Final = _Sentinel.UNCHANGED
 """Stands for the write of an invocation that has written nothing."""
 
 
+class Place(Protocol):
+    """A key with what a table needs to find it."""
+
+    @property
+    def key(self) -> Hashable:
+        """The key."""
+        ...
+
+    @property
+    def identity(self) -> Hashable:
+        """What stands for the key in the dicts of state; see `identity_of`."""
+        ...
+
+    @property
+    def key_group(self) -> int | None:
+        """The key group; None where there is no keyed state."""
+        ...
+
+
+class Invocation(Protocol):
+    """What has used state: the newest of its handles, from which all are reached; None before the first."""
+
+    handles: Handle | None
+
+
 class Handle:
     """What one invocation reads of one state of its key, and what it writes. `ctx.state` returns it.
 
-    It has no `__init__`, because one would double the time to create a handle.
+    Nobody else sees the writes until the invocation completes. Only the thread that owns the operator may call it.
+    It has no `__init__`, because one would double the time to create a handle: see `handle_of`.
 
     Attributes
     ----------
+    backend : KeyedStateBackend
+        The states of the subtask.
     table : StateTable
         The state.
-    transaction : Transaction
-        The invocation's reads and writes.
-    following : Handle or None
-        The next handle of the same transaction.
+    key, identity, key_group : key, identity of a key, int
+        The key of the invocation.
     change : object
         What the invocation has written, as `apply` takes it; or `UNCHANGED`.
+    closed : bool
+        Whether the invocation has ended.
+    following : Handle or None
+        The next handle of the same invocation. That takes less time than a list.
     """
 
-    __slots__ = ("change", "following", "table", "transaction")
+    __slots__ = ("backend", "change", "closed", "following", "identity", "key", "key_group", "table")
 
+    backend: KeyedStateBackend
     table: StateTable
-    transaction: Transaction
-    following: Handle | None
+    key: Hashable
+    identity: Hashable
+    key_group: int
     change: Any
+    closed: bool
+    following: Handle | None
 
     def apply(self) -> None:
         """Write the change to the table."""
-        transaction = self.transaction
-        self.table.put(transaction.key_group, transaction.identity, self.change)
+        self.table.put(self.key_group, self.identity, self.change)
 
     def _check_open(self) -> None:
-        if self.transaction.closed:
-            raise StateAccessOutsideInvocation(self.transaction.key)
+        if self.closed:
+            raise StateAccessOutsideInvocation(self.key)
 
     def _storable(self, value: Any) -> Any:
         """Return the object to store for a value; nobody else has a reference to it."""
@@ -65,13 +98,85 @@ class Handle:
         return detached(value)
 
     def _where(self) -> str:
-        return f"state {self.table.descriptor.name!r} of key {in_message(self.transaction.key)}"
+        return f"state {self.table.descriptor.name!r} of key {in_message(self.key)}"
+
+
+def state_of(invocation: Invocation, backend: KeyedStateBackend, place: Place, descriptor: StateDescriptor) -> Any:
+    """Return the handle of a declared state for an invocation, which has the key `place`.
+
+    Raises
+    ------
+    StateNotDeclared, WrongStateKind
+        No state of this name is declared, or it is declared with another kind.
+    ConfigError
+        The argument is not a descriptor.
+    """
+    try:
+        table = backend.tables[descriptor.name]
+    except KeyError:
+        raise StateNotDeclared(descriptor.name, tuple(backend.tables)) from None
+    except AttributeError:
+        reason = "pass the descriptor itself, as the function's `states` list it"
+        raise ConfigError("descriptor", descriptor, reason) from None
+    if type(descriptor) is not type(table.descriptor):
+        raise WrongStateKind(descriptor.name, descriptor.kind, table.descriptor.kind)
+    return handle_of(invocation, backend, table, place, table.handle)
+
+
+def handle_of(
+    invocation: Invocation, backend: KeyedStateBackend, table: StateTable, place: Place, kind: type[Handle]
+) -> Any:
+    """Return the invocation's handle of a state: always the same one, so all see what is written through it."""
+    first = handle = invocation.handles
+    while handle is not None:
+        if handle.table is table:
+            return handle
+        handle = handle.following
+    invocation.handles = handle = kind()
+    handle.backend = backend
+    handle.table = table
+    handle.key = place.key
+    handle.identity = place.identity
+    handle.key_group = place.key_group  # type: ignore[assignment] # with state, every element has a key
+    handle.change = UNCHANGED
+    handle.closed = False
+    handle.following = first
+    return handle
+
+
+def commit(handles: Handle | None) -> None:
+    """Apply all writes of an invocation, and end it."""
+    if handles is None:
+        return
+    if handles.following is None:  # the usual case
+        handles.closed = True
+        if handles.change is not UNCHANGED:
+            handles.apply()
+        return
+    written = []
+    handle: Handle | None = handles
+    while handle is not None:
+        handle.closed = True
+        if handle.change is not UNCHANGED:
+            written.append(handle)
+        handle = handle.following
+    for handle in written:
+        # A damaged key group must fail before the first write, not between two writes.
+        handle.table.load(handle.key_group)
+    for handle in written:
+        handle.apply()
+
+
+def abandon(handles: Handle | None) -> None:
+    """Discard all writes of an invocation, and end it."""
+    while handles is not None:
+        handles.closed = True
+        handles.change = UNCHANGED
+        handles = handles.following
 
 
 class Transaction:
-    """The reads and writes of one invocation to the state of its key.
-
-    Nobody else sees the writes until the invocation completes. Only the thread that owns the operator may call it.
+    """The reads and writes of one invocation that is not an operator's.
 
     Parameters
     ----------
@@ -81,88 +186,25 @@ class Transaction:
         The key of the invocation.
     key_group : int
         The key group of the key.
-
-    Attributes
-    ----------
-    closed : bool
-        Whether the invocation has ended.
     """
 
-    __slots__ = ("_handles", "backend", "closed", "identity", "key", "key_group")
+    __slots__ = ("_backend", "handles", "identity", "key", "key_group")
 
     def __init__(self, backend: KeyedStateBackend, key: Hashable, key_group: int) -> None:
-        self.begin(backend, key, key_group, identity_of(key))
-
-    def begin(self, backend: KeyedStateBackend, key: Hashable, key_group: int, identity: Hashable) -> None:
-        """Begin for a key whose identity is known already."""
-        self.backend = backend
+        self._backend = backend
         self.key = key
+        self.identity = identity_of(key)
         self.key_group = key_group
-        self.identity = identity
-        self._handles: Handle | None = None  # each has a reference to the next one, which takes less time than a list
-        self.closed = False
+        self.handles: Handle | None = None
 
     def state(self, descriptor: StateDescriptor) -> Any:
-        """Return the handle of a declared state for this invocation's key.
-
-        Raises
-        ------
-        StateNotDeclared, WrongStateKind
-            No state of this name is declared, or it is declared with another kind.
-        ConfigError
-            The argument is not a descriptor.
-        """
-        try:
-            table = self.backend.tables.get(descriptor.name)
-        except AttributeError:
-            reason = "pass the descriptor itself, as the function's `states` list it"
-            raise ConfigError("descriptor", descriptor, reason) from None
-        if table is None:
-            raise StateNotDeclared(descriptor.name, tuple(self.backend.tables))
-        if type(descriptor) is not type(table.descriptor):
-            raise WrongStateKind(descriptor.name, descriptor.kind, table.descriptor.kind)
-        return self.handle(table, table.handle)
-
-    def handle(self, table: StateTable, kind: type[Handle]) -> Any:
-        """Return the handle of a state; all that is read and written through it goes through the same object."""
-        handle = self._handles
-        while handle is not None:
-            if handle.table is table:
-                return handle
-            handle = handle.following
-        handle = kind()
-        handle.transaction, handle.table = self, table
-        handle.change = UNCHANGED
-        handle.following, self._handles = self._handles, handle
-        return handle
+        """Return the handle of a declared state for this invocation's key; raises as `state_of` does."""
+        return state_of(self, self._backend, self, descriptor)
 
     def commit(self) -> None:
         """Apply all writes and end the transaction."""
-        self.closed = True
-        handle, self._handles = self._handles, None  # the handles refer to this object, and so nothing goes in circles
-        if handle is None:
-            return
-        if handle.following is None:
-            if handle.change is not UNCHANGED:
-                handle.apply()
-            return
-        written = _written(handle)
-        for handle in written:
-            # A damaged key group must fail before the first write, not between two writes.
-            handle.table.load(self.key_group)
-        for handle in written:
-            handle.apply()
+        commit(self.handles)
 
     def abandon(self) -> None:
         """Discard all writes and end the transaction."""
-        self.closed = True
-        self._handles = None
-
-
-def _written(handle: Handle | None) -> list[Handle]:
-    written = []
-    while handle is not None:
-        if handle.change is not UNCHANGED:
-            written.append(handle)
-        handle = handle.following
-    return written
+        abandon(self.handles)

@@ -55,7 +55,7 @@ class _ExpiringHandle(Handle):
     __slots__ = ()
 
     def _now(self) -> int:
-        return self.transaction.backend.wall_time()
+        return self.backend.wall_time()
 
     def _is_extended_by_reads(self) -> bool:
         ttl = self.table.descriptor.time_to_live
