@@ -25,8 +25,6 @@ from keygroups.descriptors import (
 from keygroups.representation import representation
 from keygroups.state import (
     AggregatingHandle,
-    EntriesHandle,
-    EntriesStateTable,
     Handle,
     KeyedStateBackend,
     ListHandle,
@@ -38,7 +36,6 @@ from keygroups.state import (
     StateAccessOutsideInvocation,
     ValueHandle,
     abandon,
-    handle_of,
     state_of,
 )
 from keygroups.state.timers import Timer
@@ -183,14 +180,6 @@ class InvocationContext:
             The function's `operator_states` do not list it, or list it with another kind or mode.
         """
         return self.scope.operator_states.handle(descriptor)
-
-    def timers_of(self, table: EntriesStateTable) -> EntriesHandle:
-        """Return the handle of a state that holds timers; raises as `state` does."""
-        entry = self.entry
-        if entry.invocation is not self:
-            raise StateAccessOutsideInvocation(entry.key)
-        handle: EntriesHandle = handle_of(self, self.scope.backend, table, entry, EntriesHandle)
-        return handle
 
     def abandon(self) -> None:
         """End the invocation and discard its writes."""

@@ -9,10 +9,11 @@ from immutables import Map
 
 from async_op.errors import TimersUnavailable
 from async_op.timers.service import TimerService
+from keygroups.descriptors import MapState
 from keygroups.errors import ConfigError
-from keygroups.state import EntriesHandle, EntriesStateTable
+from keygroups.state import EntriesStateTable, MapHandle
 from keygroups.state.handles import MapOverlay
-from keygroups.state.timers import TimerIndex
+from keygroups.state.timers import EVENT_TIME, PROCESSING_TIME, TimerIndex
 
 _NO_TIMERS: Map[Hashable, Any] = Map()
 
@@ -25,8 +26,8 @@ class Invocation(Protocol):
         """The key of the element."""
         ...
 
-    def timers_of(self, table: EntriesStateTable) -> EntriesHandle:
-        """Return the handle of a state that holds timers; raises `StateAccessOutsideInvocation` once that has ended."""
+    def state(self, descriptor: MapState) -> MapHandle:
+        """Return the handle of a state; raises `StateAccessOutsideInvocation` once the invocation has ended."""
         ...
 
 
@@ -125,7 +126,7 @@ class KeyTimers:
 
     def _overlay(self, event_time: bool) -> _TimerOverlay:
         index = self._service.index_of(event_time)
-        handle = self._invocation.timers_of(index.table)
+        handle = self._invocation.state(EVENT_TIME if event_time else PROCESSING_TIME)
         overlay = handle.overlay_of(lambda content: _TimerOverlay(content, self._service, index), _NO_TIMERS)
         assert isinstance(overlay, _TimerOverlay), "only timers use these states"
         return overlay

@@ -19,7 +19,7 @@ from keygroups.state.handles import AggregatingHandle, EntriesHandle, ListHandle
 from keygroups.state.identity import TypedKey, identity_of, original_of
 from keygroups.state.memory import MemoryBackend, MemoryGroup
 from keygroups.state.operator import OperatorListHandle, OperatorMapHandle, OperatorStates
-from keygroups.state.transaction import Handle, Transaction, abandon, commit, handle_of, state_of
+from keygroups.state.transaction import Handle, Transaction, abandon, commit, state_of
 from keygroups.state.ttl import HOLE, Expiring
 
 __all__ = [
@@ -64,7 +64,6 @@ __all__ = [
     "commit",
     "entries_of",
     "entry_of",
-    "handle_of",
     "identity_of",
     "original_of",
     "state_of",

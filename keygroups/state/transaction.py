@@ -52,7 +52,7 @@ class Handle:
     """What one invocation reads of one state of its key, and what it writes. `ctx.state` returns it.
 
     Nobody else sees the writes until the invocation completes. Only the thread that owns the operator may call it.
-    It has no `__init__`, because one would double the time to create a handle: see `handle_of`.
+    It has no `__init__`, because one would double the time to create a handle: see `state_of`.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class Handle:
 
 
 def state_of(invocation: Invocation, backend: KeyedStateBackend, place: Place, descriptor: StateDescriptor) -> Any:
-    """Return the handle of a declared state for an invocation, which has the key `place`.
+    """Return the handle of a declared state for an invocation, which has the key `place`; always the same one.
 
     Raises
     ------
@@ -120,24 +120,17 @@ def state_of(invocation: Invocation, backend: KeyedStateBackend, place: Place, d
         raise ConfigError("descriptor", descriptor, reason) from None
     if type(descriptor) is not type(table.descriptor):
         raise WrongStateKind(descriptor.name, descriptor.kind, table.descriptor.kind)
-    return handle_of(invocation, backend, table, place, table.handle)
-
-
-def handle_of(
-    invocation: Invocation, backend: KeyedStateBackend, table: StateTable, place: Place, kind: type[Handle]
-) -> Any:
-    """Return the invocation's handle of a state: always the same one, so all see what is written through it."""
     first = handle = invocation.handles
     while handle is not None:
         if handle.table is table:
             return handle
         handle = handle.following
-    invocation.handles = handle = kind()
+    invocation.handles = handle = table.handle()
     handle.backend = backend
     handle.table = table
     handle.key = place.key
     handle.identity = place.identity
-    handle.key_group = place.key_group  # type: ignore[assignment] # with state, every element has a key
+    handle.key_group = place.key_group
     handle.change = UNCHANGED
     handle.closed = False
     handle.following = first
