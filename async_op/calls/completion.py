@@ -112,16 +112,18 @@ class Completion:
                 self._repeat(entry, invocation, delay)
                 return
         entry.invocation = None
-        if invocation.handles is not None:
-            commit(invocation.handles)
+        commit(invocation.handles)
         if self._cache is not None:
             self._cache.put(entry, outputs)
-        # This repeats the start of `finish`, which would be one more call for each element.
-        entry.outputs = outputs
-        following = None if self._gate is None else self._gate.leave(entry)
+        self.finish(entry, outputs)
+
+    def free_key(self, entry: Entry) -> None:
+        """Complete an entry whose outputs are set and whose writes are applied; none of its key may need no call."""
+        assert self._gate is not None, "called only if there are keys"
+        following = self._gate.leave(entry)
         self._queue.complete(entry)
         if following is not None:
-            self._go_on(following)
+            self._call(following)
 
     def complete_block(self, block: Block, outputs: Sequence[Sequence[Any]]) -> bool:
         """Take the outputs of a whole block; returns False if each element has to be handled separately."""
@@ -183,22 +185,17 @@ class Completion:
 
     def finish(self, entry: Entry, outputs: Sequence[Any]) -> None:
         """Complete an entry, and then the next entries of its key that need no call either."""
-        entry.outputs = outputs
-        following = None if self._gate is None else self._gate.leave(entry)
-        self._queue.complete(entry)
-        self._go_on(following)
-
-    def _go_on(self, entry: Entry | None) -> None:
-        """Make the call of an entry whose key has become free, after those before it that need none are complete."""
-        while entry is not None:
-            known = self.known_outputs(entry)
-            if known is None:
-                self._call(entry)
-                return
-            entry.outputs = known
+        while True:
+            entry.outputs = outputs
             following = None if self._gate is None else self._gate.leave(entry)
             self._queue.complete(entry)
-            entry = following
+            if following is None:
+                return
+            known = self.known_outputs(following)
+            if known is None:
+                self._call(following)
+                return
+            entry, outputs = following, known
 
     def take_all_as_final(self) -> None:
         """Retry nothing from now on: every outcome is final."""

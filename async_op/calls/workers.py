@@ -17,6 +17,7 @@ from async_op.context import InvocationContext, Invoke, Scope
 from async_op.in_flight.entries import Entry
 from async_op.outputs import PLAIN, UNAWAITED, checked
 from async_op.statistics import LatencyHistogram
+from keygroups.state import commit
 
 _WAKE_AT_ONCE = 2
 """How many sleeping workers a woken one wakes: enough to start n calls in log n turns of the loop, but few enough
@@ -75,8 +76,8 @@ class Workers:
     outcomes : Outcomes
         Receives the outcomes of the calls.
     completed : callable or None
-        A shortcut for entries whose outputs are set and need no further check; None if `outcomes` has to see every
-        call.
+        A shortcut for entries whose outputs are set and need no further check, and whose writes are applied; None if
+        `outcomes` has to see every call.
 
     Attributes
     ----------
@@ -309,10 +310,12 @@ class Worker:
                 except BaseException as error:  # noqa: BLE001 - every error of the function is an outcome
                     pool.outcomes.end(entry, invocation, error)
                 else:
-                    if completed is None or entry.invocation is not invocation or invocation.handles is not None:
+                    if completed is None or entry.invocation is not invocation:
                         pool.outcomes.complete(entry, invocation, outputs)
                     elif not pool.stopped:
                         entry.invocation = None
+                        if invocation.handles is not None:  # the function has set it
+                            commit(invocation.handles)  # type: ignore[unreachable]
                         entry.outputs = outputs
                         completed(entry)
                 if entry.call is not self and self._stand_down():

@@ -240,7 +240,6 @@ class Parts:
         invoke = with_timers(function.on_timer, self.calls.invoke) if function.has_timers else self.calls.invoke
         if limits is not None:
             invoke = limits.protect(invoke)
-        looks_at_outcomes = self._looks_at_all or options.retry is not None
         return Workers(
             invoke,
             function.timeout,
@@ -248,8 +247,14 @@ class Parts:
             options.capacity,
             self._call_latency,
             self.completion,
-            None if looks_at_outcomes else self.in_flight.queue.complete,
+            self._shortcut(options),
         )
+
+    def _shortcut(self, options: OperatorOptions) -> Callable[[Entry], None] | None:
+        """Return what takes the outcome of a call that cannot be retried and that no cache keeps."""
+        if self.completion.may_need_no_call or options.retry is not None:
+            return None
+        return self.in_flight.queue.complete if self.gate is None else self.completion.free_key
 
     @property
     def _call_latency(self) -> LatencyHistogram:

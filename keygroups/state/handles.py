@@ -51,7 +51,7 @@ class SingleHandle(Handle):
     def _read(self) -> Any:
         self._check_open()
         if self.change is UNCHANGED:
-            return self.table.get(self.key_group, self.identity)
+            return self.table.get(self.place.key_group, self.place.identity)
         return self.change
 
     def _write(self, value: Any) -> None:
@@ -66,13 +66,13 @@ class EntriesHandle(Handle):
 
     def apply(self) -> None:
         """Write the change to the table."""
-        self.change.apply(self.table, self.key_group, self.identity)
+        self.change.apply(self.table, self.place.key_group, self.place.identity)
 
     def overlay_of(self, kind: Callable[[Any], Overlay], empty: object) -> Any:
         """Return this invocation's overlay, which starts with the content of the table."""
         self._check_open()
         if self.change is UNCHANGED:
-            held = self.table.get(self.key_group, self.identity)
+            held = self.table.get(self.place.key_group, self.place.identity)
             self.change = kind(empty if held is MISSING else held)
         return self.change
 
@@ -91,10 +91,11 @@ class ValueHandle(SingleHandle):
     def value(self) -> Any:
         """Return the key's value, or the descriptor's default if it has none."""
         if self.closed:
-            raise StateAccessOutsideInvocation(self.key)
+            raise StateAccessOutsideInvocation(self.place.key)
         value, table = self.change, self.table
         if value is UNCHANGED:
-            value = table.get(self.key_group, self.identity)
+            place = self.place
+            value = table.get(place.key_group, place.identity)
         if value is MISSING:
             value = table.descriptor.default  # type: ignore[union-attr]
         elif not table.holds_mutable:
@@ -104,7 +105,7 @@ class ValueHandle(SingleHandle):
     def update(self, value: object) -> None:
         """Set the key's value once the invocation completes."""
         if self.closed:
-            raise StateAccessOutsideInvocation(self.key)
+            raise StateAccessOutsideInvocation(self.place.key)
         self.change = value if self.table.is_plain(value) else self._storable(value)
 
 

@@ -37,8 +37,8 @@ class Place(Protocol):
         ...
 
     @property
-    def key_group(self) -> int | None:
-        """The key group; None where there is no keyed state."""
+    def key_group(self) -> Any:
+        """The key group, an int; an element without a key has none, but no state is declared for it."""
         ...
 
 
@@ -60,7 +60,7 @@ class Handle:
         The states of the subtask.
     table : StateTable
         The state.
-    key, identity, key_group : key, identity of a key, int
+    place : Place
         The key of the invocation.
     change : object
         What the invocation has written, as `apply` takes it; or `UNCHANGED`.
@@ -70,24 +70,23 @@ class Handle:
         The next handle of the same invocation. That takes less time than a list.
     """
 
-    __slots__ = ("backend", "change", "closed", "following", "identity", "key", "key_group", "table")
+    __slots__ = ("backend", "change", "closed", "following", "place", "table")
 
     backend: KeyedStateBackend
     table: StateTable
-    key: Hashable
-    identity: Hashable
-    key_group: int
+    place: Place
     change: Any
     closed: bool
     following: Handle | None
 
     def apply(self) -> None:
         """Write the change to the table."""
-        self.table.put(self.key_group, self.identity, self.change)
+        place = self.place
+        self.table.put(place.key_group, place.identity, self.change)
 
     def _check_open(self) -> None:
         if self.closed:
-            raise StateAccessOutsideInvocation(self.key)
+            raise StateAccessOutsideInvocation(self.place.key)
 
     def _storable(self, value: Any) -> Any:
         """Return the object to store for a value; nobody else has a reference to it."""
@@ -98,7 +97,7 @@ class Handle:
         return detached(value)
 
     def _where(self) -> str:
-        return f"state {self.table.descriptor.name!r} of key {in_message(self.key)}"
+        return f"state {self.table.descriptor.name!r} of key {in_message(self.place.key)}"
 
 
 def state_of(invocation: Invocation, backend: KeyedStateBackend, place: Place, descriptor: StateDescriptor) -> Any:
@@ -118,7 +117,7 @@ def state_of(invocation: Invocation, backend: KeyedStateBackend, place: Place, d
     except AttributeError:
         reason = "pass the descriptor itself, as the function's `states` list it"
         raise ConfigError("descriptor", descriptor, reason) from None
-    if type(descriptor) is not type(table.descriptor):
+    if descriptor is not table.descriptor and type(descriptor) is not type(table.descriptor):
         raise WrongStateKind(descriptor.name, descriptor.kind, table.descriptor.kind)
     first = handle = invocation.handles
     while handle is not None:
@@ -128,9 +127,7 @@ def state_of(invocation: Invocation, backend: KeyedStateBackend, place: Place, d
     invocation.handles = handle = table.handle()
     handle.backend = backend
     handle.table = table
-    handle.key = place.key
-    handle.identity = place.identity
-    handle.key_group = place.key_group
+    handle.place = place
     handle.change = UNCHANGED
     handle.closed = False
     handle.following = first
@@ -141,7 +138,7 @@ def commit(handles: Handle | None) -> None:
     """Apply all writes of an invocation, and end it."""
     if handles is None:
         return
-    if handles.following is None:  # the usual case
+    if handles.following is None:  # as a rule there is one state
         handles.closed = True
         if handles.change is not UNCHANGED:
             handles.apply()
@@ -155,7 +152,7 @@ def commit(handles: Handle | None) -> None:
         handle = handle.following
     for handle in written:
         # A damaged key group must fail before the first write, not between two writes.
-        handle.table.load(handle.key_group)
+        handle.table.load(handle.place.key_group)
     for handle in written:
         handle.apply()
 
