@@ -1,4 +1,4 @@
-"""The state that one invocation sees: the committed state plus its own writes, which are applied all at once or never."""
+"""The state that one invocation sees: what is committed, and its own writes, which are applied all at once or never."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class Transaction:
         The key group of the key.
     """
 
-    __slots__ = ("_backend", "handles", "identity", "key", "key_group")
+    __slots__ = ("_backend", "_closed", "handles", "identity", "key", "key_group")
 
     def __init__(self, backend: KeyedStateBackend, key: Hashable, key_group: int) -> None:
         self._backend = backend
@@ -186,15 +186,28 @@ class Transaction:
         self.identity = identity_of(key)
         self.key_group = key_group
         self.handles: Handle | None = None
+        self._closed = False
 
     def state(self, descriptor: StateDescriptor) -> Any:
-        """Return the handle of a declared state for this invocation's key; raises as `state_of` does."""
+        """Return the handle of a declared state for this invocation's key.
+
+        Raises
+        ------
+        StateNotDeclared, WrongStateKind, ConfigError
+            As in `state_of`.
+        StateAccessOutsideInvocation
+            The transaction has ended.
+        """
+        if self._closed:
+            raise StateAccessOutsideInvocation(self.key)
         return state_of(self, self._backend, self, descriptor)
 
     def commit(self) -> None:
         """Apply all writes and end the transaction."""
+        self._closed = True
         commit(self.handles)
 
     def abandon(self) -> None:
         """Discard all writes and end the transaction."""
+        self._closed = True
         abandon(self.handles)
