@@ -288,9 +288,7 @@ class Worker:
                     return
                 entry.call = self
                 entry.invocation = invocation = InvocationContext()
-                invocation.entry = entry
-                invocation.scope = scope
-                invocation.handles = None
+                invocation.entry, invocation.scope, invocation.handles = entry, scope, None
                 try:
                     if entry.expired:
                         outputs = await pool.fallback(entry.value, invocation)

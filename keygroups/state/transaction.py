@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Hashable
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from keygroups.descriptors import StateDescriptor
 from keygroups.errors import ConfigError, in_message
@@ -165,6 +165,14 @@ def abandon(handles: Handle | None) -> None:
         handles = handles.following
 
 
+class _KeyAlone(NamedTuple):
+    """The key of a transaction. It is not the transaction itself, for then a handle would keep itself alive."""
+
+    key: Hashable
+    identity: Hashable
+    key_group: int
+
+
 class Transaction:
     """The reads and writes of one invocation that is not an operator's.
 
@@ -178,13 +186,11 @@ class Transaction:
         The key group of the key.
     """
 
-    __slots__ = ("_backend", "_closed", "handles", "identity", "key", "key_group")
+    __slots__ = ("_backend", "_closed", "_place", "handles")
 
     def __init__(self, backend: KeyedStateBackend, key: Hashable, key_group: int) -> None:
         self._backend = backend
-        self.key = key
-        self.identity = identity_of(key)
-        self.key_group = key_group
+        self._place = _KeyAlone(key, identity_of(key), key_group)
         self.handles: Handle | None = None
         self._closed = False
 
@@ -199,8 +205,8 @@ class Transaction:
             The transaction has ended.
         """
         if self._closed:
-            raise StateAccessOutsideInvocation(self.key)
-        return state_of(self, self._backend, self, descriptor)
+            raise StateAccessOutsideInvocation(self._place.key)
+        return state_of(self, self._backend, self._place, descriptor)
 
     def commit(self) -> None:
         """Apply all writes and end the transaction."""
