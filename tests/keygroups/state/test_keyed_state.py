@@ -331,6 +331,17 @@ class TestTransaction:
             assert refused.value.key == ("user", 7)
         assert groups_of(store.cut(), "seen") == {}
 
+    @pytest.mark.parametrize("end", [Transaction.abandon, Transaction.commit])
+    def test_every_handle_of_an_ended_invocation_is_refused_and_it_gets_no_other(self, end: object) -> None:
+        transaction = Transaction(backend(), "a", 4)
+        first, second = transaction.state(SEEN), transaction.state(LAST)
+        assert callable(end)
+        end(transaction)
+
+        for use in (first.value, second.value, lambda: transaction.state(SEEN), lambda: transaction.state(LAST)):
+            with pytest.raises(StateAccessOutsideInvocation):
+                use()
+
     def test_an_abandoned_invocation_has_written_nothing_even_if_it_completes_late(self) -> None:
         store = backend()
         transaction = Transaction(store, "a", 4)
