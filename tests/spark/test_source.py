@@ -31,6 +31,7 @@ from snapshots.spark.reading import SnapshotReader, spark_schema, stored_schema
 from snapshots.spark.writing import StateWriter
 from snapshots.testing.wrappers import CountingFolder
 from tests.examples import scaled
+from tests.hosting.kit import wait_until
 from tests.s3_server import s3_server
 from tests.snapshot_kit import COUNT, PROFILE, G, content_of, part, parts, record, restored, words
 from tests.snapshots.operator_states import OFFSETS, written
@@ -300,10 +301,14 @@ def test_a_write_that_fails_leaves_nothing_but_garbage(source: SparkSession, tmp
         with pytest.raises(Exception, match=message):
             write(frame, store, state="count")
         assert store.versions() == [1]
-    report = store.collect_garbage(min_age=0, dry_run=False)
-    left = {str(path.relative_to(tmp_path / "enrich")) for path in (tmp_path / "enrich").glob("data/*/*")}
-    assert left == {file.path for file in store.load(1).manifest.files}
-    assert report.undeleted == ()
+
+    def only_needed_files_are_left() -> bool:
+        assert store.collect_garbage(min_age=0, dry_run=False).undeleted == ()
+        left = {str(path.relative_to(tmp_path / "enrich")) for path in (tmp_path / "enrich").glob("data/*/*")}
+        return left == {file.path for file in store.load(1).manifest.files}
+
+    # Spark does not wait for the other tasks of a query that has failed: they may still write.
+    wait_until(only_needed_files_are_left)
 
 
 def test_of_two_attempts_at_a_partition_and_two_writers_one_counts(tmp_path: Path) -> None:

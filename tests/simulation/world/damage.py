@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import random
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
 
 _MAGIC_BYTES = 4
 _GZIP = b"\x1f\x8b"
-_GZIP_IDLE = range(3, 10)
-"""The bytes of gzip's header with its flags, and with when and where it was made: a change there may mean nothing."""
 
 KINDS = frozenset({"bit rot", "lost file"})
 NOTICED = (SnapshotCorrupted, SnapshotNotFound)
@@ -51,15 +51,28 @@ def damage_something(world: World, kind: str, draw: random.Random) -> None:
 @contextmanager
 def _damaged(world: World, name: str, kind: str, within: int | None, draw: random.Random) -> Iterator[int]:
     data = world.storage.shared.read(name)
-    place = draw.randrange(within or len(data))
-    if data.startswith(_GZIP) and place in _GZIP_IDLE:
-        place = _GZIP_IDLE.stop
-    rotten = bytes([*data[:place], data[place] ^ 1 << draw.randrange(8), *data[place + 1 :]])
+    place, rotten = _rotten(data, within or len(data), draw)
     world.storage.damage(name, rotten if kind == "bit rot" else None)
     try:
         yield place
     finally:
         world.storage.damage(name, data)
+
+
+def _rotten(data: bytes, within: int, draw: random.Random) -> tuple[int, bytes]:
+    """Flip a bit that means something: gzip says when a file was made, and fills up its last byte."""
+    while True:
+        place = draw.randrange(within)
+        rotten = bytes([*data[:place], data[place] ^ 1 << draw.randrange(8), *data[place + 1 :]])
+        if not data.startswith(_GZIP) or _unzipped(rotten) != _unzipped(data):
+            return place, rotten
+
+
+def _unzipped(data: bytes) -> bytes | None:
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error):
+        return None
 
 
 def _check_refused(world: World, file: DataFile | ListInfo) -> None:

@@ -23,6 +23,7 @@ from snapshots import (
 )
 from snapshots.format import file_lists
 from snapshots.testing.wrappers import Operation
+from snapshots.versions import expired_version
 from tests.simulation.fed import FedRun
 from tests.simulation.histories import HISTORY, STATES, BatchHistorian, Event, numbers_of
 from tests.simulation.luck import without_luck
@@ -216,6 +217,8 @@ class World(FedRun):
                 return self.disturbances > 0
             case IncompleteSnapshot():
                 return self.upkeep.is_late
+            case CommitOutcomeUnknown(version=version) if version <= expired_version(self.clean.folder):
+                return True  # others have built on it, and retention has removed it, before its writer looked
             case CommitOutcomeUnknown() | ConnectionError() | TimeoutError():
                 return process.is_faulty
             case OSError(errno=errno.ENOSPC):
