@@ -226,7 +226,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     put_entries = MemoryTable.put_entries
 
     def put_one(table: Any, key_group: int, key: Any, content: Any, changed: Iterable[Any], *, replaced: bool) -> None:
-        put_entries(table, key_group, key, content, list(changed)[:1], replaced=replaced)
+        put_entries(table, key_group, key, content, sorted(changed, key=repr)[:1], replaced=replaced)
 
     patch.setattr(MemoryTable, "put_entries", put_one)
 

@@ -14,7 +14,7 @@ from itertools import count
 
 import pytest
 
-from snapshots import IncompleteSnapshot
+from snapshots import IncompleteSnapshot, SnapshotCorrupted
 from tests.hosting.simulation.mutants import MUTANTS
 from tests.hosting.simulation.run import simulate
 from tests.hosting.simulation.scenario import HARMLESS, only, scenario_of
@@ -90,6 +90,6 @@ def is_seen(seed: int, faults: tuple[str, ...]) -> bool:
     scenario = scenario_of(seed)
     try:
         simulate(only(scenario, *faults) if faults else scenario)
-    except (Violation, IncompleteSnapshot):  # who commits looks at the parts as well
+    except (Violation, IncompleteSnapshot, SnapshotCorrupted):  # who commits or reads looks at the parts as well
         return True
     return False
