@@ -1,4 +1,4 @@
-"""Wrappers of folders: every operation passes through one method, which may count it, delay it or make it fail."""
+"""Wrappers of folders: every operation passes through one method, which may count it or make it fail."""
 
 from __future__ import annotations
 
@@ -163,33 +163,4 @@ class CountingFolder(FolderWrapper):
         if isinstance(result, bytes):
             with self._lock:
                 self.bytes_read += len(result)
-        return result
-
-
-class SlowFolder(FolderWrapper):
-    """Adds latency to every operation, as a network would.
-
-    Parameters
-    ----------
-    inner : Folder
-        The folder that does the work.
-    latency_seconds : float
-        The latency of each operation.
-    bytes_per_second : float, optional
-        Also adds the transfer time of contents at this rate.
-    """
-
-    def __init__(self, inner: Folder, latency_seconds: float, bytes_per_second: float | None = None) -> None:
-        super().__init__(inner)
-        self._latency_seconds = latency_seconds
-        self._bytes_per_second = bytes_per_second
-
-    def around(self, operation: Operation, name: str, data: bytes | None, run: Callable[[], _T]) -> _T:
-        """Run an operation, then wait for the added time."""
-        result = run()
-        moved = data if data is not None else result
-        seconds = self._latency_seconds
-        if self._bytes_per_second is not None and isinstance(moved, bytes):
-            seconds += len(moved) / self._bytes_per_second
-        threading.Event().wait(seconds)
         return result
