@@ -69,7 +69,8 @@ def sdist(artefacts: Path) -> Path:
 def checkout(tmp_path: Path) -> Path:
     """Copy the tests and the pages that they look at, without the packages: only what is installed can be imported."""
     folder = tmp_path / "checkout"
-    shutil.copytree(ROOT / "docs", folder / "docs")
+    for pages in ("dashboards", "docs"):
+        shutil.copytree(ROOT / pages, folder / pages)
     shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
     return folder

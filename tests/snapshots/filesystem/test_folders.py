@@ -6,7 +6,9 @@ import errno
 import os
 import stat
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,3 +136,31 @@ def test_a_folder_that_does_not_say_how_to_create_refuses_to() -> None:
 
     with pytest.raises(UnsupportedFilesystem):
         Folder(plain.filesystem, plain.root).create("manifests/1", b"1")
+
+
+class Restless(dict[str, Any]):
+    """What a filesystem in memory keeps, while others write: each second look at it meets a change."""
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        super().__init__(content)
+        self.looks = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.looks += 1
+        if self.looks % 2:
+            raise RuntimeError("dictionary changed size during iteration")
+        return super().__iter__()
+
+    def items(self) -> Any:
+        return [(name, self[name]) for name in self]
+
+
+def test_folders_in_memory_are_listed_while_others_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = open_folder(f"memory://{uuid.uuid4().hex}")
+    folder.create("data/one", b"12")
+    monkeypatch.setattr(type(folder.filesystem), "store", Restless(folder.filesystem.store))
+
+    assert folder.names("data") == ["one"]
+    assert [(file.name, file.bytes) for file in folder.files()] == [("data/one", 2)]
+    assert folder.sizes("data/o") == {"data/one": 2}
+    assert folder.filesystem.store.looks >= 6
