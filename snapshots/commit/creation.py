@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from keygroups.errors import KeyGroupsError
 from keygroups.hashing import key_hasher
 from keygroups.ranges import check_parallelism, range_of
 from snapshots.commit.listing import with_stored_lists
@@ -23,7 +24,7 @@ from snapshots.format.columns import KEY_ENCODING
 from snapshots.format.compression import plain_bytes
 from snapshots.format.head import Head
 from snapshots.format.manifest import MANIFEST_BYTES_MAX, Channel, Manifest, Operation, library_versions, manifest_name
-from snapshots.versions import expired_version, note_newest, read_manifest
+from snapshots.versions import expired_version, load_head, note_newest, read_manifest
 
 
 def next_manifest(parent: Manifest, operation: Operation, **changes: Any) -> Manifest:
@@ -118,10 +119,14 @@ def put_manifest(folder: Folder, manifest: Manifest, attempts_prefix: str = "") 
     if plain_bytes(data) > MANIFEST_BYTES_MAX:
         found = f"its manifest would have {plain_bytes(data)} bytes, and {MANIFEST_BYTES_MAX} at most can be read"
         raise IncompleteSnapshot(f"{found}: compact, or rewrite with fewer key groups or subtasks")
+    if manifest.version <= expired_version(folder):
+        # Its name may be free again, but not for this writer.
+        raise CommitConflict(folder.uri, manifest.version)
     _create(folder, manifest, data)
-    _verify(folder, manifest, data)
-    _refuse_expired(folder, manifest)
-    note_newest(folder, manifest.version)
+    if _is_in_place(folder, manifest, data):
+        note_newest(folder, manifest.version)
+    else:
+        _check_others_continue(folder, manifest)
     return manifest
 
 
@@ -139,10 +144,11 @@ def _create(folder: Folder, manifest: Manifest, data: bytes) -> None:
         except OSError as error:
             # The reply to an earlier attempt may have been lost, so the winner may be this manifest itself.
             winner = _winner(folder, manifest)
-            if winner == manifest.snapshot_id:
-                return
-            if winner is not None or isinstance(error, FileExistsError):
+            if winner not in (None, manifest.snapshot_id):
                 raise CommitConflict(folder.uri, manifest.version) from error
+            # If it was there and is gone, it has expired, and others know whose it was.
+            if winner is not None or isinstance(error, FileExistsError):
+                return
             if not is_transient(error):
                 raise
             failure = error
@@ -164,22 +170,26 @@ def _winner(folder: Folder, manifest: Manifest) -> str | None:
         raise CommitOutcomeUnknown(folder.uri, manifest.version) from error
 
 
-def _verify(folder: Folder, manifest: Manifest, data: bytes) -> None:
-    """Read back the manifest, before its content is relied upon."""
+def _is_in_place(folder: Folder, manifest: Manifest, data: bytes) -> bool:
+    """Read back the manifest before its content is relied upon, and see that it has not expired."""
     stored = _read_back(folder, manifest)
     if stored is None:
-        raise CommitOutcomeUnknown(folder.uri, manifest.version)
+        return False
     if stored != data:
         raise SnapshotCorrupted(folder.path(manifest_name(manifest.version)), "it is not what was just written")
-
-
-def _refuse_expired(folder: Folder, manifest: Manifest) -> None:
-    """Give up a version that was taken and has been removed since: its name is free, but not for this writer."""
     try:
-        expired = expired_version(folder)
+        return manifest.version > expired_version(folder)
     except OSError as error:
         raise CommitOutcomeUnknown(folder.uri, manifest.version) from error
-    if manifest.version <= expired:
+
+
+def _check_others_continue(folder: Folder, manifest: Manifest) -> None:
+    """Tell a version that has expired since it was created from a name that was free because a version had expired."""
+    try:
+        successor = load_head(folder, manifest.version + 1).manifest
+    except (KeyGroupsError, OSError) as error:
+        raise CommitOutcomeUnknown(folder.uri, manifest.version) from error
+    if successor.parent_id != manifest.snapshot_id:
         with suppress(OSError):
             folder.delete([manifest_name(manifest.version)])
         raise CommitConflict(folder.uri, manifest.version)

@@ -38,7 +38,7 @@ def damage_something(world: World, kind: str, draw: random.Random) -> None:
     # Of a small file most is footer: half of the damage is to rows.
     within = file.bytes - file.footer_bytes if isinstance(file, DataFile) and draw.random() >= 0.5 else None
     with _damaged(world, name, kind, within, draw) as place:
-        _check_noticed(world, version, name)
+        _check_noticed(world, version, name, is_newest=version == live[-1])
         # The first bytes say that it is Parquet, which nobody doubts who has the manifest.
         if file is not None and (kind == "lost file" or place >= _MAGIC_BYTES):
             _check_refused(world, file)
@@ -85,14 +85,13 @@ def _check_refused(world: World, file: DataFile | ListInfo) -> None:
         raise AssertionError(f"{file.path} is read although it is damaged")
 
 
-def _check_noticed(world: World, version: int, name: str) -> None:
+def _check_noticed(world: World, version: int, name: str, *, is_newest: bool) -> None:
     """A look at every byte finds the damage, and the newest version is not overlooked."""
     with suppress(*NOTICED):
         assert not world.clean.verify(version).ok, f"nobody notices what became of {name}"
-    is_newest = version == world.oracle.newest and name == manifest_name(version)
     hint = world.storage.shared.read(HINT) if world.storage.shared.exists(HINT) else b""
     # Without a hint nothing says that there was a newer version.
-    if is_newest and hint.isdigit() and int(hint) == version:
+    if is_newest and name == manifest_name(version) and hint.isdigit() and int(hint) == version:
         with suppress(ManifestMissing, SnapshotCorrupted):
             world.clean.latest()
             raise AssertionError(f"nobody misses the newest version {version}")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from snapshots import CommitConflict, SnapshotNotFound, SnapshotStore
+from snapshots import CommitConflict, CommitOutcomeUnknown, SnapshotNotFound, SnapshotStore
 from snapshots.filesystem import Folder
 from snapshots.testing import FolderWrapper
 from snapshots.testing.wrappers import Operation
@@ -46,6 +46,54 @@ class TestFencing:
         with pytest.raises(CommitConflict):
             zombie.commit(handles)
         assert store.versions() == [4]
+
+    def test_a_writer_that_slept_within_its_commit_is_fenced(self, store: SnapshotStore) -> None:
+        """The name was free until it was looked at, and is free again when it is taken."""
+        written(store, 2)
+
+        def overtake() -> None:
+            written(store, 4)
+            store.collect_garbage(keep_last=1, dry_run=False)
+
+        with pytest.raises(CommitConflict):
+            write(SnapshotStore.on(Meanwhile(folder_of(store), overtake, before="create")), 3)
+        assert store.versions() == [4]
+
+    @pytest.mark.parametrize("is_reply_lost", [False, True])
+    @pytest.mark.parametrize("is_pinned", [False, True])
+    def test_a_version_that_expires_within_its_commit_is_committed(
+        self, store: SnapshotStore, is_pinned: bool, is_reply_lost: bool
+    ) -> None:
+        """Others have continued from it, so its writer must not be told that it has no effect."""
+        written(store, 2)
+
+        def overtake() -> None:
+            if is_pinned:
+                store.pin(3)
+            store.repartition(1)
+            store.collect_garbage(keep_last=1, dry_run=False)
+            if is_reply_lost:
+                raise ConnectionResetError
+
+        snapshot = write(SnapshotStore.on(Meanwhile(folder_of(store), overtake, after="create")), 3)
+        latest = store.latest()
+        assert latest is not None
+        assert latest.manifest.parent_id == snapshot.manifest.snapshot_id
+        assert content_of(latest)["count"] == {"a": 3, "b": -3}
+        assert store.versions() == ([3, 4] if is_pinned or is_reply_lost else [4])
+
+    def test_of_a_version_that_expires_with_its_successor_the_outcome_is_unknown(self, store: SnapshotStore) -> None:
+        written(store, 2)
+
+        def overtake() -> None:
+            store.pin(3)
+            for parallelism in (1, 2):
+                store.repartition(parallelism)
+            store.collect_garbage(keep_last=1, dry_run=False)
+
+        with pytest.raises(CommitOutcomeUnknown):
+            write(SnapshotStore.on(Meanwhile(folder_of(store), overtake, after="create")), 3)
+        assert store.versions() == [3, 5]
 
 
 class TestBesideOthers:
@@ -82,7 +130,9 @@ class TestBesideOthers:
         written(store, 4)
         age(store)
         folder = folder_of(store)
-        other = Meanwhile(folder, lambda: (store.repartition(1), store.collect_garbage(keep_last=1, dry_run=False)))
+        other = Meanwhile(
+            folder, lambda: (store.repartition(1), store.collect_garbage(keep_last=1, dry_run=False)), before="read"
+        )
         report = SnapshotStore.on(other).collect_garbage(keep_last=2, dry_run=False)
 
         assert report.newest == 5
@@ -91,17 +141,33 @@ class TestBesideOthers:
 
 
 class Meanwhile(FolderWrapper):
-    """A folder in which something happens before the first manifest is read."""
+    """A folder in which something happens once: before or after the first such operation on a manifest."""
 
-    def __init__(self, inner: Folder, happen: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        inner: Folder,
+        happen: Callable[[], object],
+        *,
+        before: Operation | None = None,
+        after: Operation | None = None,
+    ) -> None:
         super().__init__(inner)
         self.happen: Callable[[], object] | None = happen
+        self.before, self.after = before, after
 
     def around(self, operation: Operation, name: str, data: bytes | None, run: Callable[[], Any]) -> Any:
-        if operation == "read" and name.startswith("manifests/") and self.happen is not None:
+        is_manifest = name.startswith("manifests/")
+        if is_manifest and operation == self.before:
+            self._let_happen()
+        result = run()
+        if is_manifest and operation == self.after:
+            self._let_happen()
+        return result
+
+    def _let_happen(self) -> None:
+        if self.happen is not None:
             happen, self.happen = self.happen, None
             happen()
-        return run()
 
 
 @pytest.mark.parametrize("seed", range(8))
