@@ -223,6 +223,35 @@ def test_delays_may_grow_slowly() -> None:
     assert [policy.delay_after(attempt) for attempt in (1, 2, 3)] == [4, 6, 9]
 
 
+ERRORS = "use an exception type, a tuple of them, or a predicate"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "instead"),
+    [
+        ("max_attempts", 0, "the first call is an attempt, too"),
+        ("delay", -1, "seconds, zero or more"),
+        ("retry_on", (OSError, "x"), "every item of the tuple must be an exception type"),
+        ("retry_on", (OSError, int), "every item of the tuple must be an exception type"),
+        ("retry_on", int, f"int is not an exception type; {ERRORS}"),
+        ("retry_on", 5, f"pass a callable, not a value of type int; {ERRORS}"),
+        (
+            "retry_if_result",
+            5,
+            "pass a callable, not a value of type int; it decides from the outputs whether to retry",
+        ),
+    ],
+)
+def test_a_setting_that_is_refused_is_named_with_what_to_pass(option: str, value: Any, instead: str) -> None:
+    settings = {"max_attempts": 3, "delay": 1} | {option: value}
+
+    with pytest.raises(ConfigError) as refused:
+        FixedDelayRetry(**settings)  # type: ignore[arg-type]
+
+    assert (refused.value.name, refused.value.value) == (option, value)
+    assert str(refused.value) == f"{option}={value!r}: {instead}"
+
+
 @pytest.mark.parametrize(
     ("make", "name"),
     [

@@ -159,6 +159,8 @@ async def test_what_is_no_exception_is_neither_retried_nor_skipped(kind: Any, ra
             await ended(bench.operator, bench.clock)
         assert type(failure.value.__cause__) is raised
         assert bench.operator.statistics().retries == 0
+    assert failure.value.element.startswith("Timer(" if kind is OnTimer else "'bad'")
+    assert (failure.value.key, failure.value.attempt) == ("'bad'", 1)
 
 
 async def test_results_beside_one_that_is_stop_iteration_are_read() -> None:

@@ -12,6 +12,7 @@ from async_op import (
     AsyncBatchFunction,
     AsyncFunction,
     AsyncWaitOperator,
+    DeadLetter,
     ElementFailed,
     FixedDelayRetry,
     InvalidFunctionResult,
@@ -140,6 +141,40 @@ async def test_its_failure_is_that_of_its_element(wrong: Any) -> None:
         await bench.feed("a", "a")
         assert bench.in_flight == 0
     assert function.called == []
+
+
+@pytest.mark.parametrize("failed_before", [0, 2])
+async def test_the_attempt_that_its_failure_prevents_does_not_count(failed_before: int) -> None:
+    class Fails(Service):
+        def known_outputs(self, value: Any, ctx: InvocationContext) -> Any:
+            if len(self.calls) == failed_before:
+                raise ValueError
+
+    letters: list[DeadLetter] = []
+    function = Fails()
+    dead_letter: dict[str, Any] = {"on_error": "dead_letter", "dead_letters": letters.append}
+    async with opened(function, retry=FixedDelayRetry(9, 1), **dead_letter) as bench:
+        await bench.feed("a")
+        for _ in range(failed_before):
+            await function.fail("a", OSError())
+            await bench.clock.advance(1)
+
+    assert [letter.attempts for letter in letters] == [failed_before]
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, GeneratorExit])
+async def test_what_is_no_exception_ends_the_operator_with_the_element_named(raised: type[BaseException]) -> None:
+    class Ends(Service):
+        def known_outputs(self, value: Any, ctx: InvocationContext) -> Any:
+            raise raised
+
+    async with opened(Ends(), key_by=first, on_error="skip") as bench:
+        await bench.operator.process("a1")
+        with pytest.raises(ElementFailed) as failed:
+            await bench.operator.finish()
+
+    assert type(failed.value.__cause__) is raised
+    assert (failed.value.element, failed.value.key, failed.value.attempt) == ("'a1'", "'a'", 1)
 
 
 async def test_it_is_not_asked_about_timers_and_expired_elements() -> None:

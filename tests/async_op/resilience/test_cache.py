@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import pytest
 
-from async_op import Cache, ElementFailed, FixedDelayRetry, Resilience
+from async_op import AsyncFunction, Cache, ElementFailed, FixedDelayRetry, Resilience
 from tests.async_op.batches import Doubles
 from tests.async_op.kit import BOTH, Instant, Service, first, opened, settle
 
@@ -162,3 +164,22 @@ async def test_a_key_that_cannot_be_looked_up_fails_only_its_element() -> None:
     async with opened(Instant(), resilience=cache, on_error="skip") as bench:
         await bench.feed("a1", "bad", "b1")
         assert bench.shown == ["a1", "b1"]
+
+
+async def test_an_element_that_has_failed_is_not_held() -> None:
+    class Value:
+        pass
+
+    class Fails(AsyncFunction):
+        async def async_invoke(self, value: Any, ctx: Any) -> Any:
+            raise ValueError
+
+    async with opened(Fails(), resilience=cached(key=id), on_error="skip") as bench:
+        value = Value()
+        held = weakref.ref(value)
+        await bench.feed(value)
+        del value
+        gc.collect()
+
+        assert bench.operator.statistics().skipped == 1
+        assert held() is None

@@ -201,6 +201,22 @@ async def test_a_result_that_comes_after_the_timeout_is_ignored() -> None:
         assert bench.operator.statistics().late_results == 1
 
 
+async def test_late_results_and_errors_are_counted_and_cancelled_calls_are_not() -> None:
+    patient = Service(fallback=lambda value: [], stubborn=True)
+    async with opened(patient, timeout=10) as bench:
+        await bench.feed(*range(5))
+        await bench.clock.advance(10)
+        await patient.answer(0, 1)
+        await patient.fail(2, ValueError())
+        await patient.fail(3, ValueError())
+        assert bench.operator.statistics().late_results == 4
+
+    async with opened(Service(fallback=lambda value: []), timeout=10) as bench:
+        await bench.feed("cancelled")
+        await bench.clock.advance(10)
+        assert bench.operator.statistics().late_results == 0
+
+
 @pytest.mark.behaviour("what comes after a timeout or a first completion is ignored")
 async def test_an_error_that_comes_after_the_timeout_is_ignored() -> None:
     service = Service(fallback=lambda value: [f"late {value}"], stubborn=True)
