@@ -54,7 +54,7 @@ def no_blocking_calls() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def cheap_collections() -> Iterator[None]:
     """Let the collector of `nothing_left_behind` look only at what the tests have made."""
     gc.collect()
