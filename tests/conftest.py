@@ -49,6 +49,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     documentation.addoption("--record", action="store_true", help="write what terminal sessions print into the pages")
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are processors: some tests wait most of their time, for leases and other processes."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_sessionfinish() -> None:
     """Write what `make coverage` has measured: xdist kills a process that takes long to end."""
     if "coverage" in sys.modules and (measuring := sys.modules["coverage"].Coverage.current()) is not None:
