@@ -18,7 +18,7 @@ install = $(python) -m pip install --disable-pip-version-check
 demo: $(venv)/.demo java
 	@$(python) -m demo $(DEMO_ARGS)
 
-# A process more than there are processors, but not more Spark sessions than fit into memory; TEST_ARGS="-n 0" for none.
+# A process more than there are processors, but not more Spark sessions than fit into memory; -n 0 for none.
 test: $(venv)/spark.jsa
 	@$(python) -m pytest -n auto --maxprocesses 4 --dist worksteal $(TEST_ARGS)
 

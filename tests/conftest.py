@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One process more than there are processors: some tests wait most of their time, for leases and other processes."""
+    """One more than there are processors: some tests wait most of their time, for leases and other processes."""
     return (os.cpu_count() or 1) + 1
 
 

@@ -52,9 +52,7 @@ class TestContent:
     @given(
         seed=st.integers(0, 2**32),
         hops=st.lists(
-            st.tuples(
-                st.integers(1, 5), st.sampled_from([5, 16, 128, 1000]), st.sampled_from(["xxhash64", "flink"])
-            ),
+            st.tuples(st.integers(1, 5), st.sampled_from([5, 16, 128, 1000]), st.sampled_from(["xxhash64", "flink"])),
             min_size=1,
             max_size=3,
         ),
