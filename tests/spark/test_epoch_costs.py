@@ -120,8 +120,8 @@ def test_an_epoch_has_one_job_and_few_requests(run: PipelineRun, costs: Costs) -
     assert epoch.pop("asked of the JVM") <= 150
     epoch.pop("forgotten", None)
     # The claim is checked, the newest epoch is delivered, parts are checked (which lists the folder of each on a disk),
-    # the manifest is written and read back.
-    listings = {"names": 2, "sizes": 1, "files": PARALLELISM}
+    # the manifest is written and read back. Before and after, the mark of what has expired is listed.
+    listings = {"names": 3, "sizes": 1, "files": PARALLELISM}
     assert epoch == {"jobs": 1, "read": 2, "size": 2, "create": 1, "replace": 2} | listings
     assert len(handed) == EPOCHS
 

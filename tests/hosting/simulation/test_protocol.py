@@ -7,7 +7,6 @@ the timeout's business; `--seed 17` replays one.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -77,13 +76,15 @@ def test_a_seed_is_the_same_run_each_time_however_the_clock_of_the_machine_jumps
 
 
 def test_the_random_runs_meet_everything() -> None:
-    met = Counter[str]()
-    for seed in range(120):
+    missing = {"busy", "foreign", "replace", "stale", "in the task", "held", "waiting", "reserve"}
+    missing |= {"failed", "final", "Crash", "epoch: CommitOutcomeUnknown", "epoch: WriterFenced"}
+    for seed in range(1000):  # the rarest is met by one in a hundred
         cluster = simulate(scenario_of(seed))
-        met += cluster.met + cluster.ends
+        missing -= set(cluster.met + cluster.ends)
+        if not missing:
+            break
 
-    assert {"busy", "foreign", "replace", "stale", "in the task", "held", "waiting", "reserve"} <= set(met)
-    assert {"failed", "final", "Crash", "epoch: CommitOutcomeUnknown", "epoch: WriterFenced"} <= set(met)
+    assert not missing
 
 
 def is_seen(seed: int, faults: tuple[str, ...]) -> bool:
