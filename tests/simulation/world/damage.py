@@ -43,7 +43,7 @@ def damage_something(world: World, kind: str, draw: random.Random) -> None:
         if file is not None and (kind == "lost file" or place >= _MAGIC_BYTES):
             _check_refused(world, file)
         _read(world, [version, draw.choice(live)])
-        _change(world, draw)
+        _change(world, live[-1], draw)
     world.storage.met[kind] += 1
     world.oracle.check()
 
@@ -104,11 +104,11 @@ def _read(world: World, versions: list[int]) -> None:
             world.oracle.check_version(world.clean.load(version))
 
 
-def _change(world: World, draw: random.Random) -> None:
+def _change(world: World, newest: int, draw: random.Random) -> None:
     """Whatever is made of a damaged version is right, or is not made."""
     with suppress(*NOTICED):
         latest = world.clean.load()
-        if latest.version < world.oracle.newest:
+        if latest.version < newest:
             return  # the newest one is lost without a trace: what is made now is made of the one before
         changes: list[Callable[[], Snapshot]] = [
             lambda: compact(world.clean.folder, latest, world.times().now),
