@@ -174,14 +174,18 @@ class Completion:
         if not self.may_need_no_call or entry.expired or self._stopped:
             return None
         try:
-            cached = None if self._cache is None else self._cache.get(entry)
-            return self._known.of(entry) if cached is None and self._known is not None else cached
+            outputs = None if self._cache is None else self._cache.get(entry)
+            if outputs is None and self._known is not None:
+                outputs = self._known.of(entry)
         except Exception as error:  # noqa: BLE001 - the user's code failed, or the cache key is unhashable
             entry.attempt -= 1  # the attempt that was due is never made
             return self._outputs_of_failed(entry, error)
         except BaseException as error:  # noqa: BLE001 - treated like an error of the function itself
             self.crash(failure_of(entry.value, entry.key, entry.attempt, error))
             return None
+        if outputs is not None:
+            self._forget(entry)
+        return outputs
 
     def finish(self, entry: Entry, outputs: Sequence[Any]) -> None:
         """Complete an entry, and then the next entries of its key that need no call either."""
@@ -208,19 +212,23 @@ class Completion:
     def _fail(self, entry: Entry, invocation: InvocationContext, error: BaseException) -> None:
         """Let the element of an invocation fail for good."""
         invocation.abandon()
-        if self._cache is not None:
-            self._cache.forget(entry)
         outputs = self._outputs_of_failed(entry, error)
         if outputs is not None:
             self.finish(entry, outputs)
 
     def _outputs_of_failed(self, entry: Entry, error: BaseException) -> Sequence[Any] | None:
         """Return the outputs for an element that failed for good, or None if its failure ended the operator."""
+        self._forget(entry)
         try:
             return self._give_up(entry, error)
         except BaseException as raised:  # noqa: BLE001 - the receiver of dead letters has failed
             self.crash(raised)
             return None
+
+    def _forget(self, entry: Entry) -> None:
+        """Let the cache hold nothing for an element that needs no call, or no other one."""
+        if self._cache is not None:
+            self._cache.forget(entry)
 
     def _repeat(self, entry: Entry, invocation: InvocationContext, delay: float) -> None:
         invocation.abandon()

@@ -25,9 +25,6 @@ OUTPUT_SCHEMA = pa.schema(
 MEMORY_BYTES = 16 * 2**20
 """Outputs of an epoch that are kept in memory; with more, they are moved to a temporary file."""
 
-_SIZE_BYTES = 8
-"""Bytes of the size before each piece of the file."""
-
 EPOCH_BYTES = 256 * 2**20
 EPOCH_OUTPUTS = 100_000
 """With this much, an epoch ends as soon as it can, because a sink gets it as one list."""
@@ -46,6 +43,8 @@ class EpochOutputs:
         self._pieces: list[list[tuple[bool, bytes]]] = []
         self._lock = threading.Lock()
         self._file: IO[bytes] | None = None
+        self._stored: list[tuple[int, int]] = []
+        """The offset and the size of each piece of the file, in bytes."""
         self._is_closed = False
         self.count = 0
         self.bytes = 0
@@ -78,20 +77,20 @@ class EpochOutputs:
             while self._pieces and not self._is_closed:
                 if self._file is None:
                     self._file = tempfile.TemporaryFile(prefix="keygroups-outputs-")  # noqa: SIM115 - `close` does
-                self._file.seek(0, os.SEEK_END)
-                self._file.write(_packed_piece(self._pieces[0]))
+                packed = _packed_piece(self._pieces[0])
+                offset = self._file.seek(0, os.SEEK_END)
+                self._file.write(packed)
+                self._stored.append((offset, len(packed)))
                 del self._pieces[0]
 
     def tables(self) -> Iterator[pa.Table]:
-        """Yield all rows, in pieces; blocks."""
+        """Yield all rows, in pieces; blocks. Nothing is locked between two of them."""
         with self._lock:
-            if self._file is not None:
-                self._file.seek(0)
-                while size := self._file.read(_SIZE_BYTES):
-                    with pa.ipc.open_stream(self._file.read(int.from_bytes(size, "little"))) as reader:
-                        yield reader.read_all()
-            for rows in (*self._pieces, self._rows):
-                yield _table_of(rows)
+            stored, rows = list(self._stored), [*self._pieces, self._rows]
+        for offset, size in stored:
+            yield self._stored_table(offset, size)
+        for piece in rows:
+            yield _table_of(piece)
 
     def table(self) -> pa.Table:
         """Return all rows as one table; blocks."""
@@ -103,7 +102,14 @@ class EpochOutputs:
             self._is_closed = True
             if self._file is not None:
                 self._file.close()
-                self._file = None
+
+    def _stored_table(self, offset: int, size: int) -> pa.Table:
+        with self._lock:
+            assert self._file is not None, "nothing has been stored"
+            self._file.seek(offset)
+            packed = self._file.read(size)
+        with pa.ipc.open_stream(packed) as reader:
+            return reader.read_all()
 
 
 class Collector:
@@ -190,8 +196,7 @@ def _packed_piece(rows: list[tuple[bool, bytes]]) -> bytes:
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, OUTPUT_SCHEMA) as writer:
         writer.write_table(_table_of(rows))
-    packed = stream.getvalue().to_pybytes()
-    return bytes(len(packed).to_bytes(_SIZE_BYTES, "little") + packed)
+    return bytes(stream.getvalue())
 
 
 def _table_of(rows: list[tuple[bool, bytes]]) -> pa.Table:

@@ -124,7 +124,9 @@ class Run:
     async def snapshot(self) -> int:
         """Commit a snapshot now, and return its version. It goes on if its caller is cancelled."""
         outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._tasks.spawn(self._cut_for(outcome))
+        cut = self._tasks.spawn(self._cut_for(outcome))
+        # Also if the job ends before the task has made its first step.
+        cut.add_done_callback(lambda _: self._refuse(outcome))
         return await self._tasks.run(_outcome_of(outcome))
 
     def progress(self) -> JobProgress:
@@ -235,15 +237,15 @@ class Run:
 
     async def _cut_for(self, outcome: asyncio.Future[int]) -> None:
         """Cut for somebody who waits for the version; he learns of a failure as the whole job does."""
-        try:
-            async with self._cutting:
-                version = await self._cut_now() if self._pumps else None
-            if version is not None and not outcome.done():
-                outcome.set_result(version)
-        finally:
-            if not outcome.done():
-                outcome.set_exception(JobNotRunning(self._setting.job_id))
-                outcome.exception()  # perhaps nobody waits any more
+        async with self._cutting:
+            version = await self._cut_now() if self._pumps else None
+        if version is not None and not outcome.done():
+            outcome.set_result(version)
+
+    def _refuse(self, outcome: asyncio.Future[int]) -> None:
+        if not outcome.done():
+            outcome.set_exception(JobNotRunning(self._setting.job_id))
+            outcome.exception()  # perhaps nobody waits any more
 
     async def _cut_now(self, *, is_final: bool = False) -> int:
         """Cut, commit, and have the outputs delivered; after a final cut the operators do nothing more."""

@@ -24,6 +24,7 @@ class Tasks:
         task = asyncio.get_running_loop().create_task(self._supervise(coroutine))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: coroutine.close())  # if it was cancelled before it began
         return task
 
     def fail(self, error: BaseException) -> None:

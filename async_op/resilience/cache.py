@@ -109,5 +109,5 @@ class OutputCache:
                 self._outputs[key] = outputs
 
     def forget(self, entry: Entry) -> None:
-        """Drop what is held for an element that has failed; nothing is cached for it."""
+        """Drop what is held for an element that needs no call, or whose call has failed; nothing is cached for it."""
         self._asked.pop(entry, None)

@@ -18,6 +18,9 @@ RestoredTimers = Mapping[int, LazyGroup]
 
 _NEVER = float("inf")
 
+_LOOK_SECONDS = 60.0
+"""How late a timer may be if the wall clock was set forward or the machine slept."""
+
 
 class TimerService:
     """Fires the timers of one subtask. Only the thread of the event loop may call it.
@@ -277,7 +280,7 @@ class TimerService:
             self._loop_timer = None
         self._due = due
         if due < _NEVER and self.active < self._capacity:
-            delay = max(0, due - self._now()) / 1000
+            delay = min(max(0, due - self._now()) / 1000, _LOOK_SECONDS)
             self._loop_timer = self._clock.call_at(self._clock.time() + delay, self._tick)
 
     def _tick(self) -> None:

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -309,6 +309,38 @@ def test_the_rows_of_an_epoch_keep_their_order_on_disk(monkeypatch: pytest.Monke
     epoch.close()
 
 
+@pytest.mark.parametrize("memory_bytes", [1, job_outputs.MEMORY_BYTES])
+async def test_outputs_that_cannot_be_decoded_fail_the_job(monkeypatch: pytest.MonkeyPatch, memory_bytes: int) -> None:
+    def read(_: Any) -> Any:
+        raise ValueError("made by a newer release")
+
+    monkeypatch.setattr(job_outputs, "MEMORY_BYTES", memory_bytes)
+    monkeypatch.setattr(job_outputs, "unpack", read)
+    with pytest.raises(ValueError, match="newer release"):
+        await asyncio.wait_for(new_job(range(9), same, Epochs()).run(), 120)
+
+
+def test_who_is_in_the_middle_of_an_epochs_rows_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_outputs, "MEMORY_BYTES", 0)
+    epoch = job_outputs.EpochOutputs()
+    for number in range(3):
+        epoch.add(number, is_dead_letter=False)
+    epoch.spill()
+    epoch.add(3, is_dead_letter=False)
+    tables = epoch.tables()
+    found, _ = job_outputs.values_in([next(tables)])
+
+    epoch.spill()  # moves what the tables have not yet come to
+    assert job_outputs.values_in(tables) == ([1, 2, 3], [])
+
+    tables = epoch.tables()
+    next(tables)
+    epoch.close()
+    with pytest.raises(ValueError, match="closed"):
+        next(tables)
+    assert found == [0]
+
+
 async def test_an_epoch_ends_when_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_outputs, "EPOCH_OUTPUTS", 50)
     sink = Epochs()
@@ -573,6 +605,20 @@ async def test_nothing_is_cut_while_a_job_gives_up() -> None:
     may_close.set()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_who_asks_for_a_snapshot_at_the_very_end_is_told_that_there_is_none() -> None:
+    for turns in range(60):  # the end of a job takes fewer turns of the loop than that
+        job = new_job(Log([1]), same, Epochs(), snapshots=f"memory://end-{turns}", snapshot_interval=1000)
+        task = asyncio.create_task(job.run())
+        await eventually(lambda job=job: job.progress().state == "running")  # type: ignore[misc]
+        task.cancel()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        asked = asyncio.create_task(job.snapshot())
+        with suppress(JobNotRunning, asyncio.CancelledError):
+            await asyncio.wait_for(asked, 120)
+        await asyncio.wait({task})
 
 
 async def test_the_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

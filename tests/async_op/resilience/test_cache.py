@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from async_op import AsyncFunction, Cache, ElementFailed, FixedDelayRetry, Resilience
+from async_op import AsyncFunction, Cache, ElementFailed, FixedDelayRetry, RateLimit, Resilience
 from tests.async_op.batches import Doubles
 from tests.async_op.kit import BOTH, Instant, Service, first, opened, settle
 
@@ -175,6 +175,46 @@ async def test_an_element_that_has_failed_is_not_held() -> None:
             raise ValueError
 
     async with opened(Fails(), resilience=cached(key=id), on_error="skip") as bench:
+        value = Value()
+        held = weakref.ref(value)
+        await bench.feed(value)
+        del value
+        gc.collect()
+
+        assert bench.operator.statistics().skipped == 1
+        assert held() is None
+
+
+async def test_an_element_that_the_function_knows_is_not_held() -> None:
+    class Value:
+        pass
+
+    class Knows(AsyncFunction):
+        def known_outputs(self, value: Any, ctx: Any) -> Any:
+            return [None]
+
+        async def async_invoke(self, value: Any, ctx: Any) -> Any:
+            raise AssertionError("it is known")
+
+    async with opened(Knows(), resilience=cached(key=id)) as bench:
+        value = Value()
+        held = weakref.ref(value)
+        await bench.feed(value)
+        del value
+        gc.collect()
+
+        assert bench.shown == [None]
+        assert held() is None
+
+
+async def test_an_element_for_which_no_call_is_ever_admitted_is_not_held() -> None:
+    class Value:
+        pass
+
+    limits = Resilience(
+        cache=Cache(key=id, max_entries=2), rate_limit=RateLimit.per_minute(1, cost=lambda _: 2, unit="tokens")
+    )
+    async with opened(Instant(), resilience=limits, on_error="skip") as bench:
         value = Value()
         held = weakref.ref(value)
         await bench.feed(value)

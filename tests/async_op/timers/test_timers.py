@@ -253,6 +253,16 @@ async def test_a_timer_that_waits_for_its_key_at_the_end_fires_although_the_wall
         assert alarms.times == [("a", NOW + 100)]
 
 
+async def test_a_timer_is_at_most_a_minute_late_after_the_wall_clock_was_set_forward() -> None:
+    clock, alarms = SetBackClock(), Alarms()
+    hours = NOW + 6 * 3_600_000
+    async with opened(alarms, clock=clock, key_by=by_key) as bench:
+        await bench.feed(("a", "register", hours))
+        clock.set_back = -6 * 3_600_000  # as after a sleep of the machine, which a monotonic clock does not count
+        await bench.clock.advance(60)
+        assert alarms.times == [("a", hours)]
+
+
 @pytest.mark.parametrize("later", [1, 999])
 async def test_the_end_of_the_input_fires_nothing_that_is_due_later(later: int) -> None:
     alarms = Alarms()
