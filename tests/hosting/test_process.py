@@ -28,7 +28,8 @@ from async_op.hosting.placement import Address
 from async_op.hosting.process import resident
 from async_op.hosting.process.launch import launch, watch
 from async_op.hosting.process.places import PATH_BYTES_MAX, place_of, sweep
-from async_op.hosting.wire.sockets import connect
+from async_op.hosting.wire import frames
+from async_op.hosting.wire.sockets import SocketChannel, connect
 from async_op.threads.wait_strategies import ParkWait, ProgressiveWait, WaitSituation, WaitStrategies, WaitStrategy
 from async_op.threads.waits import Waits
 from snapshots import SnapshotStore
@@ -467,6 +468,16 @@ def test_a_feeder_does_not_believe_a_stranger(greeting: bytes, proof: bytes, rea
         with pytest.raises(HostUnreachable, match=reason):
             connect(Address("/nowhere", "127.0.0.1", port), SECRET)
         lying.join()
+
+
+def test_a_host_that_sends_what_is_no_reply_is_lost() -> None:
+    ours, theirs = socket.socketpair()
+    channel = SocketChannel(ours, "the log")
+    with theirs:
+        theirs.sendall(b"\xff" * frames.HEADER_BYTES)
+        with pytest.raises(HostLost, match="no reply .* bytes"):
+            wait_until(lambda: channel.receive() is not None)
+    channel.close()
 
 
 def test_a_host_has_the_limits_of_who_starts_it(machine: Machine) -> None:
