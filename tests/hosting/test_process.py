@@ -25,6 +25,7 @@ from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable
 from async_op.hosting.feeder import Feeder
 from async_op.hosting.overseer import Overseer
 from async_op.hosting.placement import Address
+from async_op.hosting.process import launch as launching
 from async_op.hosting.process import resident
 from async_op.hosting.process.launch import launch, watch
 from async_op.hosting.process.places import PATH_BYTES_MAX, place_of, sweep
@@ -49,6 +50,7 @@ from tests.hosting.kit import (
     pid,
     rows,
     task,
+    wait_for,
     wait_until,
 )
 
@@ -227,6 +229,22 @@ def test_the_log_of_a_host_that_does_not_start_says_why(machine: Machine) -> Non
         driven(launch(replace(machine.instructions(), prepare=partial(divmod, 1, 0))))
 
     assert "ZeroDivisionError" in Path(refused.value.reason.rpartition("its log is ")[2].rstrip(")")).read_text()
+
+
+def test_a_host_that_does_not_listen_in_time_is_let_go_of_and_ends(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launching, "START_SECONDS", 1.0)
+    before, released = set(threading.enumerate()), tmp_path / "released"
+    late = replace(machine.instructions(), prepare=partial(wait_for, str(released)))
+    with pytest.raises(HostUnreachable, match="does not listen after 1 s"):
+        driven(launch(late))
+
+    # Nobody is left who could read from a descriptor that has come to be somebody else's.
+    assert set(threading.enumerate()) <= before
+    released.touch()
+    wait_until(lambda: "Error" in late.place.log.read_text())
+    wait_until(lambda: not late.place.lock.exists())
 
 
 def test_a_function_that_eats_its_memory_fails_its_element(machine: Machine) -> None:
