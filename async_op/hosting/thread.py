@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 
 from async_op.hosting.blueprint import Blueprint
 from async_op.hosting.conversation import Conversation
@@ -40,7 +41,12 @@ class HostThread:
 
     def __enter__(self) -> HostThread:
         self._thread.start()
-        self._thread.call(self._make())
+        try:
+            self._thread.call(self._make())
+        except BaseException:  # nobody leaves what was not entered
+            with suppress(TimeoutError):  # the blueprint blocks the loop: the thread ends with the process
+                self._thread.stop(CLOSE_SECONDS)
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
