@@ -96,6 +96,8 @@ class ThreadChannel:
         self._waits.until(lambda: self._replies, self._arrived, lambda: situation, TICK_SECONDS)
         if self._replies:
             return self._replies.popleft()
+        if self._conversation is not None and self._conversation.answering.done():
+            raise HostLost("answers no more", _NO_LOG)
         silent = time.monotonic() - self._heard_at
         if silent > self._patience_seconds:
             raise HostLost(f"has shown no sign of life for {silent:.0f} s", _NO_LOG)

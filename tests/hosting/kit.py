@@ -177,6 +177,20 @@ def epoch(channel: Channel, greeting: say.Hello, batches: Iterable[pa.RecordBatc
         feeder.close()
 
 
+def ask(channel: Channel, message: say.Message) -> say.Reply:
+    """Send a message and return the reply, which must come within a bounded time."""
+    replies: list[say.Reply] = []
+    channel.send(message)
+
+    def has_come() -> bool:
+        reply = channel.receive()
+        replies.extend([] if reply is None else [reply])
+        return bool(replies)
+
+    wait_until(has_come)
+    return replies[0]
+
+
 @dataclass
 class Machine:
     """A folder in which hosts are started."""

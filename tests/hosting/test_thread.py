@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from async_op.hosting import messages as say
 from async_op.hosting import thread
 from async_op.hosting.errors import FeederFenced, HostLost
 from async_op.hosting.feeder import Feeder
+from async_op.hosting.host import Host
 from async_op.hosting.loop_thread import LoopThread
 from async_op.hosting.operator import ResidentOperator
 from async_op.hosting.thread import HostThread
@@ -28,6 +30,7 @@ from tests.hosting.kit import (
     FailingOpen,
     InterruptedOpen,
     Straying,
+    ask,
     driven,
     epoch,
     hello,
@@ -177,6 +180,18 @@ def test_a_feeder_waits_in_steps_that_let_it_show_that_it_lives() -> None:
         driven(feeder.feed([rows("a", seconds=600.0)]))
         assert next(feeder.settle()) is None
         feeder.close()
+
+
+def test_a_host_that_answers_no_more_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(*_: Any) -> say.Reply:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(Host, "answer", answer)
+    with HostThread(Blueprint(), residence()) as host:
+        channel = host.channel()
+        with pytest.raises(HostLost, match="answers no more"):
+            ask(channel, say.Poll())
+        channel.close()
 
 
 def test_a_feeder_whose_epoch_is_over_is_fenced() -> None:
