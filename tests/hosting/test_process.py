@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import resource
@@ -26,7 +27,7 @@ from async_op.hosting.feeder import Feeder
 from async_op.hosting.overseer import Overseer
 from async_op.hosting.placement import Address
 from async_op.hosting.process import launch as launching
-from async_op.hosting.process import resident
+from async_op.hosting.process import places, resident
 from async_op.hosting.process.launch import launch, watch
 from async_op.hosting.process.places import PATH_BYTES_MAX, place_of, sweep
 from async_op.hosting.wire import frames
@@ -363,6 +364,38 @@ def test_logs_of_hosts_that_were_killed_and_replaced_go_once_their_run_is_over(s
     assert place.log.exists()
     assert held is not None
     os.close(held)
+
+
+def test_the_newest_logs_of_all_runs_are_kept_and_those_in_use(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "LOGS_MAX", 2)
+    logs = []
+    for age in range(6):
+        place = place_of(f"run {age % 2}", GENERATION, 0, str(short_path))
+        with place.open_log() as log:
+            log.write(b"a traceback")
+        os.utime(place.log, (1e9 - age, 1e9 - age))
+        logs.append(place.log)
+    with logs[3].open("ab") as elsewhere, place_of("run 1", GENERATION, 1, str(short_path)).open_log():
+        fcntl.flock(elsewhere, fcntl.LOCK_EX)
+        sweep(logs[0].parent)
+
+    assert [log.exists() for log in logs] == [True, True, False, True, False, False]
+
+
+def test_the_log_of_a_host_that_lives_is_kept(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "LOGS_MAX", 0)
+    log = Path(machine.start().log)
+    log.write_text("printed")
+
+    def is_kept() -> bool:
+        sweep(log.parent)
+        return log.exists()
+
+    assert is_kept()
+    kill(machine)
+    wait_until(lambda: not is_kept())  # once the last of its threads has ended
 
 
 @pytest.mark.parametrize("trap", ["a folder that others can open", "a link to a folder", "a link as lock"])
