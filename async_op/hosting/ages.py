@@ -3,32 +3,50 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
 RESOLUTION_SECONDS = 0.1
 """Marks that are closer together become one; otherwise a busy operator could keep a mark for each element."""
+
+MARKS_MAX = 1000
+"""More marks are thinned out; otherwise a call that hangs would keep those of all elements that came after it."""
+
+COARSENESS = 4 / MARKS_MAX
+"""Marks that are closer together than this part of the oldest one's age become one: about half of them are left."""
+
+
+@dataclass(slots=True)
+class _Mark:
+    """All elements below `following` had come by `until`; those above the mark before this one, since `since`."""
+
+    following: int
+    since: float
+    until: float
 
 
 class Ages:
     """Remembers when sequence numbers were given out; an element's age counts from the first mark after it came."""
 
     def __init__(self) -> None:
-        self._marks = deque[tuple[int, float]]()
+        self._marks = deque[_Mark]()
 
     def mark(self, following: int, now: float) -> None:
         """Note that all elements with a sequence number below `following` have come by now."""
         if not self._marks:
-            self._marks.append((following, now))
-        elif self._marks[-1][0] < following:
-            marked_at = self._marks[-1][1]
-            if now - marked_at < RESOLUTION_SECONDS:
-                self._marks[-1] = following, marked_at
+            self._marks.append(_Mark(following, now, now))
+        elif (last := self._marks[-1]).following < following:
+            if now - last.since < RESOLUTION_SECONDS:
+                last.following, last.until = following, now
             else:
-                self._marks.append((following, now))
+                self._marks.append(_Mark(following, now, now))
+                if len(self._marks) > MARKS_MAX:
+                    self._thin(COARSENESS * (now - self._marks[0].since))
 
     def of(self, oldest: int | None, now: float) -> float | None:
-        """Return the seconds since an element came, at most `RESOLUTION_SECONDS` too many; None for no element.
+        """Return the seconds since an element came; None for no element.
 
-        Marks of older elements are forgotten.
+        They are at most `RESOLUTION_SECONDS` too many, and once there were more than `MARKS_MAX` marks, at most
+        `COARSENESS` times the age of the oldest one. Marks of older elements are forgotten.
 
         Examples
         --------
@@ -41,8 +59,16 @@ class Ages:
         if oldest is None:
             self._marks.clear()
             return None
-        while self._marks and self._marks[0][0] <= oldest:
+        while self._marks and self._marks[0].following <= oldest:
             self._marks.popleft()
         if not self._marks:
             self.mark(oldest + 1, now)  # a timer's, which nobody has marked: its age counts from here
-        return now - self._marks[0][1]
+        return now - self._marks[0].since
+
+    def _thin(self, resolution_seconds: float) -> None:
+        marks, self._marks = self._marks, deque()
+        for mark in marks:
+            if self._marks and mark.until - (last := self._marks[-1]).since < resolution_seconds:
+                last.following, last.until = mark.following, mark.until
+            else:
+                self._marks.append(mark)

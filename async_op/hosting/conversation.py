@@ -22,13 +22,18 @@ class Conversation:
         The host that answers.
     reply : callable
         Sends a reply to the feeder.
+
+    Attributes
+    ----------
+    answering : asyncio.Task
+        Ends by itself only if not even an error can be sent; then nobody hears the feeder any more.
     """
 
     def __init__(self, host: Host, reply: Callable[[Reply], object]) -> None:
         self._host = host
         self._reply = reply
         self._inbox: asyncio.Queue[Any] = asyncio.Queue(UNDER_WAY_MAX)
-        self._answering = asyncio.get_running_loop().create_task(self._answer())
+        self.answering = asyncio.get_running_loop().create_task(self._answer())
 
     async def hear(self, message: Any) -> None:
         """Take a message, or the error of one that cannot be read; waits while too many are not answered."""
@@ -40,13 +45,14 @@ class Conversation:
 
     def end(self) -> None:
         """Stop answering: the feeder has hung up."""
-        self._answering.cancel()
+        self.answering.cancel()
         self._host.gone(self)
 
     async def _answer(self) -> None:
         while True:
             message = await self._inbox.get()
-            if isinstance(message, Exception):
-                self._reply(Failed(message))
-            else:
-                self._reply(await self._host.answer(self, message))
+            reply = Failed(message) if isinstance(message, Exception) else await self._host.answer(self, message)
+            try:
+                self._reply(reply)
+            except Exception as error:  # noqa: BLE001 - the feeder, which waits for a reply, raises it
+                self._reply(Failed(error))

@@ -118,14 +118,20 @@ class Overseer:
                 addresses = dict(self._addresses)
             self._keep_channels_of(addresses.values())
             self._connect(addresses.values())
-            asked = {
-                subtask: address
-                for subtask, address in addresses.items()
-                if self._is_sent(address, message_for(subtask))
-            }
-            until = time.monotonic() + _ANSWER_SECONDS
-            replies = {subtask: self._answer(address, until) for subtask, address in asked.items()}
-            return {subtask: reply for subtask, reply in replies.items() if reply is not None}
+            try:
+                return self._answers(addresses, message_for)
+            except BaseException:
+                # The replies that nobody has read would be taken for those to the next question.
+                self._keep_channels_of(())
+                raise
+
+    def _answers(self, addresses: Mapping[int, Address], message_for: Callable[[int], Message]) -> dict[int, Reply]:
+        asked = {
+            subtask: address for subtask, address in addresses.items() if self._is_sent(address, message_for(subtask))
+        }
+        until = time.monotonic() + _ANSWER_SECONDS
+        replies = {subtask: self._answer(address, until) for subtask, address in asked.items()}
+        return {subtask: reply for subtask, reply in replies.items() if reply is not None}
 
     def _keep_channels_of(self, addresses: Iterable[Address]) -> None:
         """Forget the hosts that are not among these."""
@@ -175,6 +181,9 @@ class Overseer:
                 if time.monotonic() > until:
                     break
         except HostLost:
+            reply = None
+        except Exception:  # noqa: BLE001 - the other hosts' replies are read in any case
+            _log.exception("the reply of the host at %s cannot be read", address.path)
             reply = None
         if reply is None:
             self._hang_up(address)

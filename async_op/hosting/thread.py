@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 
 from async_op.hosting.blueprint import Blueprint
 from async_op.hosting.conversation import Conversation
@@ -40,7 +41,12 @@ class HostThread:
 
     def __enter__(self) -> HostThread:
         self._thread.start()
-        self._thread.call(self._make())
+        try:
+            self._thread.call(self._make())
+        except BaseException:  # nobody leaves what was not entered
+            with suppress(TimeoutError):  # the blueprint blocks the loop: the thread ends with the process
+                self._thread.stop(CLOSE_SECONDS)
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -90,6 +96,8 @@ class ThreadChannel:
         self._waits.until(lambda: self._replies, self._arrived, lambda: situation, TICK_SECONDS)
         if self._replies:
             return self._replies.popleft()
+        if self._conversation is not None and self._conversation.answering.done():
+            raise HostLost("answers no more", _NO_LOG)
         silent = time.monotonic() - self._heard_at
         if silent > self._patience_seconds:
             raise HostLost(f"has shown no sign of life for {silent:.0f} s", _NO_LOG)

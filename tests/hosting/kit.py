@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,11 @@ class Counting(AsyncFunction):
 
 def _is_there(path: str) -> bool:
     return Path(path).exists()
+
+
+def wait_for(path: str) -> None:
+    """Block until a file is there; for the process of a host."""
+    wait_until(partial(_is_there, path))
 
 
 class FailingOpen(Counting):
@@ -169,6 +175,20 @@ def epoch(channel: Channel, greeting: say.Hello, batches: Iterable[pa.RecordBatc
         return part.handle
     finally:
         feeder.close()
+
+
+def ask(channel: Channel, message: say.Message) -> say.Reply:
+    """Send a message and return the reply, which must come within a bounded time."""
+    replies: list[say.Reply] = []
+    channel.send(message)
+
+    def has_come() -> bool:
+        reply = channel.receive()
+        replies.extend([] if reply is None else [reply])
+        return bool(replies)
+
+    wait_until(has_come)
+    return replies[0]
 
 
 @dataclass

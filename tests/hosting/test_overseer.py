@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from async_op import ElementFailed
+from async_op.hosting import messages as say
 from async_op.hosting import overseer as overseer_module
-from async_op.hosting.errors import HostUnreachable
+from async_op.hosting.errors import HostFailed, HostUnreachable
 from async_op.hosting.feeder import Feeder
 from async_op.hosting.overseer import Overseer
 from async_op.hosting.placement import Address
+from async_op.hosting.process.launch import launch
+from async_op.hosting.process.places import place_of
 from async_op.hosting.wire.sockets import SocketChannel, connect
+from async_op.threads.wait_strategies import WaitSituation
 from tests.hosting.kit import (
     GENERATION,
     SECRET,
     Blueprint,
+    Counting,
     Machine,
     driven,
     epoch,
@@ -110,3 +118,65 @@ def test_a_host_that_moves_is_asked_where_it_is_now(machine: Machine) -> None:
         assert list(overseer.poll()) == [0]
         overseer.report(0, None)
         assert overseer.poll() == {}
+
+
+class OnHostsOnly(Exception):
+    """Can be unpickled in hosts, as if the driver did not have its module."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _on_hosts_only, (os.getpid(),)
+
+
+def _on_hosts_only(pickled_in: int) -> OnHostsOnly:
+    if os.getpid() != pickled_in:
+        raise ModuleNotFoundError("No module named 'on_hosts_only'")
+    return OnHostsOnly()
+
+
+class FailingElsewhere(Counting):
+    async def open(self, runtime: Any) -> None:
+        raise OnHostsOnly
+
+
+def test_an_error_that_is_unknown_here_is_told_as_text_and_leaves_the_replies_of_others_in_place(
+    machine: Machine,
+) -> None:
+    failing = machine.start(blueprint=Blueprint(FailingElsewhere))
+    good = replace(machine.instructions(), place=place_of("run", GENERATION, 1, str(machine.folder)))
+    with Overseer(GENERATION, SECRET) as overseer:
+        overseer.report(0, failing)
+        overseer.report(1, driven(launch(good)))
+        wait_until(lambda: list(overseer.poll()) == [1])
+        for version in range(3):
+            overseer.committed(version)
+            assert list(overseer.poll()) == [1]
+        overseer.report(0, None)
+        assert list(overseer.poll()) == [1]
+        overseer.stop(0)
+
+    channel = connect(failing, SECRET)
+    feeder = Feeder(channel)
+    for attempt in (1, 2):
+        with pytest.raises(HostFailed, match="cannot be read here .ModuleNotFoundError"):
+            driven(feeder.hello(hello(attempt=attempt)))
+    feeder.close()
+
+
+@pytest.mark.parametrize("raised", [RuntimeError, KeyboardInterrupt])
+def test_a_reply_that_is_not_read_is_not_taken_for_the_next_one(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, raised: type[BaseException]
+) -> None:
+    address = machine.start()
+    receive, failures = SocketChannel.receive, [raised]
+
+    def receive_or_fail(channel: SocketChannel, situation: WaitSituation = WaitSituation.CONSUME) -> say.Reply | None:
+        if failures and threading.current_thread() is threading.main_thread():
+            raise failures.pop()
+        return receive(channel, situation)
+
+    monkeypatch.setattr(SocketChannel, "receive", receive_or_fail)
+    with Overseer(GENERATION, SECRET) as overseer:
+        overseer.report(0, address)
+        with pytest.raises(KeyboardInterrupt) if raised is KeyboardInterrupt else nullcontext():
+            overseer.committed(1)
+        assert isinstance(overseer.poll()[0], say.Status)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from async_op.elements import Record, Watermark
 from async_op.hosting import errors
 from async_op.hosting import messages as say
-from async_op.hosting.ages import RESOLUTION_SECONDS, Ages
+from async_op.hosting.ages import COARSENESS, MARKS_MAX, RESOLUTION_SECONDS, Ages
 from async_op.hosting.gate import Gate
 from async_op.hosting.outbox import RUN, Outbox
 from async_op.hosting.parts import one_of_each
@@ -122,6 +122,20 @@ def test_a_busy_operator_leaves_a_bounded_number_of_marks() -> None:
     for number in range(10_000):
         ages.mark(number, number * RESOLUTION_SECONDS / 1000)
     assert len(ages._marks) <= 11
+
+
+def test_a_call_that_hangs_leaves_a_bounded_number_of_marks_and_only_makes_ages_coarser() -> None:
+    ages, came, now = Ages(), [], 0.0
+    for number in range(20_000):
+        came.append(now)
+        ages.mark(number + 1, now)
+        assert len(ages._marks) <= MARKS_MAX
+        now += 3600.0 if number % 5000 == 4999 else 0.15  # now and then, there is no input for an hour
+    for number in (0, 1, 2, 4999, 5000, 7777, 12_345, 19_999):
+        age = ages.of(number, now)
+        assert age is not None
+        assert -1e-6 <= age - (now - came[number]) <= COARSENESS * now
+    assert len(ages._marks) == 1
 
 
 def test_rows_travel_as_arrow() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import resource
@@ -25,10 +26,12 @@ from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable
 from async_op.hosting.feeder import Feeder
 from async_op.hosting.overseer import Overseer
 from async_op.hosting.placement import Address
-from async_op.hosting.process import resident
+from async_op.hosting.process import launch as launching
+from async_op.hosting.process import places, resident
 from async_op.hosting.process.launch import launch, watch
 from async_op.hosting.process.places import PATH_BYTES_MAX, place_of, sweep
-from async_op.hosting.wire.sockets import connect
+from async_op.hosting.wire import frames
+from async_op.hosting.wire.sockets import SocketChannel, connect
 from async_op.threads.wait_strategies import ParkWait, ProgressiveWait, WaitSituation, WaitStrategies, WaitStrategy
 from async_op.threads.waits import Waits
 from snapshots import SnapshotStore
@@ -48,6 +51,7 @@ from tests.hosting.kit import (
     pid,
     rows,
     task,
+    wait_for,
     wait_until,
 )
 
@@ -228,6 +232,22 @@ def test_the_log_of_a_host_that_does_not_start_says_why(machine: Machine) -> Non
     assert "ZeroDivisionError" in Path(refused.value.reason.rpartition("its log is ")[2].rstrip(")")).read_text()
 
 
+def test_a_host_that_does_not_listen_in_time_is_let_go_of_and_ends(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launching, "START_SECONDS", 1.0)
+    before, released = set(threading.enumerate()), tmp_path / "released"
+    late = replace(machine.instructions(), prepare=partial(wait_for, str(released)))
+    with pytest.raises(HostUnreachable, match="does not listen after 1 s"):
+        driven(launch(late))
+
+    # Nobody is left who could read from a descriptor that has come to be somebody else's.
+    assert set(threading.enumerate()) <= before
+    released.touch()
+    wait_until(lambda: "Error" in late.place.log.read_text())
+    wait_until(lambda: not late.place.lock.exists())
+
+
 def test_a_function_that_eats_its_memory_fails_its_element(machine: Machine) -> None:
     feeder = Feeder(connect(machine.start(), SECRET))
     step_hello(feeder)
@@ -344,6 +364,38 @@ def test_logs_of_hosts_that_were_killed_and_replaced_go_once_their_run_is_over(s
     assert place.log.exists()
     assert held is not None
     os.close(held)
+
+
+def test_the_newest_logs_of_all_runs_are_kept_and_those_in_use(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "LOGS_MAX", 2)
+    logs = []
+    for age in range(6):
+        place = place_of(f"run {age % 2}", GENERATION, 0, str(short_path))
+        with place.open_log() as log:
+            log.write(b"a traceback")
+        os.utime(place.log, (1e9 - age, 1e9 - age))
+        logs.append(place.log)
+    with logs[3].open("ab") as elsewhere, place_of("run 1", GENERATION, 1, str(short_path)).open_log():
+        fcntl.flock(elsewhere, fcntl.LOCK_EX)
+        sweep(logs[0].parent)
+
+    assert [log.exists() for log in logs] == [True, True, False, True, False, False]
+
+
+def test_the_log_of_a_host_that_lives_is_kept(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "LOGS_MAX", 0)
+    log = Path(machine.start().log)
+    log.write_text("printed")
+
+    def is_kept() -> bool:
+        sweep(log.parent)
+        return log.exists()
+
+    assert is_kept()
+    kill(machine)
+    wait_until(lambda: not is_kept())  # once the last of its threads has ended
 
 
 @pytest.mark.parametrize("trap", ["a folder that others can open", "a link to a folder", "a link as lock"])
@@ -467,6 +519,16 @@ def test_a_feeder_does_not_believe_a_stranger(greeting: bytes, proof: bytes, rea
         with pytest.raises(HostUnreachable, match=reason):
             connect(Address("/nowhere", "127.0.0.1", port), SECRET)
         lying.join()
+
+
+def test_a_host_that_sends_what_is_no_reply_is_lost() -> None:
+    ours, theirs = socket.socketpair()
+    channel = SocketChannel(ours, "the log")
+    with theirs:
+        theirs.sendall(b"\xff" * frames.HEADER_BYTES)
+        with pytest.raises(HostLost, match="no reply .* bytes"):
+            wait_until(lambda: channel.receive() is not None)
+    channel.close()
 
 
 def test_a_host_has_the_limits_of_who_starts_it(machine: Machine) -> None:

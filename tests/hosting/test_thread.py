@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from dataclasses import replace
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -13,6 +15,9 @@ from async_op.hosting import messages as say
 from async_op.hosting import thread
 from async_op.hosting.errors import FeederFenced, HostLost
 from async_op.hosting.feeder import Feeder
+from async_op.hosting.host import Host
+from async_op.hosting.loop_thread import LoopThread
+from async_op.hosting.operator import ResidentOperator
 from async_op.hosting.thread import HostThread
 from async_op.threads.wait_strategies import ParkWait, ProgressiveWait, WaitSituation, WaitStrategies, WaitStrategy
 from async_op.threads.waits import Waits
@@ -25,6 +30,7 @@ from tests.hosting.kit import (
     FailingOpen,
     InterruptedOpen,
     Straying,
+    ask,
     driven,
     epoch,
     hello,
@@ -128,6 +134,45 @@ def test_a_function_that_blocks_the_loop_is_an_error_and_does_not_hold_the_end_u
     Blocking.released.set()
 
 
+@dataclass(frozen=True)
+class WithoutOperator(Blueprint):
+    """Cannot make its operator, or does so only when the test has ended."""
+
+    raised: type[BaseException] | None = None
+
+    def operator(self, subtask_index: int, output: Callable[[Any], object]) -> ResidentOperator:
+        if self.raised is None:
+            Blocking.released.wait()
+            raise OSError
+        raise self.raised
+
+
+@pytest.mark.parametrize(("raised", "told"), [(ValueError, ValueError), (SystemExit, OperatorInterrupted)])
+def test_a_host_that_cannot_be_made_leaves_no_thread(raised: type[BaseException], told: type[Exception]) -> None:
+    before, host = set(threading.enumerate()), HostThread(WithoutOperator(raised=raised), residence())
+    with pytest.raises(told):
+        host.__enter__()
+
+    assert set(threading.enumerate()) <= before
+    assert host._thread.loop.is_closed()
+
+
+def test_a_host_that_cannot_be_made_in_time_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread, "CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr(Blocking, "released", threading.Event())
+
+    def interrupted(self: LoopThread, work: Coroutine[Any, Any, Any], seconds: float | None = None) -> Any:
+        future = self.begin(work)
+        if seconds is None:
+            raise KeyboardInterrupt
+        return future.result(seconds)
+
+    monkeypatch.setattr(LoopThread, "call", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        HostThread(WithoutOperator(), residence()).__enter__()
+    Blocking.released.set()
+
+
 def test_a_feeder_waits_in_steps_that_let_it_show_that_it_lives() -> None:
     with HostThread(Blueprint(), residence()) as host:
         feeder = Feeder(host.channel())
@@ -135,6 +180,18 @@ def test_a_feeder_waits_in_steps_that_let_it_show_that_it_lives() -> None:
         driven(feeder.feed([rows("a", seconds=600.0)]))
         assert next(feeder.settle()) is None
         feeder.close()
+
+
+def test_a_host_that_answers_no_more_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(*_: Any) -> say.Reply:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(Host, "answer", answer)
+    with HostThread(Blueprint(), residence()) as host:
+        channel = host.channel()
+        with pytest.raises(HostLost, match="answers no more"):
+            ask(channel, say.Poll())
+        channel.close()
 
 
 def test_a_feeder_whose_epoch_is_over_is_fenced() -> None:

@@ -7,7 +7,6 @@ import pickle
 import subprocess
 import sys
 import threading
-from contextlib import suppress
 
 from async_op.hosting.errors import HostFailed, HostUnreachable
 from async_op.hosting.feeder import Waiting
@@ -31,12 +30,7 @@ def launch(instructions: Instructions) -> Waiting[Address]:
         started = _Start(instructions)
     except OSError as error:
         raise HostUnreachable(f"the host's process does not start: {error}") from error
-    waited = 0.0
     while not started.is_over(TICK_SECONDS):
-        waited += TICK_SECONDS
-        if waited > START_SECONDS:
-            started.give_up()
-            raise HostUnreachable(f"the host does not listen after {START_SECONDS:.0f} s, see {started.log}")
         yield
     return started.address()
 
@@ -68,6 +62,7 @@ class _Start:
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
         self._answer = b""
+        self._is_given_up = False
         self._talking = threading.Thread(target=self._talk, name="keygroups launch", daemon=True)
         self._talking.start()
 
@@ -75,12 +70,9 @@ class _Start:
         self._talking.join(seconds)
         return not self._talking.is_alive()
 
-    def give_up(self) -> None:
-        """Close the process's output: it ends when it cannot report its address."""
-        assert self._process.stdout is not None, "standard output is a pipe"
-        self._process.stdout.close()
-
     def address(self) -> Address:
+        if self._is_given_up:
+            raise HostUnreachable(f"the host does not listen after {START_SECONDS:.0f} s, see {self.log}")
         if not self._answer:
             raise HostUnreachable(f"the host's process ended before it listened, see {self.log}")
         answer = pickle.loads(self._answer)  # noqa: S301 - from the process that was started here
@@ -93,5 +85,19 @@ class _Start:
         return answer
 
     def _talk(self) -> None:
-        with suppress(OSError, ValueError):  # the process has ended, or was given up
-            self._answer = self._process.communicate(self._told)[0]
+        """Tell the process what to do, and hear where it listens; no other thread touches the pipes.
+
+        If one closed them here, this thread would read from whatever gets their descriptors next.
+        """
+        try:
+            self._answer = self._process.communicate(self._told, START_SECONDS)[0]
+        except subprocess.TimeoutExpired:
+            self._is_given_up = True
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Close the pipes: the host ends when it cannot report its address."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None, "both are pipes"
+            pipe.close()
+        self._process.poll()  # the process that has started the host has ended long ago

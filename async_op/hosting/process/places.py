@@ -8,6 +8,7 @@ import os
 import secrets
 import stat
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -21,6 +22,9 @@ _PREFIX = "keygroups-"
 
 _STARTED_SECONDS = 600.0
 """A host has a lock after this time, or it never will."""
+
+LOGS_MAX = 100
+"""How many logs of hosts that have ended a machine keeps: enough for those of a query that has just failed."""
 
 _TRIES_MAX = 100
 """How often a folder is made again that another host removes at the same moment."""
@@ -53,11 +57,16 @@ class Place(NamedTuple):
         _make_private(self.folder)
 
     def open_log(self) -> BinaryIO:
-        """Open the log for appending; once it is there, no host that ends can remove the folder."""
+        """Open the log for appending; once it is there, no host that ends can remove the folder.
+
+        It is locked until all processes that inherit it have ended, so that nobody removes a log that is in use.
+        """
         for _ in range(_TRIES_MAX):
             self.make_folder()
             with suppress(FileNotFoundError):
-                return self.log.open("ab")
+                log = self.log.open("ab")
+                fcntl.flock(log, fcntl.LOCK_EX)
+                return log
         raise HostUnreachable(f"{self.folder} is removed again and again")
 
     def try_lock(self) -> int | None:
@@ -116,12 +125,41 @@ def sweep(folder: Path) -> None:
     """Remove what killed hosts of other runs have left beside a run's folder, except logs that are not empty.
 
     A killed host is known by its lock, which nobody holds. Hosts of the same run leave their files to their successors.
-    A folder that somebody else has made, or could write to, is left alone, whatever its name says.
+    Of the logs that hosts of all runs have left, the newest `LOGS_MAX` are kept. A folder that somebody else has made,
+    or could write to, is left alone, whatever its name says.
     """
-    for other in folder.parent.glob(f"{_PREFIX}{os.getuid()}-*"):
+    runs = [run for run in folder.parent.glob(f"{_PREFIX}{os.getuid()}-*") if _is_private_folder(run)]
+    _remove_oldest_logs(runs)
+    for other in runs:
         with suppress(OSError):
-            if other != folder and _is_private(other.lstat()):
+            if other != folder:
                 _sweep(other, folder.stat().st_mtime - _STARTED_SECONDS)
+
+
+def _remove_oldest_logs(runs: Iterable[Path]) -> None:
+    left = []
+    for run in runs:
+        with suppress(FileNotFoundError):  # its last host has just removed the folder
+            for log in run.glob("*.log"):
+                written = _written(log)
+                if written is not None:
+                    left.append((written, log))
+    for _, log in sorted(left, reverse=True)[LOGS_MAX:]:
+        log.unlink(missing_ok=True)
+
+
+def _written(log: Path) -> float | None:
+    """Return when a log was written last, or None if it is empty, in use or gone."""
+    with suppress(OSError):
+        opened = os.open(log, os.O_RDWR | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found = os.fstat(opened)
+        finally:
+            os.close(opened)
+        if found.st_size:
+            return found.st_mtime
+    return None
 
 
 def _sweep(folder: Path, before: float) -> None:
@@ -150,6 +188,13 @@ def _make_private(folder: Path) -> None:
         raise HostUnreachable(f"the folder of its socket cannot be made: {error}") from error
     if not _is_private(found):
         raise HostUnreachable(f"{folder} is open to others")
+
+
+def _is_private_folder(path: Path) -> bool:
+    try:
+        return _is_private(path.lstat())
+    except OSError:  # its last host has just removed it
+        return False
 
 
 def _is_private(found: os.stat_result) -> bool:

@@ -75,17 +75,25 @@ class Server:
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         conversation = Conversation(self._host, lambda reply: writer.write(frames.encode_reply(reply)))
-        beating = asyncio.get_running_loop().create_task(_beat(writer))
+        loop = asyncio.get_running_loop()
+        hearing, beating = loop.create_task(_hear(reader, conversation)), loop.create_task(_beat(writer))
         try:
-            while True:
-                size, kind = frames.size_and_kind(await reader.readexactly(frames.HEADER_BYTES))
-                if kind == frames.ALIVE:
-                    conversation.heard()
-                else:
-                    await conversation.hear(_message(kind, await reader.readexactly(size)))
+            done, _ = await asyncio.wait((hearing, conversation.answering), return_when=asyncio.FIRST_COMPLETED)
+            for ended in done:
+                ended.result()
         finally:
+            hearing.cancel()
             beating.cancel()
             conversation.end()
+
+
+async def _hear(reader: asyncio.StreamReader, conversation: Conversation) -> None:
+    while True:
+        size, kind = frames.size_and_kind(await reader.readexactly(frames.HEADER_BYTES))
+        if kind == frames.ALIVE:
+            conversation.heard()
+        else:
+            await conversation.hear(_message(kind, await reader.readexactly(size)))
 
 
 async def _beat(writer: asyncio.StreamWriter) -> None:

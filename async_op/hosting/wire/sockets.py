@@ -8,8 +8,8 @@ import threading
 import time
 from collections import deque
 
-from async_op.hosting.errors import HostLost, HostUnreachable, NotOurs
-from async_op.hosting.messages import Message, Reply
+from async_op.hosting.errors import HostFailed, HostLost, HostUnreachable, MessageTooLarge, NotOurs
+from async_op.hosting.messages import Failed, Message, Reply
 from async_op.hosting.placement import Address
 from async_op.hosting.residence import PATIENCE_SECONDS
 from async_op.hosting.wire import frames
@@ -109,13 +109,21 @@ class SocketChannel:
         self._heard_at = time.monotonic()
         self._received += data
         while len(self._received) >= frames.HEADER_BYTES:
-            size, kind = frames.size_and_kind(bytes(self._received[: frames.HEADER_BYTES]))
+            size, kind = self._size_and_kind()
             end = frames.HEADER_BYTES + size
             if len(self._received) < end:
                 return
-            if kind != frames.ALIVE:
-                self._replies.append(frames.decode(kind, bytes(self._received[frames.HEADER_BYTES : end])))
+            payload = bytes(self._received[frames.HEADER_BYTES : end])
             del self._received[:end]
+            if kind != frames.ALIVE:
+                self._replies.append(_reply(kind, payload))
+
+    def _size_and_kind(self) -> tuple[int, int]:
+        try:
+            return frames.size_and_kind(bytes(self._received[: frames.HEADER_BYTES]))
+        except MessageTooLarge as error:
+            # No host sends one: these bytes are no header, and nobody knows where the next one is.
+            raise HostLost(f"has sent what is no reply ({error.size_bytes} bytes)", self._log) from error
 
     def _send(self, data: bytes) -> None:
         with self._lock:
@@ -166,6 +174,14 @@ def connect(
         else:
             return SocketChannel(connected, address.log, patience_seconds, waits)
     raise HostUnreachable("; ".join(reasons))
+
+
+def _reply(kind: int, payload: bytes) -> Reply:
+    try:
+        reply: Reply = frames.decode(kind, payload)
+    except Exception as error:  # noqa: BLE001 - a user's class may raise anything when it is unpickled, or not be here
+        return Failed(HostFailed(f"its reply cannot be read here ({type(error).__name__}: {error})"))
+    return reply
 
 
 def _open_unix(address: Address) -> socket.socket:
