@@ -121,7 +121,10 @@ class UnwritableValue(KeyGroupsError, TypeError):
         self.value: str = shorten(value)
         self.reason = reason
         shown = in_message(value, self.value)
-        super().__init__(f"{shown} cannot be written: {reason}; change the output in the last step of the job")
+        super().__init__(
+            f"{shown} cannot be written: {reason}; change the output in the last step of the job, and what is "
+            "committed already in a subclass of the sink, whose `write` gets it again at the next start"
+        )
 
 
 class EpochsBehind(KeyGroupsError, RuntimeError):

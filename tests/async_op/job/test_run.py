@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from async_op import AsyncBatchFunction, AsyncFunction, InvocationContext, Job, JobNotRunning, Step
-from async_op.connectors import FileSink, FileSource, Reached
+from async_op.connectors import FileSink, FileSource, Reached, UnwritableValue
 from async_op.job import job as job_module
 from async_op.job import outputs as job_outputs
 from async_op.job import positions
@@ -518,6 +518,30 @@ async def test_files_to_files(tmp_path: Any) -> None:
     rows = [json.loads(line) for file in (tmp_path / "out").rglob("epoch*") for line in file.read_text().splitlines()]
     assert len(rows) == 30
     assert sum(row["count"] == 1 for row in rows) == 4
+
+
+async def test_an_epoch_that_the_sink_cannot_write_can_be_changed_on_its_way(tmp_path: Any) -> None:
+    class Mended(FileSink):
+        async def write(self, values: Sequence[Any], epoch: int) -> None:
+            await super().write([sorted(value) if isinstance(value, set) else value for value in values], epoch)
+
+    async def as_set(value: Any) -> Any:
+        return {value}
+
+    async def as_list(value: Any) -> Any:
+        return [value]
+
+    snapshots = f"{tmp_path}/snapshots"
+    for step in (as_set, as_list):  # the outputs of the first run are committed
+        with pytest.raises(UnwritableValue, match="in a subclass of the sink"):
+            await new_job(
+                [1, 2], Step(step, "step", mode="ordered"), FileSink(f"{tmp_path}/out", "json"), snapshots=snapshots
+            ).run()
+    await new_job(
+        [1, 2], Step(as_list, "step", mode="ordered"), Mended(f"{tmp_path}/out", "json"), snapshots=snapshots
+    ).run()
+    lines = [line for file in (tmp_path / "out").rglob("epoch*") for line in file.read_text().splitlines()]
+    assert lines == ["[1]", "[2]"]
 
 
 async def as_row(value: Any) -> Any:
