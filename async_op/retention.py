@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 
 from snapshots.filesystem import Folder
 from snapshots.upkeep.retention import check_retention, collect_garbage
@@ -74,12 +75,17 @@ class Collector:
         self._due = clock()
         self._thread: threading.Thread | None = None
         self._under_way: list[str] = []
+        self._kept: tuple[str, ...] = ()
 
     def epoch_begins(self, attempts_prefix: str) -> None:
         """Protect the files of an epoch from collections until it has ended, however long its calls take."""
         if not self._is_running():
             self._under_way.clear()
-        self._under_way.append(attempts_prefix)
+        self._under_way.append(f"data/{attempts_prefix}")
+
+    def keep(self, prefix: str) -> None:
+        """Protect the files whose names begin with a prefix, which are in use as long as this collector is."""
+        self._kept += (prefix,)
 
     def epoch_ended(self, folder: Folder) -> None:
         """Begin a collection, if one is due and none is running."""
@@ -102,9 +108,9 @@ class Collector:
     def _collect(self, folder: Folder) -> None:
         keep_last, min_age = self._retention.keep_last, self._retention.min_age
         try:
-            report = collect_garbage(
-                folder, keep_last=keep_last, min_age=min_age, dry_run=False, under_way=self._under_way
-            )
+            # Lazy, because an epoch may begin after this.
+            begun = chain(self._kept, self._under_way)
+            report = collect_garbage(folder, keep_last=keep_last, min_age=min_age, dry_run=False, under_way=begun)
         except Exception:  # noqa: BLE001 - logged and counted: no epoch fails because a file stays
             self.failures += 1
             _log.exception("garbage in %s was not collected (failure %d in a row)", folder.uri, self.failures)

@@ -26,6 +26,7 @@ KEEP_LAST = 10
 MIN_AGE_SECONDS = 24 * 3600.0
 
 _DELETED_AT_ONCE = 1000
+_QUERIES = "queries/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +109,8 @@ def collect_garbage(
 ) -> GarbageReport:
     """Expire versions, then remove files that no version names; see `SnapshotStore.collect_garbage`.
 
-    `under_way` holds the `attempts_prefix` of pending snapshots, whose files stay, whatever their age. It is iterated
-    after the files are listed, so other threads may add snapshots that they begin meanwhile.
+    `under_way` holds prefixes of the names of files that stay, whatever their age: of pending snapshots, and of queries
+    that run. It is iterated after the files are listed, so other threads may add what they begin meanwhile.
     """
     check_retention(keep_last, min_age)
     plan, listed, named = _plan_and_names(folder, keep_last)
@@ -118,8 +119,8 @@ def collect_garbage(
     named |= of_inputs
     garbage = [file for file in listed if _is_collectable(file.name) and file.name not in named]
     before = now - min_age
-    # Read after the listing: every listed file belongs to a snapshot that had begun before.
-    begun = (*storing, *(f"data/{prefix}" for prefix in under_way))
+    # Read after the listing: every listed file belongs to a snapshot or a query that had begun before.
+    begun = (*storing, *under_way)
     old = [file for file in garbage if file.modified <= before and not file.name.startswith(begun)]
     report = replace(
         plan,
@@ -127,7 +128,7 @@ def collect_garbage(
         bytes=sum(file.bytes for file in old),
         young=len(garbage) - len(old),
     )
-    return report if dry_run else _apply(folder, report)
+    return report if dry_run else _apply(folder, report, listed)
 
 
 def check_retention(keep_last: int, min_age: float) -> None:
@@ -178,7 +179,7 @@ def _plan(folder: Folder, listed: Sequence[FileInfo], keep_last: int) -> Garbage
     )
 
 
-def _apply(folder: Folder, plan: GarbageReport) -> GarbageReport:
+def _apply(folder: Folder, plan: GarbageReport, listed: Sequence[FileInfo]) -> GarbageReport:
     expired, files = plan.expired, plan.files
     if expired:
         mark_expired(folder, expired[-1])
@@ -188,11 +189,20 @@ def _apply(folder: Folder, plan: GarbageReport) -> GarbageReport:
         expired = tuple(version for version in expired if version not in pinned_since)
         files = tuple(name for name in files if name not in named)
         _delete(folder, [manifest_name(version) for version in expired])
+    files = _without_rewritten(folder, files, listed)
     _delete(folder, files)
     # Not every client reports which files a store refused to delete.
     left = {file.name for file in folder.files()}
     gone = {*files, *(manifest_name(version) for version in expired)}
     return replace(plan, dry_run=False, expired=expired, files=files, undeleted=tuple(sorted(gone & left)))
+
+
+def _without_rewritten(folder: Folder, names: Sequence[str], listed: Sequence[FileInfo]) -> tuple[str, ...]:
+    """Leave out what has been written anew since it was listed: only queries write files over old ones."""
+    if not any(name.startswith(_QUERIES) for name in names):
+        return tuple(names)
+    rewritten = {file.name for file in set(folder.files(_QUERIES)).difference(listed)}
+    return tuple(name for name in names if name not in rewritten)
 
 
 def _named_files(folder: Folder, versions: Iterable[int]) -> set[str]:
@@ -221,7 +231,7 @@ def _inputs(folder: Folder, listed: Sequence[FileInfo], newest: int, now: float)
 
 def _is_collectable(name: str) -> bool:
     """Return whether retention may remove this kind of file: data, inputs, and left-overs of queries and writes."""
-    return name.startswith(("data/", "inputs/", "probe/", "queries/")) or name.endswith(".tmp")
+    return name.startswith(("data/", "inputs/", "probe/", _QUERIES)) or name.endswith(".tmp")
 
 
 def _storage_now(folder: Folder) -> float:

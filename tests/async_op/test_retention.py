@@ -101,6 +101,17 @@ def test_an_epoch_waits_for_no_collection_and_no_collection_takes_files_of_an_ep
     assert store.verify().ok
 
 
+def test_no_collection_takes_files_that_are_kept(folder: Gate) -> None:
+    store, collector = SnapshotStore.on(folder), Collector(Retention(keep_last=1, min_age=0))
+    names = ["queries/mine/answer.json", "queries/older/answer.json"]
+    for name in names:
+        folder.replace(name, b"{}")
+    collector.keep("queries/mine/")
+    epoch(store, collector, 0)
+    collector.join()
+    assert [folder.exists(name) for name in names] == [True, False]
+
+
 def test_a_failure_is_logged_and_counted_until_a_collection_succeeds(
     folder: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:

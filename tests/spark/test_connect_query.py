@@ -16,6 +16,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import LongType, StructField, StructType
 
+from async_op.retention import Collector, Retention
 from async_op.spark import AsyncPipeline, ConnectQuery, WorkerLate, WorkerSilent
 from async_op.spark.chain import Chain
 from async_op.spark.connect import query as queries
@@ -23,6 +24,7 @@ from async_op.spark.connect import worker as workers
 from async_op.spark.connect.exchange import Answer, Exchange
 from async_op.spark.stage import Stage
 from snapshots.filesystem import open_folder
+from tests.snapshot_kit import parts
 
 SCHEMA = StructType([StructField("id", LongType())])
 SLOW_SECONDS = 2 * queries._SILENT_SECONDS
@@ -213,6 +215,23 @@ def test_a_worker_uses_the_session_that_its_client_may_have_left(
         assert not worker.has_ended(0)
         clock.sleep(6.0)
     assert session.uses == 60
+
+
+def test_no_collection_takes_the_files_of_the_run_that_a_worker_serves(
+    stage: Stage, served: workers.ServedPipeline, monkeypatch: pytest.MonkeyPatch, handler_of_sigterm: None
+) -> None:
+    exchange = Exchange(stage.store.folder, served.run_id)
+    exchange.wish(workers.Wishes(parallelism=(3,)))
+    runner: Any = SimpleNamespace(collector=Collector(Retention(min_age=0)))
+    monkeypatch.setattr(workers.Drains, "start", lambda *_: None)
+    monkeypatch.setattr(workers.Chain, "begin", lambda *_: Chain([], [runner]))
+    session: Any = Session()
+    workers.Worker(served, session)
+
+    stage.store.write(parts({}))
+    runner.collector.epoch_ended(stage.store.folder)
+    runner.collector.join()
+    assert exchange.wishes() == workers.Wishes(parallelism=(3,))
 
 
 def test_a_worker_ends_with_its_server() -> None:

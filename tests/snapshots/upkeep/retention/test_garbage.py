@@ -82,12 +82,24 @@ class TestWhatGoes:
         handles = [pending.write_subtask(made) for made in parts({"count": {"a": 4, "b": -4}})]
         age(store)
         begun: list[str] = []
-        folder = Announcing(folder_of(store), lambda: begun.append(pending.attempts_prefix))
+        folder = Announcing(folder_of(store), lambda: begun.append(f"data/{pending.attempts_prefix}"))
         report = collect_garbage(folder, keep_last=1, min_age=0, dry_run=False, under_way=begun)
         assert (len(report.files), report.young) == (8, 4)
 
         pending.commit(handles)
         check_whole(store)
+
+    def test_what_a_query_writes_anew_during_the_collection_stays(self, store: SnapshotStore) -> None:
+        written(store, 1)
+        folder = folder_of(store)
+        for name in ("queries/1/answer.json", "queries/2/answer.json"):
+            folder.replace(name, b"old")
+        age(store)
+        listed = Announcing(folder, lambda: folder.replace("queries/2/answer.json", b"new"))
+        report = SnapshotStore.on(listed).collect_garbage(min_age=3600.0, dry_run=False)
+
+        assert report.files == ("queries/1/answer.json",)
+        assert folder.read("queries/2/answer.json") == b"new"
 
     @pytest.mark.parametrize(("min_age", "goes"), [(DAY, False), (0.5 * DAY, False), (3000.0, True), (0.0, True)])
     def test_how_old_is_measured_by_the_clock_that_stamps_the_files(
