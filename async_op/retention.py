@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 
+from keygroups.arguments import Duration, seconds_of
 from snapshots.filesystem import Folder
 from snapshots.upkeep.retention import check_retention, collect_garbage
 
@@ -26,7 +27,7 @@ class Retention:
     ----------
     keep_last : int
         How many of the newest versions stay.
-    min_age : float
+    min_age : float or timedelta
         Seconds for which a file stays after it was written, even if no version names it: another writer, such as a
         rewrite, may be at work. It does not protect a reader of an older version, or a slow restore of one: pin that
         version (`SnapshotStore.pin`).
@@ -34,7 +35,7 @@ class Retention:
     Raises
     ------
     ConfigError
-        `keep_last` is less than one, or `min_age` is negative.
+        `keep_last` is no integer or less than one, or `min_age` is no duration.
 
     Examples
     --------
@@ -43,7 +44,7 @@ class Retention:
     """
 
     keep_last: int = 10
-    min_age: float = 3600.0
+    min_age: Duration = 3600.0
 
     def __post_init__(self) -> None:
         check_retention(self.keep_last, self.min_age)
@@ -92,7 +93,7 @@ class Collector:
         now = self._clock()
         if now < self._due or self._is_running():
             return
-        self._due = now + self._retention.min_age / _COLLECTIONS_PER_AGE
+        self._due = now + seconds_of(self._retention.min_age) / _COLLECTIONS_PER_AGE
         # Not a daemon: otherwise a program that ends after a few epochs would never finish a collection.
         self._thread = threading.Thread(target=self._collect, args=(folder,), name="keygroups retention", daemon=False)
         self._thread.start()

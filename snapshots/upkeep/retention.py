@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from keygroups.errors import ConfigError
+from keygroups.arguments import Duration, check_duration, check_integer
 from keygroups.representation import fields_repr, html_facts
 from snapshots.errors import SnapshotNotFound
 from snapshots.filesystem import FileInfo, Folder, attempts
@@ -105,20 +105,20 @@ class Pins:
 
 
 def collect_garbage(
-    folder: Folder, *, keep_last: int, min_age: float, dry_run: bool, under_way: Iterable[str] = ()
+    folder: Folder, *, keep_last: int, min_age: Duration, dry_run: bool, under_way: Iterable[str] = ()
 ) -> GarbageReport:
     """Expire versions, then remove files that no version names; see `SnapshotStore.collect_garbage`.
 
     `under_way` holds prefixes of the names of files that stay, whatever their age: of pending snapshots, and of queries
     that run. It is iterated after the files are listed, so other threads may add what they begin meanwhile.
     """
-    check_retention(keep_last, min_age)
+    keep_last, seconds = check_retention(keep_last, min_age)
     plan, listed, named = _plan_and_names(folder, keep_last)
     now = _storage_now(folder)
     of_inputs, storing = _inputs(folder, listed, plan.newest, now)
     named |= of_inputs
     garbage = [file for file in listed if _is_collectable(file.name) and file.name not in named]
-    before = now - min_age
+    before = now - seconds
     # Read after the listing: every listed file belongs to a snapshot or a query that had begun before.
     begun = (*storing, *under_way)
     old = [file for file in garbage if file.modified <= before and not file.name.startswith(begun)]
@@ -131,18 +131,16 @@ def collect_garbage(
     return report if dry_run else _apply(folder, report, listed)
 
 
-def check_retention(keep_last: int, min_age: float) -> None:
-    """Check the number of versions to keep and the minimum age.
+def check_retention(keep_last: int, min_age: Duration) -> tuple[int, float]:
+    """Return the number of versions to keep, and the minimum age in seconds.
 
     Raises
     ------
     ConfigError
-        The number is less than one, or the age is negative.
+        The number is no integer or less than one, or the age is no duration or negative.
     """
-    if keep_last < 1:
-        raise ConfigError("keep_last", keep_last, "the newest version is never removed: keep at least 1")
-    if not min_age >= 0:
-        raise ConfigError("min_age", min_age, "is an age in seconds, not negative")
+    kept = check_integer("keep_last", keep_last, 1, reason="the newest version is never removed: keep at least 1")
+    return kept, check_duration("min_age", min_age, reason="an age, zero or more")
 
 
 def _plan_and_names(folder: Folder, keep_last: int) -> tuple[GarbageReport, list[FileInfo], set[str]]:
