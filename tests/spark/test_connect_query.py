@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -93,6 +94,37 @@ def test_a_drain_waits_for_a_slow_worker_and_not_for_a_lost_one(clock: Clock, qu
     with pytest.raises(WorkerSilent, match="stop the query and start the pipeline again"):
         query.drain()
     assert queries._SILENT_SECONDS < clock.now - began < 2 * queries._SILENT_SECONDS
+
+
+class Together:
+    """A lock that two threads reach before one of them gets it."""
+
+    def __init__(self) -> None:
+        self._both = threading.Barrier(2, timeout=60)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._both.wait()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_no_wish_of_two_threads_is_lost(stage: Stage) -> None:
+    query = ConnectQuery([stage, stage], [], lambda batch, epoch: None, 0)
+    exchange, meeting = exchange_of(query), Together()
+    exchange.answer(Answer(drains=2))
+    query._wishing = meeting
+    for first, second in ((query.drain, query.drain), (partial(query.rescale, 0, 3), partial(query.rescale, 1, 4))):
+        thread = threading.Thread(target=second)
+        thread.start()
+        first()
+        thread.join()
+
+    wishes = exchange.wishes()
+    assert wishes is not None
+    assert (wishes.drains, wishes.parallelism) == (2, (3, 4))
 
 
 @pytest.mark.parametrize("end", [ConnectQuery.stop, ConnectQuery.awaitTermination])
