@@ -16,6 +16,7 @@ from keygroups.arguments import Duration, check_duration, check_integer
 from keygroups.representation import fields_repr, html_facts
 from snapshots.errors import SnapshotNotFound
 from snapshots.filesystem import FileInfo, Folder, attempts
+from snapshots.filesystem.errors import StorageUnavailable
 from snapshots.format.manifest import manifest_name
 from snapshots.format.version_names import is_version_name, version_name
 from snapshots.inputs import needed_inputs
@@ -233,14 +234,22 @@ def _is_collectable(name: str) -> bool:
 
 
 def _storage_now(folder: Folder) -> float:
-    """Return the time of the clock that stamps files, which may differ from this machine's."""
+    """Return the time of the clock that stamps files, which may differ from this machine's.
+
+    Raises
+    ------
+    StorageUnavailable
+        The storage's listing is out of date.
+    """
     name = f"probe/{uuid.uuid4().hex}"
     folder.write(name, b"")
     try:
-        (modified,) = (file.modified for file in folder.files("probe") if file.name == name)
+        found = [file.modified for file in folder.files("probe") if file.name == name]
     finally:
         folder.delete([name])
-    return modified
+    if not found:
+        raise StorageUnavailable(folder.path(name), "its listing leaves out a file that was just written")
+    return found[0]
 
 
 def _delete(folder: Folder, names: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from keygroups import ConfigError
 from snapshots import SnapshotCorrupted, SnapshotNotFound, SnapshotStore
 from snapshots.filesystem import Folder, open_folder
+from snapshots.filesystem.errors import StorageUnavailable
 from snapshots.format.manifest import manifest_name
 from snapshots.testing import CountingFolder, FolderWrapper
 from snapshots.testing.wrappers import Operation
@@ -153,6 +154,12 @@ class TestWhatGoes:
         again = store.collect_garbage(keep_last=3, dry_run=False)
         assert (again.expired, again.files, again.retained) == ((), (), (6, 7, 8))
 
+    def test_a_listing_that_is_out_of_date_is_named(self, store: SnapshotStore) -> None:
+        written(store, 2)
+        with pytest.raises(StorageUnavailable, match="listing"):
+            SnapshotStore.on(OutOfDate(folder_of(store))).collect_garbage(keep_last=1, dry_run=False)
+        assert store.versions() == [1, 2]
+
     @pytest.mark.parametrize("keep_last", [0, -1])
     def test_the_newest_cannot_be_given_up(self, store: SnapshotStore, keep_last: int) -> None:
         written(store, 2)
@@ -232,6 +239,13 @@ class Announcing(FolderWrapper):
         if operation == "files":
             self.listed()
         return result
+
+
+class OutOfDate(FolderWrapper):
+    """Lists nothing of what was just written."""
+
+    def around(self, operation: Operation, name: str, data: bytes | None, run: Callable[[], Any]) -> Any:
+        return [] if operation == "files" and name == "probe" else run()
 
 
 class Stubborn(FolderWrapper):
