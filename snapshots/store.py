@@ -381,8 +381,7 @@ class SnapshotStore:
         Parameters
         ----------
         keep_last : int
-            How many of the newest versions to keep, not counting those that an earlier collection kept only for their
-            pin.
+            How many of the newest versions to keep, not counting those that stayed before only for their pin.
         min_age : float or timedelta
             How many seconds to keep a file after it was written, even if no version names it, by the storage's clock.
             It must exceed the time from the first file of a commit to its manifest.
