@@ -7,7 +7,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 
+from keygroups.arguments import Duration, seconds_of
 from snapshots.filesystem import Folder
 from snapshots.upkeep.retention import check_retention, collect_garbage
 
@@ -25,7 +27,7 @@ class Retention:
     ----------
     keep_last : int
         How many of the newest versions stay.
-    min_age : float
+    min_age : float or timedelta
         Seconds for which a file stays after it was written, even if no version names it: another writer, such as a
         rewrite, may be at work. It does not protect a reader of an older version, or a slow restore of one: pin that
         version (`SnapshotStore.pin`).
@@ -33,7 +35,7 @@ class Retention:
     Raises
     ------
     ConfigError
-        `keep_last` is less than one, or `min_age` is negative.
+        `keep_last` is no integer or less than one, or `min_age` is no duration.
 
     Examples
     --------
@@ -42,7 +44,7 @@ class Retention:
     """
 
     keep_last: int = 10
-    min_age: float = 3600.0
+    min_age: Duration = 3600.0
 
     def __post_init__(self) -> None:
         check_retention(self.keep_last, self.min_age)
@@ -74,19 +76,24 @@ class Collector:
         self._due = clock()
         self._thread: threading.Thread | None = None
         self._under_way: list[str] = []
+        self._kept: tuple[str, ...] = ()
 
     def epoch_begins(self, attempts_prefix: str) -> None:
         """Protect the files of an epoch from collections until it has ended, however long its calls take."""
         if not self._is_running():
             self._under_way.clear()
-        self._under_way.append(attempts_prefix)
+        self._under_way.append(f"data/{attempts_prefix}")
+
+    def keep(self, prefix: str) -> None:
+        """Protect the files whose names begin with a prefix, which are in use as long as this collector is."""
+        self._kept += (prefix,)
 
     def epoch_ended(self, folder: Folder) -> None:
         """Begin a collection, if one is due and none is running."""
         now = self._clock()
         if now < self._due or self._is_running():
             return
-        self._due = now + self._retention.min_age / _COLLECTIONS_PER_AGE
+        self._due = now + seconds_of(self._retention.min_age) / _COLLECTIONS_PER_AGE
         # Not a daemon: otherwise a program that ends after a few epochs would never finish a collection.
         self._thread = threading.Thread(target=self._collect, args=(folder,), name="keygroups retention", daemon=False)
         self._thread.start()
@@ -102,9 +109,9 @@ class Collector:
     def _collect(self, folder: Folder) -> None:
         keep_last, min_age = self._retention.keep_last, self._retention.min_age
         try:
-            report = collect_garbage(
-                folder, keep_last=keep_last, min_age=min_age, dry_run=False, under_way=self._under_way
-            )
+            # Lazy, because an epoch may begin after this.
+            begun = chain(self._kept, self._under_way)
+            report = collect_garbage(folder, keep_last=keep_last, min_age=min_age, dry_run=False, under_way=begun)
         except Exception:  # noqa: BLE001 - logged and counted: no epoch fails because a file stays
             self.failures += 1
             _log.exception("garbage in %s was not collected (failure %d in a row)", folder.uri, self.failures)

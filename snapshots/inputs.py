@@ -74,7 +74,7 @@ class StoredInput:
         """
         body = opened(data, path, MANIFEST_BYTES_MAX)
         try:
-            chunks = tuple(tuple(_file_of(file) for file in chunk) for chunk in body["chunks"])
+            chunks = tuple(tuple(map(DataFile.from_fields, chunk)) for chunk in body["chunks"])
             return cls(str(body["run_id"]), str(body["input_id"]), str(body["schema"]), chunks)
         except (KeyError, TypeError, ValueError) as error:
             raise SnapshotCorrupted(path, f"a field is missing or wrong: {error}") from error
@@ -173,8 +173,3 @@ def _list_name(run_id: str) -> str:
 
 def _names_of(folder: Folder, run_id: str) -> list[str]:
     return [f"{_FOLDER}/{name}" for name in folder.names(_FOLDER) if name.partition(".")[0] == run_id]
-
-
-def _file_of(fields: dict[str, Any]) -> DataFile:
-    ranges = {name: KeyGroupRange(**fields[name]) for name in ("key_groups", "file_key_groups")}
-    return DataFile(**(fields | ranges))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import Any
 
+from keygroups.arguments import Duration
 from keygroups.descriptors import StateDescriptor
 from keygroups.names import OPERATOR_ID
 from keygroups.ttl import wall_time
@@ -369,7 +370,7 @@ class SnapshotStore:
         return Pins(self.folder).versions()
 
     def collect_garbage(
-        self, *, keep_last: int = KEEP_LAST, min_age: float = MIN_AGE_SECONDS, dry_run: bool = True
+        self, *, keep_last: int = KEEP_LAST, min_age: Duration = MIN_AGE_SECONDS, dry_run: bool = True
     ) -> GarbageReport:
         """Expire old versions, and remove the files that no remaining version names.
 
@@ -380,9 +381,8 @@ class SnapshotStore:
         Parameters
         ----------
         keep_last : int
-            How many of the newest versions to keep, not counting those that an earlier collection kept only for their
-            pin.
-        min_age : float
+            How many of the newest versions to keep, not counting those that stayed before only for their pin.
+        min_age : float or timedelta
             How many seconds to keep a file after it was written, even if no version names it, by the storage's clock.
             It must exceed the time from the first file of a commit to its manifest.
         dry_run : bool
@@ -390,6 +390,8 @@ class SnapshotStore:
 
         Raises
         ------
+        ConfigError
+            `keep_last` is no integer or less than one, or `min_age` is no duration.
         SnapshotNotFound
             There is no snapshot.
         SnapshotCorrupted, IncompatibleSnapshot

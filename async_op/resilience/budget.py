@@ -25,12 +25,13 @@ class Budget:
     A call for which not enough is left is not made: it fails with `BudgetSpent`, which is never retried. So with
     `on_error="fail"` the operator stops, and with "dead_letter" or "skip" the elements for which nothing is left go
     that way. A call that fits only if calls under way spend less than their estimates waits for these. So the sum is
-    exact: if no call spends more than its estimate, the limit is never exceeded, and no call is refused that would
-    have fitted.
+    exact: if no call spends more than its estimate, the limit is never exceeded, and a subtask refuses no call that
+    would have fitted into its share.
 
     What is spent is an operator state, and so part of each snapshot: restarts and rescales go on counting, and deal out
-    what is left in equal shares to the subtasks. Calls since the newest snapshot are not in it. A crash makes them
-    again, and the service charges for both.
+    what is left in equal shares to the subtasks. In between, the shares are fixed. So if keys are spread unevenly, a
+    busy subtask refuses calls while others have something left; with a parallelism of one there is one share. Calls
+    since the newest snapshot are not in it. A crash makes them again, and the service charges for both.
 
     Parameters
     ----------

@@ -19,7 +19,8 @@ from keygroups.state import identity_of
 class Cache:
     """Keeps outputs for a while; an element whose outputs are in the cache needs no call.
 
-    The cache lives as long as its operator: it does not survive a restart, on Spark not a micro-batch, and each
+    The cache lives as long as its operator: it does not survive a restart, and each subtask has its own. In a pipeline
+    on Spark it lasts as long as the query runs with one parallelism, or with ``resident=False`` for one epoch. Each
     partition of a DataFrame has its own. Errors and fallbacks are not cached. Elements share the same output objects,
     so do not modify them.
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keygroups.errors import ConfigError
-from keygroups.ranges import check_parallelism
+from keygroups.arguments import Duration, check_integer, check_positive_duration, seconds_of
+from keygroups.ranges import MAX_KEY_GROUPS
 
 UTILISATION = 0.8
 """Epochs are planned to take this share of the target, so that ordinary changes in load cause no rescale."""
@@ -95,7 +95,7 @@ class AutoscalePolicy:
     ----------
     min, max : int
         The bounds of the parallelism, inclusive.
-    target_batch_duration : float
+    target_batch_duration : float or timedelta
         Seconds; well above the duration of an epoch without rows, which no parallelism shortens.
     dry_run : bool
         Whether to decide, log and report without changing the parallelism.
@@ -116,15 +116,14 @@ class AutoscalePolicy:
 
     min: int
     max: int
-    target_batch_duration: float
+    target_batch_duration: Duration
     dry_run: bool = False
 
     def __post_init__(self) -> None:
-        check_parallelism(self.max, self.max)
-        if not 1 <= self.min <= self.max:
-            raise ConfigError("min", self.min, f"it must be between 1 and max={self.max}")
-        if not self.target_batch_duration > 0:
-            raise ConfigError("target_batch_duration", self.target_batch_duration, "it must be more than 0 seconds")
+        check_integer("max", self.max, 1, MAX_KEY_GROUPS, reason=f"it must be between 1 and {MAX_KEY_GROUPS}")
+        check_integer("min", self.min, 1, self.max, reason=f"it must be between 1 and max={self.max}")
+        reason = "it must be more than 0 seconds"
+        check_positive_duration("target_batch_duration", self.target_batch_duration, reason=reason)
 
     def decide(self, history: Sequence[EpochMeasurement], parallelism: int) -> ScalingDecision:
         """Return the parallelism for the next epoch; depends on the arguments alone.
@@ -143,13 +142,13 @@ class AutoscalePolicy:
         if len(settled) < GROW_AFTER_EPOCHS:
             return ScalingDecision(parallelism, f"measuring at {parallelism}")
         slow = settled[-GROW_AFTER_EPOCHS:]
-        if all(one.seconds_at(parallelism) > self.target_batch_duration for one in slow):
+        if all(one.seconds_at(parallelism) > self._target_seconds for one in slow):
             return self._grown(slow, parallelism)
         return self._shrunk(settled[-SHRINK_AFTER_EPOCHS:], parallelism)
 
     def _grown(self, slow: Sequence[EpochMeasurement], parallelism: int) -> ScalingDecision:
         newest = slow[-1]
-        found = _described(newest, self.target_batch_duration)
+        found = _described(newest, self._target_seconds)
         needed = [self._needed(one) for one in slow]
         # The smallest number counts, because both epochs must ask for it.
         known = [number for number in needed if number is not None]
@@ -162,7 +161,7 @@ class AutoscalePolicy:
         return ScalingDecision(wanted, f"{found}; {newest.load_seconds:.1f} s of work for {wanted} instead")
 
     def _shrunk(self, settled: Sequence[EpochMeasurement], parallelism: int) -> ScalingDecision:
-        found = _described(settled[-1], self.target_batch_duration)
+        found = _described(settled[-1], self._target_seconds)
         needed = [self._needed(one) or parallelism for one in settled]
         wanted = self._bounded(max(*needed, -(-parallelism // STEP_MAX)))
         if len(settled) < SHRINK_AFTER_EPOCHS or wanted >= parallelism:
@@ -171,11 +170,15 @@ class AutoscalePolicy:
 
     def _needed(self, one: EpochMeasurement) -> int | None:
         """Return the smallest number of subtasks that makes an epoch as short as planned; None if no number does."""
-        share = UTILISATION * self.target_batch_duration - one.unshared_seconds
+        share = UTILISATION * self._target_seconds - one.unshared_seconds
         if share <= 0:
             return None
         # Bounded, so that a tiny share does not give a huge number.
         return max(1, math.ceil(min(one.load_seconds / share, 2 * self.max)))
+
+    @property
+    def _target_seconds(self) -> float:
+        return seconds_of(self.target_batch_duration)
 
     def _bounded(self, parallelism: int) -> int:
         return max(self.min, min(parallelism, self.max))

@@ -1,4 +1,4 @@
-"""`Retention` under the name that pipelines give it."""
+"""`Retention` for pipelines: the stub of this package can name its own modules only."""
 
 from __future__ import annotations
 

@@ -97,6 +97,18 @@ class DataFile:
         if self.footer_bytes > self.bytes:
             raise ValueError(f"{self.path} has a footer of {self.footer_bytes} bytes in {self.bytes}")
 
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> DataFile:
+        """Return the file of which these are the fields, with ranges as dicts, as `dataclasses.asdict` makes them.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            A field is missing, unknown or wrong.
+        """
+        ranges = {name: KeyGroupRange(**fields[name]) for name in ("key_groups", "file_key_groups")}
+        return cls(**(fields | ranges))
+
 
 @dataclass(frozen=True, slots=True)
 class StateInfo:

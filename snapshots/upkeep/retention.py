@@ -12,10 +12,11 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from keygroups.errors import ConfigError
+from keygroups.arguments import Duration, check_duration, check_integer
 from keygroups.representation import fields_repr, html_facts
 from snapshots.errors import SnapshotNotFound
 from snapshots.filesystem import FileInfo, Folder, attempts
+from snapshots.filesystem.errors import StorageUnavailable
 from snapshots.format.manifest import manifest_name
 from snapshots.format.version_names import is_version_name, version_name
 from snapshots.inputs import needed_inputs
@@ -26,6 +27,7 @@ KEEP_LAST = 10
 MIN_AGE_SECONDS = 24 * 3600.0
 
 _DELETED_AT_ONCE = 1000
+_QUERIES = "queries/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,22 +106,22 @@ class Pins:
 
 
 def collect_garbage(
-    folder: Folder, *, keep_last: int, min_age: float, dry_run: bool, under_way: Iterable[str] = ()
+    folder: Folder, *, keep_last: int, min_age: Duration, dry_run: bool, under_way: Iterable[str] = ()
 ) -> GarbageReport:
     """Expire versions, then remove files that no version names; see `SnapshotStore.collect_garbage`.
 
-    `under_way` holds the `attempts_prefix` of pending snapshots, whose files stay, whatever their age. It is iterated
-    after the files are listed, so other threads may add snapshots that they begin meanwhile.
+    `under_way` holds prefixes of the names of files that stay, whatever their age: of pending snapshots, and of queries
+    that run. It is iterated after the files are listed, so other threads may add what they begin meanwhile.
     """
-    check_retention(keep_last, min_age)
+    keep_last, seconds = check_retention(keep_last, min_age)
     plan, listed, named = _plan_and_names(folder, keep_last)
     now = _storage_now(folder)
     of_inputs, storing = _inputs(folder, listed, plan.newest, now)
     named |= of_inputs
     garbage = [file for file in listed if _is_collectable(file.name) and file.name not in named]
-    before = now - min_age
-    # Read after the listing: every listed file belongs to a snapshot that had begun before.
-    begun = (*storing, *(f"data/{prefix}" for prefix in under_way))
+    before = now - seconds
+    # Read after the listing: every listed file belongs to a snapshot or a query that had begun before.
+    begun = (*storing, *under_way)
     old = [file for file in garbage if file.modified <= before and not file.name.startswith(begun)]
     report = replace(
         plan,
@@ -127,21 +129,19 @@ def collect_garbage(
         bytes=sum(file.bytes for file in old),
         young=len(garbage) - len(old),
     )
-    return report if dry_run else _apply(folder, report)
+    return report if dry_run else _apply(folder, report, listed)
 
 
-def check_retention(keep_last: int, min_age: float) -> None:
-    """Check the number of versions to keep and the minimum age.
+def check_retention(keep_last: int, min_age: Duration) -> tuple[int, float]:
+    """Return the number of versions to keep, and the minimum age in seconds.
 
     Raises
     ------
     ConfigError
-        The number is less than one, or the age is negative.
+        The number is no integer or less than one, or the age is no duration or negative.
     """
-    if keep_last < 1:
-        raise ConfigError("keep_last", keep_last, "the newest version is never removed: keep at least 1")
-    if not min_age >= 0:
-        raise ConfigError("min_age", min_age, "is an age in seconds, not negative")
+    kept = check_integer("keep_last", keep_last, 1, reason="the newest version is never removed: keep at least 1")
+    return kept, check_duration("min_age", min_age, reason="an age, zero or more")
 
 
 def _plan_and_names(folder: Folder, keep_last: int) -> tuple[GarbageReport, list[FileInfo], set[str]]:
@@ -178,7 +178,7 @@ def _plan(folder: Folder, listed: Sequence[FileInfo], keep_last: int) -> Garbage
     )
 
 
-def _apply(folder: Folder, plan: GarbageReport) -> GarbageReport:
+def _apply(folder: Folder, plan: GarbageReport, listed: Sequence[FileInfo]) -> GarbageReport:
     expired, files = plan.expired, plan.files
     if expired:
         mark_expired(folder, expired[-1])
@@ -188,11 +188,20 @@ def _apply(folder: Folder, plan: GarbageReport) -> GarbageReport:
         expired = tuple(version for version in expired if version not in pinned_since)
         files = tuple(name for name in files if name not in named)
         _delete(folder, [manifest_name(version) for version in expired])
+    files = _without_rewritten(folder, files, listed)
     _delete(folder, files)
     # Not every client reports which files a store refused to delete.
     left = {file.name for file in folder.files()}
     gone = {*files, *(manifest_name(version) for version in expired)}
     return replace(plan, dry_run=False, expired=expired, files=files, undeleted=tuple(sorted(gone & left)))
+
+
+def _without_rewritten(folder: Folder, names: Sequence[str], listed: Sequence[FileInfo]) -> tuple[str, ...]:
+    """Leave out what has been written anew since it was listed: only queries write files over old ones."""
+    if not any(name.startswith(_QUERIES) for name in names):
+        return tuple(names)
+    rewritten = {file.name for file in set(folder.files(_QUERIES)).difference(listed)}
+    return tuple(name for name in names if name not in rewritten)
 
 
 def _named_files(folder: Folder, versions: Iterable[int]) -> set[str]:
@@ -221,18 +230,26 @@ def _inputs(folder: Folder, listed: Sequence[FileInfo], newest: int, now: float)
 
 def _is_collectable(name: str) -> bool:
     """Return whether retention may remove this kind of file: data, inputs, and left-overs of queries and writes."""
-    return name.startswith(("data/", "inputs/", "probe/", "queries/")) or name.endswith(".tmp")
+    return name.startswith(("data/", "inputs/", "probe/", _QUERIES)) or name.endswith(".tmp")
 
 
 def _storage_now(folder: Folder) -> float:
-    """Return the time of the clock that stamps files, which may differ from this machine's."""
+    """Return the time of the clock that stamps files, which may differ from this machine's.
+
+    Raises
+    ------
+    StorageUnavailable
+        The storage's listing is out of date.
+    """
     name = f"probe/{uuid.uuid4().hex}"
     folder.write(name, b"")
     try:
-        (modified,) = (file.modified for file in folder.files("probe") if file.name == name)
+        found = [file.modified for file in folder.files("probe") if file.name == name]
     finally:
         folder.delete([name])
-    return modified
+    if not found:
+        raise StorageUnavailable(folder.path(name), "its listing leaves out a file that was just written")
+    return found[0]
 
 
 def _delete(folder: Folder, names: Sequence[str]) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -54,7 +53,7 @@ def rewrite_with_spark(rewrite: Rewrite, spark: SparkSession) -> tuple[DataFile,
     blocks = frame.mapInArrow(_Reading(rewrite, sources), _BLOCK_COLUMNS)
     routed = blocks.repartitionById(parallelism, "subtask").sortWithinPartitions("part")
     rows = run_in_partitions(routed, parallelism, _Writing(rewrite), "file string")
-    files = tuple(_to_file(row["file"]) for row in rows)
+    files = tuple(DataFile.from_fields(json.loads(row["file"])) for row in rows)
     for file in files:
         if rewrite.folder.size(file.path) != file.bytes:
             raise IncompleteSnapshot(f"{file.path} is not as large as it was written")
@@ -174,9 +173,3 @@ def _decoded(rows: pa.Scalar) -> Iterator[pa.Table]:
     if buffer.size:
         with pa.ipc.open_stream(buffer) as reader:
             yield reader.read_all()
-
-
-def _to_file(description: str) -> DataFile:
-    fields: dict[str, Any] = json.loads(description)
-    ranges = {name: KeyGroupRange(**fields[name]) for name in ("key_groups", "file_key_groups")}
-    return DataFile(**(fields | ranges))

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from keygroups.errors import ConfigError, NullKey, UnstorableValue, in_message
+from keygroups.hashes.columns import is_bytes, is_text
 from keygroups.hashing import key_groups_of
 from keygroups.state import identity_of, original_of
 from snapshots.errors import DuplicateKey
@@ -184,9 +185,9 @@ def _native_key_type(type_: pa.DataType) -> pa.DataType | None:
         return pa.int64()
     if types.is_floating(type_):
         return pa.float64()
-    if _is_text(type_):
+    if is_text(type_):
         return pa.string()
-    return pa.binary() if _is_bytes(type_) else None
+    return pa.binary() if is_bytes(type_) else None
 
 
 def _as_key(value: Any) -> Any:
@@ -200,7 +201,7 @@ def _fits(given: pa.DataType, declared: pa.DataType) -> bool:
     """Return whether a column of one type can be cast to another without changing its values."""
     if widens(given, declared) or types.is_null(given):
         return True
-    if (_is_text(given) and _is_text(declared)) or (_is_bytes(given) and _is_bytes(declared)):
+    if (is_text(given) and is_text(declared)) or (is_bytes(given) and is_bytes(declared)):
         return True
     if _is_list(given) and _is_list(declared):
         return _fits(given.value_type, declared.value_type)
@@ -209,15 +210,6 @@ def _fits(given: pa.DataType, declared: pa.DataType) -> bool:
         names = {field.name for field in declared}
         return held.keys() == names and all(_fits(held[field.name], field.type) for field in declared)
     return False
-
-
-def _is_text(type_: pa.DataType) -> bool:
-    return bool(types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_))
-
-
-def _is_bytes(type_: pa.DataType) -> bool:
-    is_variable = types.is_binary(type_) or types.is_large_binary(type_) or types.is_binary_view(type_)
-    return bool(is_variable or types.is_fixed_size_binary(type_))
 
 
 def _is_list(type_: pa.DataType) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -69,7 +70,7 @@ def test_garbage_is_collected_ten_times_while_a_file_grows_old_enough() -> None:
     folder = CountingFolder(open_folder("memory://how often/enrich"))
     store = SnapshotStore.on(folder)
     now = 0.0
-    collector = Collector(Retention(min_age=360), clock=lambda: now)
+    collector = Collector(Retention(min_age=timedelta(minutes=6)), clock=lambda: now)
     listings = []
     for number in range(100):
         now = float(number)
@@ -101,6 +102,17 @@ def test_an_epoch_waits_for_no_collection_and_no_collection_takes_files_of_an_ep
     assert store.verify().ok
 
 
+def test_no_collection_takes_files_that_are_kept(folder: Gate) -> None:
+    store, collector = SnapshotStore.on(folder), Collector(Retention(keep_last=1, min_age=0))
+    names = ["queries/mine/answer.json", "queries/older/answer.json"]
+    for name in names:
+        folder.replace(name, b"{}")
+    collector.keep("queries/mine/")
+    epoch(store, collector, 0)
+    collector.join()
+    assert [folder.exists(name) for name in names] == [True, False]
+
+
 def test_a_failure_is_logged_and_counted_until_a_collection_succeeds(
     folder: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -119,7 +131,20 @@ def test_a_failure_is_logged_and_counted_until_a_collection_succeeds(
     assert store.versions() == [4]
 
 
-@pytest.mark.parametrize("options", [{"keep_last": 0}, {"min_age": -1.0}, {"min_age": float("nan")}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"keep_last": 0},
+        {"keep_last": 2.5},
+        {"keep_last": True},
+        {"keep_last": "3"},
+        {"min_age": -1.0},
+        {"min_age": float("nan")},
+        {"min_age": timedelta(seconds=-1)},
+        {"min_age": "1h"},
+        {"min_age": None},
+    ],
+)
 def test_a_retention_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         Retention(**options)

@@ -8,6 +8,7 @@ import math
 import random
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -146,10 +147,32 @@ def test_one_slow_epoch_is_no_reason() -> None:
     assert policy.decide([measured(parallelism=4), slow, slow], 2).parallelism == 2, "the first loads state"
 
 
-@pytest.mark.parametrize(("least", "most", "target"), [(0, 4, 1.0), (5, 4, 1.0), (1, 40_000, 1.0), (1, 4, 0.0)])
-def test_what_can_never_work_is_refused(least: int, most: int, target: float) -> None:
+@pytest.mark.parametrize(
+    ("least", "most", "target"),
+    [
+        (0, 4, 1.0),
+        (5, 4, 1.0),
+        (1.5, 4, 1.0),
+        (True, 4, 1.0),
+        ("1", 4, 1.0),
+        (1, 40_000, 1.0),
+        (1, 4.0, 1.0),
+        (1, 4, 0.0),
+        (1, 4, "10"),
+        (1, 4, math.inf),
+        (1, 4, timedelta(0)),
+    ],
+)
+def test_what_can_never_work_is_refused(least: Any, most: Any, target: Any) -> None:
     with pytest.raises(ConfigError):
         AutoscalePolicy(least, most, target)
+
+
+def test_the_target_may_be_a_timedelta() -> None:
+    history = [measured(seconds=30.0, work_seconds=56.0)] * 3
+    decisions = [AutoscalePolicy(1, 64, target).decide(history, 2) for target in (TARGET, timedelta(seconds=TARGET))]
+    assert decisions[0] == decisions[1]
+    assert decisions[0].parallelism > 2
 
 
 class Slow(AsyncFunction):

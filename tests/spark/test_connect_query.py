@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import LongType, StructField, StructType
 
+from async_op.retention import Collector, Retention
 from async_op.spark import AsyncPipeline, ConnectQuery, WorkerLate, WorkerSilent
 from async_op.spark.chain import Chain
 from async_op.spark.connect import query as queries
@@ -23,6 +25,7 @@ from async_op.spark.connect import worker as workers
 from async_op.spark.connect.exchange import Answer, Exchange
 from async_op.spark.stage import Stage
 from snapshots.filesystem import open_folder
+from tests.snapshot_kit import parts
 
 SCHEMA = StructType([StructField("id", LongType())])
 SLOW_SECONDS = 2 * queries._SILENT_SECONDS
@@ -91,6 +94,37 @@ def test_a_drain_waits_for_a_slow_worker_and_not_for_a_lost_one(clock: Clock, qu
     with pytest.raises(WorkerSilent, match="stop the query and start the pipeline again"):
         query.drain()
     assert queries._SILENT_SECONDS < clock.now - began < 2 * queries._SILENT_SECONDS
+
+
+class Together:
+    """A lock that two threads reach before one of them gets it."""
+
+    def __init__(self) -> None:
+        self._both = threading.Barrier(2, timeout=60)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._both.wait()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_no_wish_of_two_threads_is_lost(stage: Stage) -> None:
+    query = ConnectQuery([stage, stage], [], lambda batch, epoch: None, 0)
+    exchange, meeting = exchange_of(query), Together()
+    exchange.answer(Answer(drains=2))
+    query._wishing = meeting
+    for first, second in ((query.drain, query.drain), (partial(query.rescale, 0, 3), partial(query.rescale, 1, 4))):
+        thread = threading.Thread(target=second)
+        thread.start()
+        first()
+        thread.join()
+
+    wishes = exchange.wishes()
+    assert wishes is not None
+    assert (wishes.drains, wishes.parallelism) == (2, (3, 4))
 
 
 @pytest.mark.parametrize("end", [ConnectQuery.stop, ConnectQuery.awaitTermination])
@@ -213,6 +247,23 @@ def test_a_worker_uses_the_session_that_its_client_may_have_left(
         assert not worker.has_ended(0)
         clock.sleep(6.0)
     assert session.uses == 60
+
+
+def test_no_collection_takes_the_files_of_the_run_that_a_worker_serves(
+    stage: Stage, served: workers.ServedPipeline, monkeypatch: pytest.MonkeyPatch, handler_of_sigterm: None
+) -> None:
+    exchange = Exchange(stage.store.folder, served.run_id)
+    exchange.wish(workers.Wishes(parallelism=(3,)))
+    runner: Any = SimpleNamespace(collector=Collector(Retention(min_age=0)))
+    monkeypatch.setattr(workers.Drains, "start", lambda *_: None)
+    monkeypatch.setattr(workers.Chain, "begin", lambda *_: Chain([], [runner]))
+    session: Any = Session()
+    workers.Worker(served, session)
+
+    stage.store.write(parts({}))
+    runner.collector.epoch_ended(stage.store.folder)
+    runner.collector.join()
+    assert exchange.wishes() == workers.Wishes(parallelism=(3,))
 
 
 def test_a_worker_ends_with_its_server() -> None:

@@ -44,7 +44,8 @@ class FileSource(Source[dict[str, Any]]):
         True: every file is read to its end once. False: new files and what is added to files is read as it comes. Then
         a last line without an end waits for the rest of it.
     timestamp : str, optional
-        The field that is the timestamp of a record: milliseconds as a number, or a `datetime` with a time zone.
+        The field that is the timestamp of a record: milliseconds as a whole number, also as a float such as 5.0 or as
+        text of digits, or a `datetime` with a time zone.
     poll_interval : float or timedelta
         Seconds between two listings of an unbounded source. One listing serves all files, however many they are.
     max_record_bytes : int
@@ -185,6 +186,8 @@ class FileSource(Source[dict[str, Any]]):
                 return round(found.timestamp() * 1000)
             case int() if not isinstance(found, bool):
                 return found
+            case float() if found.is_integer():
+                return int(found)
             case str() if found.removeprefix("-").isdecimal():
                 return int(found)
         reason = f"{field}={found!r} is neither milliseconds nor a datetime with a time zone"

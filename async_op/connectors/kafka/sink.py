@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from async_op.connectors.errors import KafkaRefused, SinkFenced, UnwritableValue
@@ -26,8 +27,8 @@ class KafkaSink(Sink[Any]):
     So readers with ``isolation.level=read_committed`` see all of an epoch or nothing, and an epoch that comes again is
     left out. A newer sink of the same job fences the older one.
 
-    Outputs are bytes or text, or dicts with ``value``, ``key`` and ``headers`` (pairs of name and bytes); the last two
-    may be left out.
+    Outputs are bytes or text, or dicts with ``value``, ``key`` and ``headers``; the last two may be left out. Headers
+    are a list of tuples, or a dict, of names and values; a value is bytes, text or None.
 
     Parameters
     ----------
@@ -79,7 +80,19 @@ class KafkaSink(Sink[Any]):
         await self._threads.run(self._connect)
 
     async def write(self, values: Sequence[Any], epoch: int) -> None:
-        """Write an epoch in one transaction, unless it is there."""
+        """Write an epoch in one transaction, unless it is there.
+
+        Raises
+        ------
+        UnwritableValue
+            An output is no record; nothing of the epoch has been sent.
+        SinkFenced
+            A newer sink of the job has taken over.
+        KafkaRefused
+            The brokers refuse, or do not answer.
+        EpochsBehind
+            A job begins anew under an old name.
+        """
         number = check_integer("epoch", epoch, 0, reason="epochs are numbered")
         records = [self._record(value) for value in values]
         if self._threads is None:
@@ -96,29 +109,29 @@ class KafkaSink(Sink[Any]):
 
     def _record(self, value: Any) -> dict[str, Any]:
         if isinstance(value, bytes | str):
-            return {"value": value}
+            value = {"value": value}
         if not isinstance(value, dict) or "value" not in value or value.keys() - {"key", "value", "headers"}:
             raise UnwritableValue(value, "it is neither bytes, nor text, nor a dict of value, key and headers")
         for part in ("key", "value"):
-            if not isinstance(value.get(part), bytes | str | None):
-                raise UnwritableValue(value, f"its {part} is neither bytes nor text")
-        return value
+            if not _can_be_sent(value.get(part)):
+                raise UnwritableValue(value, f"its {part} is neither bytes nor text that UTF-8 has")
+        if not _are_headers(value.get("headers")):
+            reason = "its headers are neither a list of tuples nor a dict of names and values, which are bytes or text"
+            raise UnwritableValue(value, reason)
+        record: dict[str, Any] = value
+        return record
 
     # The methods below run on the thread.
 
     def _connect(self) -> None:
         kafka = client.load()
-        try:
+        with self._connected():
             self._producer = kafka.Producer(self._config, logger=_log)
             self._consumer = kafka.Consumer(self._consumer_config(), logger=_log)
             self._producer.init_transactions(client.REQUEST_SECONDS_MAX)
             (found,) = self._consumer.committed([self._noted(-1001)], client.REQUEST_SECONDS_MAX)
-        except kafka.KafkaException as error:
-            self._disconnect()
-            raise self._judged(error) from error
-        if found.error is not None:
-            self._disconnect()
-            raise KafkaRefused(self._topic, found.error.str())
+            if found.error is not None:
+                raise KafkaRefused(self._topic, found.error.str())
         self._newest = found.offset  # negative if there is none
 
     def _consumer_config(self) -> dict[str, Any]:
@@ -135,12 +148,8 @@ class KafkaSink(Sink[Any]):
         self._repeats.forget()
         if epoch == self._newest:
             return
-        try:
+        with self._connected():
             self._commit(records, epoch)
-        except client.load().KafkaException as error:
-            # The next connection ends the transaction, one way or the other, and learns which.
-            self._disconnect()
-            raise self._judged(error) from error
         self._newest = epoch
 
     def _commit(self, records: list[dict[str, Any]], epoch: int) -> None:
@@ -170,6 +179,18 @@ class KafkaSink(Sink[Any]):
     def _noted(self, epoch: int) -> Any:
         return client.load().TopicPartition(self._topic, 0, epoch)
 
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Disconnect if anything fails: the next connection ends the transaction, and learns in which way."""
+        try:
+            yield
+        except client.load().KafkaException as error:
+            self._disconnect()
+            raise self._judged(error) from error
+        except BaseException:
+            self._disconnect()
+            raise
+
     def _disconnect(self) -> None:
         consumer, self._producer, self._consumer = self._consumer, None, None
         if consumer is not None:
@@ -181,3 +202,25 @@ class KafkaSink(Sink[Any]):
         if code in {codes._FENCED, codes.INVALID_PRODUCER_EPOCH, codes.PRODUCER_FENCED}:
             return SinkFenced(self._name)
         return KafkaRefused(self._topic, error.args[0].str())
+
+
+def _are_headers(headers: Any) -> bool:
+    """Tell whether the client takes these headers; it looks at them only when the transaction is under way."""
+    pairs = list(headers.items()) if isinstance(headers, dict) else headers
+    if not isinstance(pairs, list | None):
+        return False
+    return all(isinstance(pair, tuple) and len(pair) == 2 and _is_header(*pair) for pair in pairs or ())
+
+
+def _is_header(name: Any, value: Any) -> bool:
+    return isinstance(name, str) and _can_be_sent(name) and _can_be_sent(value)
+
+
+def _can_be_sent(part: Any) -> bool:
+    """Tell whether the client can send a part of a record; text that cannot be encoded may crash it."""
+    if isinstance(part, str):
+        try:
+            part.encode()
+        except UnicodeEncodeError:
+            return False
+    return isinstance(part, bytes | str | None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from async_op.connectors.errors import KafkaRefused, OffsetUnavailable
@@ -77,10 +78,14 @@ class KafkaSource(Source[dict[str, Any]]):
         """Make the consumers, which connect when they are first used."""
         self._kafka = client.load()
         self._threads = OwnThreads("keygroups kafka", 1)
-        # One for questions: those to a consumer that another thread polls wait for that thread.
-        self._asked = self._kafka.Consumer(self._config, logger=_log)
-        self._polled = self._kafka.Consumer(self._config, logger=_log)
-        self._poller = Poller(self._polled, self._topic)
+        with ExitStack() as if_it_fails:
+            # One for questions: those to a consumer that another thread polls wait for that thread.
+            self._asked = self._kafka.Consumer(self._config, logger=_log)
+            if_it_fails.callback(self._asked.close)
+            self._polled = self._kafka.Consumer(self._config, logger=_log)
+            if_it_fails.callback(self._polled.close)
+            self._poller = Poller(self._polled, self._topic)
+            if_it_fails.pop_all()
         self._ends, self._goes_on = None, False
 
     async def partitions(self) -> Iterable[PartitionId]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from async_op.connectors.errors import ConnectorNotInstalled, SinkContended
 from async_op.connectors.tables.rows import EpochRows, table_schema
 from async_op.connectors.tables.table_sink import ATTEMPTS_MAX, TableSink
+from snapshots.filesystem import redacted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,7 +77,7 @@ class DeltaSink(TableSink):
             except DeltaError as error:
                 raise rows.failure or error from error
             return None
-        raise SinkContended(self._table, ATTEMPTS_MAX) from failure
+        raise SinkContended(redacted(self._table), ATTEMPTS_MAX) from failure
 
     def _append(self, table: DeltaTable, rows: EpochRows, epoch: int) -> None:
         import pyarrow as pa

@@ -11,6 +11,7 @@ import pyarrow as pa
 from async_op.connectors.errors import ConnectorNotInstalled, SinkContended
 from async_op.connectors.tables.rows import EpochRows, table_schema
 from async_op.connectors.tables.table_sink import ATTEMPTS_MAX, TableSink
+from snapshots.filesystem import redacted
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -72,7 +73,7 @@ class IcebergSink(TableSink):
                     failure = error
                     continue
                 return None
-        raise SinkContended(self._table, ATTEMPTS_MAX) from failure
+        raise SinkContended(redacted(self._table), ATTEMPTS_MAX) from failure
 
     @property
     def _property(self) -> str:

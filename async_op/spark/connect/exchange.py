@@ -74,12 +74,18 @@ class Exchange:
         The folder of the first pipeline's operator.
     run_id : str
         Names the run; nobody else uses the name.
+
+    Attributes
+    ----------
+    prefix : str
+        What the names of both files begin with.
     """
 
     def __init__(self, folder: Folder, run_id: str) -> None:
         self._folder = folder
-        self._wishes = f"queries/{run_id}/wishes.json"
-        self._answer = f"queries/{run_id}/answer.json"
+        self.prefix = f"queries/{run_id}/"
+        self._wishes = f"{self.prefix}wishes.json"
+        self._answer = f"{self.prefix}answer.json"
 
     def wish(self, wishes: Wishes) -> None:
         """Let the worker know."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -97,7 +97,7 @@ class ConnectQuery:
         except Exception as error:
             reason = f"it is called beside the server, and cannot be sent there: {error}; keep only settings in it"
             raise ConfigError("sink", self._outlet, reason) from error
-        self._wish(drains_at_end=served.drains_at_end)
+        self._wish(lambda wishes: replace(wishes, drains_at_end=served.drains_at_end))
         writer = stream_df.writeStream.foreachBatch(served).option("checkpointLocation", checkpoint_location)
         try:
             self.query: StreamingQuery = (writer.trigger(**trigger) if trigger else writer).start()
@@ -187,7 +187,7 @@ class ConnectQuery:
         """
         timeout = check_stop(drain, timeout)
         before = self._listen().failure
-        self._wish(drains_at_end=drain, timeout=timeout)
+        self._wish(lambda wishes: replace(wishes, drains_at_end=drain, timeout=timeout))
         self.query.stop()
         answer = self._await_end(None)
         if before is None and answer is not None and answer.failure is not None:
@@ -206,7 +206,7 @@ class ConnectQuery:
             The worker was lost; Spark finds that out with the next rows only.
         """
         asked_at = time.monotonic()
-        wished = self._wish(drains=self._wishes.drains + 1)
+        wished = self._wish(lambda wishes: replace(wishes, drains=wishes.drains + 1))
         while self._listen().drains < wished.drains:
             if not self.isActive:
                 break
@@ -221,9 +221,13 @@ class ConnectQuery:
 
     def rescale(self, number: int, parallelism: int) -> None:
         """Ask for a parallelism of a pipeline of the chain, from the next micro-batch on."""
-        asked = list(self._wishes.parallelism)
-        asked[number] = parallelism
-        self._wish(parallelism=tuple(asked))
+
+        def ask(wishes: Wishes) -> Wishes:
+            asked = list(wishes.parallelism)
+            asked[number] = parallelism
+            return replace(wishes, parallelism=tuple(asked))
+
+        self._wish(ask)
 
     def __getattr__(self, name: str) -> Any:
         if name == "query":
@@ -234,9 +238,9 @@ class ConnectQuery:
     def _uri(self) -> str:
         return self._stages[0].store.uri
 
-    def _wish(self, **changes: Any) -> Wishes:
+    def _wish(self, change: Callable[[Wishes], Wishes]) -> Wishes:
         with self._wishing:
-            self._wishes = replace(self._wishes, **changes)
+            self._wishes = change(self._wishes)
             self._exchange.wish(self._wishes)
             return self._wishes
 

@@ -117,6 +117,9 @@ class Worker:
         self.has_failed = self.is_busy = False
         delay = served.watermark_delay_milliseconds
         self._chain = Chain.begin(spark, served.stages, served.routings, served.outlet, delay)
+        for runner in self._chain.runners:
+            if runner.collector is not None:  # an idle query says nothing, so its files look old
+                runner.collector.keep(self._exchange.prefix)
         self._drains = Drains(self._chain, spark)
         self._drains.at_end = served.drains_at_end
         signal.signal(signal.SIGTERM, self._terminate)

@@ -22,7 +22,7 @@ from async_op.threads.waits import Waits
 OUTPUTS_AT_ONCE = 1024
 """How many outputs cross from the loop to the feeding thread together."""
 
-TICK_SECONDS = 0.1
+FLUSH_SECONDS = 0.1
 """How long an output may wait for others, and how often the feeding thread wakes up without outputs."""
 
 OperatorFactory = Callable[[Callable[[Record | Watermark], object]], AsyncWaitOperator]
@@ -41,7 +41,7 @@ class OperatorThread:
     strategies : WaitStrategies
         How the threads wait.
     outputs_at_once : int
-        How many outputs cross to the thread of the task together; after `TICK_SECONDS`, fewer do.
+        How many outputs cross to the thread of the task together; after `FLUSH_SECONDS`, fewer do.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class OperatorThread:
     def run(self, source: Iterator[Iterable[Element]]) -> Iterator[list[Any]]:
         """Feed elements until the source ends, then wait for what is in flight; yields outputs as they come.
 
-        Opens the operator first. While no output comes, it yields an empty list every `TICK_SECONDS`: then the caller
+        Opens the operator first. While no output comes, it yields an empty list every `FLUSH_SECONDS`: then the caller
         can show a sign of life, and notices if Spark no longer wants the outputs.
 
         Parameters
@@ -198,7 +198,7 @@ class OperatorThread:
         # While mail waits, the thread of the task needs no empty list to wake up.
         if (self._outputs.values or not self._mailbox.has_mail()) and not self._flush():
             return
-        self._thread.loop.call_later(TICK_SECONDS, self._tick)
+        self._thread.loop.call_later(FLUSH_SECONDS, self._tick)
 
     def _flush(self) -> bool:
         """Send the gathered outputs to the thread of the task; returns False if it accepts no more."""

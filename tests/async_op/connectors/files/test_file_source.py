@@ -7,6 +7,7 @@ import csv
 import gzip
 import io
 import json
+import math
 import pickle
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
@@ -146,8 +147,13 @@ async def test_row_groups_before_the_position_are_not_read(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("stored", "milliseconds"),
-    [(5, 5), ("-7", -7), (datetime(2020, 1, 1, tzinfo=UTC), 1577836800000)],
-    ids=["int", "text", "datetime"],
+    [
+        (5, 5),
+        (1700000000000.0, 1700000000000),
+        ("-7", -7),
+        (datetime(2020, 1, 1, tzinfo=UTC), 1577836800000),
+    ],
+    ids=["int", "float", "text", "datetime"],
 )
 async def test_a_field_is_the_timestamp(tmp_path: Path, stored, milliseconds) -> None:
     parquet.write_table(pa.Table.from_pylist([{"at": stored}]), tmp_path / "x.parquet")
@@ -155,7 +161,7 @@ async def test_a_field_is_the_timestamp(tmp_path: Path, stored, milliseconds) ->
         assert [timestamp for _, timestamp, _ in await items_of(source, "x.parquet")] == [milliseconds]
 
 
-@pytest.mark.parametrize("value", [{}, {"at": None}, {"at": 1.5}, {"at": True}, {"at": "soon"}, 7])
+@pytest.mark.parametrize("value", [{}, {"at": None}, {"at": 1.5}, {"at": math.inf}, {"at": True}, {"at": "soon"}, 7])
 async def test_a_record_without_a_timestamp_is_named(tmp_path: Path, value) -> None:
     (tmp_path / "x.jsonl").write_bytes(lines({"at": 1}, value))
     async with opened(tmp_path / "*", "json", timestamp="at") as source:

@@ -131,12 +131,62 @@ async def test_brokers_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     "value",
-    [7, {"key": b"k"}, {"value": 7}, {"value": b"", "other": 1}],
-    ids=["number", "no value", "value", "field"],
+    [7, {"key": b"k"}, {"value": 7}, {"value": b"", "other": 1}, "\ud800", {"value": b"", "key": "\ud800"}],
+    ids=["number", "no value", "value", "field", "no Unicode", "no Unicode in the key"],
 )
 async def test_what_is_no_record_is_named(value) -> None:
     with pytest.raises(UnwritableValue):
         await sink_into("127.0.0.1:1", "topic").write([b"1", value], 1)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        3,
+        "h",
+        (("h", b"x"),),
+        [["h", b"x"]],
+        [("h", b"x", b"y")],
+        [("h", 1)],
+        [("h", bytearray(b"x"))],
+        [(b"h", b"x")],
+        [("\ud800", b"x")],
+        [("h", "\ud800")],
+        {1: b"x"},
+        {"h": {}},
+    ],
+    ids=ascii,
+)
+async def test_headers_that_the_client_refuses_are_named(headers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "REQUEST_SECONDS_MAX", 0.2)
+    with pytest.raises(UnwritableValue, match="headers"):
+        await sink_into("127.0.0.1:1", "topic").write([{"value": b"1", "headers": headers}], 1)
+
+
+async def test_headers_that_the_client_takes_are_written(server: str, served_topic: str) -> None:
+    sink = sink_into(server, served_topic)
+    taken = [None, [], {}, [("h", b"x"), ("h", "é"), ("i", None)], {"h": b"x", "i": "y", "j": None}]
+    await sink.write([{"value": b"%d" % number, "headers": headers} for number, headers in enumerate(taken)], 1)
+    await sink.close()
+
+    assert read_all(server, served_topic) == [b"%d" % number for number in range(len(taken))]
+
+
+async def test_no_error_leaves_a_transaction_open(
+    server: str, served_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = sink_into(server, served_topic)
+
+    def fail(record: object) -> None:
+        raise RuntimeError("of another kind")
+
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="of another kind"):
+        patched.setattr(sink, "_produce", fail)
+        await sink.write([b"1"], 1)
+    await sink.write([b"1"], 1)
+    await sink.close()
+
+    assert read_all(server, served_topic) == [b"1"]
 
 
 def test_settings_are_never_shown() -> None:

@@ -212,3 +212,24 @@ async def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     with pytest.raises(ConnectorNotInstalled, match=r"keygroups\[kafka\]"):
         await KafkaSource("orders", {"bootstrap.servers": "b"}).open()
+
+
+async def test_a_consumer_that_cannot_be_made_leaves_none_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Consumer] = []
+
+    class Consumer:
+        is_closed = False
+
+        def __init__(self, config: object, logger: object) -> None:
+            if made:
+                raise MemoryError
+            made.append(self)
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    monkeypatch.setattr("confluent_kafka.Consumer", Consumer)
+    source = KafkaSource("orders", {"bootstrap.servers": "b"})
+    with pytest.raises(MemoryError):
+        await source.open()
+    assert [consumer.is_closed for consumer in made] == [True]

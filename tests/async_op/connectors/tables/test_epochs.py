@@ -201,6 +201,26 @@ def test_a_writer_whom_others_always_forestall_gives_up_and_has_written_nothing(
     assert target.numbers() == [1, 2, 3, 100]
 
 
+@pytest.mark.parametrize("kind", [Delta, Iceberg])
+def test_a_writer_that_gives_up_shows_no_secret_of_the_table(
+    tmp_path: Path, kind: type[Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{kind.kind.__module__}.ATTEMPTS_MAX", 1)
+    target = kind(tmp_path)
+    faster, late = target.sink("faster"), target.sink()
+    append = late._append
+
+    def be_late(*arguments: object) -> None:
+        faster._write(OutputRows(rows(1)), 1)
+        late._table = "s3://user:secret@host/table"
+        append(*arguments)
+
+    late._append = be_late
+    with pytest.raises(SinkContended) as raised:
+        late._write(OutputRows(rows(100)), 1)
+    assert "secret" not in str(raised.value) + raised.value.table
+
+
 @pytest.mark.parametrize("epoch", [-1, "1", None])
 async def test_an_epoch_is_a_number(target: Target, epoch) -> None:
     sink = target.sink()

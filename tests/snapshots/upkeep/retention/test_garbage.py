@@ -12,6 +12,7 @@ import pytest
 from keygroups import ConfigError
 from snapshots import SnapshotCorrupted, SnapshotNotFound, SnapshotStore
 from snapshots.filesystem import Folder, open_folder
+from snapshots.filesystem.errors import StorageUnavailable
 from snapshots.format.manifest import manifest_name
 from snapshots.testing import CountingFolder, FolderWrapper
 from snapshots.testing.wrappers import Operation
@@ -82,12 +83,24 @@ class TestWhatGoes:
         handles = [pending.write_subtask(made) for made in parts({"count": {"a": 4, "b": -4}})]
         age(store)
         begun: list[str] = []
-        folder = Announcing(folder_of(store), lambda: begun.append(pending.attempts_prefix))
+        folder = Announcing(folder_of(store), lambda: begun.append(f"data/{pending.attempts_prefix}"))
         report = collect_garbage(folder, keep_last=1, min_age=0, dry_run=False, under_way=begun)
         assert (len(report.files), report.young) == (8, 4)
 
         pending.commit(handles)
         check_whole(store)
+
+    def test_what_a_query_writes_anew_during_the_collection_stays(self, store: SnapshotStore) -> None:
+        written(store, 1)
+        folder = folder_of(store)
+        for name in ("queries/1/answer.json", "queries/2/answer.json"):
+            folder.replace(name, b"old")
+        age(store)
+        listed = Announcing(folder, lambda: folder.replace("queries/2/answer.json", b"new"))
+        report = SnapshotStore.on(listed).collect_garbage(min_age=3600.0, dry_run=False)
+
+        assert report.files == ("queries/1/answer.json",)
+        assert folder.read("queries/2/answer.json") == b"new"
 
     @pytest.mark.parametrize(("min_age", "goes"), [(DAY, False), (0.5 * DAY, False), (3000.0, True), (0.0, True)])
     def test_how_old_is_measured_by_the_clock_that_stamps_the_files(
@@ -140,6 +153,12 @@ class TestWhatGoes:
 
         again = store.collect_garbage(keep_last=3, dry_run=False)
         assert (again.expired, again.files, again.retained) == ((), (), (6, 7, 8))
+
+    def test_a_listing_that_is_out_of_date_is_named(self, store: SnapshotStore) -> None:
+        written(store, 2)
+        with pytest.raises(StorageUnavailable, match="listing"):
+            SnapshotStore.on(OutOfDate(folder_of(store))).collect_garbage(keep_last=1, dry_run=False)
+        assert store.versions() == [1, 2]
 
     @pytest.mark.parametrize("keep_last", [0, -1])
     def test_the_newest_cannot_be_given_up(self, store: SnapshotStore, keep_last: int) -> None:
@@ -220,6 +239,13 @@ class Announcing(FolderWrapper):
         if operation == "files":
             self.listed()
         return result
+
+
+class OutOfDate(FolderWrapper):
+    """Lists nothing of what was just written."""
+
+    def around(self, operation: Operation, name: str, data: bytes | None, run: Callable[[], Any]) -> Any:
+        return [] if operation == "files" and name == "probe" else run()
 
 
 class Stubborn(FolderWrapper):
