@@ -40,6 +40,8 @@ class PipelineQuery:
         self._started = threading.Event()
         self._failure: Exception | None = None
         self._drains = Drains(chain, spark)
+        self._batch = threading.RLock()
+        """Held by the epoch of a micro-batch."""
 
     def __repr__(self) -> str:
         return representation(self, {"is_started": self._started.is_set(), "failure": self._error})
@@ -117,14 +119,14 @@ class PipelineQuery:
         """Stop the query and its operators; results that have come by then are delivered with one more epoch.
 
         After a failure there is no such epoch. Elements in flight stay in the newest snapshot, for `drain` or the next
-        start. A micro-batch under way is given up; the next start repeats it.
+        start. Without `drain`, a micro-batch under way is given up; the next start repeats it.
 
         Parameters
         ----------
         drain : bool
-            Whether that epoch waits until nothing is in flight.
+            Whether the micro-batch under way is finished, and that epoch waits until nothing is in flight.
         timeout : float or timedelta, optional
-            Seconds that it waits at most; what is in flight then stays in the snapshot. None waits for all calls.
+            Seconds that both wait at most; what is in flight then stays in the snapshot. None waits for all calls.
 
         Raises
         ------
@@ -133,7 +135,8 @@ class PipelineQuery:
         KeyGroupsError
             The last epoch has failed; the query has ended nevertheless.
         """
-        before, self._drains.timeout = self._error, check_stop(drain, timeout)
+        before, seconds = self._error, check_stop(drain, timeout)
+        self._drains.timeout = self._finish_batch(seconds) if drain else None
         self._drains.at_end = drain
         self.query.stop()
         if drain:
@@ -156,8 +159,19 @@ class PipelineQuery:
         """The error of an epoch, with input or without."""
         return self._drains.failure or self._failure
 
+    def _finish_batch(self, seconds: float | None) -> float | None:
+        """Wait for the micro-batch under way, whose calls Spark would cancel; return the seconds left."""
+        until = None if seconds is None else time.monotonic() + seconds
+        if self._batch.acquire(timeout=-1 if seconds is None else seconds):
+            self._batch.release()
+        return None if until is None else max(0.0, until - time.monotonic())
+
     def _run_batch(self, frame: DataFrame, batch_id: int) -> None:
         self._started.wait()
+        with self._batch:
+            self._run_epoch(frame, batch_id)
+
+    def _run_epoch(self, frame: DataFrame, batch_id: int) -> None:
         try:
             self.runner.run_batch(frame, str(self.query.id), batch_id)
         except KeyGroupsError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from async_op import AsyncFunction
+from async_op.spark import query as query_module
+from async_op.spark.query import check_stop
 from keygroups import ConfigError
 from tests.spark.runs import PipelineRun
 
@@ -30,6 +33,8 @@ class Wait(AsyncFunction):
         self.released = released
 
     async def async_invoke(self, value: dict[str, Any], ctx: Any) -> list[Any]:
+        with (self.released.parent / "calls").open("a") as calls:
+            calls.write(f"{value['id']}\n")
         while value["id"] % 2 and not self.released.exists():
             await asyncio.sleep(0.01)
         return [(value["id"],)]
@@ -57,6 +62,10 @@ class Run(PipelineRun):
             query.awaitTermination(1)
         return query
 
+    def calls(self) -> list[int]:
+        calls = self.folder / "calls"
+        return sorted(map(int, calls.read_text().split())) if calls.exists() else []
+
     def rows(self) -> list[int]:
         return sorted(row[0] for rows in list(self.delivered.values()) for row in rows)
 
@@ -79,6 +88,29 @@ def test_a_stop_with_a_drain_finishes_what_is_in_flight(run: Run) -> None:
     latest = run.store.latest()
     assert latest is not None
     assert latest.in_flight_count == 0
+
+
+def test_a_stop_with_a_drain_repeats_no_call_of_the_micro_batch_under_way(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopping = threading.Event()
+
+    def checked(drain: bool, timeout: Any) -> Any:
+        stopping.set()
+        return check_stop(drain, timeout)
+
+    monkeypatch.setattr(query_module, "check_stop", checked)
+    run.settings["barrier_timeout"] = None  # an epoch waits for its calls
+    query = run.pipeline().start(run.stream(), run.sink, checkpoint_location=run.folder / "checkpoint")
+    while len(run.calls()) < ROWS:
+        query.awaitTermination(1)
+    stop = threading.Thread(target=query.stop, kwargs={"drain": True})
+    stop.start()
+    stopping.wait()
+    run.released.touch()
+    stop.join()
+    assert run.rows() == list(range(ROWS))
+    assert run.calls() == list(range(ROWS))
 
 
 def test_a_drain_at_the_stop_is_bounded_and_keeps_what_is_in_flight(run: Run) -> None:
