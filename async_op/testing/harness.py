@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Coroutine, Hashable, Iterable
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from itertools import count
@@ -115,7 +116,8 @@ class OperatorHarness:
         try:
             self._open(None)
         except BaseException:
-            self.__exit__()
+            with suppress(Exception):  # what fails to close must not hide what failed to open
+                self.__exit__()
             raise
         return self
 
