@@ -19,7 +19,7 @@ from async_op.job.cancellation import to_the_end
 from async_op.job.chain import Plan
 from async_op.job.committing import Committer, chosen_parallelism, unknown_steps
 from async_op.job.display import shown
-from async_op.job.errors import JobAlreadyRunning, JobNotRunning, RepartitionUndone
+from async_op.job.errors import JobAlreadyRunning, JobInsideEventLoop, JobNotRunning, RepartitionUndone
 from async_op.job.outputs import Collector
 from async_op.job.positions import Positions
 from async_op.job.progress import JobProgress
@@ -30,6 +30,7 @@ from async_op.plain import AnyFunction
 from async_op.retention import Collector as GarbageCollector
 from async_op.retention import Retention
 from async_op.threads.own_thread import on_own_thread
+from async_op.threads.running_loop import running_loop
 from keygroups.arguments import Duration, check_duration, check_positive_duration
 from keygroups.errors import ConfigError
 from keygroups.hashing import key_hasher
@@ -219,7 +220,14 @@ class Job:
         ----------
         show_progress : bool
             As for `run`.
+
+        Raises
+        ------
+        JobInsideEventLoop
+            An event loop runs already in this thread.
         """
+        if running_loop() is not None:
+            raise JobInsideEventLoop(self._store.operator_id)
         signals = EndingSignals(self._stop_at_cut)
         asyncio.run(signals.heed(self.run(show_progress=show_progress)))
         if signals.gave_up_at is SIGINT:
