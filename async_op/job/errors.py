@@ -35,6 +35,23 @@ class JobAlreadyRunning(KeyGroupsError, RuntimeError):
         super().__init__(f"job {job_id!r} runs already: stop it first, or make another Job with another job_id")
 
 
+class JobInsideEventLoop(KeyGroupsError, RuntimeError):
+    """`run_sync` was called where an event loop runs already, in a coroutine or in a notebook's cell.
+
+    Attributes
+    ----------
+    job_id : str
+        The id of the job.
+    """
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(
+            f"job {job_id!r}: an event loop runs in this thread, as in a notebook, and run_sync has its own: "
+            "use `await job.run()` in its place"
+        )
+
+
 class ConnectorCancelled(KeyGroupsError, RuntimeError):
     """A source, a sink or a client that it uses raised a `CancelledError` although nobody had cancelled the job.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import threading
 import warnings
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from os import PathLike
+from signal import SIGINT
 from typing import Any
 
 from async_op.connectors.sink import Sink
@@ -19,16 +19,18 @@ from async_op.job.cancellation import to_the_end
 from async_op.job.chain import Plan
 from async_op.job.committing import Committer, chosen_parallelism, unknown_steps
 from async_op.job.display import shown
-from async_op.job.errors import JobAlreadyRunning, JobNotRunning, RepartitionUndone
+from async_op.job.errors import JobAlreadyRunning, JobInsideEventLoop, JobNotRunning, RepartitionUndone
 from async_op.job.outputs import Collector
 from async_op.job.positions import Positions
 from async_op.job.progress import JobProgress
 from async_op.job.run import Run, Setting, Stop
+from async_op.job.signals import EndingSignals
 from async_op.job.step import Step, steps_of
 from async_op.plain import AnyFunction
 from async_op.retention import Collector as GarbageCollector
 from async_op.retention import Retention
 from async_op.threads.own_thread import on_own_thread
+from async_op.threads.running_loop import running_loop
 from keygroups.arguments import Duration, check_duration, check_positive_duration
 from keygroups.errors import ConfigError
 from keygroups.hashing import key_hasher
@@ -211,14 +213,27 @@ class Job:
     def run_sync(self, *, show_progress: bool = False) -> None:
         """Run in an event loop of its own, for programs without one.
 
-        The first Ctrl-C stops the job at a cut; a second one gives up at once and raises `KeyboardInterrupt`.
+        The first Ctrl-C or SIGTERM stops the job at a cut, and this returns. A second one gives up at once and raises
+        `KeyboardInterrupt`, or `SystemExit` for SIGTERM. On any other thread than the main one, signals change nothing.
 
         Parameters
         ----------
         show_progress : bool
             As for `run`.
+
+        Raises
+        ------
+        JobInsideEventLoop
+            An event loop runs already in this thread.
         """
-        asyncio.run(self._run_with_signals(show_progress))
+        if running_loop() is not None:
+            raise JobInsideEventLoop(self._store.operator_id)
+        signals = EndingSignals(self._stop_at_cut)
+        asyncio.run(signals.heed(self.run(show_progress=show_progress)))
+        if signals.gave_up_at is SIGINT:
+            raise KeyboardInterrupt
+        if signals.gave_up_at is not None:
+            raise SystemExit(128 + signals.gave_up_at)  # as a shell tells that a signal has ended a process
 
     def stop(self, *, drain: bool = True) -> None:
         """End the run: `run` returns once everything is committed and delivered.
@@ -335,31 +350,9 @@ class Job:
             return self._parallelism
         return 1 if snapshot is None else snapshot.parallelism
 
-    async def _run_with_signals(self, show_progress: bool) -> None:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        presses = 0
-
-        def interrupted() -> None:
-            nonlocal presses
-            presses += 1
-            if presses == 1:
-                with suppress(JobNotRunning):
-                    self.stop(drain=False)
-            elif task is not None:
-                task.cancel()
-
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_main:
-            loop.add_signal_handler(signal.SIGINT, interrupted)
-        try:
-            await self.run(show_progress=show_progress)
-        except asyncio.CancelledError:
-            if presses < 2:
-                raise
-            raise KeyboardInterrupt from None
-        finally:
-            if is_main:
-                loop.remove_signal_handler(signal.SIGINT)
+    def _stop_at_cut(self) -> None:
+        with suppress(JobNotRunning):
+            self.stop(drain=False)
 
 
 def _positions_for(watermark_delay: Duration | None, idle_timeout: Duration | None) -> Callable[[], Positions]:

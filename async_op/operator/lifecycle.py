@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from enum import Enum, auto
 
 from async_op.errors import OperatorClosed, WrongEventLoop
+from async_op.threads.running_loop import running_loop
 
 
 class State(Enum):
@@ -70,7 +71,7 @@ class Lifecycle:
 
     def check_loop(self) -> None:
         """Raise if the operator was opened on an event loop other than the one that runs in this thread."""
-        if self.loop is not None and _running_loop() is not self.loop:
+        if self.loop is not None and running_loop() is not self.loop:
             raise WrongEventLoop(threading.current_thread().name)
 
     def check_readable(self) -> None:
@@ -132,10 +133,3 @@ class Lifecycle:
     def close(self) -> None:
         """Mark the operator as closed, whatever its state."""
         self.state, self.open_on = State.CLOSED, None
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 from async_op.functions import Function
+from async_op.plain import name_of
 from async_op.sharing import Leases
+
+_log = logging.getLogger(__package__)
 
 
 class OpenFunction:
@@ -43,3 +48,23 @@ class OpenFunction:
                 await self._function.close()
         finally:
             await self._leases.release()
+
+
+async def end_after_failure(ending: Awaitable[None], function: Function) -> None:
+    """Await the end of what has failed; an error of that goes to the log, so that it does not hide the failure.
+
+    A function that was opened by half often cannot be closed, because what it closes is not there.
+    """
+    task = asyncio.current_task()
+    try:
+        await ending
+    except asyncio.CancelledError:
+        if task is not None and task.cancelling():
+            raise
+        _log_end(function)  # nobody has cancelled this task: it comes from what is closed
+    except Exception:  # noqa: BLE001 - told in the log
+        _log_end(function)
+
+
+def _log_end(function: Function) -> None:
+    _log.exception("%s did not close well after a failure, which is raised", name_of(function))

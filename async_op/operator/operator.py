@@ -21,7 +21,7 @@ from async_op.operator.cut import cut_of
 from async_op.operator.executor import OperatorExecutor
 from async_op.operator.front_door import FrontDoor
 from async_op.operator.lifecycle import Lifecycle
-from async_op.operator.open_function import OpenFunction
+from async_op.operator.open_function import OpenFunction, end_after_failure
 from async_op.operator.owned_state import OwnedState
 from async_op.operator.place import Place
 from async_op.options import Mode, OperatorOptions, StateBackend
@@ -230,7 +230,7 @@ class AsyncWaitOperator(FrontDoor):
             except BaseException:
                 self._lifecycle.close()
                 self._stop()
-                await self._give_up()
+                await end_after_failure(self._give_up(), self._options.function)
                 raise
 
     async def process(self, value: Any, timestamp: int | None = None, element_id: str | None = None) -> None:

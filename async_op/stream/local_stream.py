@@ -11,6 +11,7 @@ from async_op.arrow_stream import has_arrow_stream, rows_of_stream
 from async_op.clock import Clock
 from async_op.elements import Element
 from async_op.in_flight.in_flight import OutputValues
+from async_op.operator.open_function import end_after_failure
 from async_op.operator.operator import AsyncWaitOperator
 from async_op.options import OperatorOptions
 from async_op.stream.timestamps import LAST_WATERMARK, Timestamps
@@ -33,6 +34,7 @@ class LocalStream:
     def __init__(self, options: OperatorOptions, clock: Clock | None, timestamps: Timestamps | None = None) -> None:
         self._kept = OutputValues()
         self._kept_max = options.capacity
+        self._function = options.function
         self._operator = _StreamOperator.of(options, self._kept, clock=clock)
         self._taken = asyncio.Event()
         self._timestamps = timestamps
@@ -61,6 +63,9 @@ class LocalStream:
                         return
                 else:
                     await self._operator.next_change()
+        except Exception:
+            await end_after_failure(self._end(feeder), self._function)
+            raise
         finally:
             await self._end(feeder)
 

@@ -27,12 +27,12 @@ class Stalled(KeyGroupsError, RuntimeError):
 
 
 class InsideEventLoop(KeyGroupsError, RuntimeError):
-    """A harness was used where an event loop runs already, in a coroutine or in a notebook's cell."""
+    """Virtual time was used where an event loop runs already, in a coroutine or in a notebook's cell."""
 
     def __init__(self) -> None:
         super().__init__(
-            "an event loop runs in this thread, and a harness has its own: write the test as a plain function, or use "
-            "the harness through asyncio.to_thread"
+            "an event loop runs in this thread, and virtual time has its own: write the test as a plain function, or "
+            "use the harness or run() through asyncio.to_thread"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Coroutine, Hashable, Iterable
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from itertools import count
@@ -19,6 +20,7 @@ from async_op.operator.place import Place
 from async_op.plain import AnyFunction, name_of
 from async_op.testing.errors import InsideEventLoop, Stalled
 from async_op.testing.virtual_loop import START_MILLISECONDS, VirtualLoop
+from async_op.threads.running_loop import running_loop
 from keygroups.descriptors import StateDescriptor
 from keygroups.hashing import key_hasher
 from keygroups.ranges import check_parallelism, default_max_parallelism, subtask_of
@@ -109,13 +111,14 @@ class OperatorHarness:
 
     def __enter__(self) -> Self:
         """Open the function in all subtasks."""
-        if _is_inside_loop():
+        if running_loop() is not None:
             raise InsideEventLoop
         self._runner = asyncio.Runner(loop_factory=lambda: VirtualLoop(self._start))
         try:
             self._open(None)
         except BaseException:
-            self.__exit__()
+            with suppress(Exception):  # what fails to close must not hide what failed to open
+                self.__exit__()
             raise
         return self
 
@@ -257,14 +260,6 @@ class OperatorHarness:
         for operator in self._operators:
             operator.check()
         return done
-
-
-def _is_inside_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 class _Subtask(AsyncWaitOperator):

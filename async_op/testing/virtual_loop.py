@@ -10,8 +10,9 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from async_op.testing.errors import Stalled
+from async_op.testing.errors import InsideEventLoop, Stalled
 from async_op.threads.beside import Beside
+from async_op.threads.running_loop import running_loop
 from keygroups.representation import representation
 
 _T = TypeVar("_T")
@@ -197,6 +198,8 @@ def run(main: Coroutine[Any, Any, _T], *, start: int = START_MILLISECONDS) -> _T
     ------
     Stalled
         Everything waits for something that will never happen.
+    InsideEventLoop
+        An event loop runs already in this thread.
 
     Examples
     --------
@@ -208,5 +211,8 @@ def run(main: Coroutine[Any, Any, _T], *, start: int = START_MILLISECONDS) -> _T
     >>> run(main())
     3600.0
     """
+    if running_loop() is not None:
+        main.close()  # else Python warns that nobody has awaited it
+        raise InsideEventLoop
     with asyncio.Runner(loop_factory=lambda: VirtualLoop(start)) as runner:
         return runner.run(main)

@@ -197,6 +197,22 @@ def test_an_open_that_fails_closes_what_was_opened() -> None:
     assert len(closed) == 2
 
 
+def test_an_open_that_fails_is_raised_even_if_what_was_opened_does_not_close() -> None:
+    class Half(AsyncFunction[Any, Any]):
+        async def open(self, runtime: Any) -> None:
+            if runtime.subtask_index == 1:
+                raise OSError("no client")
+
+        async def async_invoke(self, value: Any, ctx: Any) -> list[Any]:
+            return []
+
+        async def close(self) -> None:
+            raise AttributeError("client")
+
+    with pytest.raises(OSError, match="no client"), OperatorHarness(Half(), parallelism=2):
+        pass
+
+
 def test_inside_of_an_event_loop_it_says_what_to_do() -> None:
     async def main() -> None:
         with pytest.raises(InsideEventLoop), OperatorHarness(lambda value: value):

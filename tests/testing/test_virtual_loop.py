@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Iterator
 
@@ -10,7 +11,7 @@ import pytest
 
 from async_op import AsyncDataStream, Job
 from async_op.clock import LoopClock
-from async_op.testing import Stalled, VirtualLoop, run
+from async_op.testing import InsideEventLoop, Stalled, VirtualLoop, run
 from async_op.threads.own_thread import on_own_thread
 
 
@@ -95,6 +96,19 @@ def test_a_job_runs_in_virtual_time() -> None:
     run(job.run())
 
     assert sorted(value for values in outputs.values() for value in values) == [-3, -2, -1]
+
+
+@pytest.mark.filterwarnings("error")
+def test_inside_of_an_event_loop_nothing_is_left_unawaited() -> None:
+    inner = asyncio.sleep(1)
+
+    async def main() -> None:
+        with pytest.raises(InsideEventLoop):
+            run(inner)
+
+    asyncio.run(main())
+
+    assert inspect.getcoroutinestate(inner) == inspect.CORO_CLOSED
 
 
 def test_timers_that_never_end_are_an_error() -> None:

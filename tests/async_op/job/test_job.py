@@ -12,6 +12,7 @@ from async_op import (
     ConnectorCancelled,
     ElementFailed,
     JobAlreadyRunning,
+    JobInsideEventLoop,
     JobNotRunning,
     RepartitionUndone,
     Step,
@@ -27,6 +28,16 @@ KEYED = Step(Counting(), key_by=lambda value: value % 3)
 
 def expected(count: int) -> set[tuple[int, int]]:
     return {(number % 3, number // 3 + 1) for number in range(count)}
+
+
+async def test_inside_of_an_event_loop_run_sync_says_what_to_do(recwarn: pytest.WarningsRecorder) -> None:
+    job = new_job([1], same, Epochs())
+
+    with pytest.raises(JobInsideEventLoop, match="await job.run()"):
+        job.run_sync()
+
+    assert not recwarn.list, "a coroutine was not awaited"
+    await job.run()
 
 
 async def test_a_bounded_source_is_read_to_its_end() -> None:

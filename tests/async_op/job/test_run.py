@@ -1,11 +1,9 @@
-"""What a run of a job does beside its elements: cuts, looks for partitions, watermarks, timers, signals."""
+"""What a run of a job does beside its elements: cuts, looks for partitions, watermarks, timers."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -442,56 +440,6 @@ async def test_a_cancelled_snapshot_goes_on_and_its_outputs_are_delivered() -> N
         task.cancel()
         await asyncio.wait({task})
         await sink.have(5)
-
-
-@pytest.mark.parametrize("presses", [1, 2])
-def test_the_first_interrupt_stops_at_a_cut_and_the_second_gives_up(presses: int) -> None:
-    called = threading.Event()
-    sent = 0
-
-    async def slow(value: int) -> int:
-        called.set()
-        await asyncio.sleep(1000)
-        return value
-
-    async def sink(values: Any, epoch: int) -> None:
-        nonlocal sent
-        sent += 1
-        await asyncio.sleep(1000)
-
-    async def fast(value: int) -> int:
-        return value
-
-    class Source(Log):
-        async def read(self, partition: Any, position: Any) -> Any:
-            yield 1, None, 1
-            called.set()
-            os.kill(os.getpid(), signal.SIGINT)
-            await asyncio.sleep(1000)
-
-    def press_again() -> None:
-        while not sent:
-            called.wait(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    job = Job(
-        Source([1]),
-        slow if presses == 1 else fast,
-        sink,
-        snapshots=f"memory://interrupt-{presses}",
-        job_id="job",
-        snapshot_interval=0.01,
-    )
-    if presses == 1:
-        job.run_sync()
-        assert job.progress().state == "ended"
-        return
-    pressing = threading.Thread(target=press_again)
-    pressing.start()
-    with pytest.raises(KeyboardInterrupt):
-        job.run_sync()
-    pressing.join()
-    assert job.progress().state == "failed"
 
 
 def test_an_iterable_on_threads_and_a_blocking_sink() -> None:

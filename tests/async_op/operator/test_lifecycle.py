@@ -7,8 +7,18 @@ from typing import Any
 
 import pytest
 
-from async_op import AsyncFunction, FixedDelayRetry, InvocationContext, OperatorClosed, Runtime, Watermark
+from async_op import (
+    AsyncDataStream,
+    AsyncFunction,
+    ElementFailed,
+    FixedDelayRetry,
+    InvocationContext,
+    OperatorClosed,
+    Runtime,
+    Watermark,
+)
 from keygroups import ValueState, key_group_of
+from tests.async_op.job.kit import new_job
 from tests.async_op.kit import BOTH, Bench, Instant, Service, commit, opened, settle
 
 
@@ -167,6 +177,87 @@ async def test_an_operator_that_was_never_opened_closes_without_a_sound() -> Non
 
     with pytest.raises(OperatorClosed):
         await bench.operator.open()
+
+
+class HalfOpen(AsyncFunction[Any, Any]):
+    """Cannot be opened, and fails to close what is not there."""
+
+    def __init__(self, *, closing: type[BaseException] = AttributeError) -> None:
+        self.closing = closing
+
+    async def open(self, runtime: Runtime) -> None:
+        raise OSError("no pool")
+
+    async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        return [value]
+
+    async def close(self) -> None:
+        raise self.closing("pool")
+
+
+async def open_operator(function: Any) -> None:
+    await Bench(function).operator.open()
+
+
+async def open_stream(function: Any) -> None:
+    async for _ in AsyncDataStream.unordered_wait([1], function):
+        pass
+
+
+async def open_job(function: Any) -> None:
+    await new_job([1], function, lambda values, epoch: None).run()
+
+
+OPENINGS = (open_operator, open_stream, open_job)
+
+
+@pytest.mark.parametrize("closing", [AttributeError, asyncio.CancelledError])
+@pytest.mark.parametrize("open_it", OPENINGS)
+async def test_if_close_fails_after_open_has_failed_the_error_of_open_is_raised(
+    open_it: Any, closing: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(OSError, match="no pool"):
+        await open_it(HalfOpen(closing=closing))
+
+    (record,) = caplog.records
+    assert "HalfOpen did not close well" in record.message
+    assert record.exc_info is not None
+    assert record.exc_info[0] is closing
+
+
+async def test_a_cancelled_open_stays_cancelled_if_close_fails() -> None:
+    class Slow(HalfOpen):
+        async def open(self, runtime: Runtime) -> None:
+            await asyncio.Event().wait()
+
+    opening = asyncio.create_task(Bench(Slow()).operator.open())
+    await settle()
+    opening.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+
+
+async def test_a_stream_raises_what_has_failed_it_and_not_the_error_of_close(caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(HalfOpen):
+        async def open(self, runtime: Runtime) -> None:
+            pass
+
+        async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+            raise ValueError("no")
+
+    with pytest.raises(ElementFailed):
+        await open_stream(Failing())
+    assert "Failing did not close well" in caplog.text
+
+
+async def test_a_stream_that_ends_well_raises_the_error_of_close() -> None:
+    class Unclosable(HalfOpen):
+        async def open(self, runtime: Runtime) -> None:
+            pass
+
+    with pytest.raises(AttributeError, match="pool"):
+        await open_stream(Unclosable())
 
 
 async def test_close_waits_for_a_call_that_takes_its_cancellation_slowly() -> None:
