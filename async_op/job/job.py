@@ -11,6 +11,7 @@ from contextlib import nullcontext, suppress
 from os import PathLike
 from typing import Any
 
+from async_op.arrow_stream import ArrowStream
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
 from async_op.dead_letters import DeadLetter
@@ -38,7 +39,7 @@ from snapshots import Claim, IncompatibleSnapshot, Snapshot, SnapshotStore
 
 DEFAULT_RETENTION = Retention()
 
-AnySource = Source[Any] | Iterable[Any] | AsyncIterable[Any]
+AnySource = Source[Any] | Iterable[Any] | AsyncIterable[Any] | ArrowStream
 AnySink = Sink[Any] | Callable[[Sequence[Any], int], Any]
 
 
@@ -54,8 +55,9 @@ class Job:
 
     Parameters
     ----------
-    source : Source, iterable or async iterable
-        Where elements come from. An iterable is bounded, and must give the same elements after a restart.
+    source : Source, iterable, async iterable, data frame or table
+        Where elements come from. An iterable is bounded, and must give the same elements after a restart. The rows of a
+        data frame or an Arrow table come as dicts.
     steps : function, Step or list of them
         What is applied, in order.
     sink : Sink or callable
