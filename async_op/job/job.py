@@ -30,7 +30,7 @@ from async_op.plain import AnyFunction
 from async_op.retention import Collector as GarbageCollector
 from async_op.retention import Retention
 from async_op.threads.own_thread import on_own_thread
-from keygroups.arguments import Duration, check_duration, check_positive_duration
+from keygroups.arguments import Duration, check_duration, check_location, check_positive_duration
 from keygroups.errors import ConfigError
 from keygroups.hashing import key_hasher
 from keygroups.ranges import check_parallelism, default_max_parallelism
@@ -133,7 +133,8 @@ class Job:
             raise ConfigError("dead_letters", dead_letters, "a step has on_error='dead_letter': pass where they go")
         key_hasher(hash)
         self._hash = hash
-        self._store = SnapshotStore(snapshots, job_id, storage_options=storage_options)
+        place = check_location("snapshots", snapshots, reason="name a folder for snapshots")
+        self._store = SnapshotStore(place, job_id, storage_options=storage_options)
         self._parallelism = parallelism
         self._max_parallelism = max_parallelism
         if parallelism is not None:
