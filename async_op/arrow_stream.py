@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from async_op.microseconds import in_microseconds
 from keygroups.errors import ConfigError
 
 ROWS_AT_ONCE = 1024
@@ -46,9 +47,16 @@ def rows_of_stream(stream: Any) -> Iterator[dict[str, Any]]:
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Return the rows as dicts, converted column by column."""
-    columns = [column.to_pylist() for column in batch.columns]
-    return _dicts_of(tuple(batch.schema.names))(zip(*columns, strict=True))
+    """Return the rows as dicts, converted column by column.
+
+    Raises
+    ------
+    ConfigError
+        A column has nanoseconds that Python's types cannot hold.
+    """
+    names = tuple(batch.schema.names)
+    columns = [in_microseconds(name, column).to_pylist() for name, column in zip(names, batch.columns, strict=True)]
+    return _dicts_of(names)(zip(*columns, strict=True))
 
 
 def slices_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

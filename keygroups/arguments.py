@@ -1,4 +1,4 @@
-"""Checks arguments where they are passed: numbers, durations, choices and callables."""
+"""Checks arguments where they are passed: numbers, durations, locations, choices and callables."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import inspect
 import math
 import numbers
 import operator
+import os
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -89,6 +90,22 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise `ConfigError` unless a value is one of the choices."""
     if value not in choices:
         raise ConfigError(name, value, f"use one of {', '.join(choices)}")
+
+
+def check_location(name: str, value: object, *, reason: str) -> str:
+    """Return a path or a URI as text.
+
+    Raises
+    ------
+    ConfigError
+        The value is neither text nor a path of text, or it is empty.
+    """
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise ConfigError(name, value, f"pass text or a path, not {_kind(value)}; {reason}")
+    if not text.strip():
+        raise ConfigError(name, value, f"it is empty; {reason}")
+    return text
 
 
 def check_callable(name: str, value: object, *, reason: str, awaited: bool = False) -> None:

@@ -12,7 +12,7 @@ from keygroups.names import OPERATOR_ID
 from keygroups.ttl import wall_time
 from snapshots.commit.claim import Claim, take_over
 from snapshots.commit.pending import PendingSnapshot, write_and_commit
-from snapshots.filesystem import Folder, divided, open_folder
+from snapshots.filesystem import Folder, divided, open_folder, uri_text
 from snapshots.format.subtask import SubtaskSnapshot
 from snapshots.observing import observed_rescale
 from snapshots.restore.snapshot import Snapshot, newest_snapshot
@@ -43,7 +43,7 @@ class SnapshotStore:
     Raises
     ------
     ConfigError
-        The operator id is not a valid folder name.
+        The operator id is not a valid folder name, or the URI is no text or path.
     UnsupportedFilesystem
         Snapshots cannot be committed safely there.
 
@@ -59,13 +59,13 @@ class SnapshotStore:
     ) -> None:
         OPERATOR_ID.check("operator_id", operator_id)
         # A root such as memory:// consists of nothing but slashes.
-        scheme, separator, root = str(uri).rpartition("://")
+        scheme, separator, root = uri_text(uri).rpartition("://")
         self._use(open_folder(f"{scheme}{separator}{root.rstrip('/')}/{operator_id}", storage_options))
 
     @classmethod
     def at(cls, uri: str | PathLike[str], *, storage_options: dict[str, Any] | None = None) -> SnapshotStore:
         """Open the store in the operator's folder `uri`, as the command line does: `at("a/b")` is `("a", "b")`."""
-        above, operator_id = divided(str(uri))
+        above, operator_id = divided(uri_text(uri))
         return cls(above, operator_id, storage_options=storage_options)
 
     @classmethod

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from typing import Any
 
+from async_op.arrow_stream import ArrowStream, has_arrow_stream, rows_of_stream
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
 from async_op.job.errors import StreamAlreadyRead
@@ -16,6 +17,16 @@ from keygroups.errors import ConfigError
 
 _ONLY = 0
 """The only partition of an iterable."""
+
+
+class ArrowRows(Iterable[dict[str, Any]]):
+    """The rows of a frame or table as dicts, as often as they are iterated."""
+
+    def __init__(self, table: ArrowStream) -> None:
+        self._table = table
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return rows_of_stream(self._table)
 
 
 class IterableSource(Source[Any]):
@@ -100,8 +111,15 @@ def source_of(source: Any) -> Source[Any]:
     """
     if isinstance(source, Source):
         return source
-    if isinstance(source, str | bytes) or not isinstance(source, Iterable | AsyncIterable):
-        raise ConfigError("source", source, "pass a Source, an iterable or an async iterable")
+    if has_arrow_stream(source):
+        return IterableSource(rows_of_stream(source) if iter_is_itself(source) else ArrowRows(source))
+    if isinstance(source, Mapping):
+        raise ConfigError("source", type(source).__name__, "only its keys would be read; pass list(source.items())")
+    if isinstance(source, Set):
+        reason = "its order changes from process to process, so a restart would lose elements; pass sorted(source)"
+        raise ConfigError("source", type(source).__name__, reason)
+    if isinstance(source, str | bytes | bytearray) or not isinstance(source, Iterable | AsyncIterable):
+        raise ConfigError("source", source, "pass a Source, an iterable, an async iterable, a data frame or a table")
     return IterableSource(source)
 
 

@@ -11,6 +11,7 @@ from os import PathLike
 from signal import SIGINT
 from typing import Any
 
+from async_op.arrow_stream import ArrowStream
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
 from async_op.dead_letters import DeadLetter
@@ -31,7 +32,7 @@ from async_op.retention import Collector as GarbageCollector
 from async_op.retention import Retention
 from async_op.threads.own_thread import on_own_thread
 from async_op.threads.running_loop import running_loop
-from keygroups.arguments import Duration, check_duration, check_positive_duration
+from keygroups.arguments import Duration, check_duration, check_location, check_positive_duration
 from keygroups.errors import ConfigError
 from keygroups.hashing import key_hasher
 from keygroups.ranges import check_parallelism, default_max_parallelism
@@ -40,7 +41,7 @@ from snapshots import Claim, IncompatibleSnapshot, Snapshot, SnapshotStore
 
 DEFAULT_RETENTION = Retention()
 
-AnySource = Source[Any] | Iterable[Any] | AsyncIterable[Any]
+AnySource = Source[Any] | Iterable[Any] | AsyncIterable[Any] | ArrowStream
 AnySink = Sink[Any] | Callable[[Sequence[Any], int], Any]
 
 
@@ -56,8 +57,9 @@ class Job:
 
     Parameters
     ----------
-    source : Source, iterable or async iterable
-        Where elements come from. An iterable is bounded, and must give the same elements after a restart.
+    source : Source, iterable, async iterable, data frame or table
+        Where elements come from. An iterable is bounded, and must give the same elements after a restart. The rows of a
+        data frame or an Arrow table come as dicts.
     steps : function, Step or list of them
         What is applied, in order.
     sink : Sink or callable
@@ -133,7 +135,8 @@ class Job:
             raise ConfigError("dead_letters", dead_letters, "a step has on_error='dead_letter': pass where they go")
         key_hasher(hash)
         self._hash = hash
-        self._store = SnapshotStore(snapshots, job_id, storage_options=storage_options)
+        place = check_location("snapshots", snapshots, reason="name a folder for snapshots")
+        self._store = SnapshotStore(place, job_id, storage_options=storage_options)
         self._parallelism = parallelism
         self._max_parallelism = max_parallelism
         if parallelism is not None:

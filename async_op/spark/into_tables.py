@@ -17,7 +17,7 @@ from async_op.spark.query import PipelineQuery
 from async_op.spark.rows.schemas import arrow_schema
 from async_op.spark.stage import Stage
 from async_op.spark.start_arguments import check_start
-from keygroups.arguments import check_choice
+from keygroups.arguments import check_choice, check_location
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
 from keygroups.spark.session import is_connect
@@ -158,8 +158,7 @@ def _sink(
 
 def _check(table: object, format: str, options: dict[str, Any]) -> None:
     check_choice("format", format, tuple(_OPTIONS))
-    if not isinstance(table, str | PathLike) or not str(table):
-        raise ConfigError("table", table, "name the table")
+    check_location("table", table, reason="name the table")
     takes = _OPTIONS[format]
     for option, value in options.items():
         if value is not None and option not in takes:

@@ -37,7 +37,7 @@ from async_op.spark.rows.schemas import check_columns, parse_schema
 from async_op.spark.stage import Running, Stage
 from async_op.spark.start_arguments import check_run, check_start
 from async_op.threads.wait_strategies import WaitStrategiesOption, as_wait_strategies
-from keygroups.arguments import Duration
+from keygroups.arguments import Duration, check_location
 from keygroups.errors import ConfigError
 from keygroups.spark.session import is_connect
 from snapshots import SnapshotStore
@@ -169,6 +169,7 @@ class AsyncPipeline(IntoTables, Described):
         wait_strategies: WaitStrategiesOption | None = None,
     ) -> None:
         keys = names_of(key_by)
+        folder = check_location("snapshots", snapshots, reason="name a folder for snapshots")
         function = as_function(function)
         if isinstance(function, AsyncBatchFunction) and function.arrow:
             raise ConfigError("function", function, "a pipeline calls functions with rows: set arrow = False")
@@ -188,7 +189,7 @@ class AsyncPipeline(IntoTables, Described):
             state_backend=state_backend,
         )
         stage = Stage(
-            store=SnapshotStore(snapshots, operator_id, storage_options=storage_options),
+            store=SnapshotStore(folder, operator_id, storage_options=storage_options),
             settings=EpochSettings(
                 options=options,
                 barrier_timeout=barrier_timeout,

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from async_op.hosting.loop_thread import LoopThread
 from async_op.testing.errors import CallNotRecorded, NotRecordable
+from keygroups.arguments import check_location
 from keygroups.representation import representation, short
 
 
@@ -55,7 +56,7 @@ class RecordedService:
     """
 
     def __init__(self, path: str | PathLike[str], record: object | None = None) -> None:
-        self._path = Path(path)
+        self._path = Path(check_location("path", path, reason="name the file with the answers"))
         self._client = record
         self._calls: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()

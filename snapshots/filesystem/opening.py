@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple
 
+from keygroups.arguments import check_location
 from snapshots.filesystem.errors import FilesystemNotInstalled, UnsupportedFilesystem
 from snapshots.filesystem.folder import Folder, check_uri
 from snapshots.filesystem.local import LocalFolder
@@ -34,12 +35,12 @@ _KINDS = {
 }
 
 
-def open_folder(uri: str, storage_options: dict[str, Any] | None = None) -> Folder:
+def open_folder(uri: str | os.PathLike[str], storage_options: dict[str, Any] | None = None) -> Folder:
     """Open a folder by URI or path.
 
     Parameters
     ----------
-    uri : str
+    uri : str or path
         Any fsspec URI of a supported protocol, or a local path.
     storage_options : dict, optional
         Passed to the fsspec filesystem. Put credentials here or in the environment.
@@ -51,7 +52,7 @@ def open_folder(uri: str, storage_options: dict[str, Any] | None = None) -> Fold
     FilesystemNotInstalled
         The package of the filesystem is missing.
     ConfigError
-        The URI has a password or a query.
+        The URI is no text or path, or it has a password or a query.
 
     Examples
     --------
@@ -64,6 +65,7 @@ def open_folder(uri: str, storage_options: dict[str, Any] | None = None) -> Fold
     from fsspec.utils import get_protocol
 
     # Checked before the filesystem is created, because that may need a package or a connection.
+    uri = uri_text(uri)
     protocol = get_protocol(uri)
     kind = _KINDS.get(protocol)
     if kind is None:
@@ -78,6 +80,11 @@ def open_folder(uri: str, storage_options: dict[str, Any] | None = None) -> Fold
     except ImportError as error:
         raise FilesystemNotInstalled(protocol, kind.extra) from error
     return kind.folder(filesystem, root)
+
+
+def uri_text(uri: str | os.PathLike[str]) -> str:
+    """Return the URI or path of a folder as text; raises `ConfigError` if it is neither, or empty."""
+    return check_location("uri", uri, reason="name a folder by an fsspec URI or a local path")
 
 
 def divided(uri: str) -> tuple[str, str]:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
+from keygroups.arguments import check_location
 from keygroups.errors import ConfigError
 from keygroups.ranges import KeyGroupRange
 from snapshots.format.columns import is_packed
@@ -76,7 +77,7 @@ def export(
     SnapshotCorrupted
         A file of the snapshot is damaged; the target is unchanged.
     """
-    target = Path(path)
+    target = Path(check_location("path", path, reason="name the file to write"))
     sink_of = _SINKS.get(target.suffix)
     if sink_of is None:
         raise ConfigError("path", str(path), f"the ending sets the format: use one of {', '.join(sorted(_SINKS))}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
 import duckdb
@@ -12,7 +13,7 @@ import pytest
 
 from async_op import AsyncDataStream
 from async_op.arrow_stream import ROWS_AT_ONCE
-from keygroups import ConfigError
+from keygroups import ConfigError, codec
 from tests.async_op.kit import Instant, reading_has_ended
 
 TABLE = pa.table({"user": ["ann", "bob"], "n": pa.array([1, None], pa.int64())})
@@ -93,3 +94,51 @@ async def test_batches_are_asked_for_one_by_one() -> None:
 def test_what_has_no_rows_with_names_is_refused(stream: Any, instead: str) -> None:
     with pytest.raises(ConfigError, match=instead):
         AsyncDataStream.ordered_wait(stream, Instant())
+
+
+NOON = datetime(2026, 3, 1, 12, 0, 0, 5, tzinfo=UTC)
+COARSE: list[tuple[pa.DataType, pa.DataType, Any]] = [
+    (pa.timestamp("us", "UTC"), pa.timestamp("ns", "UTC"), NOON),
+    (pa.timestamp("us"), pa.timestamp("ns"), NOON.replace(tzinfo=None)),
+    (pa.duration("us"), pa.duration("ns"), timedelta(microseconds=7)),
+    (pa.time64("us"), pa.time64("ns"), time(12, 0, 0, 5)),
+]
+
+
+def nested(kind: pa.DataType) -> list[tuple[pa.DataType, Callable[[Any], Any]]]:
+    return [
+        (kind, lambda value: value),
+        (pa.struct([("at", kind)]), lambda value: {"at": value}),
+        (pa.list_(kind), lambda value: [value, None]),
+        (pa.large_list(pa.struct([("at", kind)])), lambda value: [{"at": value}]),
+        (pa.list_(kind, 1), lambda value: [value]),
+        (pa.map_(pa.string(), kind), lambda value: [("at", value)]),
+    ]
+
+
+@pytest.mark.parametrize("depth", range(6))
+@pytest.mark.parametrize(("coarse", "fine", "value"), COARSE, ids=["zoned", "local", "duration", "time"])
+async def test_nanoseconds_come_as_types_of_python(
+    coarse: pa.DataType, fine: pa.DataType, value: Any, depth: int
+) -> None:
+    kind, make = nested(coarse)[depth]
+    column = pa.array([make(value), None], kind).cast(nested(fine)[depth][0])
+
+    [first, second] = await rows_of(pa.table({"at": column}))
+    assert (first, second) == ({"at": make(value)}, {"at": None})
+    assert codec.unpack(codec.pack(first, "a row")) == first
+
+
+async def test_the_times_of_a_pandas_frame_are_types_of_python() -> None:
+    frame = pd.DataFrame({"at": pd.to_datetime(["2026-03-01T12:00:00", None])})
+
+    rows = await rows_of(frame)
+    assert rows == [{"at": datetime(2026, 3, 1, 12)}, {"at": None}]
+    assert type(rows[0]["at"]) is datetime
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("ns"), pa.duration("ns"), pa.time64("ns")], ids=str)
+async def test_nanoseconds_that_would_be_lost_are_refused_by_column(kind: pa.DataType) -> None:
+    with pytest.raises(ConfigError, match=r"column 'at'.*round it") as caught:
+        await rows_of(pa.table({"at": pa.array([1001], kind)}))
+    assert caught.value.value == str(kind)

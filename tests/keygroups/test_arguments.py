@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from fractions import Fraction
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from keygroups.arguments import (
     check_callable,
     check_duration,
     check_integer,
+    check_location,
     check_number,
     check_positive_duration,
     seconds_of,
@@ -170,3 +172,19 @@ def test_a_call_that_is_awaited_is_no_generator(call: Any) -> None:
 def test_what_cannot_be_called_is_named(value: Any, named: str) -> None:
     with pytest.raises(ConfigError, match=f"pass a callable, not {named}"):
         check_callable("call", value, reason="")
+
+
+class Somewhere:
+    def __fspath__(self) -> str:
+        return "/data/a"
+
+
+@pytest.mark.parametrize("location", ["/data/a", Path("/data/a"), Somewhere()])
+def test_a_location_is_text_or_a_path(location: object) -> None:
+    assert check_location("folder", location, reason="where?") == "/data/a"
+
+
+@pytest.mark.parametrize("location", [None, "", " ", b"/data/a", 5, ["/data/a"]])
+def test_other_locations_are_refused(location: object) -> None:
+    with pytest.raises(ConfigError, match=r"folder=.*where\?"):
+        check_location("folder", location, reason="where?")

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from keygroups import ConfigError
+from async_op import Job
+from async_op.connectors import FileSink, FileSource
+from async_op.testing import RecordedService
+from keygroups import ConfigError, DiskStateBackend
 from snapshots import FolderMoved, SnapshotCorrupted, SnapshotNotFound, SnapshotStore
+from snapshots.filesystem import open_folder
 from snapshots.format.manifest import manifest_name
+from snapshots.inspection.export import export
 from tests.snapshot_kit import content_of, new_store, parts
 from tests.snapshots.snapshot_content import CONTENT, position
 
@@ -98,3 +105,38 @@ class TestVersions:
         with pytest.raises(FolderMoved, match="'enrich'"):
             other.latest()
         assert store.load(1).version == 1
+
+
+@pytest.mark.parametrize("location", [None, "", b"/data", 5])
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("uri", lambda location: SnapshotStore(location, "operator")),
+        ("uri", SnapshotStore.at),
+        ("uri", open_folder),
+        ("snapshots", lambda location: Job([1], abs, print, snapshots=location, job_id="job")),
+        ("folder", lambda location: FileSink(location, "json")),
+        ("glob", lambda location: FileSource(location, "json")),
+        ("path", RecordedService),
+        ("path", lambda location: export(new_store().write(parts({})), None, location)),
+    ],
+    ids=["store", "at", "folder", "job", "sink", "source", "recorded", "export"],
+)
+def test_what_is_no_location_is_refused(
+    name: str, use: Callable[[Any], object], location: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        use(location)
+    assert caught.value.name == name
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_names_a_folder(tmp_path: Path) -> None:
+    assert SnapshotStore(tmp_path, "operator").uri == SnapshotStore.at(tmp_path / "operator").uri
+
+
+@pytest.mark.parametrize("location", ["", b"/data", 5])
+def test_what_is_no_directory_is_refused(location: Any) -> None:
+    with pytest.raises(ConfigError, match="directory"):
+        DiskStateBackend(location)

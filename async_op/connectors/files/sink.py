@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os import PathLike
 from typing import Any
 
 from async_op.connectors.files.encoding import FORMATS, encode
 from async_op.connectors.files.replacing import FileFolder
 from async_op.connectors.own_threads import OwnThreads
 from async_op.connectors.sink import Sink
-from keygroups.arguments import check_choice, check_integer
+from keygroups.arguments import check_choice, check_integer, check_location
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
 
@@ -22,7 +23,7 @@ class FileSink(Sink[Any]):
 
     Parameters
     ----------
-    folder : str
+    folder : str or path
         A path or an fsspec URI: local, in memory, or an object store that snapshots may be in, too. Each job has a
         folder of its own, because two jobs would replace each other's epochs.
     format : {"json", "csv", "parquet"}
@@ -54,7 +55,7 @@ class FileSink(Sink[Any]):
 
     def __init__(
         self,
-        folder: str,
+        folder: str | PathLike[str],
         format: str,
         *,
         schema: Any = None,
@@ -65,7 +66,8 @@ class FileSink(Sink[Any]):
             raise ConfigError("schema", schema, "only Parquet files have one; leave it out")
         self._format = format
         self._schema = schema
-        self._files = FileFolder(folder, dict(storage_options or {}))
+        location = check_location("folder", folder, reason="name a folder of the job")
+        self._files = FileFolder(location, dict(storage_options or {}))
         self._threads: OwnThreads | None = None
 
     def __repr__(self) -> str:

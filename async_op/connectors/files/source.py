@@ -7,6 +7,7 @@ import gzip
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, aclosing
 from datetime import datetime
+from os import PathLike
 from typing import Any, TypeVar, cast
 
 from async_op.connectors.errors import FileVanished, MalformedRecord
@@ -15,7 +16,7 @@ from async_op.connectors.files.parquet import parquet_blocks
 from async_op.connectors.files.text import Incomplete, Row, TextReader
 from async_op.connectors.own_threads import OwnThreads
 from async_op.connectors.source import Item, PartitionId, Source
-from keygroups.arguments import Duration, check_choice, check_integer, check_positive_duration
+from keygroups.arguments import Duration, check_choice, check_integer, check_location, check_positive_duration
 from keygroups.representation import representation
 from snapshots.filesystem import redacted
 
@@ -35,7 +36,7 @@ class FileSource(Source[dict[str, Any]]):
 
     Parameters
     ----------
-    glob : str
+    glob : str or path
         A path or an fsspec URI with the wildcards ``*``, ``**``, ``?`` and ``[…]``.
     format : {"json", "csv", "parquet"}
         JSON with one object in each line; CSV with a header, whose values are text; or Parquet. Names that end in
@@ -73,7 +74,7 @@ class FileSource(Source[dict[str, Any]]):
 
     def __init__(
         self,
-        glob: str,
+        glob: str | PathLike[str],
         format: str,
         *,
         bounded: bool = True,
@@ -84,7 +85,7 @@ class FileSource(Source[dict[str, Any]]):
     ) -> None:
         check_choice("format", format, FORMATS)
         self.bounded = bounded
-        self._pattern = glob
+        self._pattern = check_location("glob", glob, reason="name files by one pattern, as in '/data/*.csv'")
         self._format = format
         self._timestamp = timestamp
         self._interval = check_positive_duration("poll_interval", poll_interval, reason="more than zero")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from keygroups.arguments import check_integer
+from keygroups.arguments import check_integer, check_location
 from keygroups.descriptors import StateDescriptor
 from keygroups.errors import ConfigError
 from keygroups.ranges import KeyGroupRange
@@ -48,7 +48,7 @@ class DiskStateBackend:
     Raises
     ------
     ConfigError
-        The cache is smaller than 1 MiB.
+        The cache is smaller than 1 MiB, or the directory is no text or path.
 
     Examples
     --------
@@ -69,6 +69,8 @@ class DiskStateBackend:
 
     def __post_init__(self) -> None:
         check_integer("cache_bytes", self.cache_bytes, _CACHE_BYTES_MIN, reason=f"use at least {_CACHE_BYTES_MIN}")
+        if self.directory is not None:
+            check_location("directory", self.directory, reason="name a local directory, or leave it out")
 
     def open(
         self,

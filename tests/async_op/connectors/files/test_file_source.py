@@ -432,3 +432,13 @@ def test_arguments_that_can_never_work_are_refused(wrong: dict) -> None:
 async def test_a_position_that_is_none_is_refused(position) -> None:
     with pytest.raises(ConfigError, match="position"):
         FileSource("x", "json").read("x", position)
+
+
+async def test_nanoseconds_in_parquet_come_as_types_of_python(tmp_path: Path) -> None:
+    moment = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    parquet.write_table(pa.table({"at": pa.array([moment], pa.timestamp("ns", "UTC"))}), tmp_path / "x.parquet")
+
+    async with opened(tmp_path / "*.parquet", "parquet", timestamp="at") as source:
+        [(row, timestamp, _)] = await items_of(source, "x.parquet")
+    assert type(row["at"]) is datetime
+    assert (row["at"], timestamp) == (moment, moment.timestamp() * 1000)
