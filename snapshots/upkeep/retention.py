@@ -8,6 +8,7 @@ or written since. So a version that is committed meanwhile names no old file tha
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -113,7 +114,7 @@ def collect_garbage(
     """
     check_retention(keep_last, min_age)
     plan, listed, named = _plan_and_names(folder, keep_last)
-    now = _storage_now(folder)
+    now = _estimated_now(listed) if dry_run else _storage_now(folder)
     of_inputs, storing = _inputs(folder, listed, plan.newest, now)
     named |= of_inputs
     garbage = [file for file in listed if _is_collectable(file.name) and file.name not in named]
@@ -233,6 +234,11 @@ def _storage_now(folder: Folder) -> float:
     finally:
         folder.delete([name])
     return modified
+
+
+def _estimated_now(listed: Iterable[FileInfo]) -> float:
+    """Return about the time of the clock that stamps files, without a write: a dry run may have no right to write."""
+    return max((time.time(), *(file.modified for file in listed)))
 
 
 def _delete(folder: Folder, names: Sequence[str]) -> None:
