@@ -386,7 +386,7 @@ class SnapshotStore:
             How many seconds to keep a file after it was written, even if no version names it, by the storage's clock.
             It must exceed the time from the first file of a commit to its manifest.
         dry_run : bool
-            Only report what would be removed.
+            Only report what would be removed. This writes nothing, so ages are by this machine's clock.
 
         Raises
         ------

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 
 from snapshots.cli.version import version_text
 
 __all__ = ["main"]
+
+# As a shell reports a process that SIGINT or SIGPIPE has ended.
+_STOPPED = 130
+_NOBODY_READS = 141
 
 # The bare library installs the command too, which then has to say what is missing.
 _HELP_WITHOUT_EXTRA = """\
@@ -25,16 +31,44 @@ def main() -> None:
     Raises
     ------
     SystemExit
-        0 done, 1 a check failed, 2 usage, 3 not found, 4 conflict or fenced.
+        0 done, 1 a check failed, 2 usage, 3 not found, 4 conflict or fenced, 130 stopped, 141 nobody reads the output.
     """
+    _prepare_streams()
+    code: int | str | None
+    try:
+        code = _run()
+    except SystemExit as leaving:
+        # Both packages that write to stdout turn a broken pipe into an exit with 1, which here means a failed check.
+        code = _NOBODY_READS if isinstance(leaving.__context__, BrokenPipeError) else leaving.code
+    except KeyboardInterrupt:
+        code = _STOPPED
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = _NOBODY_READS
+        # Otherwise the interpreter tries to write the rest at its end, and complains.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def _prepare_streams() -> None:
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _run() -> int:
     try:
         from snapshots.cli.app import run
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
         if package not in {"jinja2", "markupsafe", "packaging", "rich", "typer"}:
             raise
-        sys.exit(_run_without(package))
-    sys.exit(run(sys.argv[1:]))
+        return _run_without(package)
+    return run(sys.argv[1:])
 
 
 def _run_without(package: str) -> int:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from snapshots.cli.options import AsJson, StorageOptions, Uri, open_store
-from snapshots.cli.output import Table, output_for, value_text
+from snapshots.cli.output import Table, key_text, output_for, value_text
 from snapshots.cli.progress import progress_bar
 from snapshots.inspection import Difference, RowChange, compare
 from snapshots.inspection.export import plain
@@ -127,7 +127,7 @@ def _row_of(change: RowChange) -> dict[str, Any]:
 
 
 def _cells_of(change: RowChange) -> tuple[object, ...]:
-    entry = None if change.entry is None else repr(change.entry)
+    entry = None if change.entry is None else value_text(change.entry)
     before = None if change.change == "added" else value_text(change.before)
     after = None if change.change == "removed" else value_text(change.after)
-    return change.state, str(change.key_group), repr(change.key), entry, change.change, before, after
+    return change.state, str(change.key_group), key_text(change.key), entry, change.change, before, after

@@ -11,7 +11,7 @@ import typer
 from keygroups.ttl import wall_time
 from snapshots.cli.errors import NotFound
 from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, open_store
-from snapshots.cli.output import Table, output_for, value_text
+from snapshots.cli.output import Table, key_text, output_for, value_text
 from snapshots.format.subtask import InFlightElement
 from snapshots.inspection import KeyContent, KeyRow, StateOfKey, find_key
 from snapshots.inspection.export import plain
@@ -70,7 +70,7 @@ class Found:
         """Return the report as tables for people."""
         content = self.content
         place = (("key group", content.key_group), ("subtask", content.subtask), ("in flight", len(content.in_flight)))
-        yield Table(f"key {value_text(content.key)} of snapshot {self.version}", (), place)
+        yield Table(f"key {key_text(content.key)} of snapshot {self.version}", (), place)
         for state in content.states:
             yield self._state_table(state)
         if content.in_flight:

@@ -12,7 +12,7 @@ from keygroups.ranges import KeyGroupRange, range_of
 from keygroups.ttl import wall_time
 from snapshots.cli.bars import bar_chart
 from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, open_store
-from snapshots.cli.output import Table, output_for
+from snapshots.cli.output import Table, key_text, output_for, value_text
 from snapshots.format.manifest import Manifest
 from snapshots.inspection import (
     InFlightSummary,
@@ -191,7 +191,7 @@ class Inspection:
             attempts = (*((f"attempt {attempt}", n) for attempt, n in self.in_flight.by_attempt.items()),)
             yield Table("in flight, by age and by attempt", (), ages + attempts)
         for name, keys in (self.largest or {}).items():
-            rows = tuple((repr(key.key), key.key_group, key.entries, key.bytes) for key in keys)
+            rows = tuple((key_text(key.key), key.key_group, key.entries, key.bytes) for key in keys)
             yield Table(f"largest keys of {name}", ("key", "key group", "entries", "bytes"), rows)
         if self.history:
             yield _history_table(self.history, self.now)
@@ -215,7 +215,7 @@ class Inspection:
         for channel in () if manifest.step_names else manifest.channels:
             yield f"watermark of channel {channel.subtask}", channel.watermark
         for name, value in (manifest.source_position or {}).items():
-            yield f"source {name}", value
+            yield f"source {name}", value if isinstance(value, int | str | None) else value_text(value)
         for name, count in manifest.metrics.items():
             yield f"metric {name}", count
 

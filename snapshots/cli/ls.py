@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from keygroups.ttl import wall_time
-from snapshots.cli.errors import NotFound
+from snapshots.cli.errors import CHECK_FAILED, NotFound
 from snapshots.cli.options import AsJson, StorageOptions, parsed
 from snapshots.cli.output import Table, output_for
 from snapshots.filesystem import open_folder
@@ -35,6 +35,8 @@ def ls(folder: Above, limit: Limit = 100, as_json: AsJson = False, storage_optio
             output.note(f"{operator.operator_id}: {operator.problem}")
     if found.looked_into < found.folders:
         output.note(f"looked into {found.looked_into} of {found.folders} names; for more: --limit")
+    if any(operator.problem is not None for operator in found.found):
+        raise typer.Exit(CHECK_FAILED)
 
 
 def _seen(found: Operators) -> str:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from snapshots.inspection.export import plain
+from snapshots.inspection import for_people
 
 # Wide enough that tables in files and pipes are not wrapped at the 80 columns that rich assumes.
 _WIDTH_WITHOUT_TERMINAL = 200
@@ -106,10 +106,12 @@ class ConsoleOutput:
 
 def value_text(value: object) -> str:
     """Return a key or a value as JSON, which shows all characters; a long one is truncated."""
-    text = json.dumps(plain(value), ensure_ascii=False)
-    if len(text) <= _VALUE_CHARACTERS_MAX:
-        return text
-    return f"{text[:_VALUE_CHARACTERS_MAX]}… ({len(text):,} characters)"
+    return for_people.value_text(value, _VALUE_CHARACTERS_MAX)
+
+
+def key_text(key: object) -> str:
+    """Return a key as ``keygroups get`` takes it; a long one is truncated."""
+    return for_people.key_text(key, _VALUE_CHARACTERS_MAX)
 
 
 def new_console() -> Console:

@@ -1,10 +1,49 @@
-"""Times, durations and sizes as people read them; programs get ISO 8601, seconds and bytes."""
+"""Keys, values, times, durations and sizes as people read them; programs get ISO 8601, seconds and bytes."""
 
 from __future__ import annotations
 
 import datetime as dt
+import json
+
+from snapshots.inspection.export import plain
 
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60))
+
+
+def value_text(value: object, characters_max: int) -> str:
+    r"""Return a value as JSON that shows all characters; a long one is truncated.
+
+    Examples
+    --------
+    >>> print(value_text({"name": "Zoë\u202e"}, 40))
+    {"name": "Zoë\u202e"}
+    """
+    return _truncated(_json_text(value), characters_max)
+
+
+def key_text(key: object, characters_max: int) -> str:
+    """Return a key as `keygroups get` takes it: JSON, and of several columns one text for each.
+
+    Examples
+    --------
+    >>> print(key_text(("ann", 7), 40))
+    "ann" 7
+    """
+    columns = key if isinstance(key, tuple) else (key,)
+    return _truncated(" ".join(map(_json_text, columns)), characters_max)
+
+
+def _truncated(text: str, characters_max: int) -> str:
+    return text if len(text) <= characters_max else f"{text[:characters_max]}… ({len(text):,} characters)"
+
+
+def _json_text(value: object) -> str:
+    text = json.dumps(plain(value), ensure_ascii=False)
+    return text if text.isprintable() else "".join(map(_visible, text))
+
+
+def _visible(character: str) -> str:
+    return character if character.isprintable() else json.dumps(character)[1:-1]
 
 
 def duration_text(seconds: float) -> str:

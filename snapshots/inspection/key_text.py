@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime as dt
+import json
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from itertools import islice, product
@@ -49,6 +50,8 @@ def keys_from(texts: Sequence[str], like: type | tuple[type, ...] | None = None)
     [42, '42']
     >>> list(keys_from(["ann", "7"], like=(str, int)))[0]
     ('ann', 7)
+    >>> list(keys_from(['"ann"']))
+    ['"ann"', 'ann']
     """
     if len(texts) == 1 and not isinstance(like, tuple):
         yield from islice(readings(texts[0], like), KEYS_MAX)
@@ -58,7 +61,11 @@ def keys_from(texts: Sequence[str], like: type | tuple[type, ...] | None = None)
 
 
 def readings(text: str, like: type | None = None) -> Iterator[Hashable]:
-    """Yield the values that a text may stand for: as the type `like` if it can be, then as the other types."""
+    """Yield the values that a text may stand for: as the type `like` if it can be, then as the other types.
+
+    Text in quotes is also read as JSON, because commands show keys in that form. So is text with backslashes, because a
+    shell removes the quotes.
+    """
     for kind in dict.fromkeys([like, *_READERS]):
         read = None if kind is None else _READERS.get(kind)
         if read is None:
@@ -67,3 +74,16 @@ def readings(text: str, like: type | None = None) -> Iterator[Hashable]:
             yield read(text)
         except (ValueError, KeyError, InvalidOperation, binascii.Error, OverflowError):
             continue
+    unquoted = _unquoted(text)
+    if unquoted is not None:
+        yield from readings(unquoted, like)
+
+
+def _unquoted(text: str) -> str | None:
+    is_quoted = len(text) > 1 and text[0] == text[-1] == '"'
+    if not is_quoted and "\\" not in text:
+        return None
+    try:
+        return str(json.loads(text if is_quoted else f'"{text}"'))
+    except ValueError:
+        return None

@@ -27,7 +27,7 @@ from snapshots.inspection import (
     operator_state_sizes,
     steps_of,
 )
-from snapshots.inspection.for_people import duration_text, size_text
+from snapshots.inspection.for_people import duration_text, key_text, size_text, value_text
 from snapshots.report.charts import HeatMap, Ownership, Rescale
 from snapshots.report.insights import Epoch, Sample, newest_epochs, samples_of, since_parent
 from snapshots.restore.snapshot import Snapshot
@@ -36,7 +36,7 @@ from snapshots.store import SnapshotStore
 Progress = Callable[[int, int], None]
 """Called with the number of bytes done and the total number of bytes."""
 
-_KEY_LENGTH_MAX = 120
+_TEXT_LENGTH_MAX = 120
 _CHANNELS_MAX = 64
 
 
@@ -155,7 +155,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     texts = {"number": _number, "size": size_text, "moment": _moment, "duration": duration_text}
-    environment.filters |= texts | {"key": _key, "json": _json}
+    environment.filters |= texts | {"key": _key, "value": _value, "json": _json}
     return environment
 
 
@@ -163,10 +163,12 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:,}"
 
 
-def _key(value: Any) -> str:
-    """Return the `repr` of a key, so that all characters are visible; long ones are truncated."""
-    text = repr(value)
-    return text if len(text) <= _KEY_LENGTH_MAX else f"{text[:_KEY_LENGTH_MAX]}… ({len(text):,} characters)"
+def _key(key: Any) -> str:
+    return key_text(key, _TEXT_LENGTH_MAX)
+
+
+def _value(value: Any) -> str:
+    return value_text(value, _TEXT_LENGTH_MAX)
 
 
 def _json(value: object) -> str:

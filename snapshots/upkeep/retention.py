@@ -8,6 +8,7 @@ or written since. So a version that is committed meanwhile names no old file tha
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -115,7 +116,7 @@ def collect_garbage(
     """
     keep_last, seconds = check_retention(keep_last, min_age)
     plan, listed, named = _plan_and_names(folder, keep_last)
-    now = _storage_now(folder)
+    now = _estimated_now(listed) if dry_run else _storage_now(folder)
     of_inputs, storing = _inputs(folder, listed, plan.newest, now)
     named |= of_inputs
     garbage = [file for file in listed if _is_collectable(file.name) and file.name not in named]
@@ -250,6 +251,11 @@ def _storage_now(folder: Folder) -> float:
     if not found:
         raise StorageUnavailable(folder.path(name), "its listing leaves out a file that was just written")
     return found[0]
+
+
+def _estimated_now(listed: Iterable[FileInfo]) -> float:
+    """Return about the time of the clock that stamps files, without a write: a dry run may have no right to write."""
+    return max((time.time(), *(file.modified for file in listed)))
 
 
 def _delete(folder: Folder, names: Sequence[str]) -> None:

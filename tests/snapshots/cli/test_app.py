@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import subprocess
 import sys
 from typing import Any
@@ -11,7 +13,8 @@ import pytest
 
 from snapshots.cli import app, main, options
 from snapshots.errors import SnapshotNotFound
-from tests.snapshots.cli_kit import Cli
+from snapshots.store import SnapshotStore
+from tests.snapshots.cli_kit import Cli, subtask_snapshot
 
 
 def test_storage_options_reach_the_filesystem(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,3 +72,52 @@ def test_main_reads_the_arguments_of_the_process(
 
     assert leaving.value.code in {None, 0}
     assert json.loads(capsys.readouterr().out)["version"] == 1
+
+
+MAIN = "from snapshots.cli import main; main()"
+
+
+def test_ctrl_c_while_it_starts_shows_no_traceback() -> None:
+    program = f"""
+import sys
+class Stop:
+    def find_spec(self, name, path=None, target=None):
+        if name == "snapshots.cli.app":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Stop())
+{MAIN}"""
+    ended = subprocess.run([sys.executable, "-c", program, "doctor"], capture_output=True, text=True, check=False)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+def test_characters_that_the_output_cannot_hold_are_escaped(uri: str) -> None:
+    SnapshotStore.at(uri).write([subtask_snapshot(0, (), 0), subtask_snapshot(1, (), 0)], source_position={"file": "ü"})
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-c", MAIN, "inspect", uri]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "\\xfc" in ended.stdout
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_closed_output_is_none(uri: str, closed: str) -> None:
+    command = f"{shlex.quote(sys.executable)} -c '{MAIN}' inspect {shlex.quote(uri)} {closed}"
+    ended = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert bool(ended.stdout) == (closed == "2>&-")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"]], ids=["table", "json"])
+@pytest.mark.parametrize("buffering", ["", "1"], ids=["at the end", "at once"])
+def test_a_reader_that_has_gone_is_no_failed_check(uri: str, arguments: list[str], buffering: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    environment = os.environ | {"PYTHONUNBUFFERED": buffering}
+    command = [sys.executable, "-c", MAIN, "inspect", uri, *arguments]
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False, env=environment)
+    os.close(writing)
+
+    assert (ended.returncode, ended.stderr) == (141, "")

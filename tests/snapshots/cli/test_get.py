@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import shlex
 from collections.abc import Hashable
 from decimal import Decimal
 from pathlib import Path
@@ -146,6 +147,23 @@ def test_a_key_is_read_by_the_type_of_the_stored_keys(
     report = cli("get", made.uri, "--state", "visits", "--json", *texts).json
 
     assert report["states"][0]["rows"][0]["value"] == 5
+
+
+SHOWN = [key for key, texts in KEYS if texts[0] != "--"] + ['a "word"', "a\\b", '"', "line\nline", "\u202e\x1b[31m"]
+
+
+@pytest.mark.parametrize("key", SHOWN, ids=ascii)
+def test_a_key_that_a_command_shows_can_be_pasted(tmp_path: Path, cli: Cli, key: Hashable) -> None:
+    made = SnapshotStore(tmp_path, "enrich")
+    made.bootstrap({VISITS: [(key, 5)]}, parallelism=2, max_parallelism=G)
+    made.edit().put(VISITS, [(key, 6)]).commit()
+
+    inspected = cli("inspect", made.uri, "--largest", "1", "--history", "0").out.splitlines()[-2].split("│")[1]
+    changed = cli("diff", made.uri, "1", "2", "--rows").out.splitlines()[-2].split("│")[3]
+    found = cli("get", made.uri, "--json", "--", *shlex.split(inspected))
+
+    assert inspected.strip() == changed.strip()
+    assert (found.code, found.json["states"][0]["rows"][0]["value"]) == (0, 6)
 
 
 @pytest.mark.parametrize("type_", [pa.int32(), pa.int64()])

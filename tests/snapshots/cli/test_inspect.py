@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from snapshots import SnapshotStore
+from tests.snapshot_kit import parts
 from tests.snapshots.cli_kit import Cli, G
 
 
@@ -57,3 +61,13 @@ def test_inspect_takes_an_older_version(cli: Cli, uri: str) -> None:
     answer = cli("inspect", uri, "--version", "1", "--json")
 
     assert (answer.json["version"], answer.json["parallelism"]) == (1, 2)
+
+
+def test_a_source_position_is_shown_as_json(cli: Cli, tmp_path: Path) -> None:
+    made = SnapshotStore(tmp_path, "enrich")
+    made.write(parts({}), source_position={"job": {"parallelism": 1}, "offset": 7, "file": "a.csv"})
+
+    out = cli("inspect", made.uri).out
+
+    for expected in ('{"parallelism": 1}', "a.csv"):
+        assert expected in out

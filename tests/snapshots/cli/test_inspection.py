@@ -97,7 +97,7 @@ def test_diff_shows_the_same_to_people(cli: Cli, uri: str) -> None:
     answer = cli("diff", uri, 1, 2, "--rows")
 
     assert "from snapshot 1 to 2 of enrich" in answer.out
-    assert "'key 7'" in answer.out
+    assert '"key 7"' in answer.out
     assert "removed" in answer.out
 
 

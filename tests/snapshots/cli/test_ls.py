@@ -55,9 +55,11 @@ def test_what_cannot_be_read_is_listed_with_its_problem(cli: Cli, above: Path) -
     (above / "orders").rename(above / "orders-2025")
     (above / "visits" / "manifests" / f"{2:020d}.json").write_bytes(b"{}")
 
-    report = cli("ls", above, "--json").json
+    as_json = cli("ls", above, "--json")
+    report = as_json.json
     answer = cli("ls", above)
 
+    assert (as_json.code, answer.code) == (1, 1)
     assert [(one["operator_id"], one["version"]) for one in report["operators"]] == [
         ("orders-2025", None),
         ("visits", None),

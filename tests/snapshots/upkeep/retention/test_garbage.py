@@ -47,6 +47,13 @@ class TestWhatGoes:
         wet = store.collect_garbage(keep_last=3, dry_run=False)
         assert (dry.retained, dry.expired, dry.files, dry.bytes) == (wet.retained, wet.expired, wet.files, wet.bytes)
 
+    def test_a_dry_run_needs_no_right_to_write_or_delete(self, store: SnapshotStore) -> None:
+        written(store, 8)
+        age(store)
+        report = collect_garbage(ReadOnly(folder_of(store)), keep_last=3, min_age=DAY, dry_run=True)
+
+        assert (report.expired, len(report.files)) == ((1, 2, 3, 4, 5), 5 * 4)
+
     def test_by_default_nothing_is_removed_and_ten_versions_stay(self, store: SnapshotStore) -> None:
         written(store, 12)
         age(store)
@@ -253,3 +260,11 @@ class Stubborn(FolderWrapper):
 
     def around(self, operation: Operation, name: str, data: bytes | None, run: Callable[[], Any]) -> Any:
         return None if operation == "delete" and not name.startswith("probe/") else run()
+
+
+class ReadOnly(FolderWrapper):
+    """Refuses whatever changes the storage."""
+
+    def around(self, operation: Operation, name: str, data: bytes | None, run: Callable[[], Any]) -> Any:
+        assert operation in {"read", "open", "size", "exists", "names", "files"}, f"{operation} of {name}"
+        return run()
