@@ -26,8 +26,10 @@ class SnapshotNotFound(KeyGroupsError, FileNotFoundError):
         self.version = version
         self.nearby = nearby
         wanted = "no snapshot" if version is None else f"no snapshot of version {version}"
-        look = "check the URI (it names one operator's folder)" if version is None else "retention may have removed it"
-        super().__init__(f"{wanted} in {uri}{advice or f'; {look}, and see what there is: `keygroups inspect {uri}`'}")
+        if advice is None:
+            cause = "check the URI (it names one operator's folder)" if version is None else "it may have expired"
+            advice = f"; {cause}; to see which versions there are, run `keygroups inspect {uri}`"
+        super().__init__(f"{wanted} in {uri}{advice}")
 
 
 class SnapshotCorrupted(KeyGroupsError):
@@ -48,9 +50,18 @@ class SnapshotCorrupted(KeyGroupsError):
         self.damage = damage
         self.key_groups = key_groups
         held = "" if key_groups is None else f", which holds key groups {key_groups.start} to {key_groups.end},"
-        super().__init__(
-            f"{path}{held} is damaged: {damage}; run `keygroups verify` for the whole extent, "
-            "then put the file back from a copy, or load an older version by its number"
+        super().__init__(f"{path}{held} is damaged: {damage}; {self._next_step()}")
+
+    def _next_step(self) -> str:
+        if "/manifests/" not in self.path:
+            return (
+                "run `keygroups verify` to see what else is damaged, "
+                "then put the file back from a copy, or load an older version by its number"
+            )
+        return (
+            "put it back from a copy of the folder, or load an older version by its number; or, if it is the newest, "
+            "to give it up and continue from the version before: move this file out of the folder, then run "
+            "`keygroups claim URI --accept-loss` (SnapshotStore.claim(accept_loss=True))"
         )
 
 

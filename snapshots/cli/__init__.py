@@ -72,7 +72,7 @@ def _run() -> int:
 
 
 def _run_without(package: str) -> int:
-    if "--help" in sys.argv:
+    if {"--help", "-h"} & set(sys.argv):
         sys.stdout.write(_HELP_WITHOUT_EXTRA)
         return 0
     if "--version" in sys.argv[1:2]:

@@ -20,6 +20,7 @@ from snapshots.cli.errors import exit_code_of, show_error
 from snapshots.cli.export import export
 from snapshots.cli.gc import gc, pin, unpin
 from snapshots.cli.get import get
+from snapshots.cli.help import Command, Group
 from snapshots.cli.inspect import inspect
 from snapshots.cli.ls import ls
 from snapshots.cli.plan import plan
@@ -33,6 +34,10 @@ app = typer.Typer(
     name="keygroups",
     epilog="Exit codes: 0 done, 1 a check failed, 2 usage, 3 not found, 4 conflict or fenced.",
     no_args_is_help=True,
+    cls=Group,
+    # Plain help: the panels of rich cut names of options on a narrow terminal, and show flags as if they took a value.
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["--help", "-h"]},
     # The traceback of a bug is for a bug report: complete, plain, and without the values of local variables.
     pretty_exceptions_enable=False,
 )
@@ -40,7 +45,7 @@ for command in (
     *(ls, inspect, get, top, plan, repartition, diff, export, report, edit, copy, compact, claim),
     *(verify, gc, pin, unpin, doctor),
 ):
-    app.command()(command)
+    app.command(cls=Command)(command)
 
 Imports = Annotated[
     list[str] | None,

@@ -76,7 +76,7 @@ class Collection:
                 ("goes", len(report.expired), len(report.files), report.bytes),
                 ("stays", len(report.retained), None, None),
                 ("  pinned", len(report.pinned), None, None),
-                ("too young to go", None, report.young, None),
+                ("too young to remove", None, report.young, None),
             ),
         )
         yield from _some("versions that go", report.expired)

@@ -28,7 +28,7 @@ from snapshots.inspection import (
     steps_of,
 )
 from snapshots.inspection.export import plain
-from snapshots.inspection.for_people import age_text, moment_text, size_text
+from snapshots.inspection.for_people import age_text, moment_text, size_text, watermark_text
 from snapshots.restore.snapshot import Snapshot
 from snapshots.store import SnapshotStore
 
@@ -212,8 +212,8 @@ class Inspection:
         yield "  pending", self.in_flight.pending
         yield "  completed", self.in_flight.completed
         yield "  watermarks", self.in_flight.watermarks
-        for channel in () if manifest.step_names else manifest.channels:
-            yield f"watermark of channel {channel.subtask}", channel.watermark
+        # In a job, those of each step are in the table of steps.
+        yield from () if manifest.step_names else _watermark_facts(manifest.watermarks)
         for name, value in (manifest.source_position or {}).items():
             yield f"source {name}", value if isinstance(value, int | str | None) else value_text(value)
         for name, count in manifest.metrics.items():
@@ -226,9 +226,23 @@ class Inspection:
             yield state.name, state.kind, state.type, *size, round(self.sizes[state.name].skew, 3)
 
 
+def _watermark_facts(watermarks: tuple[int | None, ...]) -> Iterable[tuple[str, object]]:
+    """Say between which times the watermarks are; there may be hundreds of channels, which are in the JSON."""
+    marks = [mark for mark in watermarks if mark is not None]
+    if len(set(marks)) < 2:
+        yield "watermark", watermark_text(min(marks, default=None))
+    else:
+        yield "lowest watermark", watermark_text(min(marks))
+        yield "highest watermark", watermark_text(max(marks))
+    if marks and len(marks) < len(watermarks):
+        yield "channels without watermark", len(watermarks) - len(marks)
+
+
 def _steps_table(manifest: Manifest) -> Table:
     columns = ("step", "rows", "bytes", "in flight", "watermark")
-    rows = tuple((one.name, one.rows, one.bytes, one.in_flight, one.watermark) for one in steps_of(manifest))
+    rows = tuple(
+        (one.name, one.rows, one.bytes, one.in_flight, watermark_text(one.watermark)) for one in steps_of(manifest)
+    )
     return Table("steps of the job", columns, rows)
 
 

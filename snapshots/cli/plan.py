@@ -8,29 +8,39 @@ from typing import Any
 
 from keygroups.ranges import subtask_of
 from keygroups.rescale import Move, RescalePlan, plan_rescale
+from snapshots.cli import output
 from snapshots.cli.options import AsJson, Parallelism, StorageOptions, Uri, open_store
 from snapshots.cli.output import Table, output_for
 from snapshots.filesystem import redacted
 from snapshots.format.manifest import Manifest
 from snapshots.inspection import size_of
 
-_DRAWING_WIDTH = 64
+_DRAWING_WIDTH_MAX = 64
+_BESIDE_DRAWING = len("│ before │  │")
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 """The characters for subtasks by number; they repeat after the 36th."""
 
 
 def plan(uri: Uri, parallelism: Parallelism, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
     """Show which key groups a rescale would move, and change nothing."""
-    output = output_for(as_json=as_json)
-    output.show(Plan.of(open_store(uri, storage_option).load().manifest, parallelism))
+    shown = output_for(as_json=as_json)
+    shown.show(Plan.of(open_store(uri, storage_option).load().manifest, parallelism))
     command = f"keygroups repartition {redacted(uri)} --parallelism {parallelism}"
-    output.note(f"nothing was changed; to commit it, by metadata alone: {command}")
+    shown.note(f"nothing was changed; to commit it, by metadata alone: {command}")
 
 
-def drawing(rescale: RescalePlan) -> Table:
-    """Draw the owners of the key groups before and after, one below the other, and mark what moves."""
+def drawing(rescale: RescalePlan, columns: int) -> Table:
+    """Draw the owners of the key groups before and after, one below the other, and mark what moves.
+
+    Parameters
+    ----------
+    rescale : RescalePlan
+        What to draw.
+    columns : int
+        The width of the terminal, in which each line fits.
+    """
     count = rescale.max_parallelism
-    width = min(count, _DRAWING_WIDTH)
+    width = max(1, min(count, _DRAWING_WIDTH_MAX, columns - _BESIDE_DRAWING))
     places = [place * count // width for place in range(width)]
     owners = [
         [subtask_of(place, parallelism, count) for place in places]
@@ -38,9 +48,21 @@ def drawing(rescale: RescalePlan) -> Table:
     ]
     moved = "".join("^" if old != new else "." for old, new in zip(*owners, strict=True))
     before, after = ("".join(_DIGITS[owner % len(_DIGITS)] for owner in side) for side in owners)
-    each = "one" if count == width else f"about {count / width:.0f}"
     rows = (("before", before), ("after", after), ("moves", moved))
-    return Table(f"owners of the key groups 0 to {count - 1}; a character is {each}", (), rows)
+    return Table(_legend(rescale, count / width), (), rows)
+
+
+def _legend(rescale: RescalePlan, each: float) -> str:
+    """Return the title of a drawing, which explains its characters."""
+    subtasks = max(rescale.old_parallelism, rescale.new_parallelism)
+    digits = "; a is subtask 10, b 11 and so on" if subtasks > 10 else ""
+    if subtasks > len(_DIGITS):
+        digits += f", and after z, subtask {len(_DIGITS)} is 0 again"
+    number = "one" if each == 1 else f"about {each:.0f}"
+    return (
+        f"owners of the key groups 0 to {rescale.max_parallelism - 1}; "
+        f"a character is {number}: . stays, ^ moves{digits}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +117,7 @@ class Plan:
 
     def tables(self) -> Iterable[Table]:
         """Return the report as tables for people."""
-        yield drawing(self.rescale)
+        yield drawing(self.rescale, output.new_console().width)
         yield Table(
             f"from parallelism {self.rescale.old_parallelism} to {self.rescale.new_parallelism} "
             f"(snapshot {self.version}, {self.rescale.max_parallelism} key groups)",

@@ -7,6 +7,9 @@ import json
 
 from snapshots.inspection.export import plain
 
+_LAST_WATERMARK = 2**63 - 1
+"""The watermark of a stream that has ended."""
+
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60))
 
 
@@ -99,6 +102,28 @@ def age_text(created_at: str, now: float) -> str:
     age = int(abs(now - seconds))
     unit, length = next((one for one in _UNITS if age >= one[1]), ("s", 1))
     return f"{age // length} {unit} ago" if now >= seconds else f"in {age // length} {unit}"
+
+
+def watermark_text(milliseconds: int | None) -> str | None:
+    """Return a watermark for people, as a time in UTC.
+
+    Parameters
+    ----------
+    milliseconds : int or None
+        Milliseconds since 1970, as programs get it. What is no time that a calendar has is shown as it is.
+
+    Examples
+    --------
+    >>> watermark_text(1_700_000_000_000), watermark_text(2**63 - 1), watermark_text(None)
+    ('2023-11-14 22:13:20 UTC', 'the end', None)
+    """
+    if milliseconds is None or milliseconds == _LAST_WATERMARK:
+        return None if milliseconds is None else "the end"
+    try:
+        moment = dt.datetime.fromtimestamp(milliseconds / 1000, dt.UTC)
+    except (OverflowError, OSError, ValueError):
+        return str(milliseconds)
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def size_text(count: float) -> str:

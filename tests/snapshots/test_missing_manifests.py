@@ -276,3 +276,18 @@ def test_the_command_line_says_it_and_goes_on(cli: Cli, tmp_path: Path) -> None:
     answer = cli("claim", uri, "--accept-loss", "--json")
     assert (answer.code, answer.json) == (0, {"version": 4, "parent_version": 2, "operator_id": "enrich"})
     assert cli("verify", uri).code == 0
+
+
+def test_a_damaged_newest_manifest_is_given_up_as_its_error_says(cli: Cli, tmp_path: Path) -> None:
+    store = written(SnapshotStore(tmp_path, "enrich"), 3)
+    newest = tmp_path / "enrich" / manifest_name(3)
+    newest.write_bytes(newest.read_bytes()[:-20])
+
+    refused = cli("claim", store.uri, "--accept-loss")
+    assert refused.code == 1
+    assert "move this file out of the folder, then run `keygroups claim URI --accept-loss`" in refused.err
+
+    newest.rename(tmp_path / "damaged.json")
+    assert cli("claim", f"{tmp_path}/enrich", "--accept-loss").code == 0
+    claimed = store.load().manifest
+    assert (claimed.version, claimed.parent_version, claimed.source_position) == (4, 2, {"batch": 2})

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+import typer.main
 
 from snapshots.cli import app, main, options
 from snapshots.errors import SnapshotNotFound
@@ -54,8 +55,9 @@ def test_the_command_line_says_which_extra_is_missing(package: str) -> None:
     assert "pip install 'keygroups[cli]'" in ended.stderr
 
 
-def test_help_works_without_the_extra() -> None:
-    ended = run_without("typer", "--help")
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_help_works_without_the_extra(option: str) -> None:
+    ended = run_without("typer", option)
 
     assert (ended.returncode, ended.stderr) == (0, "")
     assert all(command.callback.__name__ in ended.stdout for command in app.app.registered_commands)
@@ -121,3 +123,39 @@ def test_a_reader_that_has_gone_is_no_failed_check(uri: str, arguments: list[str
     os.close(writing)
 
     assert (ended.returncode, ended.stderr) == (141, "")
+
+
+COMMANDS = [str(command.callback.__name__) for command in app.app.registered_commands if command.callback]
+
+
+@pytest.mark.parametrize("name", [None, *COMMANDS])
+def test_help_is_whole_on_a_narrow_terminal(cli: Cli, monkeypatch: pytest.MonkeyPatch, name: str | None) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    program: Any = typer.main.get_command(app.app)
+    command = program if name is None else program.commands[name]
+
+    answer = cli(*([] if name is None else [name]), "-h")
+
+    assert answer.code == 0
+    assert answer == cli(*([] if name is None else [name]), "--help")
+    assert "…" not in answer.out
+    assert max(map(len, answer.out.splitlines())) <= 60
+    words = " ".join(answer.out.split())
+    for param in command.params:
+        assert param.opts[-1] in words if param.param_type_name == "option" else f" {param.metavar} " in words
+
+
+def test_flags_take_no_value_and_arguments_have_no_marks(cli: Cli) -> None:
+    answer = cli("get", "--help").out
+
+    assert "Usage: keygroups get URI KEY... [OPTIONS]\n" in answer
+    assert "{" not in answer
+    (flag,) = [line for line in answer.splitlines() if " --json " in line]
+    assert flag.split()[:2] == ["--json", "Print"]
+
+
+def test_the_list_of_commands_has_whole_sentences(cli: Cli) -> None:
+    listed = " ".join(cli("--help").out.split())
+
+    for command in app.app.registered_commands:
+        assert " ".join(str(getattr(command.callback, "__doc__", "")).split()) in listed

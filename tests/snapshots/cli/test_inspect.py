@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+import pytest
 
 from snapshots import SnapshotStore
 from tests.snapshot_kit import parts
@@ -71,3 +74,36 @@ def test_a_source_position_is_shown_as_json(cli: Cli, tmp_path: Path) -> None:
 
     for expected in ('{"parallelism": 1}', "a.csv"):
         assert expected in out
+
+
+NOVEMBER = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("watermarks", "shown"),
+    [
+        ({}, [("watermark", "-")]),
+        (dict.fromkeys(range(16), NOVEMBER), [("watermark", "2023-11-14 22:13:20 UTC")]),
+        (
+            {3: NOVEMBER, 7: NOVEMBER + 3_600_000, 9: NOVEMBER + 1},
+            [
+                ("lowest watermark", "2023-11-14 22:13:20 UTC"),
+                ("highest watermark", "2023-11-14 23:13:20 UTC"),
+                ("channels without watermark", "13"),
+            ],
+        ),
+        ({0: 2**63 - 1, 1: -(2**62)}, [("lowest watermark", str(-(2**62))), ("highest watermark", "the end")]),
+    ],
+)
+def test_people_see_between_which_times_the_watermarks_are(
+    cli: Cli, tmp_path: Path, watermarks: dict[int, int], shown: list[tuple[str, str]]
+) -> None:
+    written = parts({"count": {"a": 1}}, parallelism=16, watermarks=watermarks)
+    uri = SnapshotStore(tmp_path, "enrich").write(written).folder.uri
+
+    facts = re.findall(r"^│ (\w[\w ]*?) +│ (.*?) +│$", cli("inspect", uri, "--history", "0").out, re.MULTILINE)
+
+    found = [(name, value) for name, value in facts if "watermark" in name]
+    assert [one for one in found if one in shown] == shown
+    assert len([name for name, _ in found]) <= 3
+    assert cli("inspect", uri, "--json").json["watermarks"] == [watermarks.get(at) for at in range(16)]

@@ -66,6 +66,21 @@ def test_the_history_of_a_narrow_terminal_has_what_matters(cli: Cli, uri: str, n
     assert "pinned" in rows[-1]
 
 
+@pytest.mark.parametrize("width", [40, 60, 77, 200])
+def test_a_plan_draws_each_side_on_one_line(cli: Cli, tmp_path: Path, narrow: io.StringIO, width: int) -> None:
+    store = SnapshotStore(tmp_path, "enrich")
+    store.claim(parallelism=3, max_parallelism=128)
+
+    assert cli("plan", store.uri, "--parallelism", "40").code == 0
+
+    title, *lines = narrow.getvalue().partition("from parallelism")[0].splitlines()
+    drawn = [line.replace("│", " ").split() for line in lines if any(character.isalnum() for character in line)]
+    assert [words_[0] for words_ in drawn] == ["before", "after", "moves"]
+    assert {len(words_[1]) for words_ in drawn} == {min(width - 13, 64)}
+    assert ". stays, ^ moves" in title
+    assert "a is subtask 10, b 11 and so on, and after z, subtask 36 is 0 again" in title
+
+
 def test_a_table_loses_its_lines_first_and_then_what_it_can_spare() -> None:
     table = Table(
         "t", ("name", "rows", "bytes", "note"), (("abc", 1_000_000, 2_000_000, "long text"),), ("note", "rows")
