@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from snapshots.cli.live import progress_bar
 from snapshots.cli.options import AsJson, StorageOptions, Uri, open_store
 from snapshots.cli.output import Table, output_for
-from snapshots.cli.progress import progress_bar
 
 
 def compact(uri: Uri, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from snapshots.cli.live import progress_bar
 from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, open_store
 from snapshots.cli.output import Table, output_for
-from snapshots.cli.progress import progress_bar
 
 To = Annotated[str, typer.Argument(metavar="TO", help="The other operator's folder, which has no snapshot yet.")]
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from snapshots.cli.live import progress_bar
 from snapshots.cli.options import AsJson, StorageOptions, Uri, open_store
 from snapshots.cli.output import Table, key_text, output_for, value_text
-from snapshots.cli.progress import progress_bar
 from snapshots.inspection import Difference, RowChange, compare
 from snapshots.inspection.export import plain
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from keygroups.ranges import KeyGroupRange
+from snapshots.cli.live import progress_bar
 from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, open_store
 from snapshots.cli.output import Table, output_for
-from snapshots.cli.progress import progress_bar
 from snapshots.inspection import export as write_export
 
 State = Annotated[str | None, typer.Option("--state", metavar="NAME", help="The state.")]

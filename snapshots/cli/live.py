@@ -1,4 +1,4 @@
-"""Shows a report again and again: in one place on a terminal, one below the other elsewhere, as JSON a line each."""
+"""What moves: a bar while long work goes on, and a report that is shown again and again."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from rich.console import Group
+from rich.console import Console, Group
 from rich.live import Live
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from snapshots.cli.output import Report, new_console, to_rich
@@ -17,10 +18,25 @@ from snapshots.cli.output import Report, new_console, to_rich
 Show: TypeAlias = Callable[[Report], None]
 """Shows the newest report."""
 
+Advance: TypeAlias = Callable[[int, int], None]
+"""Called with the number of bytes done and the total number of bytes."""
+
+
+@contextmanager
+def progress_bar(verb: str) -> Iterator[Advance]:
+    """Show a progress bar on stderr, only on a terminal; it disappears at the end."""
+    columns = (TextColumn(verb), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
+        task = bar.add_task(verb, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
 
 @contextmanager
 def repeated(*, as_json: bool, once: bool) -> Iterator[Show]:
-    """Yield what shows each report; with `once`, there will be only one."""
+    """Yield what shows each report: in one place on a terminal, one below the other elsewhere, as JSON a line each.
+
+    With `once`, there will be only one.
+    """
     console = new_console()
     if as_json:
         yield _write_line

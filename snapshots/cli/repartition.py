@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from snapshots.cli.live import progress_bar
 from snapshots.cli.options import AsJson, Hash, MaxParallelism, Parallelism, StorageOptions, Uri, open_store
 from snapshots.cli.output import Table, output_for
-from snapshots.cli.progress import progress_bar
 from snapshots.format.manifest import Manifest
 from snapshots.restore.snapshot import Snapshot
 from snapshots.store import SnapshotStore
