@@ -26,13 +26,16 @@ def check_delay(name: str, value: Duration, *, reason: str) -> float:
     return seconds
 
 
-def check_timeout(name: str, value: Duration | None) -> float | None:
-    """Return a timeout in seconds, more than zero, or None; warns and raises as `check_delay` does."""
-    if value is None:
-        return None
-    seconds = check_positive_duration(name, value, reason="use None for no timeout")
+def check_positive_delay(name: str, value: Duration, *, reason: str) -> float:
+    """Return a delay in seconds, more than zero; warns and raises as `check_delay` does."""
+    seconds = check_positive_duration(name, value, reason=reason)
     _warn_of_milliseconds(name, value, seconds)
     return seconds
+
+
+def check_timeout(name: str, value: Duration | None) -> float | None:
+    """Return a timeout in seconds, more than zero, or None; warns and raises as `check_delay` does."""
+    return None if value is None else check_positive_delay(name, value, reason="use None for no timeout")
 
 
 def _warn_of_milliseconds(name: str, value: object, seconds: float) -> None:

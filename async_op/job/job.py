@@ -15,6 +15,7 @@ from async_op.arrow_stream import ArrowStream
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
 from async_op.dead_letters import DeadLetter
+from async_op.durations import check_delay, check_positive_delay
 from async_op.job.adapters import sink_of, source_of
 from async_op.job.cancellation import to_the_end
 from async_op.job.chain import Plan
@@ -32,7 +33,7 @@ from async_op.retention import Collector as GarbageCollector
 from async_op.retention import Retention
 from async_op.threads.own_thread import on_own_thread
 from async_op.threads.running_loop import running_loop
-from keygroups.arguments import Duration, check_duration, check_location, check_positive_duration
+from keygroups.arguments import Duration, check_location
 from keygroups.errors import ConfigError
 from keygroups.hashing import key_hasher
 from keygroups.ranges import check_parallelism, default_max_parallelism
@@ -143,7 +144,7 @@ class Job:
             check_parallelism(parallelism, self._key_groups(parallelism))
         elif max_parallelism is not None:
             check_parallelism(1, max_parallelism)
-        self._interval = check_positive_duration("snapshot_interval", snapshot_interval, reason="outputs wait for it")
+        self._interval = check_positive_delay("snapshot_interval", snapshot_interval, reason="outputs wait for it")
         self._positions = _positions_for(watermark_delay, idle_timeout)
         self._retention = retention
         self._run: Run | None = None
@@ -361,9 +362,9 @@ class Job:
 def _positions_for(watermark_delay: Duration | None, idle_timeout: Duration | None) -> Callable[[], Positions]:
     delay = idle = None
     if watermark_delay is not None:
-        delay = round(1000 * check_duration("watermark_delay", watermark_delay, reason="None means no watermarks"))
+        delay = round(1000 * check_delay("watermark_delay", watermark_delay, reason="None means no watermarks"))
     if idle_timeout is not None:
-        idle = check_positive_duration("idle_timeout", idle_timeout, reason="None means never")
+        idle = check_positive_delay("idle_timeout", idle_timeout, reason="None means never")
     return lambda: Positions(delay, idle)
 
 

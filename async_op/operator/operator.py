@@ -193,7 +193,7 @@ class AsyncWaitOperator(FrontDoor):
         Parameters
         ----------
         restore : SubtaskRestore, optional
-            The result of `Snapshot.restore`; without it, the operator starts empty.
+            The result of `Snapshot.restore`, no whole snapshot; without it, the operator starts empty.
         preload : bool
             If true, load all restored state into memory in the background. If false, load only the key groups that
             elements need.

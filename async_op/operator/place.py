@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from async_op.runtime import Runtime
 from keygroups.arguments import check_integer
+from keygroups.errors import ConfigError
 from keygroups.ranges import check_parallelism, default_max_parallelism, range_of
 from keygroups.state import OperatorStates
-from snapshots import SubtaskRestore
+from snapshots import Snapshot, SubtaskRestore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +45,23 @@ class Place:
     def __str__(self) -> str:
         return f"{self.subtask_index} of {self.parallelism}"
 
-    def check_fits(self, hash_name: str, restore: SubtaskRestore | None) -> None:
+    def check_fits(self, hash_name: str, restore: SubtaskRestore | Snapshot | None) -> None:
         """Check that a restored share was made for this place.
 
         Raises
         ------
         IncompatibleSnapshot
             It is for another subtask, parallelism, number of key groups or hash.
+        ConfigError
+            It is a whole snapshot.
         """
-        if restore is not None:
-            restore.check_fits(self.subtask_index, self.parallelism, self._key_groups(restore), hash_name)
+        if restore is None:
+            return
+        if isinstance(restore, Snapshot):
+            share = f"snapshot.restore({self.subtask_index}, {self.parallelism})"
+            reason = f"pass snapshot.restore(subtask_index, parallelism), here {share}: the share of this subtask"
+            raise ConfigError("restore", restore, reason)
+        restore.check_fits(self.subtask_index, self.parallelism, self._key_groups(restore), hash_name)
 
     def runtime(self, restore: SubtaskRestore | None, operator_states: OperatorStates) -> Runtime:
         """Return the function's `Runtime`, with the number of key groups of the restored snapshot."""

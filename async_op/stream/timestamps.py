@@ -6,9 +6,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
+from async_op.durations import check_delay
 from async_op.elements import Element
 from async_op.errors import UnusableTimestamp
-from keygroups.arguments import Duration, check_callable, check_duration
+from keygroups.arguments import Duration, check_callable
 from keygroups.errors import ConfigError
 
 TimestampsBy: TypeAlias = Callable[[Any], int | datetime | None] | str
@@ -93,7 +94,7 @@ def timestamps_of(by: TimestampsBy | None, delay: Duration | None) -> Timestamps
     if not isinstance(by, str):
         check_callable("timestamps", by, reason="it returns milliseconds since the epoch; for dicts, name a column")
     reason = "it is by how much an element may come after a later one; leave it out if they come in order"
-    seconds = 0.0 if delay is None else check_duration("watermark_delay", delay, reason=reason)
+    seconds = 0.0 if delay is None else check_delay("watermark_delay", delay, reason=reason)
     return Timestamps(_column(by) if isinstance(by, str) else by, round(1000 * seconds))
 
 

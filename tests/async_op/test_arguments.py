@@ -22,6 +22,7 @@ from async_op import (
     CircuitBreaker,
     ExponentialBackoffRetry,
     FixedDelayRetry,
+    Job,
     RateLimit,
     Resilience,
     RetryAfter,
@@ -185,12 +186,20 @@ async def test_outputs_are_cached_and_circuits_open_for_a_timedelta() -> None:
         assert service.called == ["x", "x", "x"]
 
 
+def job(**options: Any) -> Job:
+    return Job([1], Instant(), print, snapshots="memory://arguments", job_id="job", **options)
+
+
 LONG: list[Callable[[Any], Any]] = [
     lambda seconds: operator(timeout=seconds),
     lambda seconds: AsyncDataStream.ordered_wait([1], Instant(), timeout=seconds),
     lambda seconds: FixedDelayRetry(3, seconds),
     lambda seconds: backoff(initial_delay=seconds),
     lambda seconds: backoff(max_delay=seconds),
+    lambda seconds: AsyncDataStream.ordered_wait([1], Instant(), timestamps=int, watermark_delay=seconds),
+    lambda seconds: job(watermark_delay=seconds),
+    lambda seconds: job(idle_timeout=seconds),
+    lambda seconds: job(snapshot_interval=seconds),
 ]
 
 

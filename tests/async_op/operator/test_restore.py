@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from async_op import ElementFailed, Record, Watermark
+from keygroups import ConfigError
 from tests.async_op.kit import BOTH, Bench, Instant, Service, commit, opened, shown_element
 
 
@@ -79,6 +80,16 @@ async def test_more_elements_than_fit_are_restored_and_new_ones_wait_for_a_place
             await service.answer(7)
             await feeding
             assert service.running == [8, 9, "new"]
+
+
+async def test_a_whole_snapshot_is_refused_with_words_on_what_to_pass() -> None:
+    async with opened(Service()) as bench:
+        snapshot = await commit(await bench.operator.snapshot())
+
+    operator: Any = Bench(Service(), parallelism=2, subtask_index=1).operator
+    advice = r"restore=.*pass snapshot\.restore\(subtask_index, parallelism\), here snapshot\.restore\(1, 2\)"
+    with pytest.raises(ConfigError, match=advice):
+        await operator.open(snapshot)
 
 
 @pytest.mark.behaviour("results that have not left are stored and emitted: no finished call is made again")
