@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from keygroups.arguments import check_integer
+from keygroups.errors import ConfigError
 from keygroups.representation import fields_repr
+
+TIMESTAMP_MAX = 2**63 - 1
+
+TEXTS = frozenset((str, type(None)))
+"""The types of an id that needs no closer look: text, or none."""
 
 
 class Record(NamedTuple):
@@ -44,3 +51,23 @@ def looked_up(element_id: ElementId | None) -> str | None:
         return element_id
     ids, index = element_id
     return ids[index]
+
+
+def check_timestamp(timestamp: object) -> int:
+    """Return milliseconds since the epoch as an integer; raises `ConfigError` for what is none, or has over 64 bits."""
+    reason = "timestamps are milliseconds since the epoch; for a datetime pass round(1000 * moment.timestamp())"
+    return check_integer("timestamp", timestamp, -TIMESTAMP_MAX - 1, TIMESTAMP_MAX, reason=reason)
+
+
+def check_place(timestamp: object, element_id: object) -> None:
+    """Check the timestamp and the id of an element; either may be None. Hot paths look at the types first.
+
+    Raises
+    ------
+    ConfigError
+        One of them has a wrong type.
+    """
+    if timestamp is not None:
+        check_timestamp(timestamp)
+    if element_id is not None and not isinstance(element_id, str):
+        raise ConfigError("element_id", element_id, "ids are text; pass str(…) of it")

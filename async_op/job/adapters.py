@@ -116,7 +116,7 @@ def source_of(source: Any) -> Source[Any]:
     if isinstance(source, Mapping):
         raise ConfigError("source", type(source).__name__, "only its keys would be read; pass list(source.items())")
     if isinstance(source, Set):
-        reason = "its order changes from process to process, so a restart would lose elements; pass sorted(source)"
+        reason = "its order may differ in another process, so a restart would lose elements; pass sorted(source)"
         raise ConfigError("source", type(source).__name__, reason)
     if isinstance(source, str | bytes | bytearray) or not isinstance(source, Iterable | AsyncIterable):
         raise ConfigError("source", source, "pass a Source, an iterable, an async iterable, a data frame or a table")

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from async_op.clock import Clock
 from async_op.connectors.source import PartitionId, Reached, Source
+from async_op.elements import TIMESTAMP_MAX, check_timestamp
 from async_op.in_flight.waiters import Waiters
 from async_op.job.adapters import IterableSource
 from async_op.job.cancellation import heard
 from async_op.job.channels import Outlet
 from async_op.job.positions import Partition, Positions
 from async_op.threads.read_ahead import read_ahead
+from keygroups.errors import ConfigError
 
 LOOK_SECONDS = 10.0
 """How often an unbounded source is asked for new partitions."""
@@ -117,7 +119,10 @@ class Reading:
     async def _ids(self) -> list[PartitionId]:
         with heard("looking for partitions"):
             found: Any = self._source.partitions()
-            return list(await found if inspect.isawaitable(found) else found)
+            ids = await found if inspect.isawaitable(found) else found
+        if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+            raise self._wrong("partitions()", ids, "return a list of the ids of its partitions")
+        return list(ids)
 
     async def _read(self, partition: Partition) -> None:
         if not self._source.bounded:
@@ -140,6 +145,8 @@ class Reading:
     async def _items(self, partition: Partition) -> AsyncGenerator[Any, None]:
         items: Any = self._source.read(partition.id, partition.position)
         if not isinstance(items, AsyncIterator):
+            if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+                raise self._wrong("read()", items, "return an iterator, or write it with `yield`")
             is_single = isinstance(self._source, IterableSource)
             items = read_ahead(items, _ELEMENTS_AHEAD if is_single else _READ_AHEAD)
         try:
@@ -161,12 +168,30 @@ class Reading:
                 continue  # meanwhile, another chain may have come, or a pause
             now = self._clock.time()
             while items and entrance.has_room:
-                value, timestamp, position = items.popleft()
+                item = items.popleft()
+                try:
+                    value, timestamp, position = item
+                except (TypeError, ValueError):
+                    raise self._wrong("read()", item, "yield (value, timestamp, position), or a list of such") from None
+                if timestamp is not None and (type(timestamp) is not int or not 0 <= timestamp <= TIMESTAMP_MAX):
+                    self._check_timestamp(timestamp)
                 entrance.put((value, timestamp, partition.element_id(position)))
                 self._positions.passed(partition, timestamp, position, now)
                 self.records += 1
             partition.is_waiting = bool(items)
             await asyncio.sleep(0)
+
+    def _check_timestamp(self, timestamp: Any) -> None:
+        try:
+            check_timestamp(timestamp)
+        except ConfigError as error:
+            error.add_note(
+                f"{self._source!r} yielded it: yield (value, timestamp, position), where None is no timestamp"
+            )
+            raise
+
+    def _wrong(self, method: str, given: object, hint: str) -> ConfigError:
+        return ConfigError("source", self._source, f"its {method} gave a value of type {type(given).__name__}; {hint}")
 
     def _may_hand_on(self) -> bool:
         return bool(self._entrances) and not self._is_paused

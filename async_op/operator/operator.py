@@ -10,7 +10,7 @@ from typing import Any, Self
 from async_op.clock import Clock
 from async_op.dead_letters import DeadLetter, OnError
 from async_op.durations import check_timeout
-from async_op.elements import Element, Record, Watermark
+from async_op.elements import TEXTS, Element, Record, Watermark, check_place, check_timestamp
 from async_op.errors import as_exception
 from async_op.in_flight.waiters import Waiters
 from async_op.key_columns import KeyBy, key_getter
@@ -195,8 +195,7 @@ class AsyncWaitOperator(FrontDoor):
         restore : SubtaskRestore, optional
             The result of `Snapshot.restore`, no whole snapshot; without it, the operator starts empty.
         preload : bool
-            If true, load all restored state into memory in the background. If false, load only the key groups that
-            elements need.
+            If true, all restored state is loaded in the background; if false, only the key groups that elements need.
 
         Raises
         ------
@@ -252,8 +251,8 @@ class AsyncWaitOperator(FrontDoor):
             An earlier element failed the operator.
         NullKey, UnsupportedKey
             The key is null or has no stable hash, and `on_error` is "fail"; the record was not accepted.
-        KeyGroupOutOfRange
-            Another subtask owns the record's key group; the record was not accepted.
+        ConfigError, KeyGroupOutOfRange
+            The timestamp or id has a wrong type, or another subtask owns the key group; the record was not accepted.
         """
         parts = self._parts
         if parts is None or get_running_loop() is not self._lifecycle.open_on:
@@ -263,6 +262,8 @@ class AsyncWaitOperator(FrontDoor):
             await parts.back_pressure.wait_for_room()
         elif in_flight.accepted % TURN == TURN - 1:
             await asyncio.sleep(0)
+        if (timestamp is not None and (type(timestamp) is not int or timestamp >> 63)) or type(element_id) not in TEXTS:
+            check_place(timestamp, element_id)
         parts.intake.accept(value, timestamp, element_id)
 
     async def process_all(self, elements: Iterable[Element]) -> None:
@@ -283,7 +284,7 @@ class AsyncWaitOperator(FrontDoor):
         parts = self._check()
         await parts.back_pressure.wait_for_room()
         parts.intake.end_block()
-        parts.in_flight.put_watermark(timestamp)
+        parts.in_flight.put_watermark(check_timestamp(timestamp))
         self._lifecycle.check()
 
     async def snapshot(self) -> SubtaskSnapshot:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, aclosing
 from datetime import datetime
@@ -19,6 +20,8 @@ from async_op.connectors.source import Item, PartitionId, Source
 from keygroups.arguments import Duration, check_choice, check_integer, check_location, check_positive_duration
 from keygroups.representation import representation
 from snapshots.filesystem import redacted
+
+_log = logging.getLogger(__name__)
 
 FORMATS = ("json", "csv", "parquet")
 _THREADS = 4
@@ -63,7 +66,7 @@ class FileSource(Source[dict[str, Any]]):
     -----
     Reading raises `MalformedRecord`, `RecordTooLong`, `FileShrank` if a file ends before the position that was read,
     and `FileVanished` if one is removed before it was read to its end. A file that is removed later ends its
-    partition, and is read on if it comes back.
+    partition, and is read on if it comes back. If no file matches at the start, a warning is logged.
 
     Examples
     --------
@@ -94,6 +97,7 @@ class FileSource(Source[dict[str, Any]]):
         self._found: Glob | None = None
         self._gone: set[str] = set()
         self._threads: OwnThreads | None = None
+        self._has_listed = False
 
     def __repr__(self) -> str:
         return representation(self, {"glob": redacted(self._pattern), "format": self._format})
@@ -106,6 +110,10 @@ class FileSource(Source[dict[str, Any]]):
         """Return the paths of all files. One that its reader found gone is left out once: then it may come back."""
         self._prepare()
         files = await self._changes.refresh()
+        if not files and not self._has_listed:
+            outcome = "so nothing is read" if self.bounded else "and the source waits for files"
+            _log.warning("no file matches %s, %s: check the path", redacted(self._pattern), outcome)
+        self._has_listed = True
         gone, self._gone = self._gone, set()
         return [name for name in files if name not in gone]
 

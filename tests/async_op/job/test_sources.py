@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from async_op.connectors import Source
 from keygroups import ConfigError
 from tests.async_op.job.kit import Epochs, new_job, same
 
@@ -51,3 +54,57 @@ async def test_the_values_of_a_dict_have_an_order() -> None:
     sink = Epochs()
     await new_job({"a": 1, "b": 2}.values(), same, sink).run()
     assert sink.values == [1, 2]
+
+
+class Given(Source[Any]):
+    """Returns what a test gives it."""
+
+    bounded = True
+
+    def __init__(self, ids: Any, items: Any) -> None:
+        self._ids = ids
+        self._items = items
+
+    def partitions(self) -> Any:
+        return self._ids
+
+    def read(self, partition: Any, position: Any) -> Any:
+        return self._items
+
+
+async def asynchronous(items: list[Any]) -> AsyncIterator[Any]:
+    for item in items:
+        yield item
+
+
+@pytest.mark.parametrize("item", [1, None, (1, 2), (1, 2, 3, 4), [1], [(1, None, 1), 2]], ids=str)
+@pytest.mark.parametrize("iterate", [iter, asynchronous])
+async def test_what_is_no_item_names_the_source(item: Any, iterate: Callable[[Any], Any]) -> None:
+    with pytest.raises(ConfigError, match=r"source=Given\(\).* yield \(value, timestamp, position\)"):
+        await new_job(Given(["a"], iterate([item])), same, Epochs()).run()
+
+
+@pytest.mark.parametrize(
+    "timestamp", [1.5, True, "now", datetime(2026, 3, 1, tzinfo=UTC), 2**70, -(2**63) - 1], ids=str
+)
+async def test_a_wrong_timestamp_is_refused_and_names_the_source(timestamp: Any) -> None:
+    with pytest.raises(ConfigError, match="milliseconds since the epoch") as caught:
+        await new_job(Given(["a"], iter([("x", timestamp, 1)])), same, Epochs()).run()
+    assert "Given()" in caught.value.__notes__[0]
+
+
+async def test_a_timestamp_may_be_before_the_epoch_or_of_numpy() -> None:
+    sink = Epochs()
+    items = [("x", -(2**63), 1), ("y", np.int64(5), 2), ("z", None, 3)]
+    await new_job(Given(["a"], iter(items)), same, sink).run()
+    assert sink.values == ["x", "y", "z"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "items", "method"),
+    [(None, iter([]), "partitions"), ("ab", iter([]), "partitions"), (["a"], None, "read"), (["a"], "xyz", "read")],
+    ids=["no ids", "text for ids", "no items", "text for items"],
+)
+async def test_a_source_that_returns_nothing_to_iterate_is_named(ids: Any, items: Any, method: str) -> None:
+    with pytest.raises(ConfigError, match=rf"source=Given\(\).*{method}\(\)"):
+        await new_job(Given(ids, items), same, Epochs()).run()

@@ -22,6 +22,7 @@ from keygroups import ConfigError, KeyGroupOutOfRange, NullKey, UnsupportedKey, 
 from keygroups.errors import UnstorableValue
 from keygroups.state import StateAccessOutsideInvocation, StateNotDeclared
 from snapshots import IncompatibleSnapshot, Snapshot
+from tests.async_op.batches import Doubles
 from tests.async_op.kit import Bench, Service, commit, new_store, opened
 
 COUNT = ValueState("count", pa.int64(), default=0)
@@ -255,3 +256,28 @@ async def test_a_damaged_manifest_entry_is_an_error_of_open() -> None:
         await bench.feed("x")
         await bench.operator.finish()
     await bench.operator.close()
+
+
+@pytest.mark.parametrize("function", [Service, Doubles], ids=["single", "batch"])
+@pytest.mark.parametrize("timestamp", [1.5, True, "now", dt.datetime(2026, 3, 1, tzinfo=dt.UTC), 2**70], ids=str)
+async def test_a_timestamp_is_an_integer_of_milliseconds(timestamp: Any, function: Any) -> None:
+    async with opened(function()) as bench:
+        with pytest.raises(ConfigError, match="timestamp=.*milliseconds"):
+            await bench.operator.process("x", timestamp)
+        with pytest.raises(ConfigError, match="timestamp=.*milliseconds"):
+            await bench.operator.process_watermark(timestamp)
+        assert not bench.operator.statistics().in_flight
+
+
+async def test_a_watermark_has_a_timestamp() -> None:
+    async with opened(Service()) as bench:
+        with pytest.raises(ConfigError, match="timestamp=None"):
+            await bench.operator.process_watermark(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("element_id", [5, b"row", ("a", 1), True], ids=str)
+async def test_an_id_is_text(element_id: Any) -> None:
+    async with opened(Service()) as bench:
+        with pytest.raises(ConfigError, match="element_id="):
+            await bench.operator.process("x", 1, element_id)
+        assert not bench.operator.statistics().in_flight

@@ -442,3 +442,31 @@ async def test_nanoseconds_in_parquet_come_as_types_of_python(tmp_path: Path) ->
         [(row, timestamp, _)] = await items_of(source, "x.parquet")
     assert type(row["at"]) is datetime
     assert (row["at"], timestamp) == (moment, moment.timestamp() * 1000)
+
+
+@pytest.mark.parametrize(("bounded", "outcome"), [(True, "nothing is read"), (False, "waits for files")])
+async def test_a_pattern_that_matches_nothing_is_warned_of_once(
+    bounded: bool, outcome: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(tmp_path / "*.jsonl", "json", bounded=bounded) as source:
+        for _ in range(2):
+            assert await source.partitions() == []
+    [message] = caplog.messages
+    assert f"{tmp_path}/*.jsonl" in message
+    assert outcome in message
+
+
+async def test_files_that_go_later_are_not_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text("{}\n")
+    async with opened(path, "json") as source:
+        assert await source.partitions() == ["x.jsonl"]
+        path.unlink()
+        assert await source.partitions() == []
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("glob", [["a.csv"], None, 5, ""])
+def test_a_pattern_is_text_or_a_path(glob: object) -> None:
+    with pytest.raises(ConfigError, match="glob="):
+        FileSource(glob, "csv")
