@@ -125,25 +125,30 @@ class UnwritableValue(KeyGroupsError, TypeError):
 
 
 class EpochsBehind(KeyGroupsError, RuntimeError):
-    """Many epochs in a row are older than what a sink's target has of this job, so the job has begun anew.
+    """Epochs are older than what a sink's target has, and are no repeats, so the job has begun anew.
+
+    Parameters
+    ----------
+    advice : str
+        What to do if it has, for the message.
 
     Attributes
     ----------
     name : str
-        The name under which the target remembers the job's epochs.
+        The name under which the target remembers the job's epochs; for files, the folder.
     epoch : int
         The epoch that was to be written.
     newest : int
         The newest epoch that the target has.
     """
 
-    def __init__(self, name: str, epoch: int, newest: int) -> None:
+    def __init__(self, name: str, epoch: int, newest: int, advice: str = "give its sink another name") -> None:
         self.name = name
         self.epoch = epoch
         self.newest = newest
         super().__init__(
             f"epoch {epoch} of {name!r} and those before it were left out, because epoch {newest} is there "
-            "already: if the job has begun anew, give its sink another name"
+            f"already: if the job has begun anew, {advice}"
         )
 
 

@@ -14,7 +14,7 @@ _UNFINISHED = ".unfinished"
 
 
 class FileFolder:
-    """A folder whose files are replaced as a whole. Its method blocks, and one thread at a time may call it.
+    """A folder whose files are replaced as a whole. Its methods block, and one thread at a time may call them.
 
     Object stores put whole objects. On POSIX filesystems a file is written elsewhere and renamed, with `fsync` for the
     file and for its name.
@@ -32,11 +32,26 @@ class FileFolder:
 
     def replace(self, name: str, data: bytes) -> None:
         """Write a file, or write it anew; readers see the old one or the new one."""
-        self._opened = self._opened or open_folder(self._uri, self._storage_options)
-        if isinstance(self._opened, LocalFolder):
-            _replace_durably(self._opened, name, data)
+        folder = self._folder()
+        if isinstance(folder, LocalFolder):
+            _replace_durably(folder, name, data)
         else:
-            self._opened.replace(name, data)
+            folder.replace(name, data)
+
+    def names(self) -> list[str]:
+        """List the files; none if there is no folder."""
+        return self._folder().names("")
+
+    def has(self, name: str, data: bytes) -> bool:
+        """Return whether a file is there, with this content."""
+        try:
+            return self._folder().read(name) == data
+        except FileNotFoundError:
+            return False
+
+    def _folder(self) -> Folder:
+        self._opened = self._opened or open_folder(self._uri, self._storage_options)
+        return self._opened
 
 
 def _replace_durably(folder: LocalFolder, name: str, data: bytes) -> None:
