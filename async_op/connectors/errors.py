@@ -152,6 +152,26 @@ class EpochsBehind(KeyGroupsError, RuntimeError):
         )
 
 
+class SinkFolderRefused(KeyGroupsError, PermissionError):
+    """The storage does not let a sink read or write its folder, for instance because the disk is read-only.
+
+    Attributes
+    ----------
+    folder : str
+        The folder.
+    reason : str
+        The storage's own message.
+    """
+
+    def __init__(self, folder: str, reason: str) -> None:
+        self.folder = folder
+        self.reason = reason
+        super().__init__(
+            f"the sink has no access to {folder} ({reason}): let this process read and write there, or give the sink "
+            "another folder, and start the job again; it delivers what the sink has not had"
+        )
+
+
 class SinkContended(KeyGroupsError, RuntimeError):
     """Other writers were faster at every attempt to write an epoch; nothing of it was written.
 

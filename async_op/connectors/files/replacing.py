@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from async_op.connectors.errors import SinkFolderRefused
 from snapshots.filesystem import Folder, LocalFolder, open_folder, redacted
+from snapshots.filesystem.errors import StorageRefused
 
 _UNFINISHED = ".unfinished"
 
@@ -32,26 +35,32 @@ class FileFolder:
 
     def replace(self, name: str, data: bytes) -> None:
         """Write a file, or write it anew; readers see the old one or the new one."""
-        folder = self._folder()
-        if isinstance(folder, LocalFolder):
-            _replace_durably(folder, name, data)
-        else:
-            folder.replace(name, data)
+        with self._asked() as folder:
+            if isinstance(folder, LocalFolder):
+                _replace_durably(folder, name, data)
+            else:
+                folder.replace(name, data)
 
     def names(self) -> list[str]:
         """List the files; none if there is no folder."""
-        return self._folder().names("")
+        with self._asked() as folder:
+            return folder.names("")
 
     def has(self, name: str, data: bytes) -> bool:
         """Return whether a file is there, with this content."""
         try:
-            return self._folder().read(name) == data
+            with self._asked() as folder:
+                return folder.read(name) == data
         except FileNotFoundError:
             return False
 
-    def _folder(self) -> Folder:
+    @contextmanager
+    def _asked(self) -> Iterator[Folder]:
         self._opened = self._opened or open_folder(self._uri, self._storage_options)
-        return self._opened
+        try:
+            yield self._opened
+        except StorageRefused as error:  # its advice is about snapshots
+            raise SinkFolderRefused(self.uri, error.reason) from error
 
 
 def _replace_durably(folder: LocalFolder, name: str, data: bytes) -> None:

@@ -44,7 +44,8 @@ class FileSink(Sink[Any]):
 
     Notes
     -----
-    An output that cannot be written raises `UnwritableValue`. An epoch that is older than the newest file is a repeat,
+    An output that cannot be written raises `UnwritableValue`, and a folder that may not be read or written
+    `SinkFolderRefused`. An epoch that is older than the newest file is a repeat,
     so its file is there, with the same content. If not, the job has begun anew in a folder with files of an earlier
     run, and the sink raises `EpochsBehind` before it writes among them.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -16,7 +18,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from async_op.connectors import EpochsBehind, FileSink, FileSource, UnwritableValue
+from async_op.connectors import EpochsBehind, FileSink, FileSource, SinkFolderRefused, UnwritableValue
 from async_op.connectors.files import replacing
 from keygroups import ConfigError
 from tests.async_op.connectors.kit import values_of
@@ -114,6 +116,18 @@ async def test_a_schema_makes_all_epochs_alike(tmp_path: Path) -> None:
         await sink.write([{"n": 1}, {"n": "two"}], 2)
     assert "two" in raised.value.value
     assert len(visible(tmp_path)) == 1
+
+
+async def test_a_read_only_disk_is_told_with_advice_for_sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    with pytest.raises(SinkFolderRefused, match="give the sink another folder") as raised:
+        await FileSink(f"{tmp_path}/out", "json").write([1], 1)
+    error = pickle.loads(pickle.dumps(raised.value))
+    assert (error.folder, error.reason) == (f"{tmp_path}/out", "Read-only file system")
+    assert "keygroups" not in str(error).removeprefix(str(tmp_path))
 
 
 async def test_dates_are_text_in_json(tmp_path: Path) -> None:
