@@ -34,6 +34,7 @@ from .functions import (
 )
 from .job.errors import (
     ConnectorCancelled,
+    ConnectorInterrupted,
     DeadLettersUnclaimed,
     JobAlreadyRunning,
     JobNotRunning,
@@ -72,6 +73,7 @@ __all__ = [
     "CircuitOpen",
     "Clock",
     "ConnectorCancelled",
+    "ConnectorInterrupted",
     "CostAboveLimit",
     "DeadLetter",
     "DeadLettersUnclaimed",
