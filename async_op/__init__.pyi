@@ -34,6 +34,7 @@ from .functions import (
 )
 from .job.errors import (
     ConnectorCancelled,
+    ConnectorInterrupted,
     DeadLettersUnclaimed,
     JobAlreadyRunning,
     JobInsideEventLoop,
@@ -73,6 +74,7 @@ __all__ = [
     "CircuitOpen",
     "Clock",
     "ConnectorCancelled",
+    "ConnectorInterrupted",
     "CostAboveLimit",
     "DeadLetter",
     "DeadLettersUnclaimed",

@@ -86,7 +86,7 @@ def check_operator_states(
         names.add(state.name)
 
 
-def check_takes(call: Callable[..., Any], name: str, *arguments: str) -> None:
+def check_takes(call: Callable[..., Any], name: str, *arguments: str, hint: str = "") -> None:
     """Check that a callable accepts the given arguments.
 
     Raises
@@ -101,7 +101,8 @@ def check_takes(call: Callable[..., Any], name: str, *arguments: str) -> None:
     try:
         signature.bind(*arguments)
     except TypeError:
-        raise ConfigError("function", name, f"define it with ({', '.join(arguments)}); it has {signature}") from None
+        reason = f"define it with ({', '.join(arguments)}); it has {signature}{hint}"
+        raise ConfigError("function", name, reason) from None
 
 
 def _check_methods(function: Function) -> None:
@@ -136,5 +137,6 @@ def _check_coroutine(function: Function, method: str, *arguments: str) -> None:
 def _check_synchronous(function: Function, method: str, *arguments: str) -> None:
     name, bound = f"{type(function).__name__}.{method}", getattr(function, method)
     if is_asynchronous(bound):
-        raise ConfigError("function", name, "define it with `def`, or subclass AsyncFunction for `async def`")
+        instead = "" if method == "known_outputs" else ", or subclass AsyncFunction for `async def`"
+        raise ConfigError("function", name, f"define it with `def`{instead}")
     check_takes(bound, name, *arguments)

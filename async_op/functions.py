@@ -12,6 +12,7 @@ from async_op.errors import AsyncTimeoutError, TimersUnavailable
 from async_op.runtime import Runtime
 from keygroups.arguments import Duration
 from keygroups.descriptors import OperatorStateDescriptor, StateDescriptor
+from keygroups.errors import ConfigError
 from keygroups.representation import representation
 
 if TYPE_CHECKING:
@@ -188,13 +189,13 @@ class AsyncBatchFunction(AsyncFunction[In, Out]):
 
     @abstractmethod
     async def async_invoke_batch(
-        self, values: Sequence[In], ctxs: Sequence[InvocationContext]
+        self, values: list[In], ctxs: Sequence[InvocationContext]
     ) -> Sequence[Iterable[Out] | BaseException]:
         """Return one item per value, in the same order: its outputs, or the exception with which it failed.
 
         Parameters
         ----------
-        values : sequence
+        values : list
             The elements of the batch.
         ctxs : sequence of InvocationContext
             One for each element.
@@ -274,11 +275,17 @@ class ResultFuture:
         self._end(outputs, None)
 
     def complete_exceptionally(self, error: BaseException) -> None:
-        """End the call with an error."""
-        self._end(None, error)
+        """End the call with an error; what is none ends it with a `ConfigError`."""
+        self._end(None, _exception(error))
 
     def _end(self, outputs: Iterable[Any] | None, error: BaseException | None) -> None:
         with self._lock:
             deliver, self._deliver = self._deliver, None
         if deliver is not None:
             deliver(outputs, error)
+
+
+def _exception(error: object) -> BaseException:
+    if isinstance(error, BaseException):
+        return error
+    return ConfigError("error", error, "pass an exception to complete_exceptionally, not a text and not a class")

@@ -236,7 +236,8 @@ def _check_call(call: object) -> None:
         raise ConfigError("function", call, f"pass the function, {name}, not a call of it")
     if not callable(call):
         raise ConfigError("function", call, "pass a function, or an instance of a subclass of AsyncFunction")
-    check_takes(call, _name_of(call), *(("value", "ctx") if _takes_ctx(call) else ("value",)))
+    arguments = ("value", "ctx") if _takes_ctx(call) else ("value",)
+    check_takes(call, _name_of(call), *arguments, hint="; a second parameter that gets the context is named `ctx`")
 
 
 def _name_of(call: Any) -> str:

@@ -11,6 +11,7 @@ from .errors import (
     RecordTooLong,
     SinkContended,
     SinkFenced,
+    SinkFolderRefused,
     TargetMissing,
     UnwritableValue,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "Sink",
     "SinkContended",
     "SinkFenced",
+    "SinkFolderRefused",
     "Source",
     "TargetMissing",
     "UnwritableValue",

@@ -128,25 +128,50 @@ class UnwritableValue(KeyGroupsError, TypeError):
 
 
 class EpochsBehind(KeyGroupsError, RuntimeError):
-    """Many epochs in a row are older than what a sink's target has of this job, so the job has begun anew.
+    """Epochs are older than what a sink's target has, and are no repeats, so the job has begun anew.
+
+    Parameters
+    ----------
+    advice : str
+        What to do if it has, for the message.
 
     Attributes
     ----------
     name : str
-        The name under which the target remembers the job's epochs.
+        The name under which the target remembers the job's epochs; for files, the folder.
     epoch : int
         The epoch that was to be written.
     newest : int
         The newest epoch that the target has.
     """
 
-    def __init__(self, name: str, epoch: int, newest: int) -> None:
+    def __init__(self, name: str, epoch: int, newest: int, advice: str = "give its sink another name") -> None:
         self.name = name
         self.epoch = epoch
         self.newest = newest
         super().__init__(
             f"epoch {epoch} of {name!r} and those before it were left out, because epoch {newest} is there "
-            "already: if the job has begun anew, give its sink another name"
+            f"already: if the job has begun anew, {advice}"
+        )
+
+
+class SinkFolderRefused(KeyGroupsError, PermissionError):
+    """The storage does not let a sink read or write its folder, for instance because the disk is read-only.
+
+    Attributes
+    ----------
+    folder : str
+        The folder.
+    reason : str
+        The storage's own message.
+    """
+
+    def __init__(self, folder: str, reason: str) -> None:
+        self.folder = folder
+        self.reason = reason
+        super().__init__(
+            f"the sink has no access to {folder} ({reason}): let this process read and write there, or give the sink "
+            "another folder, and start the job again; it delivers what the sink has not had"
         )
 
 

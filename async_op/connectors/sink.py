@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -37,12 +36,12 @@ class Sink(ABC, Generic[T]):
         return
 
     @abstractmethod
-    async def write(self, values: Sequence[T], epoch: int) -> None:
+    async def write(self, values: list[T], epoch: int) -> None:
         """Write the outputs of an epoch durably; the same epoch again replaces what was written before.
 
         Parameters
         ----------
-        values : sequence
+        values : list
             The outputs, at least one, in the order in which they left the last step.
         epoch : int
             The number of the epoch: it grows, and numbers may be left out, because empty epochs are not written.

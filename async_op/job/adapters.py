@@ -87,11 +87,11 @@ class CallableSink(Sink[Any]):
         Writes the outputs of an epoch; the same epoch again replaces them.
     """
 
-    def __init__(self, write: Callable[[Sequence[Any], int], Any]) -> None:
+    def __init__(self, write: Callable[[list[Any], int], Any]) -> None:
         self._write = write
         self._is_asynchronous = is_asynchronous(write)
 
-    async def write(self, values: Sequence[Any], epoch: int) -> None:
+    async def write(self, values: list[Any], epoch: int) -> None:
         """Write the outputs of an epoch."""
         if self._is_asynchronous:
             await self._write(values, epoch)

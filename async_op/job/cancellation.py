@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from async_op.job.errors import ConnectorCancelled
+from async_op.errors import OperatorInterrupted
+from async_op.job.errors import ConnectorCancelled, ConnectorInterrupted
 
 _Result = TypeVar("_Result")
 
@@ -35,6 +36,31 @@ def heard(what: str) -> Iterator[None]:
         if task is not None and task.cancelling():
             raise
         raise ConnectorCancelled(what) from error
+
+
+@contextmanager
+def connector(what: str) -> Iterator[None]:
+    """Turn whatever is no `Exception` and comes out of a source or sink into an error that names it.
+
+    Parameters
+    ----------
+    what : str
+        What is being done, for the message.
+
+    Raises
+    ------
+    ConnectorCancelled, ConnectorInterrupted
+        Somebody else's cancellation, or something like `SystemExit`, came out of the block.
+    """
+    with heard(what):
+        try:
+            yield
+        except OperatorInterrupted as error:  # what came out of another thread
+            raise ConnectorInterrupted(what, error.__cause__ or error) from error.__cause__
+        except (Exception, asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:
+            raise ConnectorInterrupted(what, error) from error
 
 
 async def to_the_end(work: asyncio.Future[_Result]) -> _Result:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from async_op.connectors.sink import Sink
 from async_op.in_flight.waiters import Waiters
-from async_op.job.cancellation import heard
+from async_op.job.cancellation import connector
 from async_op.job.errors import DeadLettersUnclaimed
 from async_op.job.outputs import values_in
 from async_op.threads.own_thread import on_own_thread
@@ -98,10 +98,10 @@ class Delivery:
         if letters:
             if self._dead_letters is None:
                 raise DeadLettersUnclaimed(epoch.number, len(letters))
-            with heard(f"writing the dead letters of epoch {epoch.number}"):
+            with connector(f"writing the dead letters of epoch {epoch.number} to {type(self._dead_letters).__name__}"):
                 await self._dead_letters.write(letters, epoch.number)
         if outputs:
-            with heard(f"writing epoch {epoch.number}"):
+            with connector(f"writing epoch {epoch.number} to {type(self._sink).__name__}"):
                 await self._sink.write(outputs, epoch.number)
         await on_own_thread(_mark, epoch)
 

@@ -69,6 +69,26 @@ class ConnectorCancelled(KeyGroupsError, RuntimeError):
         )
 
 
+class ConnectorInterrupted(KeyGroupsError, RuntimeError):
+    """A source or a sink raised what is no `Exception`, such as `SystemExit`.
+
+    Attributes
+    ----------
+    what : str
+        What was being done, such as "reading partition 0 of Orders".
+    cause : str
+        The error, as text; the error itself is `__cause__`.
+    """
+
+    def __init__(self, what: str, cause: BaseException) -> None:
+        self.what = what
+        self.cause: str = f"{type(cause).__name__}: {cause}"
+        super().__init__(
+            f"{what} ended with {self.cause}, which is no Exception; raise one there, and start the job again: it goes "
+            "on from its newest snapshot"
+        )
+
+
 class StreamAlreadyRead(KeyGroupsError, RuntimeError):
     """A job was started again over an iterator that was read beyond the newest snapshot.
 

@@ -43,7 +43,7 @@ from snapshots import Claim, IncompatibleSnapshot, Snapshot, SnapshotStore
 DEFAULT_RETENTION = Retention()
 
 AnySource = Source[Any] | Iterable[Any] | AsyncIterable[Any] | ArrowStream
-AnySink = Sink[Any] | Callable[[Sequence[Any], int], Any]
+AnySink = Sink[Any] | Callable[[list[Any], int], Any]
 
 
 class Job:

@@ -14,7 +14,7 @@ from async_op.connectors.source import PartitionId, Reached, Source
 from async_op.elements import TIMESTAMP_MAX, check_timestamp
 from async_op.in_flight.waiters import Waiters
 from async_op.job.adapters import IterableSource
-from async_op.job.cancellation import heard
+from async_op.job.cancellation import connector
 from async_op.job.channels import Outlet
 from async_op.job.positions import Partition, Positions
 from async_op.threads.read_ahead import read_ahead
@@ -117,7 +117,7 @@ class Reading:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _ids(self) -> list[PartitionId]:
-        with heard("looking for partitions"):
+        with connector(f"looking for partitions of {type(self._source).__name__}"):
             found: Any = self._source.partitions()
             ids = await found if inspect.isawaitable(found) else found
         if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
@@ -132,7 +132,7 @@ class Reading:
             await self._read_all(partition)
 
     async def _read_all(self, partition: Partition) -> None:
-        with heard(f"reading partition {partition.id!r}"):
+        with connector(f"reading partition {partition.id!r} of {type(self._source).__name__}"):
             async with aclosing(self._items(partition)) as found:
                 async for items in found:
                     if isinstance(items, Reached):

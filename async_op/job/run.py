@@ -12,7 +12,7 @@ from async_op.clock import LoopClock
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
 from async_op.in_flight.waiters import Waiters
-from async_op.job.cancellation import ended, heard, to_the_end
+from async_op.job.cancellation import connector, ended, heard, to_the_end
 from async_op.job.chain import Chain, Plan
 from async_op.job.committing import Committer, Part
 from async_op.job.delivery import UNDELIVERED_MAX, Delivery, stored_epochs
@@ -177,7 +177,7 @@ class Run:
         setting, snapshot = self._setting, self._committer.snapshot
         for one in (setting.sink, setting.dead_letters, setting.source):
             if one is not None:
-                with heard(f"opening {type(one).__name__}"):
+                with connector(f"opening {type(one).__name__}"):
                     await one.open()
                 self._opened.append(one)
         if snapshot is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any, TypeAlias, TypeVar
 
@@ -42,11 +42,11 @@ class LocalStream:
         self._watermarks = timestamps if options.mode != "ordered" or options.function.has_timers else None
         self._has_more = True
 
-    def outputs(self, stream: Any) -> AsyncIterator[Any]:
+    def outputs(self, stream: Any) -> AsyncGenerator[Any, None]:
         """Return the outputs for the elements of a stream; raises `ConfigError` at once if it is not a stream."""
         return self._run(_elements_of(stream))
 
-    async def _run(self, stream: Stream[Any]) -> AsyncIterator[Any]:
+    async def _run(self, stream: Stream[Any]) -> AsyncGenerator[Any, None]:
         """Yield the outputs; closes the operator however the iteration ends."""
         feeder, kept, take = None, self._kept, self._kept.popleft
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
 from async_op.arrow_stream import ArrowStream
@@ -79,22 +79,22 @@ class AsyncDataStream:
     @staticmethod
     def ordered_wait(
         stream: LocalInput[_In], function: Function[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncIterator[_Out]: ...
+    ) -> AsyncGenerator[_Out, None]: ...
     @overload
     @staticmethod
     def ordered_wait(
         stream: LocalInput[_In], function: CoroutineFunction[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncIterator[_Out]: ...
+    ) -> AsyncGenerator[_Out, None]: ...
     @overload
     @staticmethod
     def ordered_wait(
         stream: LocalInput[_In], function: YieldedOutputs[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncIterator[_Out]: ...
+    ) -> AsyncGenerator[_Out, None]: ...
     @overload
     @staticmethod
     def ordered_wait(
         stream: LocalInput[_In], function: ReturnedOutput[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncIterator[_Out]: ...
+    ) -> AsyncGenerator[_Out, None]: ...
     @staticmethod
     def ordered_wait(
         stream: Any,
@@ -166,8 +166,8 @@ class AsyncDataStream:
 
         Returns
         -------
-        async iterator or pyspark.sql.DataFrame
-            The outputs.
+        async generator or pyspark.sql.DataFrame
+            The outputs. Who leaves the generator early closes it, with `contextlib.aclosing`: until then calls go on.
 
         Raises
         ------
@@ -200,22 +200,22 @@ class AsyncDataStream:
     @staticmethod
     def unordered_wait(
         stream: LocalInput[_In], function: Function[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncIterator[_Out]: ...
+    ) -> AsyncGenerator[_Out, None]: ...
     @overload
     @staticmethod
     def unordered_wait(
         stream: LocalInput[_In], function: CoroutineFunction[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncIterator[_Out]: ...
+    ) -> AsyncGenerator[_Out, None]: ...
     @overload
     @staticmethod
     def unordered_wait(
         stream: LocalInput[_In], function: YieldedOutputs[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncIterator[_Out]: ...
+    ) -> AsyncGenerator[_Out, None]: ...
     @overload
     @staticmethod
     def unordered_wait(
         stream: LocalInput[_In], function: ReturnedOutput[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncIterator[_Out]: ...
+    ) -> AsyncGenerator[_Out, None]: ...
     @staticmethod
     def unordered_wait(
         stream: Any,
@@ -264,22 +264,22 @@ class AsyncDataStream:
     @staticmethod
     def key_ordered_wait(
         stream: LocalInput[_In], function: Function[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncIterator[_Out]: ...
+    ) -> AsyncGenerator[_Out, None]: ...
     @overload
     @staticmethod
     def key_ordered_wait(
         stream: LocalInput[_In], function: CoroutineFunction[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncIterator[_Out]: ...
+    ) -> AsyncGenerator[_Out, None]: ...
     @overload
     @staticmethod
     def key_ordered_wait(
         stream: LocalInput[_In], function: YieldedOutputs[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncIterator[_Out]: ...
+    ) -> AsyncGenerator[_Out, None]: ...
     @overload
     @staticmethod
     def key_ordered_wait(
         stream: LocalInput[_In], function: ReturnedOutput[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncIterator[_Out]: ...
+    ) -> AsyncGenerator[_Out, None]: ...
     @staticmethod
     def key_ordered_wait(
         stream: Any,

@@ -36,6 +36,16 @@ class InsideEventLoop(KeyGroupsError, RuntimeError):
         )
 
 
+class HarnessNotEntered(KeyGroupsError, RuntimeError):
+    """A harness was used outside of `with`, so it has no operators."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a harness has no operators outside of its `with` block: write `with OperatorHarness(…) as harness:` and "
+            "use it inside"
+        )
+
+
 class CallNotRecorded(KeyGroupsError, LookupError):
     """A recorded service was asked for what its file has no answer to.
 

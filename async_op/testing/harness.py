@@ -18,7 +18,7 @@ from async_op.job.step import Step
 from async_op.operator.operator import AsyncWaitOperator
 from async_op.operator.place import Place
 from async_op.plain import AnyFunction, name_of
-from async_op.testing.errors import InsideEventLoop, Stalled
+from async_op.testing.errors import HarnessNotEntered, InsideEventLoop, Stalled
 from async_op.testing.virtual_loop import START_MILLISECONDS, VirtualLoop
 from async_op.threads.running_loop import running_loop
 from keygroups.descriptors import StateDescriptor
@@ -104,6 +104,7 @@ class OperatorHarness:
         self._start = start
         self._numbers = count()
         self._operators: list[_Subtask] = []
+        self._runner: asyncio.Runner | None = None
 
     def __repr__(self) -> str:
         facts = {"function": name_of(self._options.function), "parallelism": self._parallelism}
@@ -127,7 +128,9 @@ class OperatorHarness:
         try:
             self._close()
         finally:
-            self._runner.close()
+            runner, self._runner = self._runner, None
+            if runner is not None:
+                runner.close()
 
     @property
     def outputs(self) -> list[Any]:
@@ -162,9 +165,9 @@ class OperatorHarness:
         element_id : str, optional
             The source's id of the element, which becomes the idempotency key; by default its number.
         """
-        number = next(self._numbers)
+        operators, number = self._entered, next(self._numbers)
         subtask = self._route.target(value, number % self._parallelism)
-        self._do(self._operators[subtask].process(value, timestamp, element_id or f"element-{number}"))
+        self._do(operators[subtask].process(value, timestamp, element_id or f"element-{number}"))
 
     def process_all(self, values: Iterable[Any]) -> None:
         """Feed elements, one after the other."""
@@ -173,7 +176,7 @@ class OperatorHarness:
 
     def watermark(self, timestamp: int) -> None:
         """Feed a watermark (milliseconds since the epoch) to all subtasks."""
-        for operator in self._operators:
+        for operator in self._entered:
             self._do(operator.process_watermark(timestamp))
 
     def advance(self, seconds: float) -> None:
@@ -182,7 +185,7 @@ class OperatorHarness:
 
     def finish(self) -> None:
         """End the input: let time pass until nothing is in flight."""
-        for operator in self._operators:
+        for operator in self._entered:
             self._do(operator.finish())
 
     def state(self, descriptor: StateDescriptor, key: Hashable) -> Any:
@@ -197,7 +200,7 @@ class OperatorHarness:
         """
         key_group = key_hasher(self._options.hash)(key) % self._max_parallelism
         owner = subtask_of(key_group, self._parallelism, self._max_parallelism)
-        return self._do(self._operators[owner].state_of(descriptor, key, key_group))
+        return self._do(self._entered[owner].state_of(descriptor, key, key_group))
 
     def snapshot(self) -> Snapshot:
         """Cut all subtasks and commit a snapshot, which waits for no call. It is kept in the memory of the process."""
@@ -226,7 +229,15 @@ class OperatorHarness:
         self._open(snapshot)
 
     @property
+    def _entered(self) -> list[_Subtask]:
+        if self._runner is None:
+            raise HarnessNotEntered
+        return self._operators
+
+    @property
     def _loop(self) -> VirtualLoop:
+        if self._runner is None:
+            raise HarnessNotEntered
         loop = self._runner.get_loop()
         assert isinstance(loop, VirtualLoop), "the runner makes no others"
         return loop
@@ -249,14 +260,19 @@ class OperatorHarness:
         return [await operator.snapshot() for operator in self._operators]
 
     def _do(self, work: Coroutine[Any, Any, _T]) -> _T:
-        task = self._loop.create_task(work)
         try:
-            done = self._loop.run_until_complete(task)
+            loop = self._loop
+        except HarnessNotEntered:
+            work.close()  # otherwise Python would warn that it was never awaited
+            raise
+        task = loop.create_task(work)
+        try:
+            done = loop.run_until_complete(task)
         except Stalled:
             task.cancel()
-            self._loop.run_ready()
+            loop.run_ready()
             raise
-        self._loop.run_ready()
+        loop.run_ready()
         for operator in self._operators:
             operator.check()
         return done

@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from keygroups.errors import ConfigError
 from snapshots.cli.options import AsJson, StorageOptions, Uri, open_store
 from snapshots.cli.output import Table, output_for
+from snapshots.errors import SnapshotNotFound
 
 AcceptLoss = Annotated[
     bool,
@@ -22,6 +24,8 @@ FirstMaxParallelism = Annotated[
     int | None, typer.Option("--max-parallelism", min=1, help="The number of key groups, if there is no snapshot yet.")
 ]
 
+_NOTHING = "; check the URI (it names one operator's folder), or pass --parallelism to begin an operator there"
+
 
 def claim(
     uri: Uri,
@@ -33,7 +37,12 @@ def claim(
 ) -> None:
     """Commit the newest snapshot again, which fences every earlier writer."""
     store = open_store(uri, storage_option)
-    claimed = store.claim(parallelism=parallelism, max_parallelism=max_parallelism, accept_loss=accept_loss)
+    try:
+        claimed = store.claim(parallelism=parallelism, max_parallelism=max_parallelism, accept_loss=accept_loss)
+    except ConfigError as error:
+        if error.name != "parallelism" or parallelism is not None:
+            raise
+        raise SnapshotNotFound(store.uri, advice=_NOTHING) from None  # whoever has mistyped the URI wants to know
     manifest = claimed.snapshot.manifest
     report = Claimed(version=manifest.version, parent_version=manifest.parent_version, operator_id=manifest.operator_id)
     output_for(as_json=as_json).show(report)

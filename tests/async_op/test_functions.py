@@ -53,6 +53,11 @@ class WithoutContext(AsyncFunction):
         return [value]
 
 
+class AwaitingWhatIsKnown(Instant):
+    async def known_outputs(self, value, ctx):
+        return None
+
+
 class OpensAtOnce(Instant):
     def open(self, runtime):
         pass
@@ -124,6 +129,7 @@ FUNCTIONS: list[tuple[Any, str, str]] = [
     (FiresAtOnce(), "function", "'FiresAtOnce.on_timer': define it with `async def`$"),
     (AwaitingInAThread(), "function", "'AwaitingInAThread.invoke': define it with `def`, or subclass AsyncFunction"),
     (AwaitingACallback(), "function", "'AwaitingACallback.async_invoke': define it with `def`"),
+    (AwaitingWhatIsKnown(), "function", "'AwaitingWhatIsKnown.known_outputs': define it with `def`$"),
     (BatchAtOnce(), "function", "'BatchAtOnce.async_invoke_batch': define it with `async def`"),
     (YieldingBatch(), "function", "'YieldingBatch.async_invoke_batch': collect the outputs in a list"),
     (having(Instant, states=COUNT), "states", r"write `states = \(descriptor,\)`"),

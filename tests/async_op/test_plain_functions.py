@@ -271,6 +271,7 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: as_function(int), "function", r"pass an instance, int\(\)"),  # type: ignore[arg-type]
     (lambda: as_function(Calling), "function", r"pass an instance, Calling\(\)"),
     (lambda: as_function(two), "function", r"define it with \(value\); it has"),
+    (lambda: as_function(lambda x, context: x), "function", r"it has \(x, context\); a second .* is named `ctx`$"),
     (lambda: as_function(none), "function", r"define it with \(value\); it has \(\)"),
     (lambda: as_function(functools.partial(two, 1, 2)), "function", r"'two': define it with \(value\)"),
     (lambda: as_function("enrich"), "function", "pass a function"),  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from async_op import (
     Watermark,
     function,
 )
-from async_op.testing import InsideEventLoop, OperatorHarness, Stalled
+from async_op.testing import HarnessNotEntered, InsideEventLoop, OperatorHarness, Stalled
 from keygroups import AggregatingState, ListState, MapState, ReducingState, ValueState
 from tests.examples import scaled
 
@@ -239,6 +240,32 @@ def test_each_subtask_has_a_function_of_its_own_which_hears_of_snapshots() -> No
         harness.snapshot()
         assert harness.outputs == [0, 1, 2]
         assert heard == [(0, 1), (1, 1), (2, 1)]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda harness: harness.process(1),
+        lambda harness: harness.watermark(1),
+        lambda harness: harness.advance(1),
+        lambda harness: harness.finish(),
+        lambda harness: harness.snapshot(),
+        lambda harness: harness.in_flight,
+        lambda harness: harness.seconds,
+    ],
+    ids=["process", "watermark", "advance", "finish", "snapshot", "in_flight", "seconds"],
+)
+def test_a_harness_outside_of_its_block_says_so(use: Callable[[OperatorHarness], object]) -> None:
+    async def same(value: Any) -> Any:
+        return value
+
+    harness = OperatorHarness(same)
+    with pytest.raises(HarnessNotEntered, match="with OperatorHarness"):
+        use(harness)
+    with harness:
+        harness.process(1)
+    with pytest.raises(HarnessNotEntered):
+        use(harness)
 
 
 def test_a_test_that_stalls_leaves_no_error_unheard(caplog: pytest.LogCaptureFixture) -> None:

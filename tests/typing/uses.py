@@ -5,8 +5,8 @@ Each wrong use carries the code of its error. If it is no error any more, the ig
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any, assert_type
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from async_op import (
     AdaptiveConcurrency,
+    AsyncBatchFunction,
     AsyncDataStream,
     AsyncFunction,
     AsyncWaitOperator,
@@ -23,6 +24,7 @@ from async_op import (
     CircuitBreaker,
     ExponentialBackoffRetry,
     InvocationContext,
+    Job,
     OperatorStatistics,
     RateLimit,
     Resilience,
@@ -31,6 +33,7 @@ from async_op import (
     function,
     shared,
 )
+from async_op.connectors import Sink
 from keygroups import KeyGroupRange, MapState, ValueState, range_of
 from keygroups.state import MapHandle, ValueHandle
 from snapshots import Snapshot, SnapshotStore, SubtaskRestore, SubtaskSnapshot
@@ -149,16 +152,16 @@ def spare() -> Resilience:
 
 def stream() -> None:
     outputs = AsyncDataStream.ordered_wait(range(3), Enrich(), key_by=str, resilience=spare())
-    assert_type(outputs, AsyncIterator[Any])
+    assert_type(outputs, AsyncGenerator[Any, None])
     AsyncDataStream.ordered_wait(range(3), Enrich(), capacities=5)  # type: ignore[call-overload]
     AsyncDataStream.ordered_wait(3, Enrich())  # type: ignore[call-overload]
-    assert_type(AsyncDataStream.ordered_wait(["a"], Length()), AsyncIterator[int])
-    assert_type(AsyncDataStream.unordered_wait(["a"], length, timeout=timedelta(minutes=1)), AsyncIterator[int])
-    assert_type(AsyncDataStream.key_ordered_wait(["a"], counted, key_by=str), AsyncIterator[tuple[str, int]])
-    assert_type(AsyncDataStream.ordered_wait(["a"], halves), AsyncIterator[str])
+    assert_type(AsyncDataStream.ordered_wait(["a"], Length()), AsyncGenerator[int, None])
+    assert_type(AsyncDataStream.unordered_wait(["a"], length, timeout=timedelta(minutes=1)), AsyncGenerator[int, None])
+    assert_type(AsyncDataStream.key_ordered_wait(["a"], counted, key_by=str), AsyncGenerator[tuple[str, int], None])
+    assert_type(AsyncDataStream.ordered_wait(["a"], halves), AsyncGenerator[str, None])
     AsyncDataStream.ordered_wait([1], lambda value: value, key_by="user")
     AsyncDataStream.ordered_wait([1], Length())  # type: ignore[misc]
-    assert_type(AsyncDataStream.ordered_wait(pa.table({}), lambda row, ctx: ctx.key), AsyncIterator[Any])
+    assert_type(AsyncDataStream.ordered_wait(pa.table({}), lambda row, ctx: ctx.key), AsyncGenerator[Any, None])
     AsyncDataStream.ordered_wait([1], 5)  # type: ignore[call-overload]
     function(on="process")  # type: ignore[arg-type]
     function(length)  # type: ignore[arg-type]
@@ -167,22 +170,63 @@ def stream() -> None:
 
 
 def stream_of_plain_functions(texts: list[str], later: AsyncIterator[str]) -> None:
-    assert_type(AsyncDataStream.ordered_wait(texts, pieces), AsyncIterator[int])
-    assert_type(AsyncDataStream.unordered_wait(later, parts), AsyncIterator[int])
-    assert_type(AsyncDataStream.key_ordered_wait([1], half, key_by=str), AsyncIterator[float])
-    assert_type(AsyncDataStream.ordered_wait(texts, Callables()), AsyncIterator[bytes])
-    assert_type(AsyncDataStream.ordered_wait(texts, Fetch()), AsyncIterator[bytes])
-    assert_type(AsyncDataStream.ordered_wait(texts, partial(length)), AsyncIterator[int])
-    assert_type(AsyncDataStream.ordered_wait(texts, letters), AsyncIterator[bytes])
-    assert_type(AsyncDataStream.unordered_wait(texts, size), AsyncIterator[float])
+    assert_type(AsyncDataStream.ordered_wait(texts, pieces), AsyncGenerator[int, None])
+    assert_type(AsyncDataStream.unordered_wait(later, parts), AsyncGenerator[int, None])
+    assert_type(AsyncDataStream.key_ordered_wait([1], half, key_by=str), AsyncGenerator[float, None])
+    assert_type(AsyncDataStream.ordered_wait(texts, Callables()), AsyncGenerator[bytes, None])
+    assert_type(AsyncDataStream.ordered_wait(texts, Fetch()), AsyncGenerator[bytes, None])
+    assert_type(AsyncDataStream.ordered_wait(texts, partial(length)), AsyncGenerator[int, None])
+    assert_type(AsyncDataStream.ordered_wait(texts, letters), AsyncGenerator[bytes, None])
+    assert_type(AsyncDataStream.unordered_wait(texts, size), AsyncGenerator[float, None])
     twice = AsyncDataStream.ordered_wait(AsyncDataStream.unordered_wait(texts, length), half)
-    assert_type(twice, AsyncIterator[float])
+    assert_type(twice, AsyncGenerator[float, None])
     halves("still callable")
     AsyncDataStream.unordered_wait(texts, length, timestamps=len, watermark_delay=timedelta(seconds=1))
     AsyncDataStream.unordered_wait(texts, length, timestamps="at", watermark_delay=2)
     AsyncDataStream.unordered_wait(texts, length, timestamps=5)  # type: ignore[call-overload]
     AsyncDataStream.unordered_wait([1], length)  # type: ignore[arg-type]
     AsyncDataStream.unordered_wait([1], pieces)  # type: ignore[arg-type]
+
+
+async def leave_early() -> None:
+    async with aclosing(AsyncDataStream.ordered_wait(["a"], length)) as outputs:
+        async for output in outputs:
+            assert_type(output, int)
+            break
+
+
+class Listed(Sink[int]):
+    async def write(self, values: list[int], epoch: int) -> None: ...
+
+
+class Sequenced(Sink[int]):
+    async def write(self, values: Sequence[int], epoch: int) -> None: ...
+
+
+class ListedBatch(AsyncBatchFunction[str, int]):
+    async def async_invoke_batch(self, values: list[str], ctxs: Sequence[InvocationContext]) -> list[list[int]]:
+        return [[len(value)] for value in values]
+
+
+class SequencedBatch(AsyncBatchFunction[str, int]):
+    async def async_invoke_batch(self, values: Sequence[str], ctxs: Sequence[InvocationContext]) -> list[list[int]]:
+        return [[len(value)] for value in values]
+
+
+def listed(values: list[int], epoch: int) -> None: ...
+
+
+async def sequenced(values: Sequence[int], epoch: int) -> None: ...
+
+
+def texts_only(values: str, epoch: int) -> None: ...
+
+
+def sinks() -> None:
+    Job(["a"], [ListedBatch(), SequencedBatch()], listed, snapshots="snapshots", job_id="job")
+    Job(["a"], length, sequenced, snapshots="snapshots", job_id="job", dead_letters=listed)
+    Job(["a"], length, Listed(), snapshots="snapshots", job_id="job", dead_letters=Sequenced())
+    Job(["a"], length, texts_only, snapshots="snapshots", job_id="job")  # type: ignore[arg-type]
 
 
 async def share() -> None:

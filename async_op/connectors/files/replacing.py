@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from async_op.connectors.errors import SinkFolderRefused
 from snapshots.filesystem import Folder, LocalFolder, open_folder, redacted
+from snapshots.filesystem.errors import StorageRefused
 
 _UNFINISHED = ".unfinished"
 
 
 class FileFolder:
-    """A folder whose files are replaced as a whole. Its method blocks, and one thread at a time may call it.
+    """A folder whose files are replaced as a whole. Its methods block, and one thread at a time may call them.
 
     Object stores put whole objects. On POSIX filesystems a file is written elsewhere and renamed, with `fsync` for the
     file and for its name.
@@ -32,11 +35,32 @@ class FileFolder:
 
     def replace(self, name: str, data: bytes) -> None:
         """Write a file, or write it anew; readers see the old one or the new one."""
+        with self._asked() as folder:
+            if isinstance(folder, LocalFolder):
+                _replace_durably(folder, name, data)
+            else:
+                folder.replace(name, data)
+
+    def names(self) -> list[str]:
+        """List the files; none if there is no folder."""
+        with self._asked() as folder:
+            return folder.names("")
+
+    def has(self, name: str, data: bytes) -> bool:
+        """Return whether a file is there, with this content."""
+        try:
+            with self._asked() as folder:
+                return folder.read(name) == data
+        except FileNotFoundError:
+            return False
+
+    @contextmanager
+    def _asked(self) -> Iterator[Folder]:
         self._opened = self._opened or open_folder(self._uri, self._storage_options)
-        if isinstance(self._opened, LocalFolder):
-            _replace_durably(self._opened, name, data)
-        else:
-            self._opened.replace(name, data)
+        try:
+            yield self._opened
+        except StorageRefused as error:  # its advice is about snapshots
+            raise SinkFolderRefused(self.uri, error.reason) from error
 
 
 def _replace_durably(folder: LocalFolder, name: str, data: bytes) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
+from async_op.connectors.errors import EpochsBehind
 from async_op.connectors.files.encoding import FORMATS, encode
 from async_op.connectors.files.replacing import FileFolder
 from async_op.connectors.own_threads import OwnThreads
@@ -13,6 +15,8 @@ from async_op.connectors.sink import Sink
 from keygroups.arguments import check_choice, check_integer, check_location
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
+
+_ANEW = "give its sink another folder, or move the files of the earlier run away"
 
 
 class FileSink(Sink[Any]):
@@ -41,7 +45,10 @@ class FileSink(Sink[Any]):
 
     Notes
     -----
-    An output that cannot be written raises `UnwritableValue`.
+    An output that cannot be written raises `UnwritableValue`, and a folder that may not be read or written
+    `SinkFolderRefused`. An epoch that is older than the newest file is a repeat,
+    so its file is there, with the same content. If not, the job has begun anew in a folder with files of an earlier
+    run, and the sink raises `EpochsBehind` before it writes among them.
 
     Examples
     --------
@@ -69,6 +76,7 @@ class FileSink(Sink[Any]):
         location = check_location("folder", folder, reason="name a folder of the job")
         self._files = FileFolder(location, dict(storage_options or {}))
         self._threads: OwnThreads | None = None
+        self._newest: int | None = None
 
     def __repr__(self) -> str:
         return representation(self, {"folder": self._files.uri, "format": self._format})
@@ -90,10 +98,23 @@ class FileSink(Sink[Any]):
 
     async def close(self) -> None:
         """End the thread."""
+        self._newest = None
         if self._threads is not None:
             threads, self._threads = self._threads, None
             await threads.close()
 
     def _write(self, values: Sequence[Any], epoch: int) -> None:
-        name = f"epoch-{epoch:020}.{FORMATS[self._format]}"
-        self._files.replace(name, encode(values, self._format, self._schema))
+        name, data = self._name(epoch), encode(values, self._format, self._schema)
+        newest = self._newest_epoch() if self._newest is None else self._newest
+        if epoch >= newest:
+            self._files.replace(name, data)
+            self._newest = epoch
+        elif not self._files.has(name, data):
+            raise EpochsBehind(self._files.uri, epoch, newest, _ANEW)
+
+    def _newest_epoch(self) -> int:
+        ours = re.compile(rf"epoch-([0-9]{{20}})\.{FORMATS[self._format]}")
+        return max((int(found[1]) for found in map(ours.fullmatch, self._files.names()) if found), default=0)
+
+    def _name(self, epoch: int) -> str:
+        return f"epoch-{epoch:020}.{FORMATS[self._format]}"

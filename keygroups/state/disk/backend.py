@@ -86,7 +86,7 @@ class DiskStateBackend:
         ------
         StoreNotInstalled
             RocksDB is missing: run `pip install 'keygroups[disk]'`.
-        StateDirectoryNotLocked, StateDiskFull, StateStoreFailed
+        StateDirectoryNotLocked, StateDirectoryRefused, StateDiskFull, StateStoreFailed
             The directory cannot be used.
         """
         store = Store(Path(self.directory or tempfile.gettempdir()), self.cache_bytes)

@@ -10,7 +10,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from keygroups.state.disk.errors import StateDirectoryNotLocked
+from keygroups.state.disk.errors import StateDirectoryNotLocked, StateDirectoryRefused
 
 _PREFIX = "keygroups-state-"
 _LOCK = "in_use"
@@ -31,15 +31,16 @@ class StoreDirectory:
     ------
     StateDirectoryNotLocked
         No new directory could be locked.
+    StateDirectoryRefused
+        No new directory could be made.
     """
 
     __slots__ = ("_lock", "path")
 
     def __init__(self, parent: Path) -> None:
-        parent.mkdir(parents=True, exist_ok=True)
         _remove_left_over(parent)
         for _ in range(_ATTEMPTS_MAX):
-            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+            self.path = _made_in(parent)
             lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
             # Another process may have taken it for a left-over directory.
             if _is_locked_by_us(lock) and (self.path / _LOCK).exists():
@@ -53,6 +54,14 @@ class StoreDirectory:
         """Remove the directory with its content; call it at most once."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
+
+
+def _made_in(parent: Path) -> Path:
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    except OSError as error:
+        raise StateDirectoryRefused(str(parent), error.strerror or str(error)) from error
 
 
 def _remove_left_over(parent: Path) -> None:

@@ -36,6 +36,26 @@ class StateDirectoryNotLocked(KeyGroupsError, OSError):
         )
 
 
+class StateDirectoryRefused(KeyGroupsError, OSError):
+    """No directory for the state could be made: it may not be written to, or something else is in its place.
+
+    Attributes
+    ----------
+    parent : str
+        The directory in which it was tried.
+    reason : str
+        The system's own message.
+    """
+
+    def __init__(self, parent: str, reason: str) -> None:
+        self.parent = parent
+        self.reason = reason
+        super().__init__(
+            f"no state can be kept in {parent} ({reason}); let this process write there, or choose another directory "
+            "on a local disk with DiskStateBackend(directory=…)"
+        )
+
+
 class StateStoreFailed(KeyGroupsError, OSError):
     """The local store could not read or write. Committed state is safe, because it is in the snapshots.
 

@@ -313,6 +313,17 @@ async def test_many_results_from_many_threads_all_arrive() -> None:
         assert bench.shown == list(range(2000))
 
 
+@pytest.mark.parametrize("error", ["oops", None, ValueError])
+async def test_what_is_no_exception_completes_with_an_error_that_says_so(error: Any) -> None:
+    function = Callbacks()
+    async with opened(function) as bench:
+        await bench.feed("x")
+        function.futures["x"].complete_exceptionally(error)
+
+        with pytest.raises(ElementFailed, match="ConfigError: .*pass an exception to complete_exceptionally"):
+            await bench.operator.finish()
+
+
 async def test_an_exceptional_completion_names_the_element() -> None:
     function = Callbacks()
     async with opened(function) as bench:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+import pickle
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 
 from async_op import (
     ConnectorCancelled,
+    ConnectorInterrupted,
     ElementFailed,
     JobAlreadyRunning,
     JobInsideEventLoop,
@@ -282,6 +284,42 @@ async def test_a_cancellation_by_a_client_is_heard(where: str) -> None:
         source.read = read  # type: ignore[method-assign]
     with pytest.raises(ConnectorCancelled):
         await new_job(source, same, sink).run()
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ("read", "reading partition 0 of Log"),
+        ("partitions", "looking for partitions of Log"),
+        ("write", "writing epoch 1 to Epochs"),
+        ("open", "opening Epochs"),
+    ],
+)
+@pytest.mark.parametrize("way", ["coroutine", "plain"])
+async def test_an_exit_in_a_source_or_sink_names_it(where: str, told: str, way: str) -> None:
+    def plain(*_: Any) -> Any:
+        raise SystemExit(3)
+
+    async def coroutine(*_: Any) -> Any:
+        raise SystemExit(3)
+
+    source, sink = Log(range(3)), Epochs()
+    setattr(source if hasattr(source, where) and where != "open" else sink, where, locals()[way])
+    if where == "read":
+
+        def blocking(*_: Any) -> Iterator[Any]:
+            yield 1, None, 1
+            raise SystemExit(3)
+
+        async def asynchronous(*_: Any) -> AsyncIterator[Any]:
+            yield 1, None, 1
+            raise SystemExit(3)
+
+        source.read = blocking if way == "plain" else asynchronous  # type: ignore[assignment,method-assign]
+    with pytest.raises(ConnectorInterrupted, match=f"^{told} ended with SystemExit: 3.* start the job again") as raised:
+        await new_job(source, same, sink).run()
+    assert isinstance(raised.value.__cause__, SystemExit)
+    assert pickle.loads(pickle.dumps(raised.value)).what == told
 
 
 async def test_unknown_steps_are_refused() -> None:

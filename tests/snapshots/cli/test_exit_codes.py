@@ -14,7 +14,7 @@ from tests.snapshots.cli_kit import Cli, G
 
 
 @pytest.mark.parametrize(
-    "command", [["inspect"], ["plan", "--parallelism", "3"], ["repartition", "--parallelism", "3"]]
+    "command", [["inspect"], ["claim"], ["plan", "--parallelism", "3"], ["repartition", "--parallelism", "3"]]
 )
 def test_no_snapshot_is_exit_code_3(cli: Cli, tmp_path: Path, command: list[str]) -> None:
     answer = cli(*command, str(tmp_path / "nothing"))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -16,7 +18,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from async_op.connectors import FileSink, FileSource, UnwritableValue
+from async_op.connectors import EpochsBehind, FileSink, FileSource, SinkFolderRefused, UnwritableValue
 from async_op.connectors.files import replacing
 from keygroups import ConfigError
 from tests.async_op.connectors.kit import values_of
@@ -50,15 +52,47 @@ async def test_what_a_sink_writes_a_source_reads(tmp_path: Path, format: str) ->
 @pytest.mark.parametrize("format", ["json", "csv", "parquet"])
 async def test_an_epoch_that_comes_again_replaces_its_file(tmp_path: Path, format: str) -> None:
     sink = FileSink(str(tmp_path), format)
-    await sink.write([{"n": 1}] * 100, 1)
-    await sink.write(ROWS, 2)
+    await sink.write(ROWS, 1)
+    await sink.write([{"n": 1}] * 100, 2)
     once = visible(tmp_path)
     await sink.write(ROWS, 1)
     await sink.write(ROWS, 2)
 
     assert set(visible(tmp_path)) == set(once)
     first, second = visible(tmp_path).values()
-    assert first == second == list(once.values())[1]
+    assert first == second == next(iter(once.values()))
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "parquet"])
+@pytest.mark.parametrize("storage", ["local", "memory"])
+async def test_a_job_that_begins_anew_does_not_mix_its_files_with_older_ones(
+    tmp_path: Path, storage: str, format: str
+) -> None:
+    folder = str(tmp_path) if storage == "local" else f"memory://{tmp_path.name}-{format}"
+    first = FileSink(folder, format)
+    for epoch in (1, 2, 4):
+        await first.write([{"n": epoch}], epoch)
+
+    anew = FileSink(folder, format)
+    await anew.write([{"n": 1}], 1)  # taken for a repeat
+    for epoch, wanted in ((2, "other content"), (3, "no file")):
+        with pytest.raises(EpochsBehind, match="give its sink another folder") as raised:
+            await anew.write([{"n": wanted}], epoch)
+        error = pickle.loads(pickle.dumps(raised.value))
+        assert (error.epoch, error.newest, error.name) == (epoch, 4, folder)
+    await anew.write([{"n": 5}], 5)
+
+    source = FileSource(f"{folder}/*", format)
+    read = [int(row["n"]) for name in await source.partitions() for row in await values_of(source, name)]
+    await source.close()
+    assert read == [1, 2, 4, 5]
+
+
+async def test_files_that_are_not_of_the_sink_do_not_count(tmp_path: Path) -> None:
+    for name in ("epoch-00000000000000000009.csv", "epoch-7.jsonl", "epoch-00000000000000000009.jsonl.old"):
+        (tmp_path / name).touch()
+    await FileSink(str(tmp_path), "json").write([1], 1)
+    assert len(visible(tmp_path)) == 4
 
 
 async def test_fields_that_come_later_are_columns_too(tmp_path: Path) -> None:
@@ -82,6 +116,18 @@ async def test_a_schema_makes_all_epochs_alike(tmp_path: Path) -> None:
         await sink.write([{"n": 1}, {"n": "two"}], 2)
     assert "two" in raised.value.value
     assert len(visible(tmp_path)) == 1
+
+
+async def test_a_read_only_disk_is_told_with_advice_for_sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    with pytest.raises(SinkFolderRefused, match="give the sink another folder") as raised:
+        await FileSink(f"{tmp_path}/out", "json").write([1], 1)
+    error = pickle.loads(pickle.dumps(raised.value))
+    assert (error.folder, error.reason) == (f"{tmp_path}/out", "Read-only file system")
+    assert "keygroups" not in str(error).removeprefix(str(tmp_path))
 
 
 async def test_dates_are_text_in_json(tmp_path: Path) -> None:

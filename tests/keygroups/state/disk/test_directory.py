@@ -5,16 +5,18 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from keygroups.state import StateCut
-from keygroups.state.disk.errors import StateDirectoryNotLocked
+from keygroups.state.disk.errors import StateDirectoryNotLocked, StateDirectoryRefused
 from tests.backends import contents
 from tests.keygroups.state.disk.kit import fill, opened
 
@@ -101,6 +103,26 @@ class TestDirectory:
         opened(directory).close()
 
         assert sorted(path.name for path in directory.iterdir()) == ["keygroups-state-without-a-lock", "notes.txt"]
+
+    @pytest.mark.parametrize("place", ["a file", "below a file", "read-only"])
+    def test_a_directory_in_which_nothing_can_be_made_is_refused_by_name(
+        self, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refused(**_: object) -> str:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+        taken = tmp_path / "taken"
+        if place == "read-only":
+            monkeypatch.setattr(tempfile, "mkdtemp", refused)
+        else:
+            taken.touch()
+        parent = taken / "below" if place == "below a file" else taken
+        with pytest.raises(StateDirectoryRefused, match=r"DiskStateBackend\(directory=") as raised:
+            opened(parent)
+
+        error = pickle.loads(pickle.dumps(raised.value))
+        assert error.parent == str(parent)
+        assert error.reason in str(error)
 
     def test_a_directory_without_locks_is_refused_and_nothing_is_left_there(
         self, directory: Path, monkeypatch: pytest.MonkeyPatch
