@@ -8,13 +8,13 @@ or written since. So a version that is committed meanwhile names no old file tha
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from keygroups.errors import ConfigError
 from keygroups.representation import fields_repr, html_facts
+from keygroups.ttl import wall_time
 from snapshots.errors import SnapshotNotFound
 from snapshots.filesystem import FileInfo, Folder, attempts
 from snapshots.format.manifest import manifest_name
@@ -238,7 +238,7 @@ def _storage_now(folder: Folder) -> float:
 
 def _estimated_now(listed: Iterable[FileInfo]) -> float:
     """Return about the time of the clock that stamps files, without a write: a dry run may have no right to write."""
-    return max((time.time(), *(file.modified for file in listed)))
+    return max((wall_time() / 1000, *(file.modified for file in listed)))
 
 
 def _delete(folder: Folder, names: Sequence[str]) -> None:
