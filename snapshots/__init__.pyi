@@ -19,6 +19,7 @@ from .errors import (
     WrongStep,
 )
 from .filesystem.errors import (
+    BucketMissing,
     FilesystemNotInstalled,
     PathObstructed,
     StorageFull,
@@ -37,6 +38,7 @@ from .upkeep.retention import GarbageReport
 from .upkeep.verify import Problem, VerifyReport
 
 __all__ = [
+    "BucketMissing",
     "Claim",
     "CommitConflict",
     "CommitOutcomeUnknown",

@@ -25,7 +25,7 @@ from snapshots.upkeep.repartition import repartition
 from snapshots.upkeep.retention import KEEP_LAST, MIN_AGE_SECONDS, GarbageReport, Pins, collect_garbage
 from snapshots.upkeep.user_rows import Rows
 from snapshots.upkeep.verify import VerifyReport, verify_version
-from snapshots.versions import committed_versions, load_manifest, newest_version
+from snapshots.versions import committed_versions, load_requested, newest_version
 
 
 class SnapshotStore:
@@ -184,7 +184,7 @@ class SnapshotStore:
             The manifest is damaged.
         """
         if version is not None:
-            return Snapshot(self.folder, load_manifest(self.folder, version))
+            return Snapshot(self.folder, load_requested(self.folder, version))
         newest = newest_snapshot(self.folder)
         if newest is None:
             raise not_found(self.folder)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from itertools import pairwise
 
 from snapshots.errors import FolderMoved, ManifestMissing, SnapshotCorrupted, SnapshotNotFound
 from snapshots.filesystem import Folder
@@ -67,6 +68,24 @@ def load_manifest(folder: Folder, version: int) -> Manifest:
     """
     head = load_head(folder, version)
     return with_lists(folder, head, head.lists)
+
+
+def load_requested(folder: Folder, version: int) -> Manifest:
+    """Do the same for a version that somebody named; if it is not there, the error says why.
+
+    Raises
+    ------
+    SnapshotNotFound
+        There is no such version.
+    SnapshotCorrupted
+        The manifest or a list is damaged, or it belongs to another version.
+    FolderMoved
+        The manifest belongs to another operator.
+    """
+    try:
+        return load_manifest(folder, version)
+    except SnapshotNotFound as error:
+        raise _not_found(folder, version) from error
 
 
 def with_lists(folder: Folder, head: Head, infos: Sequence[ListInfo]) -> Manifest:
@@ -146,6 +165,44 @@ def note_newest(folder: Folder, version: int) -> None:
 def expired_version(folder: Folder) -> int:
     """Return the version up to which manifests may have been removed, or 0."""
     return max((int(name) for name in folder.names("expired") if is_version_name(name)), default=0)
+
+
+def lost_versions(folder: Folder) -> list[range]:
+    """Return the runs of versions below the newest that are not there although retention has not removed them.
+
+    A copy by hand of data and manifests alone does not say what had expired. So without hint and mark nothing counts as
+    lost, and without a mark nothing below the oldest version.
+    """
+    there = committed_versions(folder)
+    # Read after the listing: what retention had removed by then is below the mark.
+    expired = expired_version(folder)
+    if not expired and _read_hint(folder) is None:
+        return []
+    kept = [*((expired,) if expired else ()), *(version for version in there if version > expired)]
+    gaps = (range(before + 1, after) for before, after in pairwise(kept))
+    # Asked by name, because the listing may be stale.
+    return [gap for gap in gaps if gap and not folder.exists(manifest_name(gap[0]))]
+
+
+def lost_text(gap: range) -> str:
+    """Say that a run of versions is lost, and what to do."""
+    versions = f"version {gap[0]} is" if len(gap) == 1 else f"versions {gap[0]} to {gap[-1]} are"
+    return f"{versions} missing, although retention has not removed anything that new; put back what was there"
+
+
+def _not_found(folder: Folder, version: int) -> SnapshotNotFound:
+    """Return the error for a version without a manifest: it says whether it expired, was lost, or is yet to come."""
+    newest = max(committed_versions(folder), default=0)
+    known = max(newest, _read_hint(folder) or 0)
+    if version > known:
+        there = f"its newest is version {known}" if known else "it has no version"
+        advice = f": {there}; see what there is: `keygroups inspect {folder.uri}`"
+    elif any(version in gap for gap in lost_versions(folder)) or version > max(newest, expired_version(folder)):
+        path = folder.path(manifest_name(version))
+        advice = f": retention has not removed it, but {path} is missing; put it back from a copy, or load another"
+    else:
+        advice = None
+    return SnapshotNotFound(folder.uri, version, advice=advice)
 
 
 def mark_expired(folder: Folder, version: int) -> None:

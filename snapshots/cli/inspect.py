@@ -31,6 +31,7 @@ from snapshots.inspection.export import plain
 from snapshots.inspection.for_people import age_text, moment_text, size_text, watermark_text
 from snapshots.restore.snapshot import Snapshot
 from snapshots.store import SnapshotStore
+from snapshots.versions import lost_text, lost_versions
 
 History = Annotated[int, typer.Option("--history", min=0, help="How many of the newest versions to list.")]
 Largest = Annotated[
@@ -51,6 +52,8 @@ def inspect(
     store = open_store(uri, storage_option)
     report = Inspection.of(store, store.load(version), versions=history, largest=largest)
     output.show(report)
+    for gap in report.lost:
+        output.note(lost_text(gap))
     if not all(subtask.size.is_exact for subtask in report.subtasks):
         output.note("~ at most: a delta may have rows for keys that its base has as well; keygroups compact folds them")
 
@@ -74,6 +77,7 @@ class Inspection:
     in_flight: InFlightSummary
     sizes: dict[str, KeyGroupSizes]
     history: list[VersionSummary]
+    lost: list[range]
     largest: dict[str, list[LargeKey]] | None
     now: float
 
@@ -95,6 +99,7 @@ class Inspection:
             in_flight=in_flight,
             sizes=sizes,
             history=history(store, versions) if versions else [],
+            lost=lost_versions(store.folder) if versions else [],
             largest={name: largest_keys(snapshot, name, largest) for name in sizes} if largest else None,
             now=wall_time() / 1000,
         )
@@ -120,18 +125,7 @@ class Inspection:
             "rows": manifest.rows_total,
             "bytes": manifest.bytes_total,
             "output_rows": _output_rows(manifest),
-            "subtasks": [
-                {
-                    "subtask": subtask.index,
-                    "first": subtask.key_groups.start,
-                    "last": subtask.key_groups.end,
-                    "rows": subtask.size.rows,
-                    "bytes": subtask.size.bytes,
-                    "exact": subtask.size.is_exact,
-                    "in_flight": subtask.in_flight,
-                }
-                for subtask in self.subtasks
-            ],
+            "subtasks": [_subtask_json(subtask) for subtask in self.subtasks],
             "states": [
                 dict(zip(("name", "kind", "type", "rows", "bytes", "skew"), row, strict=True)) for row in self._states()
             ],
@@ -150,6 +144,7 @@ class Inspection:
             "in_flight_by_age": dict(self.in_flight.by_age),
             "key_groups": _sizes_json(self.all_sizes),
             "history": [asdict(one) for one in self.history],
+            "lost_versions": [{"first": gap[0], "last": gap[-1]} for gap in self.lost],
         }
         if self.largest is not None:
             report["largest_keys"] = {
@@ -244,6 +239,18 @@ def _steps_table(manifest: Manifest) -> Table:
         (one.name, one.rows, one.bytes, one.in_flight, watermark_text(one.watermark)) for one in steps_of(manifest)
     )
     return Table("steps of the job", columns, rows)
+
+
+def _subtask_json(subtask: Subtask) -> dict[str, Any]:
+    return {
+        "subtask": subtask.index,
+        "first": subtask.key_groups.start,
+        "last": subtask.key_groups.end,
+        "rows": subtask.size.rows,
+        "bytes": subtask.size.bytes,
+        "exact": subtask.size.is_exact,
+        "in_flight": subtask.in_flight,
+    }
 
 
 def _sizes_json(sizes: KeyGroupSizes) -> dict[str, Any]:

@@ -53,10 +53,8 @@ class Verification:
     def tables(self) -> Iterable[Table]:
         """Return the report as tables for people."""
         report = self.report
-        verdict = "every file is whole" if report.ok else f"{len(report.problems)} damaged"
-        yield Table(
-            f"snapshot {report.version}: {verdict}", (), (("files", report.files), ("bytes read", report.bytes))
-        )
+        verdict = "every file is whole" if report.ok else f"{len(report.problems)} damaged or missing"
+        yield Table(f"snapshot {report.version}: {verdict}", (), (("files", report.files), ("bytes", report.bytes)))
         if report.problems:
             yield Table(
                 "damage",

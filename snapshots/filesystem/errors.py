@@ -85,6 +85,23 @@ class StorageRefused(KeyGroupsError, PermissionError):
         )
 
 
+class BucketMissing(KeyGroupsError, FileNotFoundError):
+    """The bucket or container that should hold the snapshots does not exist.
+
+    Attributes
+    ----------
+    uri : str
+        The operator's folder.
+    reason : str
+        The storage's own message.
+    """
+
+    def __init__(self, uri: str, reason: str) -> None:
+        self.uri = uri
+        self.reason = reason
+        super().__init__(f"nothing can be written to {uri} ({reason}): create the bucket, or correct the URI")
+
+
 class StorageFull(KeyGroupsError, OSError):
     """The storage has no room left, or the user's quota is used up.
 

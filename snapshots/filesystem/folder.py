@@ -45,7 +45,7 @@ class Folder:
 
     Subclasses implement, per filesystem, how a file is created if absent (`create`) and made durable (`write`). Every
     failure of the storage is raised as an `OSError`, whatever the client package: `FileNotFoundError`,
-    `FileExistsError`, `StorageUnavailable`, `StorageRefused`, `StorageFull` or `PathObstructed`.
+    `FileExistsError`, `StorageUnavailable`, `StorageRefused`, `StorageFull`, `BucketMissing` or `PathObstructed`.
     """
 
     def __init__(self, filesystem: AbstractFileSystem, root: str) -> None:

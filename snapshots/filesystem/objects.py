@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import Any, BinaryIO, ClassVar, cast
 
-from snapshots.filesystem.errors import StorageUnavailable, UnsafeFilesystem
+from keygroups.errors import ConfigError, KeyGroupsError
+from snapshots.filesystem.errors import BucketMissing, StorageUnavailable, UnsafeFilesystem
 from snapshots.filesystem.folder import Folder, redacted
 from snapshots.filesystem.retry import attempts
 
@@ -19,6 +20,9 @@ SINGLE_PUT_BYTES_MAX = 512 * 2**20
 
 READ_AHEAD_BYTES = 2**20
 """How much is read ahead. Reading it takes about as long as a request, and it is far less than the 50 MiB of s3fs."""
+
+OPTION_ERRORS = (AttributeError, TypeError, ValueError)
+"""What clients raise for options that they do not know or cannot use."""
 
 # The errors of these packages are not OSErrors.
 _CLIENT_PACKAGES = {"aiohttp", "aiobotocore", "azure", "botocore", "gcsfs", "google", "requests", "urllib3"}
@@ -36,6 +40,8 @@ class ObjectFolder(Folder):
 
     read_options: ClassVar[dict[str, Any]] = {}
     """Extra arguments for fsspec's `cat_file`."""
+
+    _has_answered = False
 
     @property
     def endpoint(self) -> str:
@@ -61,6 +67,8 @@ class ObjectFolder(Folder):
                 with self._answers(name):
                     self.filesystem.pipe_file(path, bytes(data), mode="create", **self.put_options)
             except OSError as error:
+                if isinstance(error, FileNotFoundError):
+                    raise _no_bucket(self, error) from error
                 if self._is_taken(error):
                     raise FileExistsError(errno.EEXIST, "the object exists", path) from error
                 if not self._is_conflict(error):
@@ -72,8 +80,11 @@ class ObjectFolder(Folder):
 
     def write(self, name: str, data: bytes) -> None:
         """Put an object under a name that nobody else uses."""
-        with self._answers(name):
-            self.filesystem.pipe_file(self.path(name), bytes(data), **self.put_options)
+        try:
+            with self._answers(name):
+                self.filesystem.pipe_file(self.path(name), bytes(data), **self.put_options)
+        except FileNotFoundError as error:
+            raise _no_bucket(self, error) from error
 
     def replace(self, name: str, data: bytes) -> None:
         """Put an object over the old one."""
@@ -120,14 +131,31 @@ class ObjectFolder(Folder):
         try:
             with super()._answers(name):
                 yield
-        except OSError:
+        except (KeyGroupsError, OSError):
+            self._has_answered = True
             raise
         except Exception as error:
-            if type(error).__module__.partition(".")[0] not in _CLIENT_PACKAGES:
-                raise
             said = f"{type(error).__name__}: {error}"
             cause = error if redacted(said) == said else None
-            raise StorageUnavailable(self.path(name), redacted(said)) from cause
+            if type(error).__module__.partition(".")[0] in _CLIENT_PACKAGES:
+                raise StorageUnavailable(self.path(name), redacted(said)) from cause
+            # Clients look at most options at the first request only.
+            if self._has_answered or not isinstance(error, OPTION_ERRORS):
+                raise
+            raise refused_options(self.filesystem.storage_options, error) from cause
+        else:
+            self._has_answered = True
+
+
+def refused_options(options: Mapping[str, Any], error: Exception) -> ConfigError:
+    """Return the error that says that a client cannot work with its options; their values may be secrets."""
+    said = redacted(f"{type(error).__name__}: {error}")
+    reason = f"the client of the storage cannot work with them, or with what the environment sets ({said}): check them"
+    return ConfigError("storage_options", sorted(options.keys() - {"use_listings_cache"}), reason)
+
+
+def _no_bucket(folder: Folder, error: FileNotFoundError) -> BucketMissing:
+    return BucketMissing(folder.uri, redacted(str(error)))
 
 
 def status_of(error: OSError) -> int | None:

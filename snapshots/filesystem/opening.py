@@ -10,7 +10,7 @@ from snapshots.filesystem.errors import FilesystemNotInstalled, UnsupportedFiles
 from snapshots.filesystem.folder import Folder, check_uri
 from snapshots.filesystem.local import LocalFolder
 from snapshots.filesystem.memory import MemoryFolder
-from snapshots.filesystem.objects import AzureFolder, GcsFolder, ObjectFolder
+from snapshots.filesystem.objects import OPTION_ERRORS, AzureFolder, GcsFolder, ObjectFolder, refused_options
 from snapshots.filesystem.s3 import S3Folder
 
 
@@ -52,7 +52,7 @@ def open_folder(uri: str | os.PathLike[str], storage_options: dict[str, Any] | N
     FilesystemNotInstalled
         The package of the filesystem is missing.
     ConfigError
-        The URI is no text or path, or it has a password or a query.
+        The URI is no text or path, it has a password or a query, or the storage options are refused.
 
     Examples
     --------
@@ -79,6 +79,8 @@ def open_folder(uri: str | os.PathLike[str], storage_options: dict[str, Any] | N
         filesystem, root = fsspec.core.url_to_fs(uri, **options)
     except ImportError as error:
         raise FilesystemNotInstalled(protocol, kind.extra) from error
+    except OPTION_ERRORS as error:
+        raise refused_options(options, error) from error
     return kind.folder(filesystem, root)
 
 

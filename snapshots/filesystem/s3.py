@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from snapshots.filesystem.folder import redacted
-from snapshots.filesystem.objects import SINGLE_PUT_BYTES_MAX, ObjectFolder, status_of
+from snapshots.filesystem.objects import OPTION_ERRORS, SINGLE_PUT_BYTES_MAX, ObjectFolder, refused_options, status_of
 
 _AWS = ("amazonaws.com", "amazonaws.com.cn")
 
@@ -23,7 +23,10 @@ class S3Folder(ObjectFolder):
     @property
     def endpoint(self) -> str:
         """The address to which requests go, whether it is set in an option, the environment or a profile."""
-        return redacted(str(self.filesystem.s3.meta.endpoint_url))
+        try:
+            return redacted(str(self.filesystem.s3.meta.endpoint_url))
+        except OPTION_ERRORS as error:  # this makes the client
+            raise refused_options(self.filesystem.storage_options, error) from error
 
     @property
     def is_known_to_be_safe(self) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -19,7 +19,7 @@ from snapshots.format.parquet import KEY_GROUP, ParquetReader, damage_named
 from snapshots.format.subtask import NO_KEY_GROUP
 from snapshots.restore.reader import StateReader
 from snapshots.surroundings import not_found
-from snapshots.versions import load_manifest, newest_version
+from snapshots.versions import load_requested, lost_text, lost_versions, newest_version
 
 Progress = Callable[[int, int], None]
 """Called with the number of bytes done and the total number of bytes."""
@@ -43,7 +43,7 @@ class VerifyReport:
     version : int
         The snapshot's version.
     files, bytes : int
-        The number of files, lists of files included, and of bytes that were read.
+        The number of files, lists of files included, and of their bytes, as the manifest says.
     problems : tuple of Problem
         The damaged files; empty for a sound snapshot.
     """
@@ -67,7 +67,9 @@ class VerifyReport:
 
 
 def verify_version(folder: Folder, version: int | None, progress: Progress | None = None) -> VerifyReport:
-    """Read every file of a version (None means the newest) and compare it with the manifest.
+    """Read every file of a version and compare it with the manifest.
+
+    None means the newest version; then older versions must also be there, unless retention has removed them.
 
     Raises
     ------
@@ -77,15 +79,16 @@ def verify_version(folder: Folder, version: int | None, progress: Progress | Non
         The folder holds the snapshots of another operator.
     """
     try:
-        version = newest_version(folder) if version is None else version
+        checked = newest_version(folder) if version is None else version
     except ManifestMissing as error:
         return VerifyReport(error.version, 0, 0, (_problem(error),))
-    if version is None:
+    if checked is None:
         raise not_found(folder)
     try:
-        return verify(folder, load_manifest(folder, version), progress)
+        report = verify(folder, load_requested(folder, checked), progress)
     except SnapshotCorrupted as error:
-        return VerifyReport(version, 0, 0, (_problem(error),))
+        report = VerifyReport(checked, 0, 0, (_problem(error),))
+    return report if version is not None else replace(report, problems=(*report.problems, *_lost(folder)))
 
 
 def verify(folder: Folder, manifest: Manifest, progress: Progress | None = None) -> VerifyReport:
@@ -106,6 +109,11 @@ def verify(folder: Folder, manifest: Manifest, progress: Progress | None = None)
     except SnapshotCorrupted as error:
         problems.append(_problem(error))
     return VerifyReport(manifest.version, len(objects), total, tuple(problems))
+
+
+def _lost(folder: Folder) -> Iterator[Problem]:
+    for gap in lost_versions(folder):
+        yield Problem(folder.path(manifest_name(gap[0])), None, lost_text(gap))
 
 
 def _problem(error: SnapshotCorrupted) -> Problem:

@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from snapshots import CommitConflict, ManifestMissing, SnapshotCorrupted, SnapshotStore, WriterFenced
+from snapshots import (
+    CommitConflict,
+    ManifestMissing,
+    SnapshotCorrupted,
+    SnapshotNotFound,
+    SnapshotStore,
+    WriterFenced,
+)
 from snapshots.filesystem import Folder
 from snapshots.format.manifest import manifest_name
 from snapshots.testing import FolderWrapper
@@ -154,7 +161,7 @@ class TestLegitimateHistories:
         folder = lose(store, 2)
 
         assert folder.read(HINT) == b"%020d" % 4
-        assert store.verify().ok
+        assert store.verify(4).ok
         assert newest_version(folder) == 4
 
     def test_what_retention_removed_is_not_missed(self, store: SnapshotStore) -> None:
@@ -208,6 +215,50 @@ class TestLegitimateHistories:
         for step in range(1, 8):
             found = SnapshotStore.on(Beside(folder, step)).latest()
             assert found is not None
+
+
+class TestOlderVersions:
+    def test_what_is_lost_between_others_is_said(self, cli: Cli, tmp_path: Path) -> None:
+        store = written(SnapshotStore(tmp_path, "enrich"), 7)
+        store.collect_garbage(keep_last=6, dry_run=False)
+        folder = lose(store, 3, 4, 6)
+
+        report = store.verify()
+        assert [problem.path for problem in report.problems] == [folder.path(manifest_name(first)) for first in (3, 6)]
+        assert "versions 3 to 4 are missing" in report.problems[0].what
+        assert "version 6 is missing" in report.problems[1].what
+        assert (cli("verify", store.uri).code, cli("verify", store.uri, "--version", "7").code) == (1, 0)
+
+        inspected = cli("inspect", store.uri, "--json").json
+        assert inspected["lost_versions"] == [{"first": 3, "last": 4}, {"first": 6, "last": 6}]
+        assert "versions 3 to 4 are missing" in cli("inspect", store.uri).err
+
+    def test_a_copy_by_hand_does_not_say_what_had_expired(self, tmp_path: Path) -> None:
+        store = written(SnapshotStore(tmp_path, "enrich"), 5)
+        folder = lose(store, 1, 2, 4)
+        folder.delete([HINT])
+        assert store.verify().ok
+
+        store.write(parts({}))
+        assert [problem.path for problem in store.verify().problems] == [folder.path(manifest_name(4))]
+
+    @pytest.mark.parametrize(
+        ("version", "expected"),
+        [
+            (1, "retention may have removed it"),
+            (3, "retention has not removed it, but .* is missing; put it back"),
+            (6, "retention has not removed it, but .* is missing; put it back"),
+            (7, "its newest is version 6"),
+        ],
+    )
+    def test_a_version_that_is_not_there_says_why(self, store: SnapshotStore, version: int, expected: str) -> None:
+        written(store, 6)
+        store.collect_garbage(keep_last=4, dry_run=False)
+        lose(store, 3, 6)
+
+        for load in (store.load, store.verify):
+            with pytest.raises(SnapshotNotFound, match=expected):
+                load(version)
 
 
 class TestAcceptedLoss:

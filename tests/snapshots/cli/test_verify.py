@@ -40,3 +40,4 @@ def test_verify_names_the_damaged_file_and_its_key_groups(cli: Cli, uri: str, da
     people = cli("verify", uri)
     assert people.code == 1
     assert file.name in people.out
+    assert "bytes read" not in people.out

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from snapshots import StorageUnavailable, UnsafeFilesystem
+from keygroups import ConfigError
+from snapshots import BucketMissing, StorageUnavailable, UnsafeFilesystem
 from snapshots.filesystem import Folder, ObjectFolder, S3Folder, objects, open_folder, retry
 from snapshots.testing.contract import FolderContract
 from tests.s3_server import S3Server, secrets_in
@@ -210,3 +211,35 @@ def test_each_operation_is_one_request(folder: Folder, s3: S3Server) -> None:
         use()
         assert s3.requests == {expected: 1}
         s3.reset()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"colour": 1}, {"client_kwargs": {"colour": 1}}, {"config_kwargs": "x"}, {"endpoint_url": "nonsense"}, {"key": 5}],
+    ids=str,
+)
+def test_wrong_options_are_named(s3: S3Server, wrong: dict[str, object]) -> None:
+    folder = open_folder(f"{s3.new_root()}/enrich", s3.options | wrong)
+
+    for use in (lambda: folder.names("manifests"), lambda: folder.create("latest", b"")):
+        with pytest.raises(ConfigError, match="storage_options") as refused:
+            use()
+        assert all(name in str(refused.value) for name in wrong)
+        assert secrets_in(str(refused.value)) == []
+
+
+def test_after_an_answer_an_error_is_not_one_of_the_options(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = open_folder(f"{s3.new_root()}/enrich", s3.options)
+    folder.write("data/a", b"1")
+    monkeypatch.setattr(folder.filesystem, "cat_file", None)
+
+    with pytest.raises(TypeError):
+        folder.read("data/a")
+
+
+def test_a_bucket_that_does_not_exist_is_named(s3: S3Server) -> None:
+    folder = open_folder("s3://bucket-of-nobody/operators/enrich", s3.options)
+
+    for use in (folder.create, folder.create_untried, folder.write, folder.replace):  # type: ignore[attr-defined]
+        with pytest.raises(BucketMissing, match="s3://bucket-of-nobody/operators/enrich"):
+            use("latest", b"")
