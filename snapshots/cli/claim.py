@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from keygroups.errors import ConfigError
 from snapshots.cli.options import AsJson, StorageOptions, Uri, open_store
 from snapshots.cli.output import Table, output_for
 
@@ -33,7 +34,13 @@ def claim(
 ) -> None:
     """Commit the newest snapshot again, which fences every earlier writer."""
     store = open_store(uri, storage_option)
-    claimed = store.claim(parallelism=parallelism, max_parallelism=max_parallelism, accept_loss=accept_loss)
+    try:
+        claimed = store.claim(parallelism=parallelism, max_parallelism=max_parallelism, accept_loss=accept_loss)
+    except ConfigError as error:
+        if error.name != "parallelism" or parallelism is not None:
+            raise
+        reason = "there is no snapshot yet to take it from; check the URI, or for a new operator pass it"
+        raise typer.BadParameter(reason, param_hint="--parallelism") from error
     manifest = claimed.snapshot.manifest
     report = Claimed(version=manifest.version, parent_version=manifest.parent_version, operator_id=manifest.operator_id)
     output_for(as_json=as_json).show(report)
