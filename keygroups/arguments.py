@@ -108,6 +108,12 @@ def check_location(name: str, value: object, *, reason: str) -> str:
     return text
 
 
+def check_instance(name: str, value: object, kind: type | tuple[type, ...], *, reason: str) -> None:
+    """Raise `ConfigError` unless a value is of a type, or of one of several."""
+    if not isinstance(value, kind):
+        raise ConfigError(name, value, f"is {_kind(value)}; {reason}")
+
+
 def check_callable(name: str, value: object, *, reason: str, awaited: bool = False) -> None:
     """Check that a value is callable, and a coroutine function only if somebody awaits it.
 

@@ -234,7 +234,8 @@ class SnapshotExists(KeyGroupsError, FileExistsError):
         self.version = version
         super().__init__(
             f"{uri} already has snapshots, the newest of version {version}; nothing was written: "
-            "change it with SnapshotStore.edit(), or choose another operator id"
+            "choose a folder without snapshots (another operator id), or change what is there (`keygroups edit`, "
+            "SnapshotStore.edit)"
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import Any
 
-from keygroups.arguments import Duration
+from keygroups.arguments import Duration, check_instance
 from keygroups.descriptors import StateDescriptor
 from keygroups.names import OPERATOR_ID
 from keygroups.ttl import wall_time
@@ -239,7 +239,6 @@ class SnapshotStore:
 
         Examples
         --------
-        >>> store.repartition(8)  # doctest: +SKIP
         >>> store.repartition(500, max_parallelism=4096, rewrite=True)  # doctest: +SKIP
         """
         with observed_rescale(self.operator_id) as tell:
@@ -302,20 +301,21 @@ class SnapshotStore:
         """
         return Editor(self.folder, self.load().manifest)
 
-    def copy_to(self, other: SnapshotStore, version: int | None = None) -> Snapshot:
-        """Copy a snapshot, by default the newest, into the empty store of another operator.
+    def copy_to(self, other: SnapshotStore | str | PathLike[str], version: int | None = None) -> Snapshot:
+        """Copy a snapshot, by default the newest, into the empty store of another operator, or to its URI.
 
-        Use it to rename or move an operator with its in-flight elements and source position. This store keeps
-        everything.
+        To rename or move an operator with its in-flight elements and source position; this store keeps everything.
 
         Raises
         ------
         SnapshotNotFound, SnapshotCorrupted
             There is no such version, or one of its files is damaged.
-        SnapshotExists
-            The other store is not empty.
+        ConfigError, SnapshotExists
+            The other is neither a store nor a URI, or it is not empty.
         """
-        return copy_snapshot(self.load(version), other.folder)
+        target = SnapshotStore.at(other) if isinstance(other, str | PathLike) else other
+        check_instance("other", target, SnapshotStore, reason="pass another store, or the URI of its folder")
+        return copy_snapshot(self.load(version), target.folder)
 
     def compact(self) -> Snapshot:
         """Fold the deltas of the newest snapshot into its base files, and commit the result as the next version.

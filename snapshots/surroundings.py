@@ -68,6 +68,12 @@ def neighbours(folder: Folder) -> tuple[str, ...]:
     return tuple(uri for uri in around if uri != folder.uri)
 
 
+def folder_above(folder: Folder) -> str | None:
+    """Return the URI of a folder in this one that is the folder above those of operators; None if none is found."""
+    names = [name for name in _names(folder, "") if not name.startswith(".")]
+    return next((below.uri for below in map(folder.child, names[:NEIGHBOURS_MAX]) if _operators_in(below)), None)
+
+
 def _operators_in(folder: Folder) -> tuple[str, ...]:
     names = [name for name in _names(folder, "") if not name.startswith(".")]
     return tuple(f"{folder.uri}/{name}" for name in names[:NEIGHBOURS_MAX] if _is_operator(folder, f"{name}/"))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from keygroups.errors import KeyGroupsError
 from snapshots.cli.claim import claim
@@ -20,7 +21,6 @@ from snapshots.cli.errors import exit_code_of, show_error
 from snapshots.cli.export import export
 from snapshots.cli.gc import gc, pin, unpin
 from snapshots.cli.get import get
-from snapshots.cli.help import Command, Group
 from snapshots.cli.inspect import inspect
 from snapshots.cli.ls import ls
 from snapshots.cli.plan import plan
@@ -29,6 +29,25 @@ from snapshots.cli.report import report
 from snapshots.cli.top import top
 from snapshots.cli.verify import verify
 from snapshots.cli.version import version_text
+
+
+class Command(TyperCommand):
+    """A command whose usage names its arguments as the documentation does."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the parts of the usage line; releases of Typer differ in the marks that they put around arguments."""
+        arguments = [param.metavar for param in self.get_params(ctx) if param.param_type_name == "argument"]
+        return [*map(str, arguments), "[OPTIONS]"]
+
+
+class Group(TyperGroup):
+    """The program, whose list of commands has whole sentences."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands; the inherited one cuts each text at the end of its line."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, " ".join(str(one.help).split())) for name, one in self.commands.items()])
+
 
 app = typer.Typer(
     name="keygroups",

@@ -34,7 +34,7 @@ def gc(
     report = store.collect_garbage(keep_last=keep_last, min_age=seconds_of(min_age, "--min-age"), dry_run=not apply)
     output = output_for(as_json=as_json)
     output.show(Collection(report))
-    if report.dry_run:
+    if report.dry_run and (report.expired or report.files):
         output.note("nothing was removed; to remove it: add --apply")
     if report.young:
         output.note(
@@ -47,12 +47,20 @@ def gc(
 
 def pin(uri: Uri, version: PinnedVersion, storage_option: StorageOptions = None) -> None:
     """Keep a version from garbage collection."""
-    open_store(uri, storage_option).pin(version)
+    store = open_store(uri, storage_option)
+    store.pin(version)
+    output_for(as_json=False).note(f"version {version} of {store.operator_id} is pinned: garbage collection keeps it")
 
 
 def unpin(uri: Uri, version: PinnedVersion, storage_option: StorageOptions = None) -> None:
     """Allow garbage collection to remove a version again."""
-    open_store(uri, storage_option).unpin(version)
+    store = open_store(uri, storage_option)
+    if was_pinned := version in store.pinned():
+        store.unpin(version)
+    else:
+        store.load(version)  # whether there is such a version, for the user may have named the wrong one
+    done = "is no longer pinned: garbage collection may remove it" if was_pinned else "was not pinned"
+    output_for(as_json=False).note(f"version {version} of {store.operator_id} {done}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +76,9 @@ class Collection:
     def tables(self) -> Iterable[Table]:
         """Return the report as tables for people."""
         report = self.report
-        verb = "would be removed" if report.dry_run else "removed"
+        verb = "garbage would be removed" if report.dry_run else "garbage removed"
         yield Table(
-            f"garbage {verb}",
+            verb if report.expired or report.files else "no garbage to remove",
             ("", "versions", "files", "bytes"),
             (
                 ("goes", len(report.expired), len(report.files), report.bytes),

@@ -16,6 +16,7 @@ from snapshots.filesystem import open_folder
 from snapshots.format.manifest import Manifest
 from snapshots.inspection import Operators, OperatorSummary, operators_in
 from snapshots.inspection.for_people import age_text, size_text
+from snapshots.surroundings import folder_above
 
 Above = Annotated[
     str, typer.Argument(metavar="FOLDER", help="The folder above those of operators and jobs: a path or a URI.")
@@ -26,9 +27,10 @@ Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many
 def ls(folder: Above, limit: Limit = 100, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
     """List the operators and jobs under a folder: the newest version of each, when it was committed, and its size."""
     output = output_for(as_json=as_json)
-    found = operators_in(open_folder(folder, parsed(storage_option)), limit)
+    above = open_folder(folder, parsed(storage_option))
+    found = operators_in(above, limit)
     if not found.found:
-        raise NotFound(f"no operator or job has its folder in {found.uri}{_seen(found)}")
+        raise NotFound(f"no operator or job has its folder in {found.uri}{_seen(found, folder_above(above))}")
     output.show(Listing(found, wall_time() / 1000))
     for operator in found.found:
         if operator.problem is not None:
@@ -39,10 +41,15 @@ def ls(folder: Above, limit: Limit = 100, as_json: AsJson = False, storage_optio
         raise typer.Exit(CHECK_FAILED)
 
 
-def _seen(found: Operators) -> str:
+def _seen(found: Operators, below: str | None) -> str:
+    """Say what is in a folder without operators, and where they may be: `below` is a folder of it that has some."""
     if not found.folders:
         return ", which is empty or absent: check the path, or start one there"
-    return f", whose first {found.looked_into} of {found.folders} names are of something else; name the folder above"
+    if below is not None:
+        return f" itself; there are some one level below: `keygroups ls {below}`"
+    if found.looked_into < found.folders:
+        return f"; the first {found.looked_into} of {found.folders} names are of something else; for more: --limit"
+    return f"; its names ({found.folders}) are of something else: name the folder right above those of operators"
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ def repartition(
     old = store.load()
     target = Target.of(old.manifest, parallelism, max_parallelism, hash_)
     if not rewrite:
-        target.check_is_kept(old.manifest)
+        target.check_is_kept(old.manifest, "add --rewrite")
     output = output_for(as_json=as_json)
     output.note(intention(old.manifest, target, rewrite=rewrite))
     start = time.perf_counter()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from keygroups.arguments import check_instance
 from keygroups.events import Value, observed
 from keygroups.names import STEP_NAME
 from keygroups.ranges import KeyGroupRange
@@ -36,6 +37,8 @@ from snapshots.format.subtask import SubtaskSnapshot
 from snapshots.named_manifest import AnyManifest, complete, head_of, load_committed, within
 from snapshots.observing import log, observed_rescale, sizes_of
 from snapshots.restore.snapshot import Snapshot
+
+_PARTS = "pass what the `snapshot()` of operators returned: one part for each subtask"
 
 
 def _new_prefix() -> str:
@@ -110,10 +113,11 @@ class PendingSnapshot:
         Raises
         ------
         ConfigError
-            The step is not a valid name.
+            The part is not what an operator's `snapshot()` returns, or the step is not a valid name.
         UnstorableValue
             A value has a type that cannot be stored; no snapshot refers to the files written so far.
         """
+        check_instance("snapshot", snapshot, SubtaskSnapshot, reason=_PARTS)
         if step is not None:
             STEP_NAME.check("step", step)
         attempt_id = self.attempts_prefix + uuid.uuid4().hex[ATTEMPTS_PREFIX_CHARACTERS:]
@@ -244,6 +248,7 @@ def write_and_commit(
     source_position: dict[str, Any] | None,
 ) -> Snapshot:
     """Write and commit the parts of all subtasks, or those of all steps by the name of the step."""
+    check_instance("subtask_snapshots", subtask_snapshots, Iterable, reason=_PARTS)
     by_step = subtask_snapshots if isinstance(subtask_snapshots, Mapping) else {None: subtask_snapshots}
     handles = [pending.write_subtask(part, step=step) for step, parts in by_step.items() for part in parts]
     return pending.commit(handles, source_position=source_position)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import get_args
 
 import pyarrow as pa
 from pyarrow import types
 
+from keygroups.arguments import check_instance
 from keygroups.descriptors import StateDescriptor
 from snapshots.format.manifest import StateInfo
 from snapshots.format.schema_text import encode_schema
@@ -22,6 +24,12 @@ ENTRY_COLUMNS = {"list": "position", "map": "map_key"}
 
 _FIELD_ID = b"PARQUET:field_id"
 _UNITS = ("s", "ms", "us", "ns")
+
+
+def check_descriptor(name: str, descriptor: object) -> None:
+    """Raise `ConfigError` unless an argument declares a keyed state."""
+    reason = "pass the declaration of a keyed state, such as ValueState('visits')"
+    check_instance(name, descriptor, get_args(StateDescriptor), reason=reason)
 
 
 def state_info(descriptor: StateDescriptor, before: StateInfo | None) -> StateInfo:

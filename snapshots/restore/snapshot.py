@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from keygroups.arguments import check_instance, check_integer
 from keygroups.errors import ConfigError
 from keygroups.ranges import KeyGroupRange, check_parallelism, range_of
 from keygroups.representation import html_facts, representation
@@ -136,8 +137,8 @@ class Snapshot:
         check_step(head_of(self._manifest), step)
         parallelism = self.parallelism if parallelism is None else parallelism
         check_parallelism(parallelism, self.max_parallelism)
-        if not 0 <= subtask_index < parallelism:
-            raise ConfigError("subtask_index", subtask_index, f"there are subtasks 0 to {parallelism - 1}")
+        reason = f"there are subtasks 0 to {parallelism - 1}"
+        subtask_index = check_integer("subtask_index", subtask_index, 0, parallelism - 1, reason=reason)
         owned = range_of(subtask_index, parallelism, self.max_parallelism)
         manifest = within(self._manifest, owned) if step is None else self._of_step(step)
         return SubtaskRestore.of(self.folder, manifest, subtask_index, parallelism)
@@ -235,10 +236,12 @@ class Snapshot:
         Raises
         ------
         ConfigError
-            There is no such state.
+            There is no such state, or `key_groups` is no range.
         """
+        wanted = all_key_groups(self.manifest) if key_groups is None else key_groups
+        check_instance("key_groups", wanted, KeyGroupRange, reason="pass KeyGroupRange(first, last)")
         stream = StateStream.of(self.folder, self.manifest, state_name)
-        return stream.batches(all_key_groups(self.manifest) if key_groups is None else key_groups)
+        return stream.batches(wanted)
 
     def outputs(self) -> tuple[StoredOutputs, ...]:
         """Return the stored outputs by the version that added them, the oldest version first; nothing is read yet.

@@ -19,7 +19,7 @@ from snapshots.format.delivered import last_delivered, mark_delivered
 from snapshots.format.features import features_of
 from snapshots.format.manifest import DataFile, StateInfo
 from snapshots.format.parquet import damage_named
-from snapshots.format.schemas import state_info
+from snapshots.format.schemas import check_descriptor, state_info
 from snapshots.format.sealing import check_json
 from snapshots.restore.snapshot import Snapshot
 from snapshots.surroundings import explain_empty
@@ -45,6 +45,7 @@ def bootstrap(
     infos: list[StateInfo] = []
     files: list[DataFile] = []
     for descriptor, rows in states.items() if isinstance(states, Mapping) else states:
+        check_descriptor("states", descriptor)
         info = state_info(descriptor, None)
         if info.name in {one.name for one in infos}:
             raise ConfigError("states", info.name, "two states have this name; each needs its own")

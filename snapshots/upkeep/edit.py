@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, get_args
 
 import pyarrow as pa
 
+from keygroups.arguments import check_instance
 from keygroups.codec import codecs_used
 from keygroups.descriptors import OperatorStateDescriptor, StateDescriptor
 from keygroups.errors import ConfigError
@@ -20,7 +21,7 @@ from snapshots.commit.creation import next_manifest, put_manifest
 from snapshots.filesystem import Folder
 from snapshots.format.features import features_of
 from snapshots.format.manifest import DataFile, Manifest, OperatorStateInfo, StateInfo
-from snapshots.format.schemas import ENTRY_COLUMNS, state_info
+from snapshots.format.schemas import ENTRY_COLUMNS, check_descriptor, state_info
 from snapshots.format.steps import check_step
 from snapshots.restore.reader import decode_column
 from snapshots.restore.snapshot import Snapshot
@@ -28,6 +29,8 @@ from snapshots.restore.streaming import StateStream, all_key_groups
 from snapshots.upkeep.operator_items import write_items
 from snapshots.upkeep.state_files import write_state
 from snapshots.upkeep.user_rows import RowEncoding, Rows
+
+_ITEMS_OF = "pass the declaration of a state without a key, such as OperatorListState('offsets')"
 
 _Change: TypeAlias = Callable[[Iterator[pa.Table], RowEncoding], Iterator[pa.Table]]
 
@@ -130,6 +133,7 @@ class Editor:
         ConfigError, NullKey, UnsupportedKey, UnstorableValue, DuplicateKey
             A row does not fit the state.
         """
+        check_descriptor("descriptor", descriptor)
         info = self._declared(descriptor, step)
         if self._is_operator_state(info.name):
             reason = "an operator state has this name: drop or rename it first"
@@ -167,6 +171,7 @@ class Editor:
         >>> offsets = OperatorListState("offsets")
         >>> store.edit().put_items(offsets, [("topic-0", 17)]).commit()  # doctest: +SKIP
         """
+        check_instance("descriptor", descriptor, get_args(OperatorStateDescriptor), reason=_ITEMS_OF)
         name = self._in_step(descriptor.name, step)
         if name in self.state_names:
             raise ConfigError("descriptor", descriptor.name, "a keyed state has this name: drop or rename it first")
@@ -263,6 +268,7 @@ class Editor:
         if isinstance(state, str):
             before = info = self._named(state if step is None else self._in_step(state, step))
         else:
+            check_descriptor("state", state)
             before = self._named(self._in_step(state.name, step))
             info = self._declared(state, step)
         stream = StateStream.of(self._folder, self._draft, before.name)

@@ -65,8 +65,8 @@ class Target:
             version=parent.version + 1,
         )
 
-    def check_is_kept(self, parent: Manifest) -> None:
-        """Check that no rewrite is required.
+    def check_is_kept(self, parent: Manifest, next_step: str = "pass rewrite=True") -> None:
+        """Check that no rewrite is required; `next_step` says how to ask for one.
 
         Raises
         ------
@@ -76,8 +76,8 @@ class Target:
         for name in ("max_parallelism", "hash"):
             wanted, found = getattr(self, name), getattr(parent, name)
             if wanted != found:
-                reason = f"the snapshot has {found!r}, and to change that every row is written again: pass rewrite"
-                raise ConfigError(name, wanted, f"{reason}=True, or --rewrite on the command line")
+                reason = f"the snapshot has {found!r}, and to change that every row is written again: {next_step}"
+                raise ConfigError(name, wanted, reason)
 
     @property
     def key_groups(self) -> KeyGroupRange:

@@ -140,3 +140,42 @@ def test_a_path_names_a_folder(tmp_path: Path) -> None:
 def test_what_is_no_directory_is_refused(location: Any) -> None:
     with pytest.raises(ConfigError, match="directory"):
         DiskStateBackend(location)
+
+
+WRONG: dict[str, tuple[str, Callable[[SnapshotStore], object]]] = {
+    "a subtask as text": ("subtask_index", lambda store: store.load().restore("0")),  # type: ignore[arg-type]
+    "a negative subtask": ("subtask_index", lambda store: store.load().restore(-1)),
+    "a subtask too many": ("subtask_index", lambda store: store.load().restore(2)),
+    "a number for a store": ("other", lambda store: store.copy_to(3)),  # type: ignore[arg-type]
+    "a snapshot for a part": ("snapshot", lambda store: store.write([store.load()])),  # type: ignore[list-item]
+    "a snapshot for parts": ("subtask_snapshots", lambda store: store.write(store.load())),  # type: ignore[arg-type]
+    "a name for a state": ("descriptor", lambda store: store.edit().put("count", [])),  # type: ignore[arg-type]
+    "a name for items": ("descriptor", lambda store: store.edit().put_items("seen", [])),  # type: ignore[arg-type]
+    "a number for a state": ("state", lambda store: store.edit().transform(3, id)),  # type: ignore[arg-type]
+    "a number for a range": ("key_groups", lambda store: store.load().to_reader("count", 3)),  # type: ignore[arg-type]
+    "a name for a first state": (
+        "states",
+        lambda store: SnapshotStore(store.uri + "-2", "first").bootstrap({"count": []}, parallelism=1),  # type: ignore[dict-item]
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_arguments_are_refused_by_name_and_write_nothing(store: SnapshotStore, wrong: str) -> None:
+    store.write(parts(CONTENT))
+    name, use = WRONG[wrong]
+
+    with pytest.raises(ConfigError) as refused:
+        use(store)
+
+    assert refused.value.name == name
+    assert store.versions() == [1]
+
+
+def test_a_copy_goes_to_a_store_a_uri_or_a_path(tmp_path: Path) -> None:
+    store = SnapshotStore(tmp_path, "enrich")
+    store.write(parts(CONTENT))
+
+    for target in (SnapshotStore(tmp_path, "a"), str(tmp_path / "b"), tmp_path / "c"):
+        assert store.copy_to(target).version == 2
+    assert [content_of(SnapshotStore(tmp_path, name).load()) for name in "abc"] == [content_of(store.load())] * 3

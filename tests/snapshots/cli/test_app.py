@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,3 +160,16 @@ def test_the_list_of_commands_has_whole_sentences(cli: Cli) -> None:
 
     for command in app.app.registered_commands:
         assert " ".join(str(getattr(command.callback, "__doc__", "")).split()) in listed
+
+
+def test_next_steps_are_those_of_the_command_line(cli: Cli, uri: str, tmp_path: Path) -> None:
+    unclaimed = cli("claim", tmp_path / "empty" / "new")
+    kept = cli("repartition", uri, "--parallelism", "2", "--max-parallelism", "256")
+    taken = cli("copy", uri, uri)
+
+    assert (unclaimed.code, kept.code, taken.code) == (2, 2, 4)
+    assert "--parallelism: there is no snapshot yet to take it from" in unclaimed.err
+    assert "every row is written again: add --rewrite\n" in kept.err
+    assert "choose a folder without snapshots" in taken.err
+    assert not any("=None" in answer.err or "=True" in answer.err for answer in (unclaimed, kept, taken))
+    assert SnapshotStore.at(uri).versions() == [1]

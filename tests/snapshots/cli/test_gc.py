@@ -67,10 +67,23 @@ def test_gc_applies(cli: Cli, uri: str) -> None:
     assert (answer.code, answer.json["dry_run"], answer.json["retained"]) == (0, False, [12, 13])
     assert SnapshotStore.at(uri).versions() == [12, 13]
     assert SnapshotStore.at(uri).verify().ok
-    people = cli("gc", uri, "--apply")
-    assert people.code == 0
-    assert "garbage removed" in people.out
-    assert people.err == ""
+    assert "garbage removed" in cli("gc", uri, "--apply", "--keep-last", "1").out
+
+
+@pytest.mark.parametrize("options", [[], ["--apply"]])
+def test_gc_says_when_there_is_nothing_to_remove(cli: Cli, uri: str, options: list[str]) -> None:
+    answer = cli("gc", uri, "--keep-last", "13", *options)
+
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith("no garbage to remove\n")
+
+
+@pytest.mark.parametrize("command", ["pin", "unpin"])
+def test_a_version_or_folder_that_is_not_there_is_exit_code_3(cli: Cli, uri: str, tmp_path: Path, command: str) -> None:
+    for arguments in ([uri, "99"], [tmp_path / "absent", "1"]):
+        answer = cli(command, *arguments)
+        assert (answer.code, answer.out) == (3, "")
+        assert "no snapshot of version" in answer.err
 
 
 @pytest.mark.parametrize(
@@ -127,11 +140,14 @@ def test_gc_says_when_the_storage_did_not_delete(cli: Cli, uri: str, monkeypatch
 
 
 def test_a_pinned_version_stays(cli: Cli, uri: str) -> None:
-    assert cli("pin", uri, "2") == Answer(0, "", "")
+    kept = "version 2 of enrich is pinned: garbage collection keeps it\n"
+    assert cli("pin", uri, "2") == Answer(0, "", kept)
     assert cli("gc", uri, "--apply", "--json").json["pinned"] == [2]
     assert SnapshotStore.at(uri).versions() == [2, *range(4, 14)]
 
-    assert cli("unpin", uri, "2") == Answer(0, "", "")
+    released = "version 2 of enrich is no longer pinned: garbage collection may remove it\n"
+    assert cli("unpin", uri, "2") == Answer(0, "", released)
+    assert cli("unpin", uri, "2") == Answer(0, "", "version 2 of enrich was not pinned\n")
     assert cli("gc", uri, "--apply", "--json").json["expired"] == [2]
     assert cli("pin", uri, "2").code == 3
     assert cli("pin", uri, "two").code == 2

@@ -77,12 +77,18 @@ def test_an_operators_own_folder_is_listed_alone(cli: Cli, above: Path) -> None:
 
 
 def test_nothing_to_list_is_not_found_and_says_what_there_is(cli: Cli, above: Path, tmp_path: Path) -> None:
-    absent, wrong = cli("ls", tmp_path / "absent"), cli("ls", tmp_path)
+    (tmp_path / "others" / "of something else").mkdir(parents=True)
+    absent, wrong = cli("ls", tmp_path / "absent"), cli("ls", tmp_path / "others")
+    higher = cli("ls", tmp_path)
 
     assert (absent.code, absent.out) == (3, "")
     assert "empty or absent" in absent.err
     assert (wrong.code, wrong.out) == (3, "")
-    assert "1 of 1 names" in wrong.err
+    assert "its names (1) are of something else: name the folder right above those of operators" in wrong.err
+    assert (higher.code, higher.out) == (3, "")
+    assert f"one level below: `keygroups ls {open_folder(str(above)).uri}`" in higher.err
+    (tmp_path / "others" / "notes.txt").write_text("nothing")
+    assert "first 1 of 2 names" in cli("ls", tmp_path / "others", "--limit", 1).err
 
 
 def test_a_listing_is_bounded_and_costs_a_few_small_requests_for_each_folder(cli: Cli, tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ def test_a_page_needs_nothing_but_itself() -> None:
     store, snapshot = hostile_store()
 
     page = render(store, snapshot)
+    assert " 1 watermark." in page
 
     elements = Elements(page)
     assert not {"script", "img", "iframe", "object", "form"} & set(elements.tags)
