@@ -129,6 +129,7 @@ def test_each_epoch_is_in_the_table_once_although_the_driver_was_killed(
         ("parquet", {"name": "job"}, "name='job'.*takes no options"),
         ("parquet", {"url": "postgresql://me:s3cr3t@db"}, "url='…'.*takes no options"),
         ("iceberg", {}, "catalog=None: pass pyiceberg's properties"),
+        ("iceberg", {"table": "t", "catalog": {"uri": "s3cr3t"}}, "table='t': name it with its namespace, as in"),
         ("postgres", {"url": ""}, "url='': pass that of the database"),
         ("delta", {"name": ""}, "name=''"),
         ("delta", {"table": ""}, "table='': name the table"),

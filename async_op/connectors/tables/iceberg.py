@@ -11,6 +11,7 @@ import pyarrow as pa
 from async_op.connectors.errors import ConnectorNotInstalled, SinkContended
 from async_op.connectors.tables.rows import EpochRows, table_schema
 from async_op.connectors.tables.table_sink import ATTEMPTS_MAX, TableSink
+from keygroups.errors import ConfigError
 from snapshots.filesystem import redacted
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class IcebergSink(TableSink):
 
     def __init__(self, table: str, name: str, *, catalog: dict[str, Any], schema: pa.Schema | None = None) -> None:
         super().__init__(table, name)
+        if not table.rpartition(".")[0]:
+            raise ConfigError("table", table, "name it with its namespace, as in 'sales.t'")
         self._catalog_properties = dict(catalog)
         self._schema = schema
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from async_op.spark.errors import OutputMismatch
+from async_op.spark.rows.fitted_values import Fit, fit_of
 
 DEAD_LETTER = "dead_letter"
 """The name of the column that tells why a row has no outputs."""
@@ -49,7 +50,8 @@ class OutputWriter:
         self._fields = list(schema)
         self._letters = self._fields.pop() if self._names[-1:] == (DEAD_LETTER,) else None
         self._own_names = self._names[: len(self._fields)]
-        self._values_fit = _check_of(self._fields)
+        self._fits = [fit_of(field.type) for field in schema]
+        self._values_fit = _check_of(self._fields, self._fits[: len(self._fields)])
 
     def __reduce__(self) -> tuple[type[OutputWriter], tuple[pa.Schema]]:
         return OutputWriter, (self.schema,)
@@ -63,7 +65,8 @@ class OutputWriter:
             An output does not have the columns of the schema, or a value does not have the type of its column.
         """
         columns = self._columns(outputs)
-        arrays = [_array(column, field, outputs) for column, field in zip(columns, self.schema, strict=True)]
+        of_columns = zip(columns, self.schema, self._fits, strict=True)
+        arrays = [_array(column, field, fit, outputs) for column, field, fit in of_columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def check(self, output: Any) -> None:
@@ -75,8 +78,8 @@ class OutputWriter:
             It does not have the columns of the schema, or a value does not have the type of its column.
         """
         if not self.fits(output):
-            for value, field in zip(self._row(output), self._fields, strict=False):
-                _check_value(output, value, field)
+            for value, field, fit in zip(self._row(output), self._fields, self._fits, strict=False):
+                _check_value(output, value, field, fit)
 
     def fits(self, output: Any) -> bool:
         """Tell whether a dict or tuple certainly fits the schema; takes a fraction of a microsecond for plain types."""
@@ -139,12 +142,12 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     return column
 
 
-def _array(values: Sequence[Any], field: pa.Field, outputs: Sequence[Any]) -> pa.Array:
+def _array(values: Sequence[Any], field: pa.Field, fit: Fit, outputs: Sequence[Any]) -> pa.Array:
     try:
-        array = pa.array(values, field.type)
+        array = pa.array(fit(values), field.type)
     except _CONVERSION_ERRORS:
         for output, value in zip(outputs, values, strict=True):
-            _check_value(output, value, field)
+            _check_value(output, value, field, fit)
         raise
     if array.null_count and not field.nullable:
         first = array.is_null().index(True).as_py()
@@ -152,14 +155,15 @@ def _array(values: Sequence[Any], field: pa.Field, outputs: Sequence[Any]) -> pa
     return array
 
 
-def _check_of(fields: Sequence[pa.Field]) -> Callable[..., bool]:
+def _check_of(fields: Sequence[pa.Field], fits: Sequence[Fit]) -> Callable[..., bool]:
     """Return the function that tells whether the values of a row, one argument each, certainly fit.
 
     It is made as one expression, because a loop over columns and their checks would take three times as long.
     """
     names = [f"v{number}" for number in range(len(fields))]
     tests = [_test_of(field, name) for field, name in zip(fields, names, strict=True)]
-    converters = {f"{name}_fits": partial(_fits, field) for name, field in zip(names, fields, strict=True)}
+    of_fields = zip(names, fields, fits, strict=True)
+    converters = {f"{name}_fits": partial(_fits, field, fit) for name, field, fit in of_fields}
     source = f"lambda {', '.join(names)}: {' and '.join(tests) or True}"
     check: Callable[..., bool] = eval(source, converters)  # noqa: S307 - made of nothing but numbers and the text above
     return check
@@ -172,19 +176,19 @@ def _test_of(field: pa.Field, name: str) -> str:
     return f"({' or '.join([*tests, f'{name}_fits({name})'])})"
 
 
-def _fits(field: pa.Field, value: Any) -> bool:
+def _fits(field: pa.Field, fit: Fit, value: Any) -> bool:
     try:
-        _check_value(value, value, field)
+        _check_value(value, value, field, fit)
     except OutputMismatch:
         return False
     return True
 
 
-def _check_value(output: Any, value: Any, field: pa.Field) -> None:
+def _check_value(output: Any, value: Any, field: pa.Field, fit: Fit) -> None:
     if value is None and not field.nullable:
         raise OutputMismatch(output, field.name, "null in a column that is not nullable")
     try:
-        pa.array([value], field.type)
+        pa.array(fit([value]), field.type)
     except _CONVERSION_ERRORS as error:
         reason = f"its value is of type {type(value).__name__}, not {field.type}: {error}"
         raise OutputMismatch(output, field.name, reason) from error
