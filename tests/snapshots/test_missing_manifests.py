@@ -245,7 +245,7 @@ class TestOlderVersions:
     @pytest.mark.parametrize(
         ("version", "expected"),
         [
-            (1, "retention may have removed it"),
+            (1, "it may have expired"),
             (3, "retention has not removed it, but .* is missing; put it back"),
             (6, "retention has not removed it, but .* is missing; put it back"),
             (7, "its newest is version 6"),
