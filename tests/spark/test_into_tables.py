@@ -132,7 +132,7 @@ def test_each_epoch_is_in_the_table_once_although_the_driver_was_killed(
         ("iceberg", {"table": "t", "catalog": {"uri": "s3cr3t"}}, "table='t': name it with its namespace, as in"),
         ("postgres", {"url": ""}, "url='': pass that of the database"),
         ("delta", {"name": ""}, "name=''"),
-        ("delta", {"table": ""}, "table='': name the table"),
+        ("delta", {"table": ""}, "table='': it is empty; name the table"),
         ("delta", {"trigger": {"continuous": "1 second"}}, "trigger"),
     ],
 )

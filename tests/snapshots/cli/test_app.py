@@ -167,8 +167,8 @@ def test_next_steps_are_those_of_the_command_line(cli: Cli, uri: str, tmp_path: 
     kept = cli("repartition", uri, "--parallelism", "2", "--max-parallelism", "256")
     taken = cli("copy", uri, uri)
 
-    assert (unclaimed.code, kept.code, taken.code) == (2, 2, 4)
-    assert "--parallelism: there is no snapshot yet to take it from" in unclaimed.err
+    assert (unclaimed.code, kept.code, taken.code) == (3, 2, 4)
+    assert "or pass --parallelism to begin an operator there" in unclaimed.err
     assert "every row is written again: add --rewrite\n" in kept.err
     assert "choose a folder without snapshots" in taken.err
     assert not any("=None" in answer.err or "=True" in answer.err for answer in (unclaimed, kept, taken))
