@@ -229,6 +229,7 @@ def test_what_a_host_in_a_task_took_over_is_waited_for_beyond_the_barrier_and_no
 def test_a_stray_task_that_would_end_the_loop_fails_the_epoch() -> None:
     with HostThread(Blueprint(Straying), residence()) as host, pytest.raises(OperatorInterrupted, match="SystemExit"):
         epoch(host.channel(), hello(), [rows("endless", seconds=600.0)])
+    del host
     gc.collect()  # what asyncio says of the stray task it says here, not in the middle of another test
 
 
