@@ -1,6 +1,6 @@
 """Random worlds; see `world.py` for what is in one, and `oracle.py` for what is checked after every step.
 
-`--seeds 20000` runs a tenth of them, because a world takes longer than an operator; `--seed 17` replays one.
+`--seeds 20000` runs more of them; `--seed 17` replays one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PRINT = "from tests.simulation.world.test_world import history; print(history())
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     seed = metafunc.config.getoption("--seed")
-    seeds = range(metafunc.config.getoption("--seeds") // 10) if seed is None else [seed]
+    seeds = range(metafunc.config.getoption("--seeds")) if seed is None else [seed]
     if "seed" in metafunc.fixturenames:
         metafunc.parametrize("seed", seeds)
 
