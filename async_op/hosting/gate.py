@@ -38,7 +38,7 @@ class Gate:
         hello : Hello
             The feeder's claim.
         is_being_fed : bool
-            Whether another feeder is connected and shows signs of life.
+            Whether another attempt of the same job is connected and shows signs of life.
         """
         if hello.generation != self.generation:
             return "foreign"

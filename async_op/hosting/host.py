@@ -43,6 +43,7 @@ class _Session:
     job: str
     decode: Callable[[Any], Iterable[Element]]
     barrier_timeout: float | None
+    is_bounded: bool
     until: float | None
     heard_at: float
 
@@ -179,7 +180,7 @@ class Host:
     # Claims, and orders of the driver.
 
     def _hello(self, feeder: Hashable, hello: say.Hello) -> say.Reply:
-        refused = self._gate.judge(hello, is_being_fed=self._is_being_fed(feeder))
+        refused = self._gate.judge(hello, is_being_fed=self._is_being_fed(feeder, hello.job))
         if refused == "replace":
             self.ended.set()
         if refused is not None:
@@ -192,15 +193,18 @@ class Host:
         self._lease.renew()
         now = self._clock.time()
         timeout = hello.barrier_timeout
-        until = None if timeout is None or not self._residence.is_resident else now + timeout
-        self._session = _Session(feeder, hello.job, self._blueprint.decoder(hello.epoch), timeout, until, now)
+        is_bounded = hello.is_strict or self._residence.is_resident
+        until = now + timeout if is_bounded and timeout is not None else None
+        decoder = self._blueprint.decoder(hello.epoch)
+        self._session = _Session(feeder, hello.job, decoder, timeout, is_bounded, until, now)
         self.is_between_epochs = False
         self._hold()
         return say.Done()
 
-    def _is_being_fed(self, feeder: Hashable) -> bool:
+    def _is_being_fed(self, feeder: Hashable, job: str) -> bool:
+        """Tell whether another attempt of the same job is at work; what is left of an earlier job counts no more."""
         session = self._session
-        if session is None or session.feeder == feeder:
+        if session is None or session.feeder == feeder or session.job != job:
             return False
         return self._clock.time() - session.heard_at < self._residence.patience_seconds
 
@@ -235,7 +239,7 @@ class Host:
             await self._wait_for_calls(line, session.until)
 
     async def _settle(self, session: _Session, line: Line, settle: say.Settle) -> bool:
-        if not self._residence.is_resident:
+        if not session.is_bounded:
             await line.wait_until_at_most(0, None)
             started = self._clock.time()
             has_waited = await self._operator.settle_restored()

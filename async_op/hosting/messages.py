@@ -55,6 +55,8 @@ class Hello:
     barrier_timeout : float or None
         Seconds from now that feeding and settling may take together; None for no limit. If the host is not resident,
         they begin when all rows are in and the calls of the epoch before have returned.
+    is_strict : bool
+        Whether they begin now in any case: the calls of the epoch before may be cut off, too.
     """
 
     generation: str
@@ -63,6 +65,7 @@ class Hello:
     job: str
     epoch: Any = None
     barrier_timeout: float | None = None
+    is_strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +181,9 @@ class Refused:
     Attributes
     ----------
     reason : {"stale", "busy", "replace", "foreign"}
-        "stale": a newer feeder has been let in, so the task fails and starts nothing. "busy": another feeder is at
-        work, so the operator runs in the task. "replace": the host's content is not the manifest's, so the host ends,
-        and a fresh one restores. "foreign": the host belongs to another generation.
+        "stale": a newer feeder has been let in, so the task fails and starts nothing. "busy": another attempt of the
+        same job is at work, so the operator runs in the task. "replace": the host's content is not the manifest's, so
+        the host ends, and a fresh one restores. "foreign": the host belongs to another generation.
     """
 
     reason: Reason

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Protocol
 
 from pyspark.sql import SparkSession
@@ -56,8 +57,8 @@ class Drains:
     ----------
     at_end : bool
         Whether the query's end waits until nothing is in flight.
-    timeout : float or None
-        Seconds that it waits at most; None waits for all calls.
+    until : float or None
+        When it waits no longer, by the monotonic clock; None waits for all calls.
     failure : Exception or None
         The error of an epoch without input, which has stopped the query.
     """
@@ -67,7 +68,7 @@ class Drains:
         self._spark = spark
         self._thread: threading.Thread | None = None
         self.at_end = False
-        self.timeout: float | None = None
+        self.until: float | None = None
         self.failure: Exception | None = None
 
     def __repr__(self) -> str:
@@ -97,7 +98,7 @@ class Drains:
         try:
             self._while_idle(batches)
             if self.at_end and not batches.has_failed:
-                self._chain.drain(self._spark, self.timeout)
+                self._chain.drain(self._spark, self._seconds_left())
             self._chain.close(self._spark, failed=batches.has_failed)
         except Exception as error:  # noqa: BLE001 - raised by `awaitTermination`
             self.failure = error
@@ -106,6 +107,9 @@ class Drains:
                 batches.stop()
             finally:
                 self._chain.close(self._spark, failed=True)
+
+    def _seconds_left(self) -> float | None:
+        return None if self.until is None else max(0.0, self.until - time.monotonic())
 
     def _while_idle(self, batches: MicroBatches) -> None:
         idle_epochs: tuple[int, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterable
@@ -21,6 +22,18 @@ from async_op.spark.progress import EpochProgress
 from keygroups.arguments import Duration
 from keygroups.errors import ConfigError, KeyGroupsError
 from keygroups.representation import representation
+
+_log = logging.getLogger(__package__)
+
+_GIVEN_UP = (
+    "the query is stopped, so its micro-batch is given up "
+    "(py4j.protocol.Py4JJavaError: An error occurred while calling Python: java.lang.InterruptedException)"
+)
+"""What is in brackets tells Spark that a stop, and no fault, has ended a micro-batch.
+
+Spark looks for it with a regular expression that overflows the stack of its thread if the text is as long as Py4J's
+own, and then prints a thousand lines.
+"""
 
 
 class PipelineQuery:
@@ -42,6 +55,7 @@ class PipelineQuery:
         self._drains = Drains(chain, spark)
         self._batch = threading.RLock()
         """Held by the epoch of a micro-batch."""
+        self._is_stopping = False
 
     def __repr__(self) -> str:
         return representation(self, {"is_started": self._started.is_set(), "failure": self._error})
@@ -136,9 +150,14 @@ class PipelineQuery:
             The last epoch has failed; the query has ended nevertheless.
         """
         before, seconds = self._error, check_stop(drain, timeout)
-        self._drains.timeout = self._finish_batch(seconds) if drain else None
         self._drains.at_end = drain
-        self.query.stop()
+        self._drains.until = None if seconds is None else time.monotonic() + seconds
+        if drain:
+            self._finish_batch(seconds)
+        try:
+            self.query.stop()
+        finally:
+            self._is_stopping = False
         if drain:
             self._drains.join()
             if self._error is not before and self._error is not None:
@@ -159,17 +178,27 @@ class PipelineQuery:
         """The error of an epoch, with input or without."""
         return self._drains.failure or self._failure
 
-    def _finish_batch(self, seconds: float | None) -> float | None:
-        """Wait for the micro-batch under way, whose calls Spark would cancel; return the seconds left."""
-        until = None if seconds is None else time.monotonic() + seconds
+    def _finish_batch(self, seconds: float | None) -> None:
+        """Wait for the micro-batch under way, whose calls Spark would cancel, and let no other begin."""
+        self._is_stopping = True
         if self._batch.acquire(timeout=-1 if seconds is None else seconds):
             self._batch.release()
-        return None if until is None else max(0.0, until - time.monotonic())
+        else:
+            _log.warning("the micro-batch under way is given up, because the timeout of %s s is over", seconds)
 
     def _run_batch(self, frame: DataFrame, batch_id: int) -> None:
+        from py4j.protocol import Py4JJavaError  # a client of Spark Connect, who also imports this module, may lack it
+
         self._started.wait()
         with self._batch:
-            self._run_epoch(frame, batch_id)
+            try:
+                while self._is_stopping:
+                    _sleep_until_interrupted(self._spark)
+                self._run_epoch(frame, batch_id)
+            except Py4JJavaError:
+                if self.query.isActive:
+                    raise
+                raise RuntimeError(_GIVEN_UP) from None
 
     def _run_epoch(self, frame: DataFrame, batch_id: int) -> None:
         try:
@@ -177,6 +206,12 @@ class PipelineQuery:
         except KeyGroupsError as error:
             self._failure = error
             raise
+
+
+def _sleep_until_interrupted(spark: SparkSession) -> None:
+    """Sleep for a second on the thread that runs micro-batches, which Spark interrupts to stop the query."""
+    jvm: Any = spark._jvm
+    jvm.java.lang.Thread.sleep(1000)
 
 
 class _MicroBatches:

@@ -156,3 +156,19 @@ def test_an_epoch_may_have_more_outputs_than_are_kept_between_two() -> None:
         assert len(outputs(await run.epoch(*[0.0] * 500))) == 500
 
     hosted(test, outputs_max=5)
+
+
+@pytest.mark.parametrize(("is_strict", "seconds", "left"), [(False, 30.0, [40.0]), (True, 5.0, [30.0, 40.0])])
+def test_a_strict_timeout_also_bounds_the_calls_that_a_host_in_its_task_took_over(
+    is_strict: bool, seconds: float, left: list[float]
+) -> None:
+    async def test(run: Run) -> None:
+        began = asyncio.get_running_loop().time()
+        await run.hello(0.0 if not is_strict else 5.0, is_strict=is_strict)
+        await run.feed(40.0)
+        await run.settle()
+        part = await run.cut()
+        assert asyncio.get_running_loop().time() - began == seconds
+        assert [element.value for element in part.snapshot.in_flight] == left
+
+    hosted(test, is_resident=False, restore=restored(stored(30.0)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -181,15 +182,23 @@ def test_messages_of_another_generation_change_nothing() -> None:
 def test_a_feeder_that_is_silent_gives_way_to_a_newer_one() -> None:
     async def test(run: Run) -> None:
         await run.hello()
-        assert await run.host.answer(
-            "second", say.Hello(GENERATION, say.Fence(0, 2), say.Manifest(None, None), "")
-        ) == (say.Refused("busy"))
+        newer = replace(run.greeting(), fence=say.Fence(0, 2))
+        assert await run.host.answer("second", newer) == say.Refused("busy")
         await asyncio.sleep(15.0)
-        assert await run.host.answer(
-            "second", say.Hello(GENERATION, say.Fence(0, 3), say.Manifest(None, None), "")
-        ) == (say.Refused("replace"))
+        assert await run.host.answer("second", newer) == say.Refused("replace")
 
     hosted(test, patience_seconds=10.0)
+
+
+def test_a_feeder_of_an_earlier_job_gives_way_at_once() -> None:
+    async def test(run: Run) -> None:
+        await run.hello()
+        await run.feed(10.0)
+        newer = replace(run.greeting(), fence=say.Fence(0, 2), job="another job")
+        assert await run.host.answer("second", newer) == say.Refused("replace")
+        assert run.host.ended.is_set(), "its calls must not go on beside those of the host that takes its place"
+
+    hosted(test)
 
 
 def test_the_signs_of_life_of_a_feeder_renew_the_lease_of_a_host_that_the_driver_does_not_know() -> None:

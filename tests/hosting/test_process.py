@@ -178,7 +178,7 @@ def test_an_older_attempt_is_fenced_and_a_second_one_kept_out(machine: Machine) 
     with pytest.raises(FeederFenced):
         task(machine.ways([address]), hello(0, 6))
     second = Feeder(connect(address, SECRET))
-    assert driven(second.hello(hello(0, 8))) == "busy"
+    assert driven(second.hello(replace(hello(0, 8), job=hello(0, 7).job))) == "busy"
     second.close()
     driven(feeder.settle())
     feeder.close()

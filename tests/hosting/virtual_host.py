@@ -104,10 +104,12 @@ class Run:
     cut_id: str | None = None
     feeder: str = "a task"
 
-    async def hello(self, timeout: float | None = None, **changes: Any) -> say.Reply:
+    def greeting(self, timeout: float | None = None) -> say.Hello:
         named = say.Manifest(f"m{self.version}" if self.version else None, self.cut_id)
-        hello = say.Hello(GENERATION, say.Fence(self.version, 1), named, "job", self.version, timeout)
-        return await self.host.answer(self.feeder, replace(hello, **changes))
+        return say.Hello(GENERATION, say.Fence(self.version, 1), named, "job", self.version, timeout)
+
+    async def hello(self, timeout: float | None = None, **changes: Any) -> say.Reply:
+        return await self.host.answer(self.feeder, replace(self.greeting(timeout), **changes))
 
     async def feed(self, *values: float) -> say.Reply:
         return await self.host.answer(self.feeder, say.Feed(values))

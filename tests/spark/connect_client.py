@@ -60,15 +60,18 @@ def killed(spark: SparkSession, folder: Path, *, at: bool, parent: bool = False)
 
 
 class Gated(AsyncFunction):
-    """Numbers the rows of each key. Every tenth row waits until the gate is open; then it may fail."""
+    """Numbers the rows of each key, and records its calls. Every tenth waits until the gate is open, and may fail."""
 
     states = (COUNT,)
 
     def __init__(self, folder: Path, fails: bool = False) -> None:
         self.gate = folder / "gate"
+        self.calls = folder / "calls"
         self.fails = fails
 
     async def async_invoke(self, value: dict[str, Any], ctx: Any) -> list[Any]:
+        with self.calls.open("a") as calls:
+            calls.write(f"{value['id']}\n")
         while value["id"] % 10 == 0 and not self.gate.exists():
             await asyncio.sleep(0.05)
         if self.fails and value["id"] % 10 == 0:
@@ -81,7 +84,7 @@ class Gated(AsyncFunction):
 class Gates:
     """A query that goes on until it is stopped, over files that come one by one."""
 
-    def __init__(self, spark: SparkSession, folder: Path, **options: Any) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, barrier_timeout: float | None = 0.1, **options: Any) -> None:
         self.spark = spark
         self.folder = folder
         self.files = 0
@@ -97,7 +100,7 @@ class Gates:
             operator_id="gated",
             parallelism=2,
             max_parallelism=16,
-            barrier_timeout=0.1,
+            barrier_timeout=barrier_timeout,
         )
         table = folder / "table"
 
@@ -131,6 +134,11 @@ class Gates:
         latest = SnapshotStore(self.folder / "snapshots", "gated").latest()
         assert latest is not None
         return latest.in_flight_count
+
+    @property
+    def calls(self) -> list[int]:
+        calls = self.folder / "calls"
+        return sorted(map(int, calls.read_text().split())) if calls.exists() else []
 
     def rows(self) -> list[list[int]]:
         return sorted(row for path in (self.folder / "table").iterdir() for row in json.loads(path.read_text()))
@@ -171,6 +179,37 @@ def from_the_client(spark: SparkSession, folder: Path) -> dict[str, Any]:
     else:
         raise AssertionError("there is no worker to drain")
     return {"hosts": sorted({host for one in gates.pipeline.progress() for host in one.hosts})}
+
+
+def stopping(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Stop a query in the middle of a micro-batch that waits for its calls."""
+    gates = Gates(spark, folder, barrier_timeout=None)
+    gates.wait(lambda: len(gates.calls) >= ROWS // 2)
+    exchange = gates.query._exchange
+
+    def open_gate() -> None:
+        while not getattr(exchange.wishes(), "holds", False):
+            time.sleep(0.1)
+        gates.gate.touch()
+
+    opener = threading.Thread(target=open_gate)
+    opener.start()
+    gates.query.stop(drain=True, timeout=60.0)
+    opener.join()
+    assert gates.query.exception() is None
+    assert gates.in_flight == 0
+    assert [row[0] for row in gates.rows()] == gates.calls == list(range(ROWS)), gates.calls
+    return {}
+
+
+def stopping_too_late(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Stop a query in the middle of a micro-batch whose calls take longer than the client waits."""
+    gates = Gates(spark, folder, barrier_timeout=None)
+    gates.wait(lambda: gates.calls)
+    gates.query.stop(drain=True, timeout=1.0)
+    assert gates.query.exception() is None
+    assert SnapshotStore(folder / "snapshots", "gated").latest() is None
+    return {}
 
 
 def leaving(spark: SparkSession, folder: Path) -> dict[str, Any]:
@@ -218,6 +257,8 @@ CASES: dict[str, Callable[..., dict[str, Any]]] = {
     "killed after the sink": partial(killed, at=True),
     "server killed in the sink": partial(killed, at=False, parent=True),
     "from the client": from_the_client,
+    "stopping": stopping,
+    "stopping too late": stopping_too_late,
     "leaving": leaving,
     "failing": failing,
 }

@@ -54,8 +54,9 @@ class Case:
         return next((asked for asked in ("rescale", "drain", "stop") if asked in self.point), None)
 
     def is_asked(self, wishes: Wishes) -> bool:
-        """Tell whether the client has asked for it; a stop is known by its signal only."""
-        return {"rescale": wishes.parallelism[0] is not None, "drain": wishes.drains > 0}.get(str(self.asked), False)
+        """Tell whether the client has asked for it."""
+        asked = {"rescale": wishes.parallelism[0] is not None, "drain": wishes.drains > 0, "stop": wishes.holds}
+        return asked[str(self.asked)]
 
 
 CASES = [Case(victim, point, kind) for victim in VICTIMS for point in EPOCH_POINTS for kind in ("batch", "drain")]

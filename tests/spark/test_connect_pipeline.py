@@ -93,6 +93,11 @@ def test_a_client_rescales_drains_and_stops_its_query(url: str, tmp_path: Path) 
     assert_gone(told("from the client", url, tmp_path)["hosts"])
 
 
+@pytest.mark.parametrize("case", ["stopping", "stopping too late"])
+def test_a_stop_with_a_drain_finishes_the_micro_batch_under_way(url: str, tmp_path: Path, case: str) -> None:
+    told(case, url, tmp_path)
+
+
 def test_a_client_that_leaves_takes_its_query_along(url: str, tmp_path: Path) -> None:
     assert_gone(told("leaving", url, tmp_path)["hosts"])
 

@@ -249,6 +249,41 @@ def test_a_worker_uses_the_session_that_its_client_may_have_left(
     assert session.uses == 60
 
 
+def test_a_worker_holds_micro_batches_for_a_stop_and_carries_it_out_if_the_client_is_lost(
+    stage: Stage,
+    served: workers.ServedPipeline,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    handler_of_sigterm: None,
+) -> None:
+    exchange = Exchange(stage.store.folder, served.run_id)
+    monkeypatch.setattr(workers.Drains, "start", lambda *_: None)
+    monkeypatch.setattr(workers.Chain, "begin", lambda *_: Chain([], []))
+    monkeypatch.setattr(workers, "time", clock)
+    stops: list[float] = []
+    query = SimpleNamespace(stop=lambda: stops.append(clock.now))
+    session: Any = SimpleNamespace(streams=SimpleNamespace(get=lambda _: query), conf=Session())
+    worker = workers.Worker(served, session)
+    worker._query_id = "query"
+
+    def look() -> list[float]:
+        """Let the worker look each second for longer than it holds a query; returns when it has stopped that."""
+        began = clock.now
+        for _ in range(int(2 * workers._HOLD_SECONDS)):
+            worker.has_ended(0)
+            clock.sleep(1.0)
+        return [stop - began for stop in stops[:1]]
+
+    assert worker._begin_batch()
+    exchange.wish(workers.Wishes(parallelism=(None,), drains_at_end=True, holds=True))
+    assert not look()
+    assert not exchange.answered().is_held, "a micro-batch is under way"
+    worker.is_busy = False
+    assert look() == [pytest.approx(workers._HOLD_SECONDS, abs=1.0)]
+    assert exchange.answered().is_held
+    assert not worker._begin_batch()
+
+
 def test_no_collection_takes_the_files_of_the_run_that_a_worker_serves(
     stage: Stage, served: workers.ServedPipeline, monkeypatch: pytest.MonkeyPatch, handler_of_sigterm: None
 ) -> None:

@@ -100,17 +100,47 @@ def test_a_stop_with_a_drain_repeats_no_call_of_the_micro_batch_under_way(
         return check_stop(drain, timeout)
 
     monkeypatch.setattr(query_module, "check_stop", checked)
+    held, sleep = threading.Event(), query_module._sleep_until_interrupted
+
+    def sleeping(spark: SparkSession) -> None:
+        held.set()
+        sleep(spark)
+
+    monkeypatch.setattr(query_module, "_sleep_until_interrupted", sleeping)
     run.settings["barrier_timeout"] = None  # an epoch waits for its calls
-    query = run.pipeline().start(run.stream(), run.sink, checkpoint_location=run.folder / "checkpoint")
+    run.write_file(run.spark.range(ROWS, 2 * ROWS))
+    stream = run.stream(maxFilesPerTrigger=1, latestFirst=False)
+    query = run.pipeline().start(stream, run.sink, checkpoint_location=run.folder / "checkpoint")
     while len(run.calls()) < ROWS:
         query.awaitTermination(1)
+    stop_at_once = query.query.stop
+    query.query.stop = lambda: (held.wait(60), stop_at_once())  # the next micro-batch has come before
     stop = threading.Thread(target=query.stop, kwargs={"drain": True})
     stop.start()
     stopping.wait()
     run.released.touch()
     stop.join()
-    assert run.rows() == list(range(ROWS))
+    assert held.is_set()
+    assert query.exception() is None
+    assert run.rows() == list(range(ROWS)), "no other micro-batch begins"
     assert run.calls() == list(range(ROWS))
+
+
+def test_a_micro_batch_that_takes_longer_than_the_timeout_of_a_drain_is_given_up(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    run.settings["barrier_timeout"] = None
+    query = run.pipeline().start(run.stream(), run.sink, checkpoint_location=run.folder / "checkpoint")
+    while len(run.calls()) < ROWS:
+        query.awaitTermination(1)
+    query.stop(drain=True, timeout=0.1)
+    assert "given up, because the timeout of 0.1 s is over" in caplog.text
+    assert "given up (py4j.protocol.Py4JJavaError" in caplog.text, "Spark must see that it is no fault"
+    assert query.exception() is None
+    assert run.store.versions() == []
+    run.released.touch()
+    run.run()
+    assert run.rows() == list(range(ROWS))
 
 
 def test_a_drain_at_the_stop_is_bounded_and_keeps_what_is_in_flight(run: Run) -> None:

@@ -31,13 +31,16 @@ class Wishes:
     drains_at_end : bool
         Whether nothing is to stay in flight after the end of the query.
     timeout : float or None
-        Seconds that the end waits for that; None waits for all calls.
+        Seconds from now that the end waits for that; None waits for all calls.
+    holds : bool
+        Whether no other micro-batch is to begin, because the client is going to stop the query.
     """
 
     parallelism: tuple[int | None, ...]
     drains: int = 0
     drains_at_end: bool = False
     timeout: float | None = None
+    holds: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,8 @@ class Answer:
         Grows with each answer, so that the client sees that the worker is alive.
     drains : int
         How many drains that were asked for are done.
+    is_held : bool
+        Whether no micro-batch is under way, and none begins, as the client has wished.
     is_over : bool
         Whether the query's end is done: the worker says no more.
     failure : str or None
@@ -60,6 +65,7 @@ class Answer:
 
     beat: int = 0
     drains: int = 0
+    is_held: bool = False
     is_over: bool = False
     failure: str | None = None
     progress: tuple[tuple[EpochProgress, ...], ...] = ()

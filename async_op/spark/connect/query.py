@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
 import time
 import uuid
@@ -26,6 +28,8 @@ from async_op.spark.task.pickling import pickled
 from keygroups.arguments import Duration
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
+
+_log = logging.getLogger(__name__)
 
 _SILENT_SECONDS = 60.0
 """A worker that says nothing for this long, while the client waits for it, is taken for dead."""
@@ -172,9 +176,9 @@ class ConnectQuery:
         Parameters
         ----------
         drain : bool
-            Whether the last epoch waits until nothing is in flight.
+            Whether the micro-batch under way is finished, and the last epoch waits until nothing is in flight.
         timeout : float or timedelta, optional
-            Seconds that it waits at most; what is in flight then stays in the snapshot. None waits for all calls.
+            Seconds that both wait at most; what is in flight then stays in the snapshot. None waits for all calls.
 
         Raises
         ------
@@ -185,9 +189,12 @@ class ConnectQuery:
         WorkerSilent
             The worker was lost before it had finished; the query has ended nevertheless.
         """
-        timeout = check_stop(drain, timeout)
+        seconds = check_stop(drain, timeout)
         before = self._listen().failure
-        self._wish(lambda wishes: replace(wishes, drains_at_end=drain, timeout=timeout))
+        self._wish(lambda wishes: replace(wishes, drains_at_end=drain, timeout=seconds, holds=drain))
+        if drain:
+            left = self._finish_batch(seconds)
+            self._wish(lambda wishes: replace(wishes, timeout=left))
         self.query.stop()
         answer = self._await_end(None)
         if before is None and answer is not None and answer.failure is not None:
@@ -259,6 +266,17 @@ class ConnectQuery:
         if self._ended_at is None:
             self._ended_at = time.monotonic()
         return self._ended_at
+
+    def _finish_batch(self, seconds: float | None) -> float | None:
+        """Wait until the worker has finished its micro-batch and begins no other; return the seconds left."""
+        asked_at = time.monotonic()
+        until = math.inf if seconds is None else asked_at + seconds
+        while not self._listen().is_held and self.isActive and not self._is_silent(asked_at):
+            if time.monotonic() >= until:
+                _log.warning("the micro-batch under way is given up, because the timeout of %s s is over", seconds)
+                break
+            time.sleep(_PAUSE_SECONDS)
+        return None if seconds is None else max(0.0, until - time.monotonic())
 
     def _await_end(self, until: float | None) -> Answer | None:
         """Wait until the worker is done with the end of the query, and return its last answer; None if time is over.

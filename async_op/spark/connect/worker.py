@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import sys
@@ -35,6 +36,9 @@ _BEAT_SECONDS = 5.0
 
 _LOOK_SECONDS = 1.0
 """How often the worker looks whether its server is there."""
+
+_HOLD_SECONDS = 60.0
+"""How long the worker waits for a client's stop when no micro-batch may begin; then it stops the query itself."""
 
 _USE_SECONDS = 60.0
 """How often the worker uses the client's session: the server ends those, with their queries, that nobody uses."""
@@ -111,9 +115,10 @@ class Worker:
         self._answer = Answer()
         self._drains_done = 0
         # Re-entrant, because the handler of SIGTERM runs in the thread that may hold one of them.
-        self._heeding, self._saying = threading.RLock(), threading.RLock()
+        self._heeding, self._saying, self._beginning = threading.RLock(), threading.RLock(), threading.RLock()
         self._ended = threading.Event()
         self._next_use = 0.0
+        self._stop_at = math.inf
         self.has_failed = self.is_busy = False
         delay = served.watermark_delay_milliseconds
         self._chain = Chain.begin(spark, served.stages, served.routings, served.outlet, delay)
@@ -127,7 +132,8 @@ class Worker:
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Run a micro-batch."""
-        self.is_busy = True
+        while not self._begin_batch():
+            time.sleep(_LOOK_SECONDS)  # SIGTERM ends the process
         try:
             self._heed()
             self._drains.check()
@@ -146,7 +152,9 @@ class Worker:
         if not has_ended:
             self._use_session()
         self._heed()
-        self._say()
+        self._say(is_beat=self._wishes.holds)  # the client waits for the end of a micro-batch
+        if not has_ended:
+            self._carry_out_stop()
         return has_ended
 
     def stop(self) -> None:
@@ -155,6 +163,23 @@ class Worker:
         query = self._spark.streams.get(self._id_of_query())
         if query is not None:
             query.stop()
+
+    def _begin_batch(self) -> bool:
+        """Begin a micro-batch, unless the client is going to stop the query; return whether it has begun."""
+        with self._beginning:
+            self.is_busy = not self._read_wishes().holds
+            return self.is_busy
+
+    def _is_held(self) -> bool:
+        with self._beginning:
+            return self._wishes.holds and not self.is_busy
+
+    def _carry_out_stop(self) -> None:
+        """Stop a query that is held for the stop of a client who has been lost meanwhile."""
+        if not self._is_held():
+            self._stop_at = time.monotonic() + _HOLD_SECONDS
+        elif time.monotonic() >= self._stop_at:
+            self.stop()
 
     def _use_session(self) -> None:
         """Keep the session of the client, who may have left the query to the server."""
@@ -183,7 +208,8 @@ class Worker:
             for stage, old, new in zip(self._stages, before.parallelism, wishes.parallelism, strict=True):
                 if new is not None and new != old:
                     stage.rescale(new)
-            self._drains.at_end, self._drains.timeout = wishes.drains_at_end, wishes.timeout
+            self._drains.at_end = wishes.drains_at_end
+            self._drains.until = None if wishes.timeout is None else time.monotonic() + wishes.timeout
             if wishes.drains > before.drains:
                 with self._beating():
                     self._chain.drain(self._spark)
@@ -219,6 +245,7 @@ class Worker:
             answer = Answer(
                 beat=self._answer.beat,
                 drains=self._drains_done,
+                is_held=self._is_held(),
                 is_over=is_over,
                 failure=_named(self._drains.failure),
                 progress=tuple(newest(runner.progress) for runner in self._chain.runners),

@@ -26,6 +26,9 @@ class EpochOrder:
         Whether the operators of this generation end with the epoch.
     for_room : bool
         Whether to wait only until the operators have room for the rows of another epoch, and for no call.
+    is_strict : bool
+        Whether the barrier timeout also bounds the wait for the calls of the epoch before, where operators live in
+        their tasks.
     """
 
     position: SourcePosition
@@ -34,6 +37,7 @@ class EpochOrder:
     source: EpochInput | None = None
     is_final: bool = False
     for_room: bool = False
+    is_strict: bool = False
 
     @property
     def description(self) -> str:

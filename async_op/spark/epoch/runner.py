@@ -171,14 +171,15 @@ class EpochRunner:
     def drain(self, spark: SparkSession, timeout: float | None = None) -> None:
         """Run an epoch without input, if it has work to do: fire due timers, and wait until nothing is in flight.
 
-        It waits for `timeout` seconds at most; None waits for all calls.
+        It waits for `timeout` seconds at most, and calls that have not returned then are made again after the next
+        restore; None waits for all calls.
         """
         with self._lock:
             self._begin(spark)
             if self._latest is not None and self.has_pending_work:
                 parallelism = self.parallelism
                 self._make_way_for(spark, parallelism)
-                self._run_without_input(spark, parallelism, timeout)
+                self._run_without_input(spark, parallelism, timeout, is_strict=timeout is not None)
 
     def deliver_ready(self, spark: SparkSession) -> None:
         """Run an epoch without input if hosts have news since the newest epoch. It waits for no call.
@@ -273,9 +274,12 @@ class EpochRunner:
         *,
         is_final: bool = False,
         for_room: bool = False,
+        is_strict: bool = False,
     ) -> None:
         position = replace(self.position, kind="drain")
-        order = EpochOrder(position, parallelism, barrier_timeout, is_final=is_final, for_room=for_room)
+        order = EpochOrder(
+            position, parallelism, barrier_timeout, is_final=is_final, for_room=for_room, is_strict=is_strict
+        )
         self._run(spark, no_rows(spark, parallelism), order)
 
     def _run(self, spark: SparkSession, frame: DataFrame, order: EpochOrder) -> None:
@@ -343,6 +347,7 @@ class EpochRunner:
             watermark=self._times.new_watermark,
             is_final=order.is_final,
             for_room=order.for_room,
+            is_strict=order.is_strict,
             wait_strategies=self._settings.wait_strategies,
         )
 

@@ -58,6 +58,8 @@ class EpochTask:
         Whether the operators of this generation end with this epoch.
     for_room : bool
         Whether to wait only until the operators have room for the rows of another epoch, and for no call.
+    is_strict : bool
+        Whether the barrier timeout bounds all waiting for calls; see `EpochOrder`.
     wait_strategies : WaitStrategies
         How the task waits for its host.
     """
@@ -74,6 +76,7 @@ class EpochTask:
     watermark: int | None
     is_final: bool
     for_room: bool
+    is_strict: bool
     wait_strategies: WaitStrategies
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -122,6 +125,7 @@ class EpochTask:
             self.job,
             self.epoch_id,
             self.barrier_timeout,
+            self.is_strict,
         )
 
     def _residence(self, subtask_index: int) -> Residence:
