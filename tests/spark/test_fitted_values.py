@@ -6,6 +6,7 @@ import datetime as dt
 import math
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -13,11 +14,21 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    LongType,
+    MapType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
 
-from async_op import AsyncDataStream
 from async_op.spark import OutputMismatch
 from async_op.spark.rows.arrow_outputs import OutputWriter
+from snapshots.spark import types as spark_types
+from snapshots.spark.types import arrow_schema_of
 
 NEW_YORK = ZoneInfo("America/New_York")
 NAIVE = dt.datetime(2024, 1, 1, 12)
@@ -152,16 +163,17 @@ def test_a_naive_timestamp_is_refused_where_only_java_knows_the_time_zone() -> N
         writer.check((NAIVE,))
 
 
-@pytest.mark.spark
-def test_a_naive_timestamp_means_in_spark_what_the_session_shows(spark: SparkSession) -> None:
-    async def without_zone(row: dict[str, Any]) -> tuple[dt.datetime]:
-        return (row["at"].replace(tzinfo=None),)
-
-    before = str(spark.conf.get("spark.sql.session.timeZone"))
-    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-    try:
-        frame = spark.sql("select timestamp '2024-01-01 12:00:00' as at")
-        out = AsyncDataStream.ordered_wait(frame, without_zone, output_schema="at timestamp")
-        assert out.selectExpr("string(at)").first() == ("2024-01-01 12:00:00",)
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", before)
+def test_the_time_zone_is_that_of_the_session_where_pyspark_shows_timestamps_in_utc(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moment, local = TimestampType(), TimestampNTZType()
+    inner = StructType().add("at", moment, nullable=False).add("local", local)
+    schema = StructType().add("at", moment).add("all", ArrayType(moment, containsNull=False)).add("n", LongType())
+    schema = (
+        schema.add("by", MapType(moment, ArrayType(inner))).add("one", inner, nullable=False).add("v", VariantType())
+    )
+    as_told = arrow_schema_of(schema, "Europe/Paris")
+    monkeypatch.setattr(spark_types, "_TAKES_TIMEZONE", False)
+    monkeypatch.setattr(spark_types, "to_arrow_schema", partial(to_arrow_schema, timezone="UTC"))
+    assert arrow_schema_of(schema, "Europe/Paris").equals(as_told, check_metadata=True)
+    assert "Europe/Paris" in str(as_told.field("by").type)

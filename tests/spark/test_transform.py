@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import functools
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark import cloudpickle
@@ -204,3 +206,17 @@ def test_a_shared_client_lives_from_open_to_close_of_each_partition(spark: Spark
     assert sorted(tuple(row) for row in outputs.collect()) == [(number, 1) for number in range(30)]
     logs = [log.read_text().splitlines() for log in tmp_path.iterdir()]
     assert logs == [["made", "function closed", "closed"]] * 3
+
+
+def test_a_naive_timestamp_means_in_spark_what_the_session_shows(spark: SparkSession) -> None:
+    async def without_zone(row: dict[str, Any]) -> tuple[dt.datetime]:
+        return (row["at"].replace(tzinfo=None),)
+
+    before = str(spark.conf.get("spark.sql.session.timeZone"))
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        frame = spark.sql("select timestamp '2024-01-01 12:00:00' as at")
+        out = AsyncDataStream.ordered_wait(frame, without_zone, output_schema="at timestamp")
+        assert out.selectExpr("string(at)").first() == ("2024-01-01 12:00:00",)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
