@@ -56,7 +56,7 @@ docs: $(venv)/.dev
 # Wheel and sdist on every supported Python (those on the PATH, or pyenv's), with each Spark, and with the oldest packages
 # allowed.
 packaging: $(venv)/.dev $(venv)/.audit java
-	@$(python) -m pytest tests/packaging --all-pythons --timeout 900
+	@$(python) -m pytest tests/packaging --matrix all --timeout 900
 
 # Known vulnerabilities of what is installed. A package of which nothing could be learned is an error, too.
 audit: $(venv)/.audit

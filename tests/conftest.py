@@ -44,11 +44,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     spark = parser.getgroup("spark")
     spark.addoption("--kills", default="1", help="the seed of the sample of crash points, or all")
     packaging = parser.getgroup("packaging")
-    packaging.addoption("--all-pythons", action="store_true", help="try the wheel on every supported Python")
+    choices = ("none", "sample", "all")
+    packaging.addoption("--matrix", choices=choices, default="none", help="try the wheel with other Pythons and Sparks")
     documentation = parser.getgroup("documentation")
     documentation.addoption("--record", action="store_true", help="write what terminal sessions print into the pages")
 
 
+@pytest.hookimpl(optionalhook=True)  # the matrix of versions runs without xdist
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are processors: some tests wait most of their time, for leases and other processes."""
     return (os.cpu_count() or 1) + 1

@@ -19,7 +19,6 @@ def test_every_process_collects_the_same_tests(request: pytest.FixtureRequest) -
     options = [f"--seeds={request.config.getoption('seeds')}"]
     seed = request.config.getoption("seed")
     options += [] if seed is None else [f"--seed={seed}"]
-    options += ["--all-pythons"] if request.config.getoption("all_pythons") else []
     environment = os.environ | {"PYTHONHASHSEED": "20130101"}
 
     ended = subprocess.run(

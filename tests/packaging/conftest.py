@@ -28,7 +28,7 @@ def interpreter(version: str) -> Path:
     if found and subprocess.run([found, "-c", ""], check=False, capture_output=True).returncode == 0:
         return Path(found)
     kept = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
-    assert kept, f"there is no python{version} on the PATH, nor among pyenv's: install it, or run without --all-pythons"
+    assert kept, f"there is no python{version} on the PATH, nor among pyenv's: install it, or run without --matrix"
     return kept[-1]
 
 
@@ -40,8 +40,10 @@ def pinned(*tools: str) -> list[str]:
 
 
 @pytest.fixture
-def asked_for(pytestconfig: pytest.Config) -> None:
-    if not pytestconfig.getoption("all_pythons"):
+def asked_for(request: pytest.FixtureRequest) -> None:
+    matrix = request.config.getoption("matrix")
+    is_in_sample = request.node.get_closest_marker("sample") is not None
+    if matrix != "all" and not (matrix == "sample" and is_in_sample):
         pytest.skip("every Python is a matter of minutes and of an index: make packaging")
 
 

@@ -83,7 +83,7 @@ def test_the_version_is_in_the_changelog(metadata: Message) -> None:
 
 
 def test_what_is_installed_passes_a_part_of_the_tests(wheel: Path, checkout: Path, tmp_path: Path) -> None:
-    """With the packages of this environment; `--all-pythons` installs everything anew."""
+    """With the packages of this environment; `--matrix all` installs everything anew."""
     installed = tmp_path / "installed"
     run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", installed, wheel])
     settings = os.environ | {"PYTHONPATH": str(installed)}

@@ -1,6 +1,6 @@
 """The wheel on every supported Python, with fresh packages and without Spark; also with the oldest packages allowed.
 
-pytest tests/packaging --all-pythons        what `make packaging` runs; it needs an index to install from
+pytest tests/packaging --matrix all        what `make packaging` runs; it needs an index to install from
 """
 
 from __future__ import annotations

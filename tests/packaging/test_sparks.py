@@ -1,11 +1,13 @@
-"""The wheel with each Spark on every supported Python: a pipeline that is killed, restarted and rescaled, and the
-data source.
+"""The wheel with each Spark on every supported Python: a pipeline that is killed, restarted and rescaled, on a classic
+session and over Spark Connect, and the data source.
 
-pytest tests/packaging --all-pythons        what `make packaging` runs; it builds each Spark once, from 450 MB
+pytest tests/packaging --matrix all        what `make packaging` runs; it builds each Spark once, from 450 MB
+pytest tests/packaging --matrix sample     the oldest Spark on the newest Python, as in CI
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -27,20 +29,28 @@ SUBSET = (
     "tests/spark/test_transform.py::test_a_streaming_frame",
     "tests/spark/test_transform.py::test_a_naive_timestamp_means_in_spark_what_the_session_shows",
     "tests/spark/test_query.py::test_a_stop_with_a_drain_repeats_no_call_of_the_micro_batch_under_way",
+    "tests/spark/test_connect_pipeline.py::test_a_pipeline_is_exact_and_its_sink_rescales_it",
+    "tests/spark/test_connect_pipeline.py::test_a_worker_is_killed_and_the_next_start_goes_on",
+    "tests/spark/test_connect_pipeline.py::test_a_stop_with_a_drain_finishes_the_micro_batch_under_way",
 )
 TOOLS = ("hypothesis", "moto[server]", "pytest", "pytest-asyncio", "pytest-timeout", "s3fs")
 pytestmark = pytest.mark.usefixtures("asked_for")
 
 
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("version", SUPPORTED)
-@pytest.mark.parametrize("spark", SPARKS)
+@pytest.mark.parametrize(
+    ("spark", "version"),
+    [
+        pytest.param(*case, marks=pytest.mark.sample if case == (SPARKS[0], SUPPORTED[-1]) else ())
+        for case in itertools.product(SPARKS, SUPPORTED)
+    ],
+)
 def test_a_pipeline_is_exact(spark: str, version: str, wheel: Path, checkout: Path, tmp_path: Path) -> None:
     uv = [sys.executable, "-m", "uv"]
     run([*uv, "venv", "--quiet", "--python", interpreter(version), tmp_path / "venv"])
     python = tmp_path / "venv" / "bin" / "python"
     install = [*uv, "pip", "install", "--quiet", "--python", python]
-    run([*install, f"{wheel}[spark]", f"pyspark=={spark}.*", *pinned(*TOOLS)])
+    run([*install, f"{wheel}[spark]", f"pyspark[connect]=={spark}.*", *pinned(*TOOLS)])
 
     java = find_java()
     assert java is not None, "make java"

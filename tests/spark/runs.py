@@ -41,7 +41,7 @@ class Gate:
         self.count(self.sinks_max)
 
     async def passed(self, sinks: int) -> None:
-        while self._counted() < min(sinks, self.sinks_max):
+        while self.counted() < min(sinks, self.sinks_max):
             await asyncio.sleep(0.01)
 
     def _counted(self) -> int:
