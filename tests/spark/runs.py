@@ -44,7 +44,8 @@ class Gate:
         while self.counted() < min(sinks, self.sinks_max):
             await asyncio.sleep(0.01)
 
-    def _counted(self) -> int:
+    def counted(self) -> int:
+        """Return how often the sink has been called."""
         return self.path.stat().st_size if self.path.exists() else 0
 
 
