@@ -7,7 +7,7 @@ from typing import Any
 
 from async_op.dead_letters import DeadLetter, InPlace, OnError
 from async_op.errors import failure_of
-from async_op.in_flight.entries import Entry
+from async_op.in_flight.entries import Entry, begin_anew
 
 
 class ErrorPolicy:
@@ -43,7 +43,9 @@ class ErrorPolicy:
     def apply(self, entry: Entry, error: BaseException) -> Sequence[Any] | None:
         """Return the outputs that replace those of a failed element, or None if the operator has failed."""
         if self._on_error == "fail":
-            self._fail(failure_of(entry.value, entry.key, entry.attempt, error))
+            failure = failure_of(entry.value, entry.key, entry.attempt, error)
+            begin_anew(entry)  # if a snapshot is taken of it, its failure is forgotten after a restore
+            self._fail(failure)
             return None
         if self._collect is None:
             self.skipped += 1

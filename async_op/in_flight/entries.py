@@ -94,6 +94,13 @@ def new_entry(value: Any, timestamp: int | None, element_id: ElementId | None, s
     return entry
 
 
+def begin_anew(entry: Entry) -> None:
+    """Make a pending entry one that was never called: it has all its attempts and all its time."""
+    entry.attempt = 1
+    entry.expired = False
+    entry.deadline = entry.due = entry.invocation = None
+
+
 def add_entries(
     entries: list[Entry], elements: Iterable[Element], sequence: int, set_key: Callable[[Entry], None] | None = None
 ) -> None:

@@ -63,7 +63,7 @@ class Chain:
     outputs : Receiver
         Gets the outputs of the last step.
     on_failure : callable
-        Called at once with the error that ends an operator.
+        Called at once with the error that ends an operator, or fails one of its elements.
 
     Attributes
     ----------

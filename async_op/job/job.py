@@ -189,7 +189,7 @@ class Job:
         ConfigError
             `rescale` was called before the snapshot was read, and the snapshot has fewer key groups than that.
         ElementFailed, AsyncTimeoutError
-            An element has failed for good, and its step's `on_error` is "fail".
+            An element has failed for good, and its step's `on_error` is "fail". The newest snapshot has it in flight.
         """
         with self._lock:
             if self._loop is not None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from async_op.elements import Watermark
+from async_op.errors import AsyncTimeoutError, ElementFailed
 from async_op.hosting.operator import ResidentOperator
 from async_op.in_flight.named import NamedRecord
 from async_op.job.channels import FINAL, Inlet
@@ -27,6 +28,11 @@ _UNHEARD = (
     "snapshot_complete(%d) of %s was cancelled after %g s; the snapshot is committed, and the function hears of the "
     "next one, or of this one when the job starts again: give what it waits for a timeout of its own"
 )
+
+
+def is_of_element(error: BaseException) -> bool:
+    """Return whether an error fails one element: it stays in flight, and its operator goes on to the next cut."""
+    return isinstance(error, ElementFailed | AsyncTimeoutError)
 
 
 class Receiver(Protocol):
@@ -99,7 +105,7 @@ class StepOperator(ResidentOperator):
         merge : Merge or None
             How it is restored, if that is with another parallelism.
         on_failure : callable
-            Called at once with the error that ends the operator.
+            Called at once with the error that ends the operator, or fails one of its elements.
         """
 
         def output(element: NamedRecord | Watermark) -> None:
@@ -172,10 +178,12 @@ class StepOperator(ResidentOperator):
         return self._parts.in_flight.accepted, self._parts.in_flight.departed
 
     def _fail(self, error: BaseException) -> None:
-        is_stopped = self._is_stopped
-        super()._fail(error)
-        if not is_stopped and self.failure is not None:
-            self._on_failure(self.failure)
+        is_stopped, failure = self._is_stopped, error if is_of_element(error) else None
+        if failure is None:
+            super()._fail(error)
+            failure = self.failure
+        if not is_stopped and failure is not None:
+            self._on_failure(failure)
 
     def _fitting(self, queue: RestoredQueue) -> RestoredQueue:
         queue = queue if self._merge is None else self._merge(queue)

@@ -17,6 +17,7 @@ from async_op.job.chain import Chain, Plan
 from async_op.job.committing import Committer, Part
 from async_op.job.delivery import UNDELIVERED_MAX, Delivery, stored_epochs
 from async_op.job.errors import JobNotRunning
+from async_op.job.operators import is_of_element
 from async_op.job.outputs import Collector
 from async_op.job.positions import Positions
 from async_op.job.progress import JobProgress, JobState
@@ -98,6 +99,7 @@ class Run:
         self._telling = asyncio.Lock()
         self._told = self._version
         self._stop: Stop | None = None
+        self._failed: BaseException | None = None
         self._committed_work: object = None
         self._opened: list[Source[Any] | Sink[Any]] = []
         self._state: JobState = "opening"
@@ -169,9 +171,13 @@ class Run:
         self._reading.pause(True)
         if self._stop != "cut":
             await self._drain()
-        async with self._cutting:
-            await self._cut_now(is_final=True)
-        await self._delivery.all_delivered()
+        try:
+            async with self._cutting:
+                await self._cut_now(is_final=True)
+            await self._delivery.all_delivered()
+        finally:
+            if self._failed is not None:
+                raise self._failed
 
     async def _open(self) -> None:
         setting, snapshot = self._setting, self._committer.snapshot
@@ -194,7 +200,7 @@ class Run:
         self._tasks.spawn(self._collector.spill())
 
     def _new_chain(self) -> Chain:
-        return Chain(self._setting.plan, self._parallelism, self._collector, self._tasks.fail)
+        return Chain(self._setting.plan, self._parallelism, self._collector, self._fail)
 
     async def _open_chain(self) -> None:
         self._chain.hold_timers(self._is_behind)
@@ -232,6 +238,14 @@ class Run:
             await self._open_chain()
             self._committed_work = None  # the next snapshot has the new parallelism
             self._state = "running"
+
+    def _fail(self, error: BaseException) -> None:
+        """End the run after the failure of an element with a cut, so that no finished call is made again."""
+        if not is_of_element(error):
+            self._tasks.fail(error)
+        elif self._failed is None:
+            self._failed = error
+            self.stop("cut")
 
     # Cuts.
 

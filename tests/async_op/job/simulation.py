@@ -13,7 +13,7 @@ from unittest import mock
 
 from fsspec.implementations.memory import MemoryFileSystem
 
-from async_op import AsyncFunction, FixedDelayRetry, InvocationContext, Job, Step
+from async_op import AsyncFunction, ElementFailed, FixedDelayRetry, InvocationContext, Job, Step
 from async_op.connectors import Sink, Source
 from async_op.job.committing import Committer, Part
 from async_op.job.outputs import EpochOutputs
@@ -33,6 +33,10 @@ class Fault(Exception):
     """The storage has failed."""
 
 
+class Poison(Exception):
+    """A call has failed for good, and so has the job; the next run can make it."""
+
+
 class Scenario:
     """What follows from a seed: the input, the steps, and what goes wrong."""
 
@@ -46,6 +50,7 @@ class Scenario:
         self.crashes = draw.choice([0, 0, 1, 3])
         self.has_faults = self.crashes > 0 and draw.random() < 0.5
         self.actions = draw.randrange(6)
+        self.failures = self.random("failures").choice([0, 0, 1, 2])
         self.input: dict[str, list[tuple[str, int, int]]] = {}
         for number in range(draw.randint(1, 3)):
             keys = [key for key in range(KEYS) if key % 3 == number] or [number]
@@ -85,7 +90,8 @@ class World:
         self.epochs: dict[int, list[Any]] = {}
         self.letters: dict[int, list[Any]] = {}
         self.writes: Counter[int] = Counter()
-        self.crashes = 0
+        self.crashes = self.failures = 0
+        self.draw_failures = scenario.random("calls that fail")
         self.loop = VirtualJobLoop(self._storage_seconds)
         self.trace: list[tuple[Any, ...]] = []
 
@@ -95,6 +101,10 @@ class World:
     def note(self, *event: Any) -> None:
         """Add what has happened to the trace."""
         self.trace.append((self.loop.time(), *event))
+
+    def has_poison(self) -> bool:
+        """Whether a call fails for good, and the job with it."""
+        return self.failures < self.scenario.failures and self.draw_failures.random() < 0.1
 
     def check(self, condition: object, problem: str) -> None:
         if not condition:
@@ -157,6 +167,9 @@ class Call(AsyncFunction[Any, Any]):
         await asyncio.sleep(draw.choice([0.0, 0.01, 0.1, 1.0]) * draw.random())
         if draw.random() < 0.05:
             raise OSError("try again")
+        if self.step == 2 and self.world.has_poison():
+            self.world.note("poison", ctx.idempotency_key)
+            raise Poison
         self.world.note("result", self.step, ctx.idempotency_key)
         self.world.finished[self.step, ctx.idempotency_key] += 1
         if self.step == 1 and self.world.scenario.is_bad(tuple(value)):
@@ -278,7 +291,12 @@ class _Simulation:
             self.world.check(not late, "a run never ends")
         left = asyncio.all_tasks() - {asyncio.current_task()}
         self.world.check(not left, f"tasks are left: {left}")
-        if task.cancelled() or isinstance(task.exception(), Fault):
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, ElementFailed) and error.__context__ is None:
+            self.world.note("failure")
+            self.world.failures += 1
+            return False
+        if task.cancelled() or isinstance(error, Fault | ElementFailed):
             self.world.note("crash")
             self.world.crashes += 1
             return False

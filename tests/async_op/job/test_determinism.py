@@ -12,7 +12,10 @@ from tests.async_op.job.simulation import simulate
 
 ROOT = Path(__file__).parents[3]
 SEEDS = (5, 8, 12, 25)
-KINDS = {"rescale", "snapshot", "stop", "commit", "crash", "call", "result", "outputs", "delivered", "dead letters"}
+KINDS = {"rescale", "snapshot", "stop", "commit", "crash", "call", "result", "outputs", "delivered", "dead letters"} | {
+    "poison",
+    "failure",
+}
 PRINT = "from tests.async_op.job import test_determinism as test; print(*map(repr, test.events()), sep='\\n')"
 
 

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 
 from async_op import (
+    AsyncFunction,
+    AsyncTimeoutError,
+    Budget,
     ConnectorCancelled,
     ConnectorInterrupted,
     ElementFailed,
+    FixedDelayRetry,
+    InvocationContext,
+    Job,
     JobAlreadyRunning,
     JobInsideEventLoop,
     JobNotRunning,
     RepartitionUndone,
+    Resilience,
     Step,
     StreamAlreadyRead,
 )
+from async_op.job.committing import Committer
 from keygroups import ConfigError
 from snapshots import IncompatibleSnapshot, SnapshotStore
 from tests.async_op.job.kit import Counting, Epochs, Gated, Log, new_job, running, same
@@ -88,12 +97,13 @@ async def asynchronously(values: Iterable[Any]) -> AsyncIterator[Any]:
 
 @pytest.mark.parametrize("once", [iter, asynchronously])
 async def test_an_iterator_that_was_read_beyond_the_snapshot_is_refused(once: Callable[[Any], Any]) -> None:
-    async def failing(value: int) -> Any:
-        raise OSError("the service is down")
-
-    job = new_job(once(range(3)), failing, Epochs())
-    with pytest.raises(ElementFailed):
-        await job.run()
+    gated = Gated()
+    job = new_job(once(range(3)), gated, Epochs(), snapshot_interval=60.0)
+    run = asyncio.create_task(job.run())
+    await gated.arrived.wait()
+    run.cancel()  # as a crash, it ends the job without a cut
+    with pytest.raises(asyncio.CancelledError):
+        await run
     with pytest.raises(StreamAlreadyRead, match="pass what can be iterated again") as refused:
         await job.run()
     assert refused.value.position == 0
@@ -250,6 +260,86 @@ async def test_a_failing_element_fails_the_job() -> None:
     with pytest.raises(ElementFailed, match="ValueError: 1"):
         await job.run()
     assert job.progress().state == "failed"
+
+
+class Failing(AsyncFunction[Any, Any]):
+    """Records its calls. That for 5 fails, or takes too long, once all others have returned, until it is repaired."""
+
+    def __init__(self, log: list[Any], others: int, seconds: float = 0.0) -> None:
+        self.log = log
+        self.others = others
+        self.seconds = seconds
+        self.is_repaired = False
+
+    def __copy__(self) -> Failing:
+        return self  # all subtasks share it
+
+    async def async_invoke(self, value: int, ctx: InvocationContext) -> list[int]:
+        self.log.append(value)
+        if value == 5:
+            await eventually(lambda: len(set(self.log)) == self.others + 1)
+            if not self.is_repaired:
+                await asyncio.sleep(self.seconds)
+                raise OSError("the service is down")
+        return [value]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 3600.0], ids=["fails", "times out"])
+@pytest.mark.parametrize("parallelism", [1, 3])
+async def test_after_the_failure_of_an_element_no_other_call_is_made_again(parallelism: int, seconds: float) -> None:
+    function, sink = Failing([], 9, seconds), Epochs()
+    retry = FixedDelayRetry(delay=0.0, max_attempts=2)
+    step = Step(function, retry=retry, timeout=0.3 if seconds else None, key_by=lambda value: value)
+    job = new_job(range(10), [same, step], sink, parallelism=parallelism, snapshot_interval=3600.0)
+    with pytest.raises((ElementFailed, AsyncTimeoutError)):
+        await job.run()
+    attempts = 1 if seconds else 2
+    assert sorted(function.log) == sorted([*range(10), *[5] * (attempts - 1)])
+    assert job.progress().state == "failed"
+    assert sorted(sink.values) == [0, 1, 2, 3, 4, 6, 7, 8, 9], "what has returned is delivered"
+
+    function.log.clear()
+    with pytest.raises((ElementFailed, AsyncTimeoutError)):
+        function.others = 0
+        await job.run()
+    assert function.log == [5] * attempts, "it has all its attempts and all its time again"
+
+    function.is_repaired = True
+    await job.run()
+    assert function.log == [5] * (attempts + 1)
+    assert sorted(sink.values) == list(range(10))
+
+
+async def test_a_budget_that_is_spent_loses_no_call_and_counts_on_with_a_larger_one() -> None:
+    async def called(value: int) -> int:
+        log.append(value)
+        return value
+
+    def job(limit: int) -> Job:
+        budget = Resilience(budget=Budget(limit, unit="calls", cost=lambda value: 1))
+        return new_job(range(10), Step(called, resilience=budget), sink, snapshots=snapshots, snapshot_interval=3600.0)
+
+    log: list[int] = []
+    sink, snapshots = Epochs(), f"memory://{uuid.uuid4().hex}"
+    for limit, calls in ((4, 4), (7, 7), (7, 7), (20, 10)):
+        if calls < 10:
+            with pytest.raises(ElementFailed, match="budget"):
+                await job(limit).run()
+        else:
+            await job(limit).run()
+        assert sorted(log) == list(range(calls))
+        assert sorted(sink.values) == log
+
+
+async def test_the_failure_of_an_element_is_raised_also_if_the_last_cut_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(Committer, "commit", full)
+    job = new_job([5], Failing([], 0), Epochs())
+    with pytest.raises(ElementFailed) as failed:
+        await job.run()
+    assert str(failed.value.__context__) == "the disk is full"
 
 
 async def test_a_sink_that_does_not_close_hides_no_failure(caplog: pytest.LogCaptureFixture) -> None:
