@@ -132,8 +132,9 @@ class Worker:
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Run a micro-batch."""
+        pause = threading.Event().wait
         while not self._begin_batch():
-            time.sleep(_LOOK_SECONDS)  # SIGTERM ends the process
+            pause(_LOOK_SECONDS)  # SIGTERM ends the process
         try:
             self._heed()
             self._drains.check()
