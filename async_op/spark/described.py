@@ -108,6 +108,8 @@ def _newest(latest: Snapshot) -> Newest:
         hash=latest.manifest.hash,
         in_flight=latest.in_flight_count,
         unfinished_run=None if run is None else run.run_id,
+        calls=int(latest.manifest.metrics.get("calls", 0)),
+        timeouts=int(latest.manifest.metrics.get("timeouts", 0)),
     )
 
 
@@ -178,4 +180,5 @@ def _next_epoch(it: Situation, latest: Snapshot | None) -> str:
     waits = "until all calls have returned" if barrier is None else f"at most {barrier:g} s for calls"
     version = 1 if latest is None else latest.version + 1
     first = "" if latest is None or not latest.undelivered() else f"gives version {latest.version} to the sink; "
-    return f"{first}runs {it.parallelism} tasks, waits {waits}, commits version {version}, then calls the sink"
+    tasks = f"{it.parallelism} tasks, whatever adaptive execution is set to"
+    return f"{first}runs {tasks}, waits {waits}, commits version {version}, then calls the sink"

@@ -32,6 +32,8 @@ class Newest:
         How many elements were in flight.
     unfinished_run : str or None
         A bounded run that has begun and not finished.
+    calls, timeouts : int
+        How many calls its epoch made, and how many elements timed out meanwhile.
     """
 
     parallelism: int
@@ -39,6 +41,8 @@ class Newest:
     hash: str
     in_flight: int
     unfinished_run: str | None
+    calls: int = 0
+    timeouts: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +132,16 @@ def _ends(it: Situation) -> Iterator[Found]:
             yield problem, "set a longer timeout, fewer attempts or shorter delays"
 
 
+def _timed_out(it: Situation) -> Iterator[Found]:
+    """Find a timeout that is shorter than calls take, as the newest epoch has met it."""
+    if it.newest is not None and it.newest.timeouts and it.options.timeout is not None:
+        yield (
+            f"in the newest epoch {it.newest.timeouts} elements timed out, while {it.newest.calls} calls were made",
+            f"if calls take longer than timeout={it.options.timeout:g}, set a longer one; if they wait for the service, "
+            "a smaller capacity",
+        )
+
+
 def _carried_over(it: Situation) -> Iterator[Found]:
     """Find calls that are made twice, and epochs that wait for them."""
     barrier, timeout = it.barrier_timeout, it.options.timeout
@@ -208,4 +222,4 @@ def _is_drawn(policy: RetryPolicy) -> bool:
     return isinstance(policy, ExponentialBackoffRetry) and policy.has_jitter
 
 
-_CHECKS = (_start, _ends, _carried_over, _session, _ranges, _limits)
+_CHECKS = (_start, _ends, _timed_out, _carried_over, _session, _ranges, _limits)

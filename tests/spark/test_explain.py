@@ -71,6 +71,7 @@ def newest(**changed: Any) -> Situation:
 CASES = {
     "a call without end": (replace(options(timeout=None), barrier_timeout=None), "holds up its epoch", "set timeout"),
     "retries in vain": (options(retry=FixedDelayRetry(5, 4.0)), "of 5, 3 can begin in time", "longer timeout"),
+    "timed out": (newest(calls=40, timeouts=7), "7 elements timed out, while 40 calls", "longer than timeout=10"),
     "carried over": (replace(SOUND, is_resident=False), "of up to 10 s may outlast", "longer barrier_timeout"),
     "slots": (replace(SOUND, slots=1), "share 1 slots, so they run in 2 waves", "parallelism to 1"),
     "settings": (
@@ -113,12 +114,13 @@ def test_what_looks_wrong_is_found_alone_with_its_next_step(case: str) -> None:
         replace(SOUND, newest=None, slots=None),
         replace(SOUND, is_resident=False, barrier_timeout=10.0, unsuitable={"spark.x": "ends hosts"}),
         options(retry=FixedDelayRetry(3, 4.0)),
+        replace(options(timeout=None), newest=replace(NEWEST, timeouts=7)),
         options(retry=ExponentialBackoffRetry(9, 4.0, 60.0)),
         options(function=Blocking(), capacity=32),
         options(resilience=Resilience(rate_limit=RateLimit(1), cache=Cache(max_entries=9, key=str))),
         options(key_by=None, resilience=Resilience(concurrency=AdaptiveConcurrency(maximum=100))),
     ],
-    ids=["sound", "first", "tasks", "retries", "jitter", "threads", "cache", "concurrency"],
+    ids=["sound", "first", "tasks", "retries", "no timeout", "jitter", "threads", "cache", "concurrency"],
 )
 def test_what_is_sound_is_not_found(situation: Situation) -> None:
     assert findings_in(situation) == []
@@ -180,6 +182,14 @@ def test_the_facts_of_a_chain_are_shown_without_a_session(tmp_path: Path, monkey
     for shown in (str(found), found._repr_html_()):
         assert "rescales to 3" in shown
         assert "dealt out by a hash of the row" in shown
+
+
+def test_what_timed_out_in_the_newest_epoch_is_read_from_its_manifest(tmp_path: Path) -> None:
+    pending = SnapshotStore(tmp_path, "look").begin()
+    handles = [pending.write_subtask(part) for part in parts({}, parallelism=3)]
+    pending.commit(handles, metrics={"calls": 40, "timeouts": 7})
+    (found,) = pipeline(tmp_path).explain().findings
+    assert "in the newest epoch 7 elements timed out, while 40 calls" in found.problem
 
 
 def test_a_function_that_cannot_be_sent_is_named(tmp_path: Path) -> None:
