@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
@@ -32,7 +33,8 @@ _log = logging.getLogger(__package__)
 _LINE_MAX = 1024
 """The feeder waits while more elements than this have no room in the operator."""
 
-_SETTLE_SECONDS = 60.0
+_SETTLE_SECONDS = 1.0
+"""How often a host that waits for calls looks whether it is to wait any longer."""
 
 
 @dataclass(slots=True)
@@ -158,7 +160,7 @@ class Host:
             case say.Statistics():
                 await self._opened.wait()
                 return say.Counters(self._operator.statistics())
-            case say.Renew() | say.Committed() | say.Stop():
+            case say.Renew() | say.Committed() | say.Stop() | say.Conclude():
                 return self._obey(message)
         session = self._session
         if session is None or session.feeder != feeder:
@@ -186,7 +188,7 @@ class Host:
         if refused is not None:
             return say.Refused(refused)
         # H8: raises a failure between epochs; a fresh host would hide it.
-        self._usable_line()
+        line = self._usable_line()
         self._gate.soil()
         self._announcements.committed(hello.manifest.cut_id)
         # The driver has just sent this task, so it is alive; it may have no other way to reach this machine.
@@ -197,6 +199,7 @@ class Host:
         until = now + timeout if is_bounded and timeout is not None else None
         decoder = self._blueprint.decoder(hello.epoch)
         self._session = _Session(feeder, hello.job, decoder, timeout, is_bounded, until, now)
+        line.conclude(False)
         self.is_between_epochs = False
         self._hold()
         return say.Done()
@@ -208,9 +211,11 @@ class Host:
             return False
         return self._clock.time() - session.heard_at < self._residence.patience_seconds
 
-    def _obey(self, message: say.Renew | say.Committed | say.Stop) -> say.Reply:
+    def _obey(self, message: say.Renew | say.Committed | say.Stop | say.Conclude) -> say.Reply:
         if message.generation != self._gate.generation:
             return say.Refused("foreign")
+        if isinstance(message, say.Conclude):
+            return self._conclude()
         self._announcements.committed(message.cut_id)
         match message:
             case say.Renew():
@@ -222,6 +227,12 @@ class Host:
                 if not self._gate.may_stop(message.fence):
                     return say.Refused("stale")
                 self.ended.set()
+        return say.Done()
+
+    def _conclude(self) -> say.Reply:
+        if self._session is not None and self._line is not None:
+            self._session.until = self._clock.time()
+            self._line.conclude(True)
         return say.Done()
 
     # An epoch.
@@ -236,7 +247,7 @@ class Host:
         line.put_watermark(watermark)
         if is_first:
             # Only the timers that it makes due hold it up, and they must fire before elements of the same keys come in.
-            await self._wait_for_calls(line, session.until)
+            await self._wait_for_calls(line, session)
 
     async def _settle(self, session: _Session, line: Line, settle: say.Settle) -> bool:
         if not session.is_bounded:
@@ -249,15 +260,15 @@ class Host:
         if settle.for_room:
             await line.wait_for_room(session.until)
             return False
-        return await self._wait_for_calls(line, session.until)
+        return await self._wait_for_calls(line, session)
 
-    async def _wait_for_calls(self, line: Line, until: float | None) -> bool:
+    async def _wait_for_calls(self, line: Line, session: _Session) -> bool:
         while True:
-            await line.wait_until_at_most(0, until)
-            left = _SETTLE_SECONDS if until is None else max(0.0, until - self._clock.time())
-            if await self._operator.settle(left) and not line:
+            await line.wait_until_at_most(0, session.until)
+            until = math.inf if session.until is None else session.until
+            if await self._operator.settle(max(0.0, min(_SETTLE_SECONDS, until - self._clock.time()))) and not line:
                 return True
-            if until is not None and self._clock.time() >= until:
+            if session.until is not None and self._clock.time() >= session.until:
                 return False
 
     async def _cut(self, session: _Session, line: Line, cut: say.Cut) -> say.Reply:

@@ -50,6 +50,7 @@ class Line:
         self.ages.mark(operator.accepted, clock.time())
         self._failure: BaseException | None = None
         self._is_held = False
+        self._is_concluding = False
         self._queued_seconds = 0.0
         self._queued_since: float | None = clock.time() if self._elements else None
         self._changed = Waiters(self._check)
@@ -94,6 +95,11 @@ class Line:
         self._is_held = is_held
         self._changed.wake()
 
+    def conclude(self, is_concluding: bool) -> None:
+        """Let nobody wait for the line, or let them wait again."""
+        self._is_concluding = is_concluding
+        self._changed.wake()
+
     async def wait_for_room(self, until: float | None) -> None:
         """Wait until `has_room`; otherwise as `wait_until_at_most`."""
         await self.wait_until_at_most(self._reserve.size, until)
@@ -101,15 +107,18 @@ class Line:
     async def wait_until_at_most(self, length: int, until: float | None) -> None:
         """Wait until the line has at most `length` elements, or until the clock shows `until` (None: without limit).
 
+        After `conclude`, it does not wait.
+
         Raises
         ------
         BaseException
             The reason for which the line has ended.
         """
+        is_over = lambda: self._is_concluding or len(self) <= length  # noqa: E731
         if until is None:
-            await self._changed.wait_until(lambda: len(self) <= length)
+            await self._changed.wait_until(is_over)
         elif (left := until - self._clock.time()) > 0:
-            await self._changed.wait_at_most(left, self._clock, lambda: len(self) <= length)
+            await self._changed.wait_at_most(left, self._clock, is_over)
         else:
             self._check()
 

@@ -163,7 +163,16 @@ class Stop:
     cut_id: str | None = None
 
 
-Message: TypeAlias = Hello | Feed | FeedWatermark | Settle | Take | Cut | Poll | Statistics | Renew | Committed | Stop
+@dataclass(frozen=True, slots=True)
+class Conclude:
+    """Wait no longer in the epoch under way, for calls or for room, so that its feeder cuts soon."""
+
+    generation: str
+
+
+Message: TypeAlias = (
+    Hello | Feed | FeedWatermark | Settle | Take | Cut | Poll | Statistics | Renew | Committed | Stop | Conclude
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from async_op.hosting.errors import HostLost, HostUnreachable
-from async_op.hosting.messages import DRIVER, Committed, Fence, Message, Poll, Renew, Reply, Status, Stop
+from async_op.hosting.messages import DRIVER, Committed, Conclude, Fence, Message, Poll, Renew, Reply, Status, Stop
 from async_op.hosting.placement import Address
 from async_op.hosting.residence import LEASE_SECONDS
 from async_op.hosting.wire.sockets import SocketChannel, connect
@@ -89,6 +89,10 @@ class Overseer:
         """Have each host told which cut of its subtask the newest manifest names, soon and without waiting for it."""
         self._cuts = cuts
         self._awake.set()
+
+    def conclude(self) -> None:
+        """Have the hosts wait no longer in the epoch under way."""
+        self._ask(lambda _: Conclude(self._generation))
 
     def stop(self, version: int) -> None:
         """Tell all hosts to end, even while calls are under way. A host that is not reached ends with its lease.

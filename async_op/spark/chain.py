@@ -77,6 +77,11 @@ class Chain:
         for runner in self._runners:
             runner.drain(spark, None if until is None else max(0.0, until - time.monotonic()))
 
+    def conclude(self) -> bool:
+        """Have all hosts wait no longer in the epoch under way; returns whether there may be any."""
+        have_hosts = [runner.conclude() for runner in self._runners]
+        return any(have_hosts)
+
     def close(self, spark: SparkSession, *, failed: bool = False) -> None:
         """End all hosts, first to last: the last results of a pipeline are the input of the next one."""
         with ExitStack() as closing:

@@ -137,8 +137,8 @@ def _timed_out(it: Situation) -> Iterator[Found]:
     if it.newest is not None and it.newest.timeouts and it.options.timeout is not None:
         yield (
             f"in the newest epoch {it.newest.timeouts} elements timed out, while {it.newest.calls} calls were made",
-            f"if calls take longer than timeout={it.options.timeout:g}, set a longer one; if they wait for the service, "
-            "a smaller capacity",
+            f"if calls take longer than timeout={it.options.timeout:g}, set a longer one; if they wait for the "
+            "service, a smaller capacity",
         )
 
 

@@ -25,6 +25,11 @@ from keygroups.representation import representation
 
 _log = logging.getLogger(__package__)
 
+CONCLUDE_SECONDS = 10.0
+"""How long a stop waits for a micro-batch whose calls it has cut off: for its commit, and for its sink."""
+
+_PAUSE_SECONDS = 0.5
+
 _GIVEN_UP = (
     "the query is stopped, so its micro-batch is given up "
     "(py4j.protocol.Py4JJavaError: An error occurred while calling Python: java.lang.InterruptedException)"
@@ -133,14 +138,15 @@ class PipelineQuery:
         """Stop the query and its operators; results that have come by then are delivered with one more epoch.
 
         After a failure there is no such epoch. Elements in flight stay in the newest snapshot, for `drain` or the next
-        start. Without `drain`, a micro-batch under way is given up; the next start repeats it.
+        start. A micro-batch under way waits for no more calls: it commits within ten seconds, or is given up and
+        repeated by the next start. It is given up at once if operators live in their tasks.
 
         Parameters
         ----------
         drain : bool
-            Whether the micro-batch under way is finished, and that epoch waits until nothing is in flight.
+            Whether the micro-batch under way and that epoch wait until nothing is in flight.
         timeout : float or timedelta, optional
-            Seconds that both wait at most; what is in flight then stays in the snapshot. None waits for all calls.
+            Seconds that both wait for calls at most; what is in flight then stays in the snapshot. None waits for all.
 
         Raises
         ------
@@ -152,8 +158,7 @@ class PipelineQuery:
         before, seconds = self._error, check_stop(drain, timeout)
         self._drains.at_end = drain
         self._drains.until = None if seconds is None else time.monotonic() + seconds
-        if drain:
-            self._finish_batch(seconds)
+        self._finish_batch(seconds if drain else 0.0)
         try:
             self.query.stop()
         finally:
@@ -179,12 +184,19 @@ class PipelineQuery:
         return self._drains.failure or self._failure
 
     def _finish_batch(self, seconds: float | None) -> None:
-        """Wait for the micro-batch under way, whose calls Spark would cancel, and let no other begin."""
+        """Wait for the micro-batch under way, whose calls Spark would cancel, and let no other begin.
+
+        After some seconds its calls are cut off, as in a drain: it commits with what is in flight.
+        """
         self._is_stopping = True
-        if self._batch.acquire(timeout=-1 if seconds is None else seconds):
+        until = time.monotonic() + CONCLUDE_SECONDS + (seconds or 0.0)
+        is_over = self._batch.acquire(timeout=-1 if seconds is None else seconds)
+        while not is_over and time.monotonic() < until and self._chain.conclude():
+            is_over = self._batch.acquire(timeout=_PAUSE_SECONDS)
+        if is_over:
             self._batch.release()
         else:
-            _log.warning("the micro-batch under way is given up, because the timeout of %s s is over", seconds)
+            _log.warning("the micro-batch under way is given up, and its calls are made again by the next start")
 
     def _run_batch(self, frame: DataFrame, batch_id: int) -> None:
         from py4j.protocol import Py4JJavaError  # a client of Spark Connect, who also imports this module, may lack it

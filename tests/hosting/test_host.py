@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from async_op.hosting import messages as say
+from async_op.hosting.host import _LINE_MAX
 from tests.hosting.virtual_host import (
+    GENERATION,
     Alarmed,
     Kit,
     Run,
@@ -172,3 +174,48 @@ def test_a_strict_timeout_also_bounds_the_calls_that_a_host_in_its_task_took_ove
         assert [element.value for element in part.snapshot.in_flight] == left
 
     hosted(test, is_resident=False, restore=restored(stored(30.0)))
+
+
+async def concluded(run: Run, waiting: Any, seconds: float) -> Any:
+    """Have the host told after some seconds that it is to wait no longer, and return what was waited for."""
+    loop, work = asyncio.get_running_loop(), asyncio.ensure_future(waiting)
+    began = loop.time()
+    await asyncio.sleep(seconds)
+    assert not work.done()
+    assert await run.host.answer("the driver", say.Conclude(GENERATION)) == say.Done()
+    done = await work
+    assert loop.time() - began <= seconds + 1.0
+    return done
+
+
+@pytest.mark.parametrize("timeout", [None, 500.0])
+def test_an_epoch_that_is_concluded_waits_for_no_call_and_the_next_one_waits_again(timeout: float | None) -> None:
+    kit = Kit(options={"capacity": 2})
+
+    async def test(run: Run) -> None:
+        assert await run.host.answer("the driver", say.Conclude("another")) == say.Refused("foreign")
+        assert await run.host.answer("the driver", say.Conclude(GENERATION)) == say.Done()
+        await run.hello(timeout)
+        await run.feed(1.0, 100.0, 200.0, 300.0)
+        assert not await concluded(run, run.settle(), 5.0)
+        part = await run.cut()
+        assert outputs(part) == [1.0]
+        assert [element.value for element in part.snapshot.in_flight] == [100.0, 200.0, 300.0]
+        assert outputs(await run.epoch()) == [100.0, 200.0, 300.0]
+
+    hosted(test, kit)
+
+
+def test_an_epoch_that_is_concluded_takes_in_the_rest_of_its_rows_at_once() -> None:
+    kit = Kit(options={"capacity": 1})
+    rows = [float(number) for number in range(100, 100 + 3 * _LINE_MAX)]
+
+    async def test(run: Run) -> None:
+        await run.hello()
+        await concluded(run, run.feed(*rows[:-1]), 5.0)
+        await run.feed(rows[-1])
+        assert not await run.settle()
+        part = await run.cut()
+        assert [element.value for element in part.snapshot.in_flight] == rows
+
+    hosted(test, kit)

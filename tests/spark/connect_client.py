@@ -202,13 +202,15 @@ def stopping(spark: SparkSession, folder: Path) -> dict[str, Any]:
     return {}
 
 
-def stopping_too_late(spark: SparkSession, folder: Path) -> dict[str, Any]:
+def cutting_off(spark: SparkSession, folder: Path, **how: Any) -> dict[str, Any]:
     """Stop a query in the middle of a micro-batch whose calls take longer than the client waits."""
     gates = Gates(spark, folder, barrier_timeout=None)
-    gates.wait(lambda: gates.calls)
-    gates.query.stop(drain=True, timeout=1.0)
+    gates.wait(lambda: len(gates.calls) >= ROWS // 2)
+    gates.query.stop(**how)
     assert gates.query.exception() is None
-    assert SnapshotStore(folder / "snapshots", "gated").latest() is None
+    assert len(gates.rows()) + gates.in_flight == ROWS
+    assert len({row[0] for row in gates.rows()}) == len(gates.rows()) > 0
+    assert len(set(gates.calls)) == len(gates.calls)
     return {}
 
 
@@ -258,7 +260,8 @@ CASES: dict[str, Callable[..., dict[str, Any]]] = {
     "server killed in the sink": partial(killed, at=False, parent=True),
     "from the client": from_the_client,
     "stopping": stopping,
-    "stopping too late": stopping_too_late,
+    "stopping too late": partial(cutting_off, drain=True, timeout=1.0),
+    "stopping at once": cutting_off,
     "leaving": leaving,
     "failing": failing,
 }

@@ -93,8 +93,8 @@ def test_a_client_rescales_drains_and_stops_its_query(url: str, tmp_path: Path) 
     assert_gone(told("from the client", url, tmp_path)["hosts"])
 
 
-@pytest.mark.parametrize("case", ["stopping", "stopping too late"])
-def test_a_stop_with_a_drain_finishes_the_micro_batch_under_way(url: str, tmp_path: Path, case: str) -> None:
+@pytest.mark.parametrize("case", ["stopping", "stopping too late", "stopping at once"])
+def test_a_stop_repeats_no_finished_call_of_the_micro_batch_under_way(url: str, tmp_path: Path, case: str) -> None:
     told(case, url, tmp_path)
 
 

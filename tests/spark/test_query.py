@@ -126,15 +126,36 @@ def test_a_stop_with_a_drain_repeats_no_call_of_the_micro_batch_under_way(
     assert run.calls() == list(range(ROWS))
 
 
-def test_a_micro_batch_that_takes_longer_than_the_timeout_of_a_drain_is_given_up(
-    run: Run, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("how", [{}, {"drain": True, "timeout": 0.1}], ids=["at once", "drain"])
+def test_a_stop_cuts_a_micro_batch_off_so_that_only_calls_under_way_are_made_again(
+    run: Run, how: dict[str, Any]
 ) -> None:
     run.settings["barrier_timeout"] = None
     query = run.pipeline().start(run.stream(), run.sink, checkpoint_location=run.folder / "checkpoint")
     while len(run.calls()) < ROWS:
         query.awaitTermination(1)
-    query.stop(drain=True, timeout=0.1)
-    assert "given up, because the timeout of 0.1 s is over" in caplog.text
+    query.stop(**how)
+    assert query.exception() is None
+    assert run.rows() == list(range(0, ROWS, 2))
+    assert run.calls() == list(range(ROWS))
+    latest = run.store.latest()
+    assert latest is not None
+    assert latest.in_flight_count == ROWS // 2
+    run.released.touch()
+    run.run()
+    assert run.rows() == list(range(ROWS))
+    assert run.calls() == sorted([*range(ROWS), *range(1, ROWS, 2)])
+
+
+def test_a_micro_batch_whose_operators_live_in_their_tasks_is_given_up(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    run.settings |= {"barrier_timeout": None, "resident": False}
+    query = run.pipeline().start(run.stream(), run.sink, checkpoint_location=run.folder / "checkpoint")
+    while len(run.calls()) < ROWS:
+        query.awaitTermination(1)
+    query.stop()
+    assert "given up, and its calls are made again" in caplog.text
     assert "given up (py4j.protocol.Py4JJavaError" in caplog.text, "Spark must see that it is no fault"
     assert query.exception() is None
     assert run.store.versions() == []

@@ -34,6 +34,8 @@ class Wishes:
         Seconds from now that the end waits for that; None waits for all calls.
     holds : bool
         Whether no other micro-batch is to begin, because the client is going to stop the query.
+    concludes : bool
+        Whether the micro-batch under way is to wait for no more calls.
     """
 
     parallelism: tuple[int | None, ...]
@@ -41,6 +43,7 @@ class Wishes:
     drains_at_end: bool = False
     timeout: float | None = None
     holds: bool = False
+    concludes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

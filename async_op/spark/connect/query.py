@@ -21,7 +21,7 @@ from async_op.spark.connect.worker import ServedPipeline
 from async_op.spark.epoch.delivery import Outlet
 from async_op.spark.errors import EpochFailed, WorkerLate, WorkerSilent
 from async_op.spark.progress import EpochProgress
-from async_op.spark.query import check_stop, ends_by_itself, with_epoch
+from async_op.spark.query import CONCLUDE_SECONDS, check_stop, ends_by_itself, with_epoch
 from async_op.spark.rows.routing import Routing
 from async_op.spark.stage import Stage
 from async_op.spark.task.pickling import pickled
@@ -176,9 +176,9 @@ class ConnectQuery:
         Parameters
         ----------
         drain : bool
-            Whether the micro-batch under way is finished, and the last epoch waits until nothing is in flight.
+            Whether the micro-batch under way and the last epoch wait until nothing is in flight.
         timeout : float or timedelta, optional
-            Seconds that both wait at most; what is in flight then stays in the snapshot. None waits for all calls.
+            Seconds that both wait for calls at most; what is in flight then stays in the snapshot. None waits for all.
 
         Raises
         ------
@@ -191,10 +191,9 @@ class ConnectQuery:
         """
         seconds = check_stop(drain, timeout)
         before = self._listen().failure
-        self._wish(lambda wishes: replace(wishes, drains_at_end=drain, timeout=seconds, holds=drain))
-        if drain:
-            left = self._finish_batch(seconds)
-            self._wish(lambda wishes: replace(wishes, timeout=left))
+        self._wish(lambda wishes: replace(wishes, drains_at_end=drain, timeout=seconds, holds=True))
+        left = self._finish_batch(seconds if drain else 0.0)
+        self._wish(lambda wishes: replace(wishes, timeout=left))
         self.query.stop()
         answer = self._await_end(None)
         if before is None and answer is not None and answer.failure is not None:
@@ -268,13 +267,20 @@ class ConnectQuery:
         return self._ended_at
 
     def _finish_batch(self, seconds: float | None) -> float | None:
-        """Wait until the worker has finished its micro-batch and begins no other; return the seconds left."""
+        """Wait until the worker has finished its micro-batch and begins no other; return the seconds left.
+
+        After some seconds, the micro-batch waits for no more calls.
+        """
         asked_at = time.monotonic()
         until = math.inf if seconds is None else asked_at + seconds
+        may_conclude = any(stage.settings.is_resident for stage in self._stages)
         while not self._listen().is_held and self.isActive and not self._is_silent(asked_at):
-            if time.monotonic() >= until:
-                _log.warning("the micro-batch under way is given up, because the timeout of %s s is over", seconds)
+            late = time.monotonic() - until
+            if late >= (CONCLUDE_SECONDS if may_conclude else 0.0):
+                _log.warning("the micro-batch under way is given up, and its calls are made again by the next start")
                 break
+            if late >= 0.0 and not self._wishes.concludes:
+                self._wish(lambda wishes: replace(wishes, concludes=True))
             time.sleep(_PAUSE_SECONDS)
         return None if seconds is None else max(0.0, until - time.monotonic())
 

@@ -153,6 +153,8 @@ class Worker:
         if not has_ended:
             self._use_session()
         self._heed()
+        if self._wishes.concludes and self.is_busy:
+            self._chain.conclude()
         self._say(is_beat=self._wishes.holds)  # the client waits for the end of a micro-batch
         if not has_ended:
             self._carry_out_stop()

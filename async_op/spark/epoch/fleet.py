@@ -28,7 +28,7 @@ BlueprintFor = Callable[[int], EpochBlueprint]
 
 
 class Fleet:
-    """The hosts of a query. Any thread may call `poll`; one thread at a time may call the other methods.
+    """The hosts of a query. Any thread may call `poll` and `conclude`; one thread at a time the other methods.
 
     Parameters
     ----------
@@ -137,6 +137,18 @@ class Fleet:
         if self._overseer is not None:
             self._overseer.committed(version)
 
+    def conclude(self) -> bool:
+        """Have the hosts wait no longer in the epoch under way; of a first epoch, only those on this machine.
+
+        Returns whether there may be hosts; any thread may call it.
+        """
+        overseer, access = self._overseer, self._access
+        if overseer is not None and access is not None:
+            overseer.conclude()
+            with self._on_this_machine(access) as strays:
+                strays.conclude()
+        return self.is_resident
+
     def announce(self, snapshot: Snapshot) -> None:
         """Tell the hosts that a snapshot is committed, if their function wants to know; it waits for no host."""
         if self._overseer is not None and self._hears_of_snapshots:
@@ -154,10 +166,15 @@ class Fleet:
     def _stop_strays(self, version: int) -> None:
         """End hosts that failed attempts have left on this machine; those on other machines end with their lease."""
         assert self._access is not None, "there are hosts to end"
-        with Overseer(self._access.generation, self._secret) as overseer:
-            for number, path in enumerate(sockets_of(self._run_id)):
-                overseer.report(number, Address(str(path)))
+        with self._on_this_machine(self._access) as overseer:
             overseer.stop(version)
+
+    def _on_this_machine(self, access: HostAccess) -> Overseer:
+        """Return an overseer of all hosts that are on this machine, also those that no epoch has reported."""
+        overseer = Overseer(access.generation, self._secret)
+        for number, path in enumerate(sockets_of(self._run_id)):
+            overseer.report(number, Address(str(path)))
+        return overseer
 
     def _begin(self, parallelism: int) -> None:
         generation = f"{self._run_id}, {next(self._generations)}"

@@ -20,6 +20,7 @@ from async_op.spark.epoch.inputs import EpochInput, MicroBatch
 from async_op.spark.epoch.job_names import named_jobs
 from async_op.spark.epoch.log import EpochLog
 from async_op.spark.epoch.order import EpochOrder
+from async_op.spark.epoch.pauses import Pauses
 from async_op.spark.epoch.position import SourcePosition, stored_keys
 from async_op.spark.epoch.settings import EpochSettings
 from async_op.spark.epoch.times import EpochTimes
@@ -35,9 +36,6 @@ from keygroups.ttl import wall_time
 from snapshots import Claim, PendingSnapshot, Snapshot, SnapshotStore
 
 _log = logging.getLogger(__package__)
-
-_PAUSE_SECONDS_MAX = 60.0
-"""Longest pause between epochs that run because a host cannot be polled, while they have no outputs."""
 
 _ATTEMPTS_MAX = 4
 """How often an epoch is tried before the query fails, if hosts are lost; Spark tries a task as often."""
@@ -96,7 +94,7 @@ class EpochRunner:
         self._lock = threading.RLock()
         self._is_closed = False
         self._is_clean = True
-        self._pause_seconds, self._not_before = 1.0, 0.0
+        self._pauses = Pauses()
         self._fleet = Fleet(self._blueprint_for, spark, is_resident=settings.is_resident)
         self._latest = store.latest()
         # Without a snapshot there is nothing to take over: the run that commits the first version owns the operator.
@@ -111,6 +109,10 @@ class EpochRunner:
     def rescale(self, parallelism: int) -> None:
         """Change the parallelism from the next epoch on; any thread may call it at any time."""
         self.parallelism = parallelism
+
+    def conclude(self) -> bool:
+        """Have hosts wait no longer in the epoch under way, which commits soon; returns whether there may be any."""
+        return self._fleet.conclude()
 
     @property
     def progress(self) -> tuple[EpochProgress, ...]:
@@ -196,7 +198,7 @@ class EpochRunner:
                 parallelism = self.parallelism
                 self._make_way_for(spark, parallelism)
                 self._run_without_input(spark, parallelism, 0.0)
-                self._back_off()
+                self._pauses.begin(is_idle=self.progress[-1].outputs == 0)
 
     def close(self, spark: SparkSession, *, failed: bool = False) -> None:
         """End all hosts. Unless the query failed, results since the newest epoch are delivered with one more epoch.
@@ -225,16 +227,10 @@ class EpochRunner:
         statuses = self._fleet.poll()
         if len(statuses) < (self._fleet.parallelism or 1):
             # A host is missing or cannot be polled, and the epoch reaches it or starts it anew.
-            return self.has_pending_work and time.monotonic() >= self._not_before
+            return self.has_pending_work and self._pauses.is_over()
         in_flight = sum(status.in_flight + status.waiting for status in statuses)
         is_any_different = any(status.ready or status.failure for status in statuses) or in_flight < self.in_flight
         return is_any_different or self._times.is_watermark_due()
-
-    def _back_off(self) -> None:
-        """Set when hosts that cannot be polled get their next epoch; the pause doubles while there are no outputs."""
-        is_idle = self.progress[-1].outputs == 0
-        self._pause_seconds = min(_PAUSE_SECONDS_MAX, 2 * self._pause_seconds) if is_idle else 1.0
-        self._not_before = time.monotonic() + self._pause_seconds
 
     def _wait_for_room(self, spark: SparkSession, parallelism: int) -> None:
         """Run epochs without input until all hosts have room: otherwise more would wait with each micro-batch.
@@ -260,7 +256,7 @@ class EpochRunner:
     def _end_generation(self, spark: SparkSession) -> None:
         """Store and deliver results since the newest epoch; calls still under way are made again after the restore."""
         parallelism = self._fleet.parallelism if self._fleet.is_resident else None
-        self._not_before = 0.0  # there is no later epoch for hosts that cannot be polled
+        self._pauses.end()  # there is no later epoch for hosts that cannot be polled
         # After a failed epoch, what its hosts hold does not count.
         if parallelism is not None and self._is_clean and self._has_news():
             self._begin(spark)

@@ -71,8 +71,13 @@ class Process:
         return self.host._gate.is_content_of(named(newest, subtask, self.parallelism))
 
     async def _live(self) -> None:
-        await self.host.open()
-        await self.host.ended.wait()
+        try:
+            await self.host.open()
+            await self.host.ended.wait()
+        except asyncio.CancelledError:
+            if self.is_alive:  # nobody has killed it: the whole run is given up
+                await self.host.close()
+            raise
         await self.host.close()
         self._vanish()
 

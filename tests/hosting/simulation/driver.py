@@ -41,6 +41,7 @@ class Driver:
         self.scenario = cluster.scenario
         self.run_id = f"run {number}"
         self.draw = self.scenario.random("driver", number)
+        self.draw_ends = self.scenario.random("epochs that are concluded", number)
         self.parallelism = self.draw.randint(1, min(PARALLELISM_MAX, self.scenario.max_parallelism))
         self.directory: dict[int, Address] = {}
         self.has_room: bool | None = None
@@ -175,6 +176,8 @@ class Driver:
             self.cluster.spawn(self._subtask(index, job, cut, barrier_timeout, rows, for_room))
             for index in range(self.parallelism)
         ]
+        if self.draw_ends.random() < 0.1:
+            self.cluster.spawn(self._conclude())
         results = await asyncio.gather(*subtasks, return_exceptions=True)
         failures = [result for result in results if isinstance(result, BaseException)]
         for failure in failures:
@@ -187,6 +190,12 @@ class Driver:
             await self._tell_all(say.Committed(self.generation, cut.version))
             self._rescale()
         await self._deliver_soon()
+
+    async def _conclude(self) -> None:
+        """Tell the hosts, some time in an epoch or after it, to wait no longer."""
+        await asyncio.sleep(self.draw_ends.choice((0.0, 1.0, 30.0)) * self.draw_ends.random())
+        self.cluster.met["concluded"] += 1
+        await self._tell_all(say.Conclude(self.generation))
 
     def _begin(self) -> PendingSnapshot:
         """Begin the version after the one that the hosts start from, as `EpochRunner` does."""
