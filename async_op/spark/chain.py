@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from async_op.spark.epoch.delivery import Outlet
 from async_op.spark.epoch.history import Adopt
 from async_op.spark.epoch.inputs import UpstreamEpoch
+from async_op.spark.epoch.job_names import cancel_jobs, cancellable_jobs
 from async_op.spark.epoch.lineage import join_pipelines, missed_epochs
 from async_op.spark.epoch.position import BEGINNING, EpochRef, SourcePosition
 from async_op.spark.epoch.runner import EpochRunner
@@ -32,6 +34,7 @@ class Chain:
     def __init__(self, stages: Sequence[Stage], runners: Sequence[EpochRunner]) -> None:
         self._stages = tuple(stages)
         self._runners = tuple(runners)
+        self._tag = f"keygroups-{uuid.uuid4().hex}"
 
     @classmethod
     def begin(
@@ -68,23 +71,39 @@ class Chain:
 
     def deliver_ready(self, spark: SparkSession) -> None:
         """Run epochs without input where results have come."""
-        for runner in self._runners:
-            runner.deliver_ready(spark)
+        with cancellable_jobs(spark, self._tag):
+            for runner in self._runners:
+                runner.deliver_ready(spark)
 
     def drain(self, spark: SparkSession, timeout: float | None = None) -> None:
         """Finish what is in flight, first to last, in `timeout` seconds at most; None waits for all calls."""
         until = None if timeout is None else time.monotonic() + timeout
-        for runner in self._runners:
-            runner.drain(spark, None if until is None else max(0.0, until - time.monotonic()))
+        with cancellable_jobs(spark, self._tag):
+            for runner in self._runners:
+                runner.drain(spark, None if until is None else max(0.0, until - time.monotonic()))
 
-    def conclude(self) -> bool:
-        """Have all hosts wait no longer in the epoch under way; returns whether there may be any."""
-        have_hosts = [runner.conclude() for runner in self._runners]
-        return any(have_hosts)
+    @property
+    def has_hosts(self) -> bool:
+        """Whether operators live in hosts."""
+        return any(runner.fleet.is_resident for runner in self._runners)
+
+    @property
+    def is_delivering(self) -> bool:
+        """Whether the sink is at work."""
+        return any(runner.delivery.is_under_way for runner in self._runners[-1:])
+
+    def conclude(self) -> None:
+        """Have all hosts wait no longer in the epoch under way."""
+        for runner in self._runners:
+            runner.fleet.conclude()
+
+    def give_up(self, spark: SparkSession) -> None:
+        """Cancel the jobs of the epoch without input that is under way."""
+        cancel_jobs(spark, self._tag)
 
     def close(self, spark: SparkSession, *, failed: bool = False) -> None:
         """End all hosts, first to last: the last results of a pipeline are the input of the next one."""
-        with ExitStack() as closing:
+        with cancellable_jobs(spark, self._tag), ExitStack() as closing:
             for runner in reversed(self._runners):
                 closing.callback(runner.close, spark, failed=failed)
 

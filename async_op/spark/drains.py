@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from typing import Protocol
 
 from pyspark.sql import SparkSession
 
 from async_op.spark.chain import Chain
+from async_op.spark.epoch.job_names import are_cancelled
+from async_op.spark.stopping import Stopping
 from keygroups.representation import representation
 
 _log = logging.getLogger(__package__)
@@ -52,23 +53,23 @@ class Drains:
         The pipelines of the query.
     spark : SparkSession
         The session in which their epochs run.
+    stopping : Stopping
+        The stops of the query.
 
     Attributes
     ----------
     at_end : bool
         Whether the query's end waits until nothing is in flight.
-    until : float or None
-        When it waits no longer, by the monotonic clock; None waits for all calls.
     failure : Exception or None
         The error of an epoch without input, which has stopped the query.
     """
 
-    def __init__(self, chain: Chain, spark: SparkSession) -> None:
+    def __init__(self, chain: Chain, spark: SparkSession, stopping: Stopping) -> None:
         self._chain = chain
         self._spark = spark
+        self._stopping = stopping
         self._thread: threading.Thread | None = None
         self.at_end = False
-        self.until: float | None = None
         self.failure: Exception | None = None
 
     def __repr__(self) -> str:
@@ -97,19 +98,24 @@ class Drains:
     def _run(self, batches: MicroBatches) -> None:
         try:
             self._while_idle(batches)
-            if self.at_end and not batches.has_failed:
-                self._chain.drain(self._spark, self._seconds_left())
+            left = self._stopping.seconds_left
+            if self.at_end and not batches.has_failed and left != 0.0:
+                self._chain.drain(self._spark, left)
             self._chain.close(self._spark, failed=batches.has_failed)
         except Exception as error:  # noqa: BLE001 - raised by `awaitTermination`
-            self.failure = error
-            _log.exception("an epoch without input has failed, so the query stops")
-            try:
-                batches.stop()
-            finally:
-                self._chain.close(self._spark, failed=True)
+            self._end(batches, error)
 
-    def _seconds_left(self) -> float | None:
-        return None if self.until is None else max(0.0, self.until - time.monotonic())
+    def _end(self, batches: MicroBatches, error: Exception) -> None:
+        if self._stopping.is_under_way and are_cancelled(error):
+            _log.warning("the epoch without input is given up, and its calls are made again by the next start")
+            self._chain.close(self._spark, failed=True)
+            return
+        self.failure = error
+        _log.exception("an epoch without input has failed, so the query stops")
+        try:
+            batches.stop()
+        finally:
+            self._chain.close(self._spark, failed=True)
 
     def _while_idle(self, batches: MicroBatches) -> None:
         idle_epochs: tuple[int, ...] = ()

@@ -18,17 +18,19 @@ from async_op.durations import check_delay
 from async_op.spark.chain import Chain
 from async_op.spark.drains import Drains
 from async_op.spark.epoch.runner import EpochRunner
+from async_op.spark.interrupts import plain_interrupts
 from async_op.spark.progress import EpochProgress
+from async_op.spark.stopping import Stopping
 from keygroups.arguments import Duration
 from keygroups.errors import ConfigError, KeyGroupsError
 from keygroups.representation import representation
 
 _log = logging.getLogger(__package__)
 
-CONCLUDE_SECONDS = 10.0
-"""How long a stop waits for a micro-batch whose calls it has cut off: for its commit, and for its sink."""
-
 _PAUSE_SECONDS = 0.5
+
+_TIMEOUT_MAX = 10.0**7
+"""Threads wait for some centuries at most; this is a third of a year."""
 
 _GIVEN_UP = (
     "the query is stopped, so its micro-batch is given up "
@@ -57,10 +59,10 @@ class PipelineQuery:
         self._spark = spark
         self._started = threading.Event()
         self._failure: Exception | None = None
-        self._drains = Drains(chain, spark)
+        self._stopping = Stopping(chain, spark)
+        self._drains = Drains(chain, spark, self._stopping)
         self._batch = threading.RLock()
         """Held by the epoch of a micro-batch."""
-        self._is_stopping = False
 
     def __repr__(self) -> str:
         return representation(self, {"is_started": self._started.is_set(), "failure": self._error})
@@ -116,14 +118,16 @@ class PipelineQuery:
         """
         until = None if timeout is None else time.monotonic() + timeout
         try:
-            ended = self.query.awaitTermination(timeout)
+            with plain_interrupts():
+                ended = self.query.awaitTermination(timeout)
         except StreamingQueryException:
             if self._error is not None:
                 raise self._error from None
             raise
         if ended is False:
             return False
-        self._drains.join(None if until is None else max(0.0, until - time.monotonic()))
+        with plain_interrupts():
+            self._drains.join(None if until is None else max(0.0, until - time.monotonic()))
         if self._drains.is_alive:
             return False
         if self._error is not None:
@@ -138,8 +142,9 @@ class PipelineQuery:
         """Stop the query and its operators; results that have come by then are delivered with one more epoch.
 
         After a failure there is no such epoch. Elements in flight stay in the newest snapshot, for `drain` or the next
-        start. A micro-batch under way waits for no more calls: it commits within ten seconds, or is given up and
-        repeated by the next start. It is given up at once if operators live in their tasks.
+        start. An epoch under way waits for no more calls: it commits within ten seconds, or is given up and repeated by
+        the next start. It is given up at once if operators live in their tasks. If there are several stops at a time,
+        the most impatient counts; Ctrl-C while one waits makes it one, and is raised when all has ended.
 
         Parameters
         ----------
@@ -152,22 +157,16 @@ class PipelineQuery:
         ------
         ConfigError
             There is a timeout without `drain`, or it is negative.
-        KeyGroupsError
-            The last epoch has failed; the query has ended nevertheless.
+        KeyGroupsError, StreamingQueryException
+            The query drains, and the micro-batch under way or the last epoch has failed; it has ended nevertheless.
         """
-        before, seconds = self._error, check_stop(drain, timeout)
-        self._drains.at_end = drain
-        self._drains.until = None if seconds is None else time.monotonic() + seconds
-        self._finish_batch(seconds if drain else 0.0)
-        try:
-            self.query.stop()
-        finally:
-            self._is_stopping = False
-        if drain:
-            self._drains.join()
-            if self._error is not before and self._error is not None:
-                raise self._error
-        self._chain.close(self._spark, failed=self.exception() is not None)
+        seconds = check_stop(drain, timeout)
+        with plain_interrupts():
+            try:
+                self._stop(drain, None if seconds is None else time.monotonic() + seconds)
+            except (KeyboardInterrupt, SystemExit):
+                self._stop(False, time.monotonic())
+                raise
 
     def drain(self) -> None:
         """Finish what is in flight and fire timers that are due, in an epoch without input."""
@@ -183,41 +182,52 @@ class PipelineQuery:
         """The error of an epoch, with input or without."""
         return self._drains.failure or self._failure
 
-    def _finish_batch(self, seconds: float | None) -> None:
-        """Wait for the micro-batch under way, whose calls Spark would cancel, and let no other begin.
+    def _stop(self, drain: bool, until: float | None) -> None:
+        had_failed = self.exception() is not None
+        with self._stopping.by(until):
+            self._finish_batch(until)
+            self._drains.at_end = drain
+            self.query.stop()
+            if drain:
+                self._drains.join()
+            error = self.exception()
+            self._chain.close(self._spark, failed=error is not None)
+        if drain and error is not None and not had_failed:
+            raise error
 
-        After some seconds its calls are cut off, as in a drain: it commits with what is in flight.
-        """
-        self._is_stopping = True
-        until = time.monotonic() + CONCLUDE_SECONDS + (seconds or 0.0)
-        is_over = self._batch.acquire(timeout=-1 if seconds is None else seconds)
-        while not is_over and time.monotonic() < until and self._chain.conclude():
-            is_over = self._batch.acquire(timeout=_PAUSE_SECONDS)
-        if is_over:
-            self._batch.release()
-        else:
-            _log.warning("the micro-batch under way is given up, and its calls are made again by the next start")
+    def _finish_batch(self, until: float | None) -> None:
+        """Wait for the micro-batch under way, whose calls Spark would cancel."""
+        while not self._batch.acquire(timeout=_PAUSE_SECONDS):
+            if self._stopping.is_over(until):
+                _log.warning("the micro-batch under way is given up, and its calls are made again by the next start")
+                return
+        self._batch.release()
 
     def _run_batch(self, frame: DataFrame, batch_id: int) -> None:
         from py4j.protocol import Py4JJavaError  # a client of Spark Connect, who also imports this module, may lack it
 
         self._started.wait()
-        with self._batch:
-            try:
-                while self._is_stopping:
-                    _sleep_until_interrupted(self._spark)
-                self._run_epoch(frame, batch_id)
-            except Py4JJavaError:
-                if self.query.isActive:
-                    raise
-                raise RuntimeError(_GIVEN_UP) from None
-
-    def _run_epoch(self, frame: DataFrame, batch_id: int) -> None:
         try:
-            self.runner.run_batch(frame, str(self.query.id), batch_id)
-        except KeyGroupsError as error:
-            self._failure = error
-            raise
+            while not self._has_run(frame, batch_id):
+                _sleep_until_interrupted(self._spark)
+                if not self.query.isActive:
+                    raise RuntimeError(_GIVEN_UP)
+        except Py4JJavaError:
+            if self.query.isActive:
+                raise
+            raise RuntimeError(_GIVEN_UP) from None
+
+    def _has_run(self, frame: DataFrame, batch_id: int) -> bool:
+        """Run the epoch of a micro-batch, unless the query is about to be stopped; return whether it has run."""
+        with self._batch:
+            if self._stopping.is_under_way:
+                return False
+            try:
+                self.runner.run_batch(frame, str(self.query.id), batch_id)
+            except KeyGroupsError as error:
+                self._failure = error
+                raise
+        return True
 
 
 def _sleep_until_interrupted(spark: SparkSession) -> None:
@@ -254,7 +264,7 @@ def ends_by_itself(trigger: dict[str, Any]) -> bool:
 
 
 def check_stop(drain: bool, timeout: Duration | None) -> float | None:
-    """Return the seconds that a stop waits at most.
+    """Return the seconds that a stop waits for calls at most; None if it waits for all.
 
     Raises
     ------
@@ -262,10 +272,10 @@ def check_stop(drain: bool, timeout: Duration | None) -> float | None:
         There is a timeout without `drain`, or it is negative.
     """
     if timeout is None:
-        return None
+        return None if drain else 0.0
     if not drain:
         raise ConfigError("timeout", timeout, "it bounds the drain: pass drain=True, too")
-    return check_delay("timeout", timeout, reason="None waits for all calls")
+    return min(check_delay("timeout", timeout, reason="None waits for all calls"), _TIMEOUT_MAX)
 
 
 def with_epoch(progress: StreamingQueryProgress, epochs: Iterable[EpochProgress]) -> StreamingQueryProgress:

@@ -132,7 +132,7 @@ class ArmedKiller(Killer):
         victim = {"client": self.client, "worker": os.getpid(), "server": os.getppid()}.get(self.case.victim)
         if victim is None:
             # Not of the progress, of which the first epoch has none before its end.
-            victim = int(runner._fleet.hosts[0].rpartition(":")[2])
+            victim = int(runner.fleet.hosts[0].rpartition(":")[2])
         committed = {"committed": sorted(world.committed_rows()), "calls": len(world.calls()), "victim": victim}
         told.with_name("kills").write_text(json.dumps(committed | {"worker": os.getpid()}))
         told.with_name("kills").rename(told)

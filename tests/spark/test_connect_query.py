@@ -62,7 +62,7 @@ def stage(tmp_path: Path) -> Stage:
 @pytest.fixture
 def query(stage: Stage) -> ConnectQuery:
     query = ConnectQuery([stage], [], lambda batch, epoch: None, 0)
-    streaming: Any = SimpleNamespace(isActive=True)
+    streaming: Any = SimpleNamespace(isActive=True, exception=lambda: None)
     streaming.stop = lambda: setattr(streaming, "isActive", False)
     streaming.awaitTermination = lambda timeout: True
     query.query = streaming
@@ -195,7 +195,13 @@ class Session:
 
     def __init__(self) -> None:
         self.uses = 0
-        self.conf = self
+        self.conf = self.sparkContext = self
+
+    def addJobTag(self, tag: str) -> None:  # noqa: N802 - Spark's name
+        assert tag
+
+    def removeJobTag(self, tag: str) -> None:  # noqa: N802 - Spark's name
+        assert tag
 
     def get(self, name: str, default: str) -> str:
         self.uses += 1
@@ -222,7 +228,7 @@ def test_a_worker_shows_that_it_is_alive_while_it_drains(
 ) -> None:
     exchange = Exchange(open_folder(str(tmp_path / "double")), "run")
     chain = SlowChain(exchange)
-    monkeypatch.setattr(workers, "_BEAT_SECONDS", 0.001)
+    monkeypatch.setattr(workers, "_LOOK_SECONDS", 0.001)
     monkeypatch.setattr(workers.Chain, "begin", lambda *_: chain)
     exchange.wish(workers.Wishes(parallelism=(None,), drains=1))
     session: Any = Session()

@@ -231,8 +231,8 @@ class TestASinkThatFails:
             released.wait()
             sink(batch, epoch.epoch)
 
-        assert hasattr(query.runner._delivery, "_outlet")
-        query.runner._delivery._outlet = slow
+        assert hasattr(query.runner.delivery, "_outlet")
+        query.runner.delivery._outlet = slow
         old = threading.Thread(target=query.runner.run_batch, args=(run.rows_as_batch(1), "a query", 0))
         old.start()
         assert entered.wait(600), "the sink of the old query was never called"

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from async_op import AsyncFunction
 from async_op.spark import query as query_module
+from async_op.spark import stopping
+from async_op.spark.interrupts import plain_interrupts
 from async_op.spark.query import check_stop
 from keygroups import ConfigError
 from tests.spark.runs import PipelineRun
@@ -43,6 +49,7 @@ class Wait(AsyncFunction):
 class Run(PipelineRun):
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.released = folder / "released"
+        self.options: dict[str, Any] = {}
         super().__init__(
             spark,
             folder,
@@ -57,7 +64,8 @@ class Run(PipelineRun):
 
     def start_and_wait(self) -> Any:
         """Start a query, and wait until it has delivered all rows whose calls are not held up."""
-        query = self.pipeline().start(self.stream(), self.sink, checkpoint_location=self.folder / "checkpoint")
+        place = self.folder / "checkpoint"
+        query = self.pipeline().start(self.stream(), self.sink, checkpoint_location=place, **self.options)
         while self.rows() != list(range(0, ROWS, 2)):
             query.awaitTermination(1)
         return query
@@ -90,8 +98,9 @@ def test_a_stop_with_a_drain_finishes_what_is_in_flight(run: Run) -> None:
     assert latest.in_flight_count == 0
 
 
+@pytest.mark.parametrize("is_pinned", [True, False])
 def test_a_stop_with_a_drain_repeats_no_call_of_the_micro_batch_under_way(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch, is_pinned: bool
 ) -> None:
     stopping = threading.Event()
 
@@ -104,7 +113,10 @@ def test_a_stop_with_a_drain_repeats_no_call_of_the_micro_batch_under_way(
 
     def sleeping(spark: SparkSession) -> None:
         held.set()
-        sleep(spark)
+        if is_pinned:
+            sleep(spark)
+        else:  # PYSPARK_PIN_THREAD=false: Spark interrupts another thread
+            threading.Event().wait(0.05)
 
     monkeypatch.setattr(query_module, "_sleep_until_interrupted", sleeping)
     run.settings["barrier_timeout"] = None  # an epoch waits for its calls
@@ -145,6 +157,132 @@ def test_a_stop_cuts_a_micro_batch_off_so_that_only_calls_under_way_are_made_aga
     run.run()
     assert run.rows() == list(range(ROWS))
     assert run.calls() == sorted([*range(ROWS), *range(1, ROWS, 2)])
+
+
+def is_epoch_under_way(query: Any) -> bool:
+    lock = query.runner._lock
+    if lock.acquire(blocking=False):
+        lock.release()
+        return False
+    return True
+
+
+@pytest.mark.parametrize("how", [{}, {"drain": True, "timeout": 0.1}], ids=["at once", "drain"])
+@pytest.mark.parametrize("end", ["of the input", "of another stop", "of a drain"])
+def test_a_stop_cuts_off_who_waits_for_calls_already(run: Run, end: str, how: dict[str, Any]) -> None:
+    if end == "of the input":
+        run.options["trigger"] = {"availableNow": True}
+    query = run.start_and_wait()
+    waits = {"of another stop": partial(query.stop, drain=True), "of a drain": query.drain}.get(end)
+    waiting = threading.Thread(target=waits or query.query.awaitTermination)
+    waiting.start()
+    while not is_epoch_under_way(query):
+        waiting.join(0.1)
+    query.stop(**how)
+    waiting.join()
+    assert not query.isActive
+    assert query.exception() is None
+    latest = run.store.latest()
+    assert latest is not None
+    assert latest.in_flight_count == ROWS // 2
+    run.released.touch()
+    run.run()
+    assert run.rows() == list(range(ROWS))
+
+
+def test_a_stop_gives_up_an_epoch_without_input_whose_operators_live_in_their_tasks(run: Run) -> None:
+    run.settings["resident"] = False
+    query = run.start_and_wait()
+    while len(run.calls()) < ROWS * 3 // 2:  # an epoch without input has made those again that had not returned
+        query.awaitTermination(1)
+    query.stop()
+    assert query.exception() is None
+    run.released.touch()
+    run.run()
+    assert run.rows() == list(range(ROWS))
+
+
+def test_a_stop_waits_for_the_sink_of_a_micro_batch_that_is_committed(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "CONCLUDE_SECONDS", 0.0)
+    entered, has_waited, is_over = threading.Event(), threading.Event(), stopping.Stopping.is_over
+
+    def asked(self: Any, until: float | None) -> bool:
+        has_waited.set()
+        return is_over(self, until)
+
+    def sink(batch: Any, epoch: int) -> None:
+        if not entered.is_set():
+            entered.set()
+            has_waited.wait(60)
+        run.sink(batch, epoch)
+
+    monkeypatch.setattr(stopping.Stopping, "is_over", asked)
+    run.released.touch()
+    query = run.pipeline().start(run.stream(), sink, checkpoint_location=run.folder / "checkpoint")
+    assert entered.wait(120)
+    query.stop()
+    assert query.exception() is None
+    assert run.rows() == list(range(ROWS))
+    assert set(run.deliveries.values()) == {1}
+
+
+def test_a_drain_whose_micro_batch_fails_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    by = stopping.Stopping.by
+
+    def released(self: Any, until: float | None) -> Any:
+        run.released.touch()
+        return by(self, until)
+
+    monkeypatch.setattr(stopping.Stopping, "by", released)
+    run.settings["barrier_timeout"] = None
+    run.fail_sink_at = 1
+    query = run.pipeline().start(run.stream(), run.sink, checkpoint_location=run.folder / "checkpoint")
+    while len(run.calls()) < ROWS:
+        query.awaitTermination(1)
+    with pytest.raises(StreamingQueryException, match="the sink is down"):
+        query.stop(drain=True)
+    query.stop(drain=True)
+    run.run()
+    assert run.rows() == list(range(ROWS))
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+def test_a_drain_that_is_interrupted_ends_at_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch, interrupt: type[BaseException]
+) -> None:
+    query, finish, interrupts = run.start_and_wait(), query_module.PipelineQuery._finish_batch, [interrupt]
+
+    def interrupted(query: Any, until: float | None) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        finish(query, until)
+
+    monkeypatch.setattr(query_module.PipelineQuery, "_finish_batch", interrupted)
+    with pytest.raises(interrupt):
+        query.stop(drain=True)
+    assert not query.isActive
+    assert query.exception() is None
+    latest = run.store.latest()
+    assert latest is not None
+    assert latest.in_flight_count == ROWS // 2
+
+
+def test_an_interrupt_while_the_main_thread_waits_cancels_no_jobs() -> None:
+    def of_pyspark(*_: object) -> None:
+        raise AssertionError("it would cancel all jobs")
+
+    of_pyspark.__module__ = "pyspark.core.context"
+    before = signal.signal(signal.SIGINT, of_pyspark)
+    try:
+        with pytest.raises(KeyboardInterrupt), plain_interrupts():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is of_pyspark
+        with concurrent.futures.ThreadPoolExecutor() as pool, plain_interrupts():
+            pool.submit(lambda: plain_interrupts().__enter__()).result()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_micro_batch_whose_operators_live_in_their_tasks_is_given_up(

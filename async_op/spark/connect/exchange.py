@@ -30,20 +30,17 @@ class Wishes:
         How many drains the client has asked for.
     drains_at_end : bool
         Whether nothing is to stay in flight after the end of the query.
-    timeout : float or None
-        Seconds from now that the end waits for that; None waits for all calls.
     holds : bool
         Whether no other micro-batch is to begin, because the client is going to stop the query.
-    concludes : bool
-        Whether the micro-batch under way is to wait for no more calls.
+    timeout : float or None
+        Seconds from now that a stop waits for calls; None waits for all.
     """
 
     parallelism: tuple[int | None, ...]
     drains: int = 0
     drains_at_end: bool = False
-    timeout: float | None = None
     holds: bool = False
-    concludes: bool = False
+    timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +55,8 @@ class Answer:
         How many drains that were asked for are done.
     is_held : bool
         Whether no micro-batch is under way, and none begins, as the client has wished.
+    is_delivering : bool
+        Whether the sink is at work.
     is_over : bool
         Whether the query's end is done: the worker says no more.
     failure : str or None
@@ -69,6 +68,7 @@ class Answer:
     beat: int = 0
     drains: int = 0
     is_held: bool = False
+    is_delivering: bool = False
     is_over: bool = False
     failure: str | None = None
     progress: tuple[tuple[EpochProgress, ...], ...] = ()

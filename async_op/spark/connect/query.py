@@ -21,9 +21,10 @@ from async_op.spark.connect.worker import ServedPipeline
 from async_op.spark.epoch.delivery import Outlet
 from async_op.spark.errors import EpochFailed, WorkerLate, WorkerSilent
 from async_op.spark.progress import EpochProgress
-from async_op.spark.query import CONCLUDE_SECONDS, check_stop, ends_by_itself, with_epoch
+from async_op.spark.query import check_stop, ends_by_itself, with_epoch
 from async_op.spark.rows.routing import Routing
 from async_op.spark.stage import Stage
+from async_op.spark.stopping import CONCLUDE_SECONDS
 from async_op.spark.task.pickling import pickled
 from keygroups.arguments import Duration
 from keygroups.errors import ConfigError
@@ -39,6 +40,9 @@ _LATE = "failed to connect back"
 
 _PAUSE_SECONDS = 0.5
 """Time between two looks at the worker's answer."""
+
+_HEEDED_SECONDS = 3.0
+"""How long it may take until the worker, which looks once a second, has heeded a wish and said so."""
 
 
 class ConnectQuery:
@@ -190,14 +194,11 @@ class ConnectQuery:
             The worker was lost before it had finished; the query has ended nevertheless.
         """
         seconds = check_stop(drain, timeout)
-        before = self._listen().failure
-        self._wish(lambda wishes: replace(wishes, drains_at_end=drain, timeout=seconds, holds=True))
-        left = self._finish_batch(seconds if drain else 0.0)
-        self._wish(lambda wishes: replace(wishes, timeout=left))
-        self.query.stop()
-        answer = self._await_end(None)
-        if before is None and answer is not None and answer.failure is not None:
-            raise EpochFailed(self._uri, answer.failure)
+        try:
+            self._stop(drain, seconds)
+        except (KeyboardInterrupt, SystemExit):
+            self._stop(False, 0.0)
+            raise
 
     def drain(self) -> None:
         """Finish what is in flight and fire timers that are due, in an epoch without input.
@@ -266,21 +267,25 @@ class ConnectQuery:
             self._ended_at = time.monotonic()
         return self._ended_at
 
-    def _finish_batch(self, seconds: float | None) -> float | None:
-        """Wait until the worker has finished its micro-batch and begins no other; return the seconds left.
+    def _stop(self, drain: bool, seconds: float | None) -> None:
+        had_failed = self.exception() is not None
+        self._wish(lambda wishes: replace(wishes, drains_at_end=drain, timeout=seconds, holds=True))
+        left = self._finish_batch(seconds)
+        self._wish(lambda wishes: replace(wishes, timeout=left))
+        self.query.stop()
+        self._await_end(None)
+        if not had_failed and (error := self.exception()) is not None and (drain or isinstance(error, EpochFailed)):
+            raise error
 
-        After some seconds, the micro-batch waits for no more calls.
-        """
+    def _finish_batch(self, seconds: float | None) -> float | None:
+        """Wait until the worker has finished its micro-batch and begins no other; return the seconds left."""
         asked_at = time.monotonic()
         until = math.inf if seconds is None else asked_at + seconds
-        may_conclude = any(stage.settings.is_resident for stage in self._stages)
-        while not self._listen().is_held and self.isActive and not self._is_silent(asked_at):
-            late = time.monotonic() - until
-            if late >= (CONCLUDE_SECONDS if may_conclude else 0.0):
+        limit = until + (CONCLUDE_SECONDS if any(stage.settings.is_resident for stage in self._stages) else 0.0)
+        while not (answer := self._listen()).is_held and self.isActive and not self._is_silent(asked_at):
+            if time.monotonic() >= limit + _HEEDED_SECONDS and not answer.is_delivering:
                 _log.warning("the micro-batch under way is given up, and its calls are made again by the next start")
                 break
-            if late >= 0.0 and not self._wishes.concludes:
-                self._wish(lambda wishes: replace(wishes, concludes=True))
             time.sleep(_PAUSE_SECONDS)
         return None if seconds is None else max(0.0, until - time.monotonic())
 

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -24,15 +24,13 @@ from async_op.spark.epoch.checkpoint import Checkpoint
 from async_op.spark.epoch.delivery import Outlet
 from async_op.spark.rows.routing import Routing
 from async_op.spark.stage import Stage
+from async_op.spark.stopping import Stopping
 from keygroups.spark.session import setting
 
 _log = logging.getLogger(__name__)
 
 _RETRIES_MAX = 6
 """How often the worker asks a server that does not answer, with pauses of about ten seconds in all: it is beside it."""
-
-_BEAT_SECONDS = 5.0
-"""How often the worker says that it is alive while a drain, or the query's end, takes time."""
 
 _LOOK_SECONDS = 1.0
 """How often the worker looks whether its server is there."""
@@ -115,7 +113,9 @@ class Worker:
         self._answer = Answer()
         self._drains_done = 0
         # Re-entrant, because the handler of SIGTERM runs in the thread that may hold one of them.
-        self._heeding, self._saying, self._beginning = threading.RLock(), threading.RLock(), threading.RLock()
+        self._heeding, self._saying = threading.RLock(), threading.RLock()
+        self._beginning, self._stop_heeding = threading.RLock(), threading.RLock()
+        self._heeded_stop: tuple[bool, float | None] = (False, None)
         self._ended = threading.Event()
         self._next_use = 0.0
         self._stop_at = math.inf
@@ -125,7 +125,9 @@ class Worker:
         for runner in self._chain.runners:
             if runner.collector is not None:  # an idle query says nothing, so its files look old
                 runner.collector.keep(self._exchange.prefix)
-        self._drains = Drains(self._chain, spark)
+        self._stopping = Stopping(self._chain, spark)
+        self._stop = ExitStack()
+        self._drains = Drains(self._chain, spark, self._stopping)
         self._drains.at_end = served.drains_at_end
         signal.signal(signal.SIGTERM, self._terminate)
         self._drains.start(self)
@@ -153,8 +155,6 @@ class Worker:
         if not has_ended:
             self._use_session()
         self._heed()
-        if self._wishes.concludes and self.is_busy:
-            self._chain.conclude()
         self._say(is_beat=self._wishes.holds)  # the client waits for the end of a micro-batch
         if not has_ended:
             self._carry_out_stop()
@@ -205,6 +205,7 @@ class Worker:
         """Do what is new among the wishes of the client."""
         with self._heeding:
             before, wishes = self._wishes, self._read_wishes()
+            self._heed_stop(wishes)
             if wishes == before:
                 return
             self._wishes = wishes
@@ -212,11 +213,21 @@ class Worker:
                 if new is not None and new != old:
                     stage.rescale(new)
             self._drains.at_end = wishes.drains_at_end
-            self._drains.until = None if wishes.timeout is None else time.monotonic() + wishes.timeout
             if wishes.drains > before.drains:
                 with self._beating():
                     self._chain.drain(self._spark)
                 self._drains_done = wishes.drains
+
+    def _heed_stop(self, wishes: Wishes) -> None:
+        """Begin the stop that the client has wished, or give it up."""
+        with self._stop_heeding:
+            if (wishes.holds, wishes.timeout) == self._heeded_stop:
+                return
+            self._heeded_stop = wishes.holds, wishes.timeout
+            self._stop.close()
+            if wishes.holds:
+                until = None if wishes.timeout is None else time.monotonic() + wishes.timeout
+                self._stop.enter_context(self._stopping.by(until))
 
     @contextmanager
     def _beating(self) -> Iterator[None]:
@@ -224,7 +235,8 @@ class Worker:
         done = threading.Event()
 
         def beat() -> None:
-            while not done.wait(_BEAT_SECONDS):
+            while not done.wait(_LOOK_SECONDS):
+                self._heed_stop(self._read_wishes())
                 self._say(is_beat=True)
 
         thread = threading.Thread(target=beat, name="keygroups beat", daemon=True)
@@ -249,6 +261,7 @@ class Worker:
                 beat=self._answer.beat,
                 drains=self._drains_done,
                 is_held=self._is_held(),
+                is_delivering=self._chain.is_delivering,
                 is_over=is_over,
                 failure=_named(self._drains.failure),
                 progress=tuple(newest(runner.progress) for runner in self._chain.runners),
@@ -274,7 +287,8 @@ class Worker:
         self.has_failed = self.has_failed or has_failed
         self._ended.set()
         while self._drains.is_alive:
-            self._drains.join(_BEAT_SECONDS)
+            self._drains.join(_LOOK_SECONDS)
+            self._heed_stop(self._read_wishes())
             self._say()
         self._say(is_over=True)
         if not self.has_failed:

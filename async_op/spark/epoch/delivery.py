@@ -37,12 +37,18 @@ class Delivery:
         Called with the outputs and the epoch; must be idempotent by epoch.
     output_schema : pyarrow.Schema
         The schema of the outputs, for old snapshots that do not store it.
+
+    Attributes
+    ----------
+    is_under_way : bool
+        Whether the outlet is at work.
     """
 
     def __init__(self, outlet: Outlet, output_schema: pa.Schema) -> None:
         self._outlet = outlet
         self._output_schema = output_schema
         self._last: Delivered | None = None
+        self.is_under_way = False
 
     def deliver(self, spark: SparkSession, snapshot: Snapshot, known: Mapping[str, pa.Table] | None = None) -> None:
         """Give the newest epoch to the sink, unless the sink has returned from it, in this run or an earlier one.
@@ -57,10 +63,19 @@ class Delivery:
             if self._last is None and last_delivered(snapshot.folder) == newest:
                 _log.info("epoch %d of %s was delivered before", newest.epoch, snapshot.manifest.operator_id)
             else:
-                with named_jobs(spark, snapshot.manifest.operator_id, newest.epoch, "sink"):
-                    self._outlet(outputs_frame(spark, snapshot, self._output_schema, known), EpochRef(*newest))
+                self._hand_over(spark, snapshot, newest, known)
                 _remember(snapshot, newest)
             self._last = newest
+
+    def _hand_over(
+        self, spark: SparkSession, snapshot: Snapshot, newest: Delivered, known: Mapping[str, pa.Table] | None
+    ) -> None:
+        self.is_under_way = True
+        try:
+            with named_jobs(spark, snapshot.manifest.operator_id, newest.epoch, "sink"):
+                self._outlet(outputs_frame(spark, snapshot, self._output_schema, known), EpochRef(*newest))
+        finally:
+            self.is_under_way = False
 
 
 def epoch_of(snapshot: Snapshot) -> Delivered | None:

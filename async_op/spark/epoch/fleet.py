@@ -137,17 +137,13 @@ class Fleet:
         if self._overseer is not None:
             self._overseer.committed(version)
 
-    def conclude(self) -> bool:
-        """Have the hosts wait no longer in the epoch under way; of a first epoch, only those on this machine.
-
-        Returns whether there may be hosts; any thread may call it.
-        """
+    def conclude(self) -> None:
+        """Have the hosts wait no longer in the epoch under way; of a first epoch, only those on this machine."""
         overseer, access = self._overseer, self._access
         if overseer is not None and access is not None:
             overseer.conclude()
             with self._on_this_machine(access) as strays:
                 strays.conclude()
-        return self.is_resident
 
     def announce(self, snapshot: Snapshot) -> None:
         """Tell the hosts that a snapshot is committed, if their function wants to know; it waits for no host."""

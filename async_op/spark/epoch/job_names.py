@@ -1,4 +1,4 @@
-"""The descriptions of an epoch's jobs in Spark's web UI, which otherwise shows where in Python a job was started."""
+"""The names of an epoch's jobs: descriptions for Spark's web UI, and tags by which the jobs can be cancelled."""
 
 from __future__ import annotations
 
@@ -30,3 +30,27 @@ def named_jobs(spark: SparkSession, operator_id: str, epoch: int, what: str) -> 
     finally:
         # None removes the property, although PySpark annotates it as text.
         context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]
+
+
+@contextmanager
+def cancellable_jobs(spark: SparkSession, tag: str) -> Iterator[None]:
+    """Let `cancel_jobs` cancel the jobs that this thread starts meanwhile."""
+    is_client = is_connect(spark)
+    spark.addTag(tag) if is_client else spark.sparkContext.addJobTag(tag)
+    try:
+        yield
+    finally:
+        spark.removeTag(tag) if is_client else spark.sparkContext.removeJobTag(tag)
+
+
+def cancel_jobs(spark: SparkSession, tag: str) -> None:
+    """Cancel all jobs with a tag."""
+    if is_connect(spark):
+        spark.interruptTag(tag)
+    else:
+        spark.sparkContext.cancelJobsWithTag(tag)
+
+
+def are_cancelled(error: Exception) -> bool:
+    """Tell whether an error says that jobs were cancelled."""
+    return any(word in str(error) for word in ("SPARK_JOB_CANCELLED", "OPERATION_CANCELED"))

@@ -66,6 +66,13 @@ class EpochRunner:
         Decides on the parallelism after each micro-batch.
     retention : Retention, optional
         Which old versions stay; all of them without it.
+
+    Attributes
+    ----------
+    fleet : Fleet
+        The hosts.
+    delivery : Delivery
+        Gives epochs to the outlet.
     """
 
     def __init__(
@@ -88,14 +95,14 @@ class EpochRunner:
         self._settings = settings
         self._routing = routing
         self._output_schema = output_schema
-        self._delivery = Delivery(outlet, output_schema)
+        self.delivery = Delivery(outlet, output_schema)
         self.collector = None if retention is None else Collector(retention)
         self._watermark_delay_milliseconds = watermark_delay_milliseconds
         self._lock = threading.RLock()
         self._is_closed = False
         self._is_clean = True
         self._pauses = Pauses()
-        self._fleet = Fleet(self._blueprint_for, spark, is_resident=settings.is_resident)
+        self.fleet = Fleet(self._blueprint_for, spark, is_resident=settings.is_resident)
         self._latest = store.latest()
         # Without a snapshot there is nothing to take over: the run that commits the first version owns the operator.
         self._claim: Claim | None = None
@@ -109,10 +116,6 @@ class EpochRunner:
     def rescale(self, parallelism: int) -> None:
         """Change the parallelism from the next epoch on; any thread may call it at any time."""
         self.parallelism = parallelism
-
-    def conclude(self) -> bool:
-        """Have hosts wait no longer in the epoch under way, which commits soon; returns whether there may be any."""
-        return self._fleet.conclude()
 
     @property
     def progress(self) -> tuple[EpochProgress, ...]:
@@ -147,7 +150,7 @@ class EpochRunner:
         """Deliver the newest epoch, unless the sink has already had it. No other epoch begins before that (H9)."""
         with self._lock:
             if self._latest is not None:
-                self._delivery.deliver(spark, self._latest)
+                self.delivery.deliver(spark, self._latest)
 
     def run_batch(self, frame: DataFrame, query_id: str, batch_id: int) -> None:
         """Run a micro-batch, unless it is committed already. The newest epoch is delivered in either case."""
@@ -211,8 +214,8 @@ class EpochRunner:
                     self._end_generation(spark)
             finally:
                 self._is_closed = True
-                self._fleet.end(self.epoch)
-                self._fleet.is_resident = False
+                self.fleet.end(self.epoch)
+                self.fleet.is_resident = False
 
     def _begin(self, spark: SparkSession) -> None:
         """Make sure that no other run has claimed the operator, and that the newest epoch has been delivered."""
@@ -224,8 +227,8 @@ class EpochRunner:
         """Tell whether an epoch without input has results to store, a failure to raise, or a watermark to bring."""
         if self._latest is None or self._is_closed:
             return False
-        statuses = self._fleet.poll()
-        if len(statuses) < (self._fleet.parallelism or 1):
+        statuses = self.fleet.poll()
+        if len(statuses) < (self.fleet.parallelism or 1):
             # A host is missing or cannot be polled, and the epoch reaches it or starts it anew.
             return self.has_pending_work and self._pauses.is_over()
         in_flight = sum(status.in_flight + status.waiting for status in statuses)
@@ -243,19 +246,19 @@ class EpochRunner:
 
     def _has_room(self, parallelism: int) -> bool:
         """Tell whether all hosts have room for the rows of another epoch; of hosts to come, only the manifest tells."""
-        if self._fleet.parallelism is None:
+        if self.fleet.parallelism is None:
             return self.in_flight <= 2 * self._settings.options.capacity * parallelism
-        return self._fleet.has_room()
+        return self.fleet.has_room()
 
     def _make_way_for(self, spark: SparkSession, parallelism: int) -> None:
         """End the hosts of the current generation, if it has another parallelism."""
-        if self._fleet.parallelism not in {None, parallelism}:
+        if self.fleet.parallelism not in {None, parallelism}:
             self._end_generation(spark)
-            self._fleet.end(self.epoch)
+            self.fleet.end(self.epoch)
 
     def _end_generation(self, spark: SparkSession) -> None:
         """Store and deliver results since the newest epoch; calls still under way are made again after the restore."""
-        parallelism = self._fleet.parallelism if self._fleet.is_resident else None
+        parallelism = self.fleet.parallelism if self.fleet.is_resident else None
         self._pauses.end()  # there is no later epoch for hosts that cannot be polled
         # After a failed epoch, what its hosts hold does not count.
         if parallelism is not None and self._is_clean and self._has_news():
@@ -292,16 +295,16 @@ class EpochRunner:
         self._latest = snapshot = self._commit(pending, reports, order.position, metrics)
         self._claim = self._claim or Claim(snapshot)
         self._is_clean = True
-        self._fleet.announce(snapshot)
+        self.fleet.announce(snapshot)
         if order.is_final:
-            self._fleet.committed(snapshot.version)
+            self.fleet.committed(snapshot.version)
         committed = time.monotonic()
-        self._delivery.deliver(spark, snapshot, outputs_in(reports))
+        self.delivery.deliver(spark, snapshot, outputs_in(reports))
         seconds = ran - started, committed - ran, time.monotonic() - committed
         decided = self._log.add(self._progress(snapshot, metrics, seconds), carried_over, self.parallelism)
         if decided is not None:
             self.parallelism = decided
-        if self.collector is not None and self._fleet.is_loaded:
+        if self.collector is not None and self.fleet.is_loaded:
             self.collector.epoch_ended(snapshot.folder)
 
     def _begin_snapshot(self) -> PendingSnapshot:
@@ -316,7 +319,7 @@ class EpochRunner:
             try:
                 # The tasks run even without rows, to bring the watermark, take what has returned, and cut.
                 found = reports_in(run_in_partitions(frame, task.parallelism, task, REPORT_SCHEMA))
-                self._fleet.locate(found)
+                self.fleet.locate(found)
                 reports = checked(found)
                 one_of_each([report.part for report in reports], task.job, task.parallelism)
             except (FeederFenced, HostLost, IncompleteEpoch) as error:
@@ -325,18 +328,18 @@ class EpochRunner:
                 _log.warning("epoch %d is run again, because attempt %d failed: %s", pending.version, attempt, error)
             else:
                 if not order.is_final:  # its reports have no addresses, and `committed` needs them
-                    self._fleet.report(reports)
+                    self.fleet.report(reports)
                 return reports
         raise AssertionError("the last attempt returns or raises")
 
     def _task(self, pending: PendingSnapshot, order: EpochOrder) -> EpochTask:
         return EpochTask(
-            access=self._fleet.access(order.parallelism),
+            access=self.fleet.access(order.parallelism),
             version=pending.version,
             target=pickled(pending),
             newest=Newest.of(self._latest, order.parallelism),
             parallelism=order.parallelism,
-            job=self._fleet.new_job(),
+            job=self.fleet.new_job(),
             epoch_id=f"{self._store.operator_id}/{order.input_name}",
             event_time=self._settings.event_time,
             barrier_timeout=order.barrier_timeout,
@@ -374,7 +377,7 @@ class EpochRunner:
             sink_seconds=sink_seconds,
             watermark=self._times.watermark,
             failed_collections=0 if self.collector is None else self.collector.failures,
-            hosts=self._fleet.hosts,
+            hosts=self.fleet.hosts,
         )
 
     def _commit(
