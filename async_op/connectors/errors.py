@@ -269,4 +269,7 @@ class SinkFenced(KeyGroupsError, RuntimeError):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        super().__init__(f"another sink of {name!r} has taken over: end one of the two, or give them different names")
+        super().__init__(
+            f"another sink of {name!r} has taken over: end one of the two, or give them different names; if there is "
+            "no other, the epoch took longer than the brokers let a transaction be open: raise transaction.timeout.ms"
+        )

@@ -120,7 +120,7 @@ class IntoTables(ABC):
         options = {"name": name, "storage_options": storage_options, "catalog": catalog, "url": url}
         last = self._stages[-1]
         sink = _sink(table, format, options, last.store.operator_id)
-        check_start(stream_df, sink, checkpoint_location, trigger)
+        check_start(stream_df, sink, last.output_schema, checkpoint_location, trigger)
         if isinstance(sink, TableSink) and not is_connect(stream_df):
             sink.prepare(arrow_schema(stream_df.sparkSession, last.output_schema))
         return self.start(stream_df, sink, checkpoint_location=checkpoint_location, trigger=trigger, adopt=adopt)

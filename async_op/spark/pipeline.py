@@ -228,7 +228,8 @@ class AsyncPipeline(IntoTables, Described):
             The streaming input.
         sink : callable
             `sink(batch_df, epoch)`. An epoch may come again with the same rows; the sink must then replace it. Over
-            Spark Connect it is pickled, and called in a process beside the server. For tables there is `to_table`.
+            Spark Connect it is pickled, and called in a process beside the server. For tables there is `to_table`;
+            for a topic of Kafka, pass a `KafkaSink`.
         checkpoint_location : str or path
             Spark's checkpoint.
         trigger : dict, optional
@@ -243,6 +244,8 @@ class AsyncPipeline(IntoTables, Described):
         ConfigError
             An argument can never work, the pipeline is already running, a column does not exist, or the input has no
             watermark on the column of event time. Over Spark Connect also: the sink cannot be sent to the server.
+        UnwritableValue
+            The sink is a `KafkaSink`, and rows with the columns of `output_schema` are no records.
         UnpicklableFunction
             The function holds what cannot be sent to the executors.
         UnsupportedKey
@@ -252,7 +255,7 @@ class AsyncPipeline(IntoTables, Described):
         IncompatibleSnapshot
             The newest snapshot has another max parallelism or hash, other key columns, or other types of them.
         """
-        check_start(stream_df, sink, checkpoint_location, trigger)
+        check_start(stream_df, sink, self._stages[-1].output_schema, checkpoint_location, trigger)
         spark, first = stream_df.sparkSession, self._stages[0]
         routings = self._routings(stream_df.schema)
         event_time = first.settings.event_time
@@ -304,14 +307,14 @@ class AsyncPipeline(IntoTables, Described):
             An argument can never work, the pipeline is running, or the run has stored rows with other columns.
         UnfinishedRun
             Another run has not finished, or the stored input of this one is lost.
-        IncompatibleSnapshot, UnpicklableFunction, UnrelatedPipelines, UnsupportedKey
+        IncompatibleSnapshot, UnpicklableFunction, UnrelatedPipelines, UnsupportedKey, UnwritableValue
             As for `start`.
 
         Examples
         --------
         >>> pipeline.run(history, write_batch, run_id="history-2026")  # doctest: +SKIP
         """
-        check_run(df, sink, run_id, chunk_rows)
+        check_run(df, sink, self._stages[-1].output_schema, run_id, chunk_rows)
         check_columns(df.schema, "event_time", self._stages[0].settings.event_time)
         routings = self._routings(df.schema)
         run_bounded(df, self._stages, routings, _outlet(sink), run_id=run_id, chunk_rows=chunk_rows)

@@ -7,10 +7,13 @@ from typing import Any
 
 from pyspark.errors import IllegalArgumentException, PySparkTypeError, PySparkValueError
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
+from async_op.connectors import KafkaSink
 from keygroups.arguments import check_callable, check_integer
 from keygroups.errors import ConfigError
 from snapshots.inputs import RUN_ID
+from snapshots.spark.types import arrow_schema_of
 
 _TRIGGERS = ("processingTime", "availableNow", "once")
 """The triggers with which Spark calls a function for each micro-batch."""
@@ -22,36 +25,44 @@ def check_input(name: str, frame: object) -> None:
         raise ConfigError(name, frame, "pass a DataFrame")
 
 
-def check_sink(sink: object) -> None:
-    """Raise `ConfigError` unless a sink can be called."""
+def check_sink(sink: object, output_schema: StructType) -> None:
+    """Raise `ConfigError` unless a sink can be called, and `UnwritableValue` if it cannot write the columns."""
     check_callable("sink", sink, reason="it is called with the outputs of an epoch and its number")
+    if isinstance(sink, KafkaSink):
+        sink.prepare(arrow_schema_of(output_schema, "UTC"))
 
 
-def check_run(df: object, sink: object, run_id: object, chunk_rows: object) -> None:
+def check_run(df: object, sink: object, output_schema: StructType, run_id: object, chunk_rows: object) -> None:
     """Check the arguments of `run`.
 
     Raises
     ------
     ConfigError
         An argument can never work.
+    UnwritableValue
+        The sink cannot write the columns.
     """
     check_input("df", df)
     assert isinstance(df, DataFrame), "it has just been checked"
     if df.isStreaming:
         raise ConfigError("df", df, "it is streaming: pass it to start(...)")
-    check_sink(sink)
+    check_sink(sink, output_schema)
     RUN_ID.check("run_id", run_id)
     if chunk_rows is not None:
         check_integer("chunk_rows", chunk_rows, 1, reason="a chunk has at least one row")
 
 
-def check_start(stream_df: object, sink: object, checkpoint_location: object, trigger: object) -> None:
+def check_start(
+    stream_df: object, sink: object, output_schema: StructType, checkpoint_location: object, trigger: object
+) -> None:
     """Check the arguments of `start`.
 
     Raises
     ------
     ConfigError
         An argument can never work.
+    UnwritableValue
+        The sink cannot write the columns.
     """
     check_input("stream_df", stream_df)
     assert isinstance(stream_df, DataFrame), "it has just been checked"
@@ -59,7 +70,7 @@ def check_start(stream_df: object, sink: object, checkpoint_location: object, tr
         raise ConfigError(
             "stream_df", stream_df, "it is not streaming: read it with spark.readStream, or pass it to run(...)"
         )
-    check_sink(sink)
+    check_sink(sink, output_schema)
     if not isinstance(checkpoint_location, str | PathLike) or not str(checkpoint_location):
         raise ConfigError("checkpoint_location", checkpoint_location, "name the folder of Spark's checkpoint")
     if trigger is not None:

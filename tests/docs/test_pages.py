@@ -84,11 +84,11 @@ def test_the_code_of_the_page_runs_with_spark(path: Path, java: None, pytestconf
     """In a process of its own, because the JVM stays in the folder in which it was started."""
     options = ["--record"] if pytestconfig.getoption("record") else []
     settings = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, services_for(path.read_text(encoding="utf-8")) as environment:
         ended = subprocess.run(
             [sys.executable, "-m", "tests.docs.pages", str(path), *options],
             cwd=folder,
-            env=os.environ | settings,
+            env=os.environ | settings | environment,
             capture_output=True,
             text=True,
             check=False,

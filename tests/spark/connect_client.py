@@ -23,6 +23,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op import AsyncFunction
+from async_op.connectors import KafkaSink, UnwritableValue
 from async_op.spark import AsyncPipeline, ConnectQuery, EpochFailed
 from keygroups import ConfigError, ValueState
 from snapshots import SnapshotStore
@@ -253,6 +254,57 @@ def failing(spark: SparkSession, folder: Path) -> dict[str, Any]:
     return {}
 
 
+class MortalSink(KafkaSink):
+    """Kills its process, once, when it has written the first epoch."""
+
+    def __init__(self, folder: Path) -> None:
+        server, topic = (folder / "topic").read_text().split()
+        super().__init__(topic, "into-kafka", {"bootstrap.servers": server, "log_level": 0})
+        self.folder = folder
+
+    def __call__(self, batch_df: DataFrame, epoch: int) -> None:
+        super().__call__(batch_df, epoch)
+        kill_once(self.folder, at=True, parent=False, is_written=True)
+
+
+async def encode(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a record."""
+    return {"key": row["user"], "value": f"{row['id']}"}
+
+
+def into_kafka(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Write into a topic until the worker is killed, and to the end when started again."""
+    spark.range(0, ROWS, 1, 1).selectExpr("id", "string(id) as user").write.mode("overwrite").parquet(
+        str(folder / "in")
+    )
+    stream = spark.readStream.schema("id bigint, user string").parquet(str(folder / "in"))
+
+    def start(output_schema: str) -> Any:
+        pipeline = AsyncPipeline(
+            encode,
+            key_by="user",
+            output_schema=output_schema,
+            snapshots=folder / "snapshots",
+            operator_id="into_kafka",
+            parallelism=1,
+        )
+        where = {"checkpoint_location": folder / "checkpoint", "trigger": {"availableNow": True}}
+        return pipeline.start(stream, MortalSink(folder), **where)
+
+    try:
+        start("key string, value bigint")
+    except UnwritableValue as error:
+        assert "'value'" in error.reason
+    else:
+        raise AssertionError("a number is no value")
+    try:
+        start("key string, value string").awaitTermination()
+    except StreamingQueryException:
+        start("key string, value string").awaitTermination()
+        return {}
+    raise AssertionError("the worker was not killed")
+
+
 CASES: dict[str, Callable[..., dict[str, Any]]] = {
     "exact": partial(exact, rescales=True),
     "restart": partial(exact, parallelism=3),
@@ -264,6 +316,7 @@ CASES: dict[str, Callable[..., dict[str, Any]]] = {
     "stopping at once": cutting_off,
     "leaving": leaving,
     "failing": failing,
+    "into Kafka": into_kafka,
 }
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pyarrow as pa
+
 from async_op.connectors.errors import KafkaRefused, SinkFenced, UnwritableValue
 from async_op.connectors.kafka import client
+from async_op.connectors.kafka.rows import PARTS, check_columns, record_of
 from async_op.connectors.own_threads import OwnThreads
 from async_op.connectors.repeats import Repeats
 from async_op.connectors.sink import Sink
+from async_op.connectors.tables.rows import FrameRows
 from keygroups.arguments import check_integer
 from keygroups.errors import ConfigError
 
@@ -21,14 +25,18 @@ _COMMITS_MAX = 4
 
 
 class KafkaSink(Sink[Any]):
-    """Writes each epoch into a topic in one transaction, once. It needs the extra ``kafka``.
+    """Writes each epoch into a topic in one transaction, once: for a job, or for a pipeline on Spark.
+
+    It needs the extra ``kafka``.
 
     The transaction also commits the number of the epoch, as the offset of a consumer group that bears the job's name.
     So readers with ``isolation.level=read_committed`` see all of an epoch or nothing, and an epoch that comes again is
     left out. A newer sink of the same job fences the older one.
 
     Outputs are bytes or text, or dicts with ``value``, ``key`` and ``headers``; the last two may be left out. Headers
-    are a list of tuples, or a dict, of names and values; a value is bytes, text or None.
+    are a list of tuples, or a dict, of names and values; a value is bytes, text or None. On Spark
+    (``sink(batch_df, epoch)``) these are columns, and headers are an array of structs of ``key`` and ``value``, or a
+    map.
 
     Parameters
     ----------
@@ -74,6 +82,27 @@ class KafkaSink(Sink[Any]):
         """Show topic and name, and no setting."""
         return f"KafkaSink({self._topic!r}, {self._name!r})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is connected: Spark Connect sends sinks to its server."""
+        return self.__dict__ | {"_threads": None, "_producer": None, "_consumer": None}
+
+    def prepare(self, schema: pa.Schema) -> None:
+        """Check the columns of the rows that will come, so that a mistake is known before the first epoch.
+
+        A pipeline on Spark does this when it starts. The brokers are not asked.
+
+        Parameters
+        ----------
+        schema : pyarrow.Schema
+            The columns.
+
+        Raises
+        ------
+        UnwritableValue
+            A row is no record.
+        """
+        check_columns(schema)
+
     async def open(self) -> None:
         """Take over from an older sink of this job, if there is one, and learn which epoch is the newest."""
         self._threads = self._threads or OwnThreads("keygroups kafka", 1)
@@ -100,6 +129,16 @@ class KafkaSink(Sink[Any]):
         assert self._threads is not None, "opened above"
         await self._threads.run(lambda: self._write(records, number))
 
+    def __call__(self, batch_df: Any, epoch: int) -> None:
+        """Write the rows of an epoch in one transaction, unless it is there: the form that a pipeline on Spark calls.
+
+        Rows come while the transaction is open. The connection stays for the next epoch.
+        """
+        number = check_integer("epoch", epoch, 0, reason="epochs are numbered")
+        rows = FrameRows(batch_df)
+        if not rows.is_empty:
+            self._write((self._record(record_of(row)) for row in rows.dicts()), number)
+
     async def close(self) -> None:
         """Disconnect; a transaction that is under way is given up."""
         if self._threads is not None:
@@ -110,8 +149,10 @@ class KafkaSink(Sink[Any]):
     def _record(self, value: Any) -> dict[str, Any]:
         if isinstance(value, bytes | str):
             value = {"value": value}
-        if not isinstance(value, dict) or "value" not in value or value.keys() - {"key", "value", "headers"}:
-            raise UnwritableValue(value, "it is neither bytes, nor text, nor a dict of value, key and headers")
+        if not isinstance(value, dict) or "value" not in value:
+            raise UnwritableValue(value, "it is neither bytes, nor text, nor a dict with a value")
+        if unknown := [name for name in value if name not in PARTS]:
+            raise UnwritableValue(value, f"{unknown[0]!r} is none of {', '.join(PARTS)}")
         for part in ("key", "value"):
             if not _can_be_sent(value.get(part)):
                 raise UnwritableValue(value, f"its {part} is neither bytes nor text that UTF-8 has")
@@ -121,7 +162,7 @@ class KafkaSink(Sink[Any]):
         record: dict[str, Any] = value
         return record
 
-    # The methods below run on the thread.
+    # The methods below run on the thread, or on that of a pipeline on Spark.
 
     def _connect(self) -> None:
         kafka = client.load()
@@ -139,7 +180,7 @@ class KafkaSink(Sink[Any]):
         config = {name: value for name, value in self._config.items() if name.startswith(shared)}
         return config | {"group.id": self._group, "enable.auto.commit": False}
 
-    def _write(self, records: list[dict[str, Any]], epoch: int) -> None:
+    def _write(self, records: Iterable[dict[str, Any]], epoch: int) -> None:
         if self._producer is None:
             self._connect()
         if epoch < self._newest:
@@ -152,7 +193,7 @@ class KafkaSink(Sink[Any]):
             self._commit(records, epoch)
         self._newest = epoch
 
-    def _commit(self, records: list[dict[str, Any]], epoch: int) -> None:
+    def _commit(self, records: Iterable[dict[str, Any]], epoch: int) -> None:
         self._producer.begin_transaction()
         for record in records:
             self._produce(record)

@@ -94,18 +94,23 @@ def produce(servers: str, topic: str, records: list[dict[str, Any]]) -> None:
 
 def read_all(servers: str, topic: str) -> list[bytes]:
     """Return the committed values of a topic's only partition."""
+    return [message.value() for message in read_messages(servers, topic)]
+
+
+def read_messages(servers: str, topic: str) -> list[Any]:
+    """Return the committed messages of a topic's only partition."""
     consumer = Consumer(
         {"bootstrap.servers": servers, "group.id": "test", "enable.partition.eof": True, "log_level": 0}
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
-    values = []
+    messages: list[Any] = []
     try:
         while True:
             message = consumer.poll(60)
             assert message is not None, "no answer"
             if message.error() is None:
-                values.append(message.value())
+                messages.append(message)
             elif message.error().code() == KafkaError._PARTITION_EOF:
-                return values
+                return messages
     finally:
         consumer.close()

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 
+import pyarrow as pa
 import pytest
 
 from async_op.connectors import EpochsBehind, KafkaRefused, KafkaSink, SinkFenced, UnwritableValue, repeats
@@ -170,6 +171,48 @@ async def test_headers_that_the_client_takes_are_written(server: str, served_top
     await sink.close()
 
     assert read_all(server, served_topic) == [b"%d" % number for number in range(len(taken))]
+
+
+def with_headers(**fields: pa.DataType) -> dict[str, pa.DataType]:
+    return {"value": pa.binary(), "headers": pa.list_(pa.struct(fields))}
+
+
+@pytest.mark.parametrize(
+    ("columns", "complaint"),
+    [
+        ({"key": pa.binary()}, "no column 'value'"),
+        ({"Value": pa.binary()}, "no column 'value'"),
+        ({"value": pa.int64()}, "column 'value' is neither binary nor string"),
+        ({"value": pa.binary(), "key": pa.int32()}, "column 'key' is neither"),
+        ({"value": pa.binary(), "timestamp": pa.timestamp("us", "UTC")}, "'timestamp' is none of value, key, headers"),
+        ({"value": pa.binary(), "headers": pa.string()}, "column 'headers' is neither array"),
+        ({"value": pa.binary(), "headers": pa.list_(pa.string())}, "'headers'"),
+        (with_headers(key=pa.string()), "'headers'"),
+        (with_headers(key=pa.string(), value=pa.string(), other=pa.string()), "'headers'"),
+        (with_headers(key=pa.binary(), value=pa.binary()), "'headers'"),
+        (with_headers(key=pa.string(), value=pa.int8()), "'headers'"),
+        ({"value": pa.binary(), "headers": pa.map_(pa.string(), pa.int8())}, "'headers'"),
+        ({"value": pa.binary(), "headers": pa.map_(pa.binary(), pa.binary())}, "'headers'"),
+    ],
+)
+def test_columns_that_are_no_record_are_named(columns: dict[str, pa.DataType], complaint: str) -> None:
+    with pytest.raises(UnwritableValue, match=complaint):
+        sink_into("127.0.0.1:1", "topic").prepare(pa.schema(columns))
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"value": pa.string()},
+        {"value": pa.binary(), "key": pa.string()},
+        with_headers(key=pa.string(), value=pa.binary()),
+        with_headers(value=pa.string(), key=pa.string()),
+        {"key": pa.binary(), "value": pa.string(), "headers": pa.map_(pa.string(), pa.binary())},
+    ],
+    ids=["value", "key", "headers", "headers in another order", "map"],
+)
+def test_columns_that_are_records_are_taken(columns: dict[str, pa.DataType]) -> None:
+    sink_into("127.0.0.1:1", "topic").prepare(pa.schema(columns))
 
 
 async def test_no_error_leaves_a_transaction_open(
