@@ -286,6 +286,9 @@ class SharedOutsideOpen(KeyGroupsError, RuntimeError):
 class RetryAfter(KeyGroupsError):
     """Raised by a function when the service asks to be called again after some time.
 
+    The element waits for so long before its next attempt. If the operator has a `RateLimit`, all calls of the subtask
+    share a limit of the service, so no call begins before that time is over.
+
     Parameters
     ----------
     seconds : float or timedelta
