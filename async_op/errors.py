@@ -302,6 +302,28 @@ class RetryAfter(KeyGroupsError):
         super().__init__(message)
 
 
+class IncompleteAnswer(KeyGroupsError, ConnectionError):
+    """A streamed answer has ended in the middle; nothing of it is kept.
+
+    Attributes
+    ----------
+    characters : int
+        How long the text was until then.
+    reported : str
+        The error that the service has reported in place of the rest, shortened; "None" if the stream just ended.
+    """
+
+    def __init__(self, characters: int, reported: object) -> None:
+        self.characters = characters
+        self.reported: str = shorten(reported)
+        said = f"the service reported {in_message(reported, self.reported)}"
+        reason = "the stream ended" if reported is None else said
+        super().__init__(
+            f"the streamed answer is incomplete: {reason} after {characters:,} characters; "
+            "give the operator a retry policy whose `retry_on` includes IncompleteAnswer to ask again"
+        )
+
+
 class CircuitOpen(KeyGroupsError, ConnectionError):
     """The circuit breaker is open: no call was made for an element, because too many calls have failed.
 
