@@ -9,6 +9,7 @@ from .errors import (
     AsyncTimeoutError,
     CircuitOpen,
     ElementFailed,
+    IncompleteAnswer,
     IncompleteBatch,
     InvalidFunctionResult,
     KeyColumnMissing,
@@ -55,6 +56,7 @@ from .runtime import Runtime
 from .sharing import Shared, shared
 from .statistics import Latency, OperatorStatistics, ResilienceStatistics
 from .stream.stream import AsyncDataStream
+from .streamed_answers import joined_answer
 from .threads.wait_strategies import ParkWait, ProgressiveWait, WaitStrategies
 
 __all__ = [
@@ -82,6 +84,7 @@ __all__ = [
     "ExponentialBackoffRetry",
     "FixedDelayRetry",
     "Function",
+    "IncompleteAnswer",
     "IncompleteBatch",
     "InvalidFunctionResult",
     "InvocationContext",
@@ -125,6 +128,7 @@ __all__ = [
     "Watermark",
     "WrongEventLoop",
     "function",
+    "joined_answer",
     "seconds_to_wait",
     "shared",
 ]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Hashable, Iterable
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, overload
 
 from async_op.clock import Clock
 from async_op.in_flight.entries import Entry
+from async_op.rate_headers import seconds_until_reset
 from async_op.spending import Spending
 from async_op.timers.key_timers import KeyTimers
 from async_op.timers.service import TimerService
+from keygroups.arguments import Duration
 from keygroups.descriptors import (
     AggregatingState,
     ListState,
@@ -52,6 +54,7 @@ class Scope:
     timeout: float | None
     operator_states: OperatorStates
     timers: TimerService | None = None
+    hold: Callable[[float], None] | None = None
 
 
 class InvocationContext:
@@ -141,6 +144,34 @@ class InvocationContext:
         if spending.has_ended:
             raise StateAccessOutsideInvocation(self.key)
         spending.report(amounts)
+
+    def heed(self, headers: Mapping[str, str], *, maximum: Duration = 60.0) -> None:
+        """Begin no call before a limit is reset of which, as the headers of a good answer say, nothing remains.
+
+        It counts at once, for all calls of the subtask, and only if the operator has a `RateLimit`; calls under way go
+        on. The headers are those that `seconds_to_wait` reads: `x-ratelimit-remaining-…: 0` with
+        `x-ratelimit-reset-…`, and `anthropic-ratelimit-…-remaining: 0` with `…-reset`. As long as something remains of
+        every limit, this does nothing. For an answer that is a refusal, raise `RetryAfter`.
+
+        Parameters
+        ----------
+        headers : mapping of str to str
+            The headers of an answer, as any client returns them. Case does not matter.
+        maximum : float or timedelta
+            The longest wait, whatever the headers say.
+
+        Raises
+        ------
+        ConfigError
+            `maximum` is no duration.
+        StateAccessOutsideInvocation
+            The call has ended.
+        """
+        if self.entry.invocation is not self:
+            raise StateAccessOutsideInvocation(self.key)
+        seconds = seconds_until_reset(headers, maximum)
+        if seconds and self.scope.hold is not None:
+            self.scope.hold(seconds)
 
     @overload
     def state(self, descriptor: ValueState) -> ValueHandle: ...

@@ -286,6 +286,9 @@ class SharedOutsideOpen(KeyGroupsError, RuntimeError):
 class RetryAfter(KeyGroupsError):
     """Raised by a function when the service asks to be called again after some time.
 
+    The element waits for so long before its next attempt. If the operator has a `RateLimit`, all calls of the subtask
+    share a limit of the service, so no call begins before that time is over.
+
     Parameters
     ----------
     seconds : float or timedelta
@@ -297,6 +300,28 @@ class RetryAfter(KeyGroupsError):
         self.seconds: float = check_duration("seconds", seconds, reason="zero or more")
         message = f"the service asks for a delay of {self.seconds:g} s; give the operator a retry policy to follow it"
         super().__init__(message)
+
+
+class IncompleteAnswer(KeyGroupsError, ConnectionError):
+    """A streamed answer has ended in the middle; nothing of it is kept.
+
+    Attributes
+    ----------
+    characters : int
+        How long the text was until then.
+    reported : str
+        The error that the service has reported in place of the rest, shortened; "None" if the stream just ended.
+    """
+
+    def __init__(self, characters: int, reported: object) -> None:
+        self.characters = characters
+        self.reported: str = shorten(reported)
+        said = f"the service reported {in_message(reported, self.reported)}"
+        reason = "the stream ended" if reported is None else said
+        super().__init__(
+            f"the streamed answer is incomplete: {reason} after {characters:,} characters; "
+            "give the operator a retry policy whose `retry_on` includes IncompleteAnswer to ask again"
+        )
 
 
 class CircuitOpen(KeyGroupsError, ConnectionError):

@@ -19,7 +19,7 @@ _UNIT_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs"
 
 
 def seconds_to_wait(headers: Mapping[str, str], *, default: Duration = 1.0, maximum: Duration = 60.0) -> float:
-    """Return how long to wait before the next call, as a service's answer says it in its headers; for `RetryAfter`.
+    """Return how long to wait before the next call, as a service's refusal says it in its headers; for `RetryAfter`.
 
     The first of these that is there and can be read counts:
 
@@ -31,6 +31,9 @@ def seconds_to_wait(headers: Mapping[str, str], *, default: Duration = 1.0, maxi
 
     Dates are compared with the answer's own `Date`, so that clocks may differ; without it, with the system's clock. A
     date in the past is a wait of zero.
+
+    A good answer has such headers, too, but then a reset is a wait only for a limit of which nothing remains:
+    `InvocationContext.heed` reads them.
 
     Parameters
     ----------
@@ -62,12 +65,26 @@ def seconds_to_wait(headers: Mapping[str, str], *, default: Duration = 1.0, maxi
     """
     longest = check_positive_duration("maximum", maximum, reason="seconds, more than zero")
     seconds = check_duration("default", default, reason="seconds, zero or more")
-    lower = {name.lower(): value.strip() for name, value in headers.items()}
-    for found in _asked(lower):
+    for found in _asked(_lower(headers)):
         if found is not None:
             seconds = found
             break
     return min(max(0.0, seconds), longest)
+
+
+def seconds_until_reset(headers: Mapping[str, str], maximum: Duration) -> float:
+    """Return how long nothing remains of a limit, as the headers of a good answer say it; zero if something remains.
+
+    Of several limits the longest wait counts, but never more than `maximum`.
+    """
+    longest = check_positive_duration("maximum", maximum, reason="seconds, more than zero")
+    lower = _lower(headers)
+    resets, used_up = _resets(lower, _now(lower))
+    return min(max([0.0, *(resets.get(limit, 0.0) for limit in used_up)]), longest)
+
+
+def _lower(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value.strip() for name, value in headers.items()}
 
 
 def _asked(headers: Mapping[str, str]) -> Iterator[float | None]:
@@ -75,12 +92,18 @@ def _asked(headers: Mapping[str, str]) -> Iterator[float | None]:
     yield None if milliseconds is None else milliseconds / 1000
     after = headers.get("retry-after", "")
     yield _number(after)
-    now = _date(headers.get("date", "")) or wall_time() / 1000
+    now = _now(headers)
     yield _until(_date(after), now)
-    yield _until_reset(headers, now)
+    resets, used_up = _resets(headers, now)
+    yield max([seconds for limit, seconds in resets.items() if limit in used_up] or resets.values(), default=None)
 
 
-def _until_reset(headers: Mapping[str, str], now: float) -> float | None:
+def _now(headers: Mapping[str, str]) -> float:
+    return _date(headers.get("date", "")) or wall_time() / 1000
+
+
+def _resets(headers: Mapping[str, str], now: float) -> tuple[dict[str, float], set[str]]:
+    """Return the seconds until each limit is reset, and the limits of which nothing remains."""
     resets: dict[str, float] = {}
     used_up: set[str] = set()
     for kind, limit, value in _limits_in(headers):
@@ -91,8 +114,7 @@ def _until_reset(headers: Mapping[str, str], now: float) -> float | None:
         seconds = _until(_time(value), now) if seconds is None else seconds
         if seconds is not None:
             resets[limit] = seconds
-    counted = [seconds for limit, seconds in resets.items() if limit in used_up]
-    return max(counted or resets.values(), default=None)
+    return resets, used_up
 
 
 def _limits_in(headers: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:

@@ -157,7 +157,7 @@ class ResilienceStatistics:
     waiting : int
         Elements (for a batch function, batches) that are waiting for a limit.
     rate_limited : int
-        Calls that waited for a rate limit.
+        Calls that waited for a rate limit, or for as long as the service had asked to.
     spent : mapping of str to float
         What calls that have ended have cost, by unit: as they reported it, and as it was estimated where they did not.
     budget_refused : int

@@ -17,6 +17,7 @@ from async_op.connectors.errors import UnwritableValue
 from async_op.errors import (
     AsyncTimeoutError,
     ElementFailed,
+    IncompleteAnswer,
     InvalidFunctionResult,
     KeyColumnMissing,
     TimersUnavailable,
@@ -36,6 +37,7 @@ ERRORS: list[Callable[[], Exception]] = [
     lambda: failure_of(SECRET, SECRET, 1, AsyncTimeoutError(SECRET, 1.0)),
     lambda: ElementFailed({"mail": SECRET}, SECRET, 1, ValueError("refused")),
     lambda: InvalidFunctionResult(SECRET),
+    lambda: IncompleteAnswer(3, {"message": SECRET}),
     lambda: KeyColumnMissing("user", {"mail": SECRET}),
     lambda: UnusableTimestamp({"mail": SECRET}, SECRET),
     lambda: TimersUnavailable(SECRET),

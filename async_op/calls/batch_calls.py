@@ -12,7 +12,7 @@ from async_op.calls.batch_call import BatchCall, count_elements
 from async_op.calls.workers import Outcomes
 from async_op.cancellation import cancel_all
 from async_op.context import InvocationContext, Scope
-from async_op.errors import IncompleteBatch
+from async_op.errors import IncompleteBatch, RetryAfter
 from async_op.functions import AsyncBatchFunction
 from async_op.in_flight.entries import Block, Entry
 from async_op.in_flight.queues import ElementQueue
@@ -178,7 +178,16 @@ class BatchCalls:
         results = one_for_each(await self._function.async_invoke_batch(batch.values(), contexts))
         if len(results) != len(batch):
             raise IncompleteBatch(len(batch), len(results))
+        self._heed(results)
         return results
+
+    def _heed(self, results: Sequence[Any]) -> None:
+        """Let no call begin for as long as the service has asked for in place of a result."""
+        hold = self._scope.hold
+        if hold is not None:
+            for result in results:
+                if isinstance(result, RetryAfter):
+                    hold(result.seconds)
 
     def _distribute(self, batch: BatchCall, results: Sequence[Any]) -> None:
         start = 0

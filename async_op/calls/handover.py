@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ from async_op.context import InvocationContext
 from async_op.errors import MailboxClosed
 from async_op.threads.loop_mailbox import LoopMailbox
 from async_op.timers.key_timers import KeyTimers
+from keygroups.arguments import Duration
 from keygroups.descriptors import OperatorStateDescriptor, StateDescriptor
 from keygroups.state import ListHandle, MapHandle, OperatorListHandle, StateAccessOutsideInvocation
 
@@ -62,6 +63,10 @@ class HandedOverContext(InvocationContext):
     def spent(self, **amounts: float) -> None:
         """Report what the call has spent; raises as `InvocationContext.spent` does."""
         self.run(partial(self._invocation.spent, **amounts))
+
+    def heed(self, headers: Mapping[str, str], *, maximum: Duration = 60.0) -> None:
+        """Heed the headers of a good answer; raises as `InvocationContext.heed` does."""
+        self.run(partial(self._invocation.heed, headers, maximum=maximum))
 
     def state(self, descriptor: StateDescriptor) -> Any:
         """Return the handle of a declared state for the element's key; raises as `InvocationContext.state` does."""

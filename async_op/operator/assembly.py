@@ -120,11 +120,14 @@ class Parts:
         self.gate = self._make_gate(options)
         element_id_of = self.keys.element_id_of
         key_group_of, states = self.keys.key_group_of, runtime.operator_states
-        self.scope = Scope(around.backend, key_group_of, element_id_of, clock, options.timeout, states, self.timers)
         self.errors = ErrorPolicy(options.on_error, options.dead_letters, element_id_of, crash)
         self.latency = ObservedLatency(function=name_of(function), subtask_index=runtime.subtask_index)
         self.limits = _limits_of(options, runtime, clock, self.latency)
         self.cache = None if self.limits is None else self.limits.cache
+        hold = None if self.limits is None else self.limits.hold
+        self.scope = Scope(
+            around.backend, key_group_of, element_id_of, clock, options.timeout, states, self.timers, hold
+        )
         known = KnownOutputs(function, self.scope) if function.knows_outputs else None
         self.completion = Completion(
             self.in_flight.queue,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,13 +37,14 @@ class CostLimiter:
         The unit of each limit; None for calls.
     """
 
-    __slots__ = ("_alarm", "_clock", "_meters", "_rings_at", "line", "units")
+    __slots__ = ("_alarm", "_clock", "_held_until", "_meters", "_rings_at", "line", "units")
 
     def __init__(self, limits: Sequence[RateLimit], share: tuple[int, int], clock: Clock) -> None:
         self._clock = clock
         self._meters = [_Meter(limit, share, clock.time()) for limit in limits]
         self._alarm = Alarm(clock, self._ring)
         self._rings_at = 0.0
+        self._held_until = -math.inf
         self.line = Line(clock)
         self.units = [limit.unit for limit in limits]
 
@@ -65,18 +67,26 @@ class CostLimiter:
 
     async def acquire(self, claim: Claim) -> None:
         """Wait until the call of a claim may begin."""
-        now = self._clock.time()
-        ready = self._ready_at(claim)
-        if not len(self.line):
-            if ready <= now:
-                self._take(claim, now)
+        while True:
+            now = self._clock.time()
+            ready = self._ready_at(claim)
+            if not len(self.line):
+                if ready <= now:
+                    self._take(claim, now)
+                    return
+                self._wake_at(ready)
+            try:
+                await self.line.wait(claim.give_back, claim)
+            except BaseException:
+                self.look_again()  # the next in line may be cheaper
+                raise
+            if self._held_until <= self._clock.time():
                 return
-            self._wake_at(ready)
-        try:
-            await self.line.wait(claim.give_back, claim)
-        except BaseException:
-            self.look_again()  # the next in line may be cheaper
-            raise
+            claim.give_back()  # calls were held between this turn of the line and this step of the loop
+
+    def hold(self, seconds: float) -> None:
+        """Let nobody begin for so long, or longer if an earlier hold lasts longer."""
+        self._held_until = max(self._held_until, self._clock.time() + seconds)
 
     def settle(self, claim: Claim, amounts: Sequence[float]) -> None:
         """Correct what a call was charged, and admit those that now may begin."""
@@ -98,6 +108,7 @@ class CostLimiter:
             if ready > now:
                 self._wake_at(ready)
                 return
+            self._held_until = -math.inf
             self._take(claim, now)
             self.line.admit()
 
@@ -106,7 +117,7 @@ class CostLimiter:
         self._alarm.set(when)
 
     def _ready_at(self, claim: Claim) -> float:
-        return max(map(_Meter.ready_at, self._meters, claim.costs), default=0.0)
+        return max([self._held_until, *map(_Meter.ready_at, self._meters, claim.costs)])
 
     def _take(self, claim: Claim, now: float) -> None:
         claim.charges = [meter.take(now, cost) for meter, cost in zip(self._meters, claim.costs, strict=True)]

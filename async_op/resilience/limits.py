@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from async_op.clock import Clock
 from async_op.context import Invoke
+from async_op.errors import RetryAfter
 from async_op.functions import AsyncBatchFunction, Function
 from async_op.resilience.budget import Account, Budget
 from async_op.resilience.cache import Cache, OutputCache
@@ -187,6 +188,9 @@ class Limits:
         Asked before an element waits for a call.
     calls : int
         How many elements have been passed to the function.
+    hold : callable or None
+        Lets no call begin for some seconds, because the service has asked for that. None without a rate limit: nobody
+        has said that all calls share a limit of the service.
     """
 
     __slots__ = (
@@ -201,6 +205,7 @@ class Limits:
         "_settings",
         "cache",
         "calls",
+        "hold",
     )
 
     def __init__(
@@ -220,6 +225,8 @@ class Limits:
         if self._costs is None and settings.rate_limits:
             share = settings.rate_limits[0].share(runtime.subtask_index, runtime.parallelism)
             self._rate = RateLimiter(share, clock)
+        rate = self._rate if self._costs is None else self._costs.rate
+        self.hold = None if rate is None or not settings.rate_limits else rate.hold
         self.calls = self._running = 0
 
     def protect(self, invoke: Invoke) -> Invoke:
@@ -313,6 +320,9 @@ class Limits:
             failed = True
             raise
         except Exception as error:
+            # Before anything of this call is given back, with which the next one would begin.
+            if isinstance(error, RetryAfter) and self.hold is not None:
+                self.hold(error.seconds)
             failed = is_meant(self._settings.failure_on, error)
             raise
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,6 +31,11 @@ class RateLimit:
     if that had been known from the beginning. A call that costs more than the whole burst fails with `CostAboveLimit`,
     which is never retried. One that costs more than its subtask's share of the burst waits until that is complete. An
     operator starts with a credit of one unit.
+
+    A rate limit says that all calls share a limit of one service. So what the service itself says counts for all of
+    them, too: when a call ends with `RetryAfter`, or has passed headers to `ctx.heed` which say that nothing remains,
+    no call of the subtask begins before that time is over. Calls under way go on, and elements wait as they wait for
+    the rate.
 
     Parameters
     ----------
@@ -120,7 +126,7 @@ class RateLimiter:
         Those that wait.
     """
 
-    __slots__ = ("_alarm", "_burst_seconds", "_clock", "_full_at", "_interval", "line")
+    __slots__ = ("_alarm", "_burst_seconds", "_clock", "_full_at", "_held_until", "_interval", "line")
 
     def __init__(self, limit: RateLimit, clock: Clock) -> None:
         assert limit.burst is not None, "a share has a burst"
@@ -129,18 +135,29 @@ class RateLimiter:
         self._burst_seconds = (limit.burst - 1) * self._interval
         # When the credit for a whole burst will be complete.
         self._full_at = clock.time() + self._burst_seconds
+        self._held_until = -math.inf
         self._alarm = Alarm(clock, self._admit)
         self.line = Line(clock)
 
     async def acquire(self) -> None:
         """Wait until a call may begin."""
-        now = self._clock.time()
-        if not len(self.line) and now >= self._next_at():
-            self._take(now)
-            return
-        if not len(self.line):
+        while True:
+            now = self._clock.time()
+            if not len(self.line) and now >= self._next_at():
+                self._take(now)
+                return
+            if not len(self.line):
+                self._alarm.set(self._next_at())
+            await self.line.wait(self.give_back)
+            if self._held_until <= self._clock.time():
+                return
+            self.give_back()  # calls were held between this turn of the line and this step of the loop
+
+    def hold(self, seconds: float) -> None:
+        """Let nobody begin for so long, or longer if an earlier hold lasts longer."""
+        self._held_until = max(self._held_until, self._clock.time() + seconds)
+        if len(self.line):
             self._alarm.set(self._next_at())
-        await self.line.wait(self.give_back)
 
     def give_back(self) -> None:
         """Restore the credit of a call that was not made."""
@@ -154,7 +171,7 @@ class RateLimiter:
         self._alarm.stop()
 
     def _next_at(self) -> float:
-        return self._full_at - self._burst_seconds
+        return max(self._full_at - self._burst_seconds, self._held_until)
 
     def _take(self, now: float) -> None:
         self._full_at = max(self._full_at, now) + self._interval
@@ -163,6 +180,7 @@ class RateLimiter:
         # A timer may ring too early by a rounding error.
         now = max(self._clock.time(), self._next_at())
         while len(self.line) and self._next_at() <= now:
+            self._held_until = -math.inf
             self._take(now)
             self.line.admit()
         if len(self.line):

@@ -70,7 +70,8 @@ class HttpService:
         return await self.stream(request, [*events, {"choices": [], "usage": usage}])
 
     async def stream(self, request: web.Request, events: list[Any]) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        used_up = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "20ms"}
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"} | used_up)
         await response.prepare(request)
         for data in (*map(json.dumps, events), "[DONE]"):
             await response.write(f"data: {data}\n\n".encode())

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from async_op import AdaptiveConcurrency, CircuitBreaker, RateLimit, Resilience
+from async_op import AdaptiveConcurrency, CircuitBreaker, RateLimit, Resilience, RetryAfter
 
 EPSILON = 1e-6
 
@@ -57,6 +57,8 @@ class SubtaskLimits:
         self._now = now
         self._rate = rate
         self._begun: list[float] = []
+        self._heeds = rate is not None and sees_ends
+        self._held_until = -math.inf
         self._running = 0
         self._running_max = math.inf
         if settings.concurrency is not None and sees_ends:
@@ -75,13 +77,22 @@ class SubtaskLimits:
         try:
             yield
             failed = False
+        except RetryAfter as error:
+            self.hold(error.seconds)
+            raise
         finally:
             self._running -= 1
             if self._breaker is not None:
                 self._breaker.ends(state, failed=failed)
 
+    def hold(self, seconds: float) -> None:
+        """Learn that the service wants no call for so long."""
+        if self._heeds:
+            self._held_until = max(self._held_until, self._now() + seconds)
+
     def _begins(self) -> None:
         now = self._now()
+        self._check(now >= self._held_until - EPSILON, "a call begins though the service has asked to wait")
         self._begun.append(now)
         self._check(self._running < self._running_max, f"{self._running + 1} calls are under way")
         if self._rate is None:

@@ -235,7 +235,11 @@ class BatchService(Service, AsyncBatchFunction):
     async def _call_all(self, values: Sequence[Any], ctxs: Sequence[InvocationContext]) -> list[Any]:
         begun = [self.ledger.call_begins(value[0], ctx) for value, ctx in zip(values, ctxs, strict=True)]
         calls = [self.go_on(call, ctx) for call, ctx in zip(begun, ctxs, strict=True)]
-        return await asyncio.gather(*calls, return_exceptions=True)
+        results: list[Any] = await asyncio.gather(*calls, return_exceptions=True)
+        for result in results:
+            if isinstance(result, RetryAfter):
+                self.ledger.limits[self.ledger.owners[values[0][0]]].hold(result.seconds)
+        return results
 
     async def timeout(self, value: Any, ctx: InvocationContext) -> list[Any]:
         return await self.fall_back(value, ctx)

@@ -2,7 +2,8 @@
 
 Promises: every element ends once, with the outputs that its own call would have had, or with an error or fallback that
 the service gave cause for; no two identical calls are under way; what was cached before an element came is not called
-for; the limits hold as their models say, also those of what calls cost. `--seed 17` replays one.
+for; the limits hold as their models say, also those of what calls cost; with a rate limit, no call begins while the
+service has asked to wait. `--seed 17` replays one.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from async_op import (
     RateLimit,
     Record,
     Resilience,
+    RetryAfter,
     SingleFlight,
 )
 from async_op.testing import VirtualLoop
@@ -99,6 +101,7 @@ class Sharing(AsyncFunction):
                 await asyncio.sleep(run.draw.choice((0.0, 0.1, 1.0, 5.0)))
                 if run.draw.random() < run.failures:
                     raise Outage(key)
+                self.ask_to_wait(charge, ctx)
                 spent = run.draw.randrange(2 * tokens_of(value))
                 ctx.spent(tokens=spent)
                 charge.end(spent, run.now())
@@ -107,6 +110,18 @@ class Sharing(AsyncFunction):
         if outputs_for(key) or (run.settings.cache and run.settings.cache.empty):
             run.kept.add(key)
         return outputs_for(key)
+
+    def ask_to_wait(self, charge: Charge, ctx: Any) -> None:
+        """Sometimes ask for a wait, in place of an answer or with one."""
+        run, seconds = self.run, self.run.refusals.choice((0.0, 0.5, 3.0))
+        kind = run.refusals.choice(("refused", "used up", *["ok"] * 4)) if run.refuses else "ok"
+        if kind == "used up":
+            ctx.heed({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": f"{seconds}s"})
+            run.limits.hold(seconds)
+        elif kind == "refused":
+            ctx.spent(tokens=0)
+            charge.end(0, run.now())
+            raise RetryAfter(seconds)
 
     async def timeout(self, value: Any, ctx: Any) -> list[Any]:
         assert self.run.timeout is not None
@@ -119,6 +134,9 @@ class Run:
     def __init__(self, seed: int) -> None:
         draw = self.draw = random.Random(f"{seed}/sharing")
         self.failures = draw.choice((0.0, 0.0, 0.3))
+        self.refusals = random.Random(f"{seed}/refusals")  # its own, so that it moves no others
+        self.refuses = self.refusals.random() < 0.5
+        self.causes = (CircuitOpen, *[Outage] * (self.failures > 0), *[RetryAfter] * self.refuses)
         self.timeout = draw.choice((None, 4.0))
         self.capacity = draw.choice((1, 3, 10))
         self.mode: Any = draw.choice(("ordered", "unordered", "key_ordered"))
@@ -232,7 +250,7 @@ class Run:
         died = {letter.value[0]: letter.error for letter in self.letters}
         for index, key in self.values:
             if index in died:
-                assert self.failures or isinstance(died[index], CircuitOpen)
+                assert isinstance(died[index], self.causes)
                 assert by_element[index] == []
             elif by_element[index] != outputs_for(key):
                 assert self.timeout is not None

@@ -1,0 +1,100 @@
+"""Answers of language models that come in pieces, as one: an output leaves as a whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterable
+from contextlib import aclosing
+from typing import Any
+
+from async_op.errors import IncompleteAnswer
+
+_DATA = "data:"
+_END = "[DONE]"
+
+
+async def joined_answer(stream: AsyncIterable[bytes | str]) -> tuple[str, dict[str, Any]]:
+    """Return the text of a streamed answer as a whole, and what the service says that it has used.
+
+    It reads the server-sent events of OpenAI's chat interface, which most services and servers understand. The stream
+    is closed at the end, also if the call fails or is cancelled.
+
+    Parameters
+    ----------
+    stream : async iterable of bytes or str
+        The body of the answer: bytes, cut anywhere, or whole lines of text. `response.content` of aiohttp and
+        `response.aiter_lines()` of HTTPX are such.
+
+    Returns
+    -------
+    text : str
+        All pieces of the text together.
+    usage : dict
+        The service's count of tokens, such as ``{"total_tokens": 32}``; empty if it has sent none. Most services send
+        it only if asked: ``"stream_options": {"include_usage": True}``.
+
+    Raises
+    ------
+    IncompleteAnswer
+        The stream has ended before the answer has, or the service has reported an error in the middle.
+    ValueError
+        An event is no JSON.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> async def lines():
+    ...     yield 'data: {"choices": [{"delta": {"content": "posi"}}]}'
+    ...     yield 'data: {"choices": [{"delta": {"content": "tive"}}]}'
+    ...     yield 'data: {"choices": [], "usage": {"total_tokens": 32}}'
+    ...     yield "data: [DONE]"
+    >>> asyncio.run(joined_answer(lines()))
+    ('positive', {'total_tokens': 32})
+    """
+    pieces: list[str] = []
+    usage: dict[str, Any] = {}
+    error = None
+    async with aclosing(_data_of(stream)) as events:
+        async for data in events:
+            if data == _END:
+                return "".join(pieces), usage
+            event = json.loads(data)
+            error = event.get("error")
+            if error is not None:
+                break
+            pieces += map(_text_of, event.get("choices") or ())
+            usage = event.get("usage") or usage
+    raise IncompleteAnswer(sum(map(len, pieces)), error)
+
+
+def _text_of(choice: dict[str, Any]) -> str:
+    delta = choice.get("delta") or {}  # some services add events of their own that have none
+    return delta.get("content") or ""
+
+
+async def _data_of(stream: AsyncIterable[bytes | str]) -> AsyncGenerator[str, None]:
+    """Yield the data of each server-sent event; comments, which keep the connection alive, have none."""
+    async with aclosing(_lines_of(stream)) as lines:
+        async for line in lines:
+            if line.startswith(_DATA):
+                yield line.removeprefix(_DATA).strip()
+
+
+async def _lines_of(stream: AsyncIterable[bytes | str]) -> AsyncGenerator[str, None]:
+    rest = b""
+    pieces = aiter(stream)
+    try:
+        async for piece in pieces:
+            if isinstance(piece, str):
+                lines = piece.split("\n")
+            else:
+                # Cut before it is decoded: a piece may end within a character.
+                *whole, rest = (rest + piece).split(b"\n")
+                lines = [line.decode() for line in whole]
+            for line in lines:
+                yield line
+        yield rest.decode()
+    finally:
+        close = getattr(pieces, "aclose", None)  # generators have it, other iterators need not
+        if close is not None:
+            await close()
