@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from async_op import FixedDelayRetry, Step
+from async_op import Cache, FixedDelayRetry, Resilience, Step
 from async_op.in_flight.in_flight import InFlight
 from async_op.job.counters import counts_of, counts_of_written
 from snapshots import SnapshotStore
@@ -128,6 +128,25 @@ def test_the_age_of_the_oldest_call_is_stored_also_after_a_restart(place: dict[s
     oldest = [one["oldest_call_milliseconds"] for one in counted(place)]
     # A call that is made again is as old as the operator that makes it.
     assert oldest == pytest.approx([7000, 7000, 3000, 0], abs=200)
+
+
+async def test_what_limits_do_is_counted_for_all_steps(place: dict[str, Any]) -> None:
+    steps = [
+        Step(same, name, resilience=Resilience(cache=Cache(max_entries=10, key=lambda value: value)))
+        for name in ("first", "second")
+    ]
+    source = Log([])
+    async with running(job := new_job(source, steps, Epochs(), **place)):
+        for outputs in (2, 4):
+            await source.append(0, 5, 6)
+            await eventually(lambda outputs=outputs: job.progress().outputs == outputs)
+            await job.snapshot()
+
+    names = ("rows", "calls", "cache_misses", "cache_hits")
+    assert [named(names, one) for one in counted(place)] == [
+        {"rows": 2, "calls": 4, "cache_misses": 4},
+        {"rows": 2, "cache_hits": 4},
+    ]
 
 
 async def test_a_cut_looks_at_no_element_to_count(place: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
