@@ -189,6 +189,9 @@ class ResilienceStatistics:
 
     __repr__ = counts_repr
 
+    def _repr_html_(self) -> str:
+        return html_facts("limits of an operator", set_fields(self))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorStatistics:

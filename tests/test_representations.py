@@ -22,12 +22,14 @@ from async_op import (
     ExponentialBackoffRetry,
     FixedDelayRetry,
     Job,
+    JobProgress,
     OperatorStatistics,
     Record,
     Resilience,
+    ResilienceStatistics,
 )
 from async_op.connectors import FileSink, FileSource
-from async_op.spark import AsyncPipeline, EpochProgress, Explanation, Finding
+from async_op.spark import AsyncPipeline, ConnectQuery, EpochProgress, Explanation, Finding, PipelineQuery
 from async_op.testing import OperatorHarness, RecordedService
 from keygroups import AggregatingState, ReducingState, RescalePlan, ValueState, plan_rescale
 from keygroups.representation import LENGTH_MAX, ROWS_MAX, html_facts, html_table, short
@@ -83,6 +85,7 @@ def instances() -> list[Any]:
     second = store.write(parts({"profile": {"key 1": 1}}))
     cut = parts({"profile": many})[0]
     pending = store.begin()
+    unused: Any = None
     return [
         *(store, first, pending, store.edit(), first.restore(0), cut, pending.write_subtask(cut), store.verify()),
         *(store.collect_garbage(keep_last=1, min_age=0), compare(first, second, rows=100), RecentVersions(store)),
@@ -99,6 +102,9 @@ def instances() -> list[Any]:
         DeadLetter(value=HUGE, timestamp=1, key=HUGE, idempotency_key="a", attempts=1, error=ValueError("x" * 99_999)),
         AsyncWaitOperator(lambda value: value, lambda element: None),
         Job([HUGE], lambda value: value, print, snapshots="memory://jobs", job_id="copy"),
+        JobProgress(job_id="copy", state="running", in_flight={f"<{number}>": number for number in range(99)}),
+        ResilienceStatistics(cache_hits=10**18, circuit="open", spent={f"<{number}>": 1.5 for number in range(99)}),
+        PipelineQuery(unused, unused),  # before its start it has no use for a chain and a session
         Explanation({"op": {"<b>": HUGE}}, (Finding("op", HUGE, "<script>"),) * 99),
         *(OperatorHarness(lambda value: value), RecordedService("answers.json")),
         FileSource("s3://user:hunter2@bucket/*.csv?token=s3cr3t", "csv", storage_options={"secret": "s3cr3t"}),
@@ -146,7 +152,8 @@ def tags_of(html: str) -> Tags:
 
 WITH_HTML = [
     *(Snapshot, RescalePlan, VerifyReport, GarbageReport, OperatorStatistics),
-    *(Difference, AsyncPipeline, EpochProgress, Explanation, Job),
+    *(Difference, AsyncPipeline, EpochProgress, Explanation, Job, JobProgress, ResilienceStatistics),
+    *(PipelineQuery, ConnectQuery),
 ]
 
 
@@ -172,6 +179,15 @@ def test_statistics_show_what_is_not_zero() -> None:
 
     assert repr(made) == "OperatorStatistics(in_flight=3)"
     assert "in_flight" in tags_of(made._repr_html_()).text
+
+
+def test_the_progress_of_a_job_and_what_limits_did_show_what_is_not_zero() -> None:
+    progress = JobProgress(job_id="orders", state="running", records=1200, in_flight={"enrich": 3})
+    limits = ResilienceStatistics(cache_hits=1200)
+
+    text = tags_of(progress._repr_html_()).text
+    assert text == "job ordersjob_idordersstaterunningrecords1,200in_flight{'enrich': 3}"
+    assert tags_of(limits._repr_html_()).text == "limits of an operatorcache_hits1,200"
 
 
 class Hostile:

@@ -20,7 +20,7 @@ from async_op.errors import OperatorClosed, as_exception
 from async_op.hosting import messages as say
 from async_op.hosting.announcements import Announcements
 from async_op.hosting.blueprint import Blueprint, CutPart
-from async_op.hosting.counters import counted, since
+from async_op.hosting.counters import since
 from async_op.hosting.gate import Gate
 from async_op.hosting.lease import Lease
 from async_op.hosting.line import Line
@@ -296,7 +296,7 @@ class Host:
         return say.Part(session.job, self._residence.subtask_index, cut.version, handle, metrics)
 
     def _metrics(self, in_flight: tuple[object, ...], line: Line) -> dict[str, Any]:
-        now = counted(self._operator.statistics()) | {
+        now = self._operator.counted() | {
             "outputs": self._outbox.outputs,
             "processor_seconds": time.process_time() - self._processor_seconds,
             "overtime_seconds": self._overtime_seconds,

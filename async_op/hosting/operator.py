@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import count
 
 from async_op.elements import Element, Watermark
+from async_op.hosting.counters import Counted, counted_by
 from async_op.hosting.errors import HostFailed
 from async_op.hosting.restoring import Waiting, fitting_part
 from async_op.in_flight.capture import capture_entry, capture_watermark
@@ -94,6 +95,10 @@ class ResidentOperator(AsyncWaitOperator):
         """The sequence number of the oldest element without a result; None if there is none."""
         first = next(iter(self._readable().in_flight.queue.pending()), None)
         return None if first is None else first.sequence
+
+    def counted(self) -> Counted:
+        """Return the statistics that only grow; unlike `statistics`, it does not look at what is in flight."""
+        return counted_by(self._readable())
 
     def next_timer(self, event_time: bool = False) -> int | None:
         """Return when the next timer of one kind fires, in milliseconds since the epoch; None without timers."""

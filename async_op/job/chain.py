@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from async_op.dead_letters import DeadLetter
+from async_op.hosting.counters import Counted
 from async_op.job.channels import Inlet, Outlet
 from async_op.job.operators import Merge, Receiver, StepOperator, StepSubtask
 from async_op.job.routing import Route
@@ -156,6 +157,10 @@ class Chain:
     def cut(self) -> list[tuple[str, SubtaskSnapshot]]:
         """Cut all steps in this turn of the event loop; returns the parts with the names of their steps."""
         return [(name, subtask.cut()) for name, subtasks in self._ordered() for subtask in subtasks]
+
+    def count(self) -> list[Counted]:
+        """Return what each operator has counted since the last time; see `StepOperator.count`."""
+        return [subtask.operator.count() for subtask in self._all()]
 
     def work(self) -> tuple[tuple[int, int], ...]:
         """Return counters that change whenever something happens."""

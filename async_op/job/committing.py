@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 
+from async_op.job.counters import Counts, counts_of_written
 from async_op.job.delivery import Epoch
 from async_op.job.outputs import OUTPUT_SCHEMA, EpochOutputs
 from async_op.job.step import SOURCE
@@ -19,6 +21,9 @@ _WRITERS = 8
 
 Part = tuple[str, SubtaskSnapshot]
 """The name of a step, and what one of its subtasks had at the cut."""
+
+Written = tuple[SubtaskHandle, float]
+"""A part that was written, and how many seconds that took."""
 
 
 class Committer:
@@ -48,14 +53,20 @@ class Committer:
             return PendingSnapshot.first(self._store.folder, self._store.operator_id)
         return self._claim.begin()
 
-    def commit(self, pending: PendingSnapshot, parts: Sequence[Part], outputs: EpochOutputs) -> Epoch | None:
-        """Write the parts, and commit them; returns the epoch to deliver, None if it has no outputs.
+    def commit(
+        self, pending: PendingSnapshot, parts: Sequence[Part], outputs: EpochOutputs, counts: Counts
+    ) -> Epoch | None:
+        """Write the parts, and commit them with the counts of the cut.
 
-        When this returns or raises, no part is being written any more.
+        Returns the epoch to deliver; None if it has no outputs. When this returns or raises, no part is being written
+        any more.
         """
-        handles = self._write(pending, parts, outputs.table())
+        written = self._write(pending, parts, outputs.table())
+        handles = [handle for handle, _ in written]
+        metrics = counts | counts_of_written(handles, sum(seconds for _, seconds in written))
         parallelism = parts[0][1].parallelism
-        snapshot = pending.commit(handles, source_position={"job": {"parallelism": parallelism}})
+        position = {"job": {"parallelism": parallelism}}
+        snapshot = pending.commit(handles, source_position=position, metrics=metrics)
         self._claim = self._claim or Claim(snapshot)
         self.snapshot = snapshot
         own = [stored for stored in snapshot.outputs() if stored.version == snapshot.version]
@@ -64,7 +75,7 @@ class Committer:
             return None
         return Epoch(number=snapshot.version, tables=outputs.tables, mark=own[0].mark_delivered, close=outputs.close)
 
-    def _write(self, pending: PendingSnapshot, parts: Sequence[Part], outputs: pa.Table) -> list[SubtaskHandle]:
+    def _write(self, pending: PendingSnapshot, parts: Sequence[Part], outputs: pa.Table) -> list[Written]:
         last = parts[-1][0]
         writers = ThreadPoolExecutor(min(_WRITERS, len(parts)), "keygroups write")
         try:
@@ -77,11 +88,13 @@ class Committer:
             writers.shutdown(wait=True, cancel_futures=True)
 
 
-def _write_part(pending: PendingSnapshot, name: str, part: SubtaskSnapshot, outputs: pa.Table | None) -> SubtaskHandle:
+def _write_part(pending: PendingSnapshot, name: str, part: SubtaskSnapshot, outputs: pa.Table | None) -> Written:
     """Write one part. The first part of the last step has all outputs of the epoch, in the order in which they came."""
     if outputs is not None and part.subtask_index:
         outputs = OUTPUT_SCHEMA.empty_table()
-    return pending.write_subtask(part, outputs, step=name)
+    started = time.monotonic()
+    handle = pending.write_subtask(part, outputs, step=name)
+    return handle, time.monotonic() - started
 
 
 def chosen_parallelism(snapshot: Snapshot) -> int | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from async_op.elements import Watermark
+from async_op.elements import Element, Watermark
 from async_op.errors import AsyncTimeoutError, ElementFailed
+from async_op.hosting.ages import Ages
+from async_op.hosting.counters import Counted, since
 from async_op.hosting.operator import ResidentOperator
 from async_op.in_flight.named import NamedRecord
 from async_op.job.channels import FINAL, Inlet
@@ -75,8 +77,10 @@ class Merge:
 class StepOperator(ResidentOperator):
     """The operator of one subtask of a step. Make it with `of_step`."""
 
-    __slots__ = ("_is_stopped", "_merge", "_on_failure", "newest_watermark", "watermark")
+    __slots__ = ("_ages", "_counted", "_is_stopped", "_merge", "_on_failure", "newest_watermark", "watermark")
 
+    _ages: Ages
+    _counted: Counted
     _is_stopped: bool
     _merge: Merge | None
     _on_failure: Callable[[BaseException], None]
@@ -117,8 +121,14 @@ class StepOperator(ResidentOperator):
         operator._merge = merge
         operator._on_failure = on_failure
         operator._is_stopped = False
+        operator._ages, operator._counted = Ages(), {}
         operator.watermark = operator.newest_watermark = None
         return operator
+
+    async def open(self, restore: SubtaskRestore | None = None, *, preload: bool = True) -> None:
+        """Open the function and take over restored elements; they are as old as this operator."""
+        await super().open(restore, preload=preload)
+        self._mark()
 
     async def empty(self, *, is_final: bool) -> None:
         """Wait until all that was taken in has left, with retries; timers that are due fire, and no later ones.
@@ -131,6 +141,11 @@ class StepOperator(ResidentOperator):
         if is_final:
             self.offer_watermark(FINAL)
         await self.finish()
+
+    def offer(self, source: Iterator[Element]) -> None:
+        """Take in as many elements as there is room for, without waiting."""
+        super().offer(source)
+        self._mark()
 
     def offer_watermark(self, timestamp: int) -> None:
         """Take in a watermark without waiting for room."""
@@ -147,6 +162,12 @@ class StepOperator(ResidentOperator):
             kept = (one for one in cut.in_flight if not (one.is_watermark and one.timestamp == FINAL))
             cut = replace(cut, in_flight=tuple(kept))
         return cut
+
+    def count(self) -> Counted:
+        """Return what it has counted since the last time, and the age of the oldest element without a result."""
+        now = self.counted()
+        newest, self._counted = since(self._counted, now), now
+        return newest | {"oldest_call_seconds": self._ages.of(self.oldest, self._readable().scope.clock.time()) or 0.0}
 
     def stop(self) -> None:
         """Begin no more calls, cancel those under way, and let no output leave."""
@@ -176,6 +197,10 @@ class StepOperator(ResidentOperator):
             return 0, 0
         # Any thread may ask, for the progress of the job.
         return self._parts.in_flight.accepted, self._parts.in_flight.departed
+
+    def _mark(self) -> None:
+        parts = self._readable()
+        self._ages.mark(parts.in_flight.accepted, parts.scope.clock.time())
 
     def _fail(self, error: BaseException) -> None:
         is_stopped, failure = self._is_stopped, error if is_of_element(error) else None

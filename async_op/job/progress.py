@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from keygroups.representation import html_facts, set_fields
+
 JobState = Literal["new", "opening", "running", "rescaling", "draining", "stopping", "ended", "failed"]
 
 
@@ -50,3 +52,6 @@ class JobProgress:
             f"<JobProgress {self.job_id}: {self.state}, version {self.version}, parallelism {self.parallelism}, "
             f"{self.records} in, {waiting} in flight, {self.outputs} out>"
         )
+
+    def _repr_html_(self) -> str:
+        return html_facts(f"job {self.job_id}", set_fields(self))

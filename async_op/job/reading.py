@@ -75,7 +75,7 @@ class Reading:
         self._slots = asyncio.Semaphore(_BOUNDED_READERS)
         self._gate = Waiters(lambda: None)
         self._news = news
-        self.records = self.moves = 0
+        self.records = self.moves = self._counted = 0
 
     @property
     def has_ended(self) -> bool:
@@ -103,6 +103,11 @@ class Reading:
             if mark is not None:
                 entrance.put_watermark(mark)
             entrance.set_idle(is_idle)
+
+    def count(self) -> int:
+        """Return how many elements have been handed on since the last time."""
+        newest, self._counted = self.records - self._counted, self.records
+        return newest
 
     async def look(self) -> None:
         """Find partitions and have them read; an unbounded source is asked again and again."""

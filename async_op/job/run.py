@@ -15,6 +15,7 @@ from async_op.in_flight.waiters import Waiters
 from async_op.job.cancellation import connector, ended, heard, to_the_end
 from async_op.job.chain import Chain, Plan
 from async_op.job.committing import Committer, Part
+from async_op.job.counters import counts_of
 from async_op.job.delivery import UNDELIVERED_MAX, Delivery, stored_epochs
 from async_op.job.errors import JobNotRunning
 from async_op.job.operators import is_of_element
@@ -271,12 +272,14 @@ class Run:
         if self._setting.garbage is not None:
             self._setting.garbage.epoch_begins(pending.attempts_prefix)
         # From here to the next `await` nothing else runs: all steps are cut at the same moment.
-        parts = [*self._source_parts(), *self._chain.cut()]
+        steps = self._chain.cut()
+        parts = [*self._source_parts(), *steps]
         outputs, work = self._collector.cut(), self._work()
+        counts = counts_of(self._reading.count(), outputs.count, (cut for _, cut in steps), self._chain.count())
         if is_final:
             self._chain.stop()
             await self._end_calls()
-        commit = asyncio.ensure_future(on_own_thread(self._committer.commit, pending, parts, outputs))
+        commit = asyncio.ensure_future(on_own_thread(self._committer.commit, pending, parts, outputs, counts))
         epoch = await to_the_end(commit)
         self._committed_work = work
         if epoch is not None:

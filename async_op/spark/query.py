@@ -23,7 +23,7 @@ from async_op.spark.progress import EpochProgress
 from async_op.spark.stopping import Stopping
 from keygroups.arguments import Duration
 from keygroups.errors import ConfigError, KeyGroupsError
-from keygroups.representation import representation
+from keygroups.representation import html_facts, representation
 
 _log = logging.getLogger(__package__)
 
@@ -66,6 +66,9 @@ class PipelineQuery:
 
     def __repr__(self) -> str:
         return representation(self, {"is_started": self._started.is_set(), "failure": self._error})
+
+    def _repr_html_(self) -> str:
+        return html_facts("query of a pipeline", {"is_started": self._started.is_set(), "failure": self._error})
 
     def start(self, stream_df: DataFrame, checkpoint_location: str, trigger: dict[str, Any]) -> None:
         """Start the streaming query, and the thread that runs epochs without input."""

@@ -22,7 +22,7 @@ COUNTED = (
     *("cache_hits", "cache_misses", "shared", "rate_limited", "circuit_opened", "circuit_refused"),
     "budget_refused",
 )
-"""What a pipeline counts in each epoch and stores in the manifest's `metrics`, by these names."""
+"""What a pipeline counts in each epoch, and a job from cut to cut, and stores in `metrics`, by these names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Commit:
     created_at, operation : str
         When and why it was committed.
     metrics : mapping of str to number
-        The counters of its epoch; empty if it is not the epoch of a pipeline.
+        The counters of its epoch; empty if it is not one of a pipeline or a job.
     """
 
     version: int

@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from keygroups.ranges import check_parallelism
 from snapshots.format.manifest import Manifest
 from snapshots.inspection import (
+    Commit,
     Difference,
     InFlightSummary,
     KeyGroupSizes,
@@ -67,6 +68,12 @@ class Page:
     def steps(self) -> tuple[StepSummary, ...]:
         """The steps of a job."""
         return steps_of(self.manifest)
+
+    @property
+    def oldest_call_seconds(self) -> float | None:
+        """How long the oldest call had been under way at the commit; None if the version does not say."""
+        oldest = Commit.of(self.manifest).count("oldest_call_milliseconds")
+        return None if oldest is None else oldest / 1000
 
     @property
     def bytes_max(self) -> int:

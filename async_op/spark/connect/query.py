@@ -28,7 +28,7 @@ from async_op.spark.stopping import CONCLUDE_SECONDS
 from async_op.spark.task.pickling import pickled
 from keygroups.arguments import Duration
 from keygroups.errors import ConfigError
-from keygroups.representation import representation
+from keygroups.representation import html_facts, representation
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +79,9 @@ class ConnectQuery:
 
     def __repr__(self) -> str:
         return representation(self, {"is_started": "query" in self.__dict__})
+
+    def _repr_html_(self) -> str:
+        return html_facts("query of a pipeline over Spark Connect", {"is_started": "query" in self.__dict__})
 
     def start(self, stream_df: DataFrame, checkpoint_location: str, trigger: dict[str, Any]) -> None:
         """Start the streaming query; its worker has begun when this returns.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from pyspark import TaskContext
 
-from async_op.hosting.counters import LIMITS
+from async_op.hosting.counters import CALLS, LIMITS, milliseconds
 from async_op.hosting.epoch import Epoch, Ran, run
 from async_op.hosting.garbage import rare_collections
 from async_op.hosting.messages import Cut, Fence, Hello, Manifest
@@ -23,9 +23,6 @@ from async_op.spark.task.ways import HostAccess, TaskWays
 from async_op.threads.wait_strategies import WaitSituation, WaitStrategies
 from async_op.threads.waits import Waits
 from keygroups.errors import KeyGroupsError
-
-_COUNTED = ("calls", "retries", "timeouts", "reinvoked", "reemitted", "skipped", "dead_letters", "in_flight")
-"""Counters of a host, named as in `EpochMetrics`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,23 +142,19 @@ def _report(ran: Ran, rows: EpochRows, waits: Waits) -> SubtaskReport:
     metrics = EpochMetrics(
         rows=rows.rows,
         outputs=written.outputs,
-        **{name: int(counted[name]) for name in _COUNTED},
+        **{name: int(counted[name]) for name in (*CALLS, "in_flight")},
         **{name: int(counted.get(name, 0)) for name in LIMITS},
         state_rows=sum(file.rows for file in state),
         state_bytes=sum(file.bytes for file in state),
-        back_pressured_milliseconds=_milliseconds(counted["back_pressured_seconds"]),
-        work_milliseconds=_milliseconds(work_seconds),
-        overtime_milliseconds=_milliseconds(counted["overtime_seconds"]),
-        write_milliseconds=_milliseconds(written.write_seconds),
-        oldest_call_milliseconds=_milliseconds(counted["oldest_call_seconds"]),
+        back_pressured_milliseconds=milliseconds(counted["back_pressured_seconds"]),
+        work_milliseconds=milliseconds(work_seconds),
+        overtime_milliseconds=milliseconds(counted["overtime_seconds"]),
+        write_milliseconds=milliseconds(written.write_seconds),
+        oldest_call_milliseconds=milliseconds(counted["oldest_call_seconds"]),
         resident=0 if ran.address is None else 1,
-        source_wait_milliseconds=_milliseconds(waits.seconds[WaitSituation.SOURCE]),
-        consume_wait_milliseconds=_milliseconds(waits.seconds[WaitSituation.CONSUME]),
-        back_pressure_wait_milliseconds=_milliseconds(waits.seconds[WaitSituation.BACK_PRESSURE]),
+        source_wait_milliseconds=milliseconds(waits.seconds[WaitSituation.SOURCE]),
+        consume_wait_milliseconds=milliseconds(waits.seconds[WaitSituation.CONSUME]),
+        back_pressure_wait_milliseconds=milliseconds(waits.seconds[WaitSituation.BACK_PRESSURE]),
     )
     times = SubtaskTimes(rows.event_time, written.next_timer, written.next_event_timer)
     return SubtaskReport(ran.part, ran.address, metrics, times, ran.fallback)
-
-
-def _milliseconds(seconds: float) -> int:
-    return round(1000 * seconds)

@@ -16,6 +16,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from async_op import AsyncFunction, ElementFailed, FixedDelayRetry, InvocationContext, Job, Step
 from async_op.connectors import Sink, Source
 from async_op.job.committing import Committer, Part
+from async_op.job.counters import Counts
 from async_op.job.outputs import EpochOutputs
 from keygroups import ListState, ValueState
 from snapshots import PendingSnapshot, SnapshotStore
@@ -227,6 +228,7 @@ class _Simulation:
         else:
             raise AssertionError(f"seed {self.scenario.seed}: the job never ends")
         self._check_outputs()
+        self._check_counters()
 
     def _new_job(self) -> Job:
         scenario, draw = self.scenario, self.world.draw
@@ -307,12 +309,14 @@ class _Simulation:
         """Return a commit that is noted and fails once, before or after it has taken effect."""
         commit, commits = Committer.commit, itertools.count(1)
 
-        def run(committer: Committer, pending: PendingSnapshot, parts: Sequence[Part], outputs: EpochOutputs) -> Any:
+        def run(
+            committer: Committer, pending: PendingSnapshot, parts: Sequence[Part], outputs: EpochOutputs, counts: Counts
+        ) -> Any:
             fails = fault if next(commits) == at else None
             self.world.note("commit", fails, pending.version, *map(_content, parts))
             if fails == "before":
                 raise Fault
-            epoch = commit(committer, pending, parts, outputs)
+            epoch = commit(committer, pending, parts, outputs, counts)
             if fails == "after":
                 raise Fault
             return epoch
@@ -358,6 +362,21 @@ class _Simulation:
             world.check(times <= 1 + world.crashes, f"epoch {epoch} was delivered {times} times")
         for call, times in world.finished.items():
             world.check(times <= 1 + world.crashes, f"call {call} was made {times} times, with {world.crashes} crashes")
+
+    def _check_counters(self) -> None:
+        """What the cuts have counted together is what has happened; what a crash has undone was not counted."""
+        world, counted = self.world, Counter[str]()
+        for version in self.store.versions():
+            counted.update(self.store.load(version).manifest.metrics)
+        rows, letters, values = (
+            sum(map(len, found.values())) for found in (self.scenario.input, world.letters, world.epochs)
+        )
+        world.check(counted["rows"] == rows, f"{counted['rows']} rows were counted")
+        world.check(counted["outputs"] == values + letters, f"{counted['outputs']} outputs were counted")
+        world.check(counted["dead_letters"] == letters, f"{counted['dead_letters']} dead letters were counted")
+        calls = sum(kind == "call" for _, kind, *_ in world.trace)
+        is_whole = counted["calls"] == calls if not world.crashes else counted["calls"] <= calls
+        world.check(is_whole, f"{counted['calls']} of {calls} calls were counted, with {world.crashes} crashes")
 
     def _check_order(self, values: Sequence[Any]) -> None:
         """Where both steps have the same key, each key's elements keep their order, also over rescales and crashes."""

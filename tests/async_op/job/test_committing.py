@@ -14,9 +14,9 @@ def test_of_two_jobs_that_begin_with_nothing_the_later_one_does_not_go_on_from_w
     store = new_store()
     first, second = Committer(store, None), Committer(store, None)
     counts = {"first": 1, "second": 2}
-    first.commit(first.begin(), [("count", part) for part in parts({"count": counts})], EpochOutputs())
+    first.commit(first.begin(), [("count", part) for part in parts({"count": counts})], EpochOutputs(), {})
 
     with pytest.raises(CommitConflict):
-        second.commit(second.begin(), [("count", part) for part in parts({"count": {}})], EpochOutputs())
+        second.commit(second.begin(), [("count", part) for part in parts({"count": {}})], EpochOutputs(), {})
 
     assert store.versions() == [1]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
+from async_op import Job
 from keygroups import key_group_of
 from snapshots import SnapshotStore
+from tests.async_op.job.kit import Epochs, Log, running
+from tests.async_op.kit import eventually
 from tests.snapshot_kit import G, content_of, parts, record, watermark
 from tests.snapshots.cli_kit import Cli
 from tests.snapshots.job_kit import alone, source_parts
@@ -48,6 +52,44 @@ def test_inspect_shows_the_steps(cli: Cli, store: SnapshotStore) -> None:
     assert "steps of the job" in shown
     assert "lowest watermark" not in shown
     assert "1970-01-01 00:00:00 UTC" in shown
+
+
+async def run_a_job(folder: Path) -> None:
+    """Run a job that cuts before and after its elements come, and at its end, when two calls are under way."""
+
+    async def slow(value: int) -> int:
+        if value > 4:
+            reached.append(value)
+            await asyncio.Event().wait()
+        return value
+
+    reached: list[int] = []
+    job = Job(source := Log([]), slow, Epochs(), snapshots=str(folder), job_id="orders")
+    async with running(job):
+        await eventually(lambda: job.progress().state == "running")
+        await job.snapshot()
+        await source.append(0, *range(7))
+        await eventually(lambda: job.progress().outputs == 5 and len(reached) == 2)
+        await job.snapshot()
+
+
+def test_what_a_job_has_counted_is_shown(cli: Cli, tmp_path: Path) -> None:
+    asyncio.run(run_a_job(tmp_path))
+    folder, page = tmp_path / "orders", tmp_path / "page.html"
+
+    report = cli("top", folder, "--once", "--json").json
+    assert {name: count for name, count in report["counts"].items() if count} == {"rows": 7, "outputs": 5, "calls": 7}
+    assert [one["calls"] for one in report["recent"]] == [0, 7, 0]
+    assert (report["epoch"]["resident"], report["in_flight"]) == (None, 2)
+    assert report["epoch"]["oldest_call_milliseconds"] >= 0
+    assert "calls" in cli("top", folder, "--once").out
+
+    metrics = cli("inspect", folder, "--version", 2, "--json").json["metrics"]
+    assert (metrics["calls"], metrics["in_flight"]) == (7, 2)
+    assert "metric calls" in cli("inspect", folder).out
+
+    assert cli("report", folder, "-o", page).code == 0
+    assert "Calls per epoch" in page.read_text()
 
 
 def test_one_key_is_shown_in_all_steps(cli: Cli, store: SnapshotStore) -> None:

@@ -44,7 +44,7 @@ def store() -> SnapshotStore:
             pending.write_subtask(part)
             for part in parts({"count": content, "profile": {"a": HOSTILE[0]}}, in_flight=[record("a", 0)])
         ]
-        pending.commit(handles, metrics={"calls": 1234, "rows": 7})
+        pending.commit(handles, metrics={"calls": 1234, "rows": 7, "oldest_call_milliseconds": 1500})
     return made
 
 
@@ -62,6 +62,14 @@ def test_the_page_shows_epochs_and_changes(store: SnapshotStore) -> None:
     assert "Calls per epoch version 2: 1,234" in text
     assert "Since the parent" in text
     assert "count 1 1 1" in text
+
+
+def test_the_page_shows_how_long_the_oldest_call_has_been_under_way(store: SnapshotStore) -> None:
+    assert "0 watermarks. The oldest call had been under way for 1.5 s. An age is" in text_of(
+        render(store, store.load())
+    )
+    store.claim()  # it counts nothing
+    assert "The oldest call" not in text_of(render(store, store.load()))
 
 
 def test_what_cannot_be_compared_is_left_out(store: SnapshotStore) -> None:

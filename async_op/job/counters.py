@@ -1,0 +1,46 @@
+"""What a job has counted between two cuts, under the names that epochs of a pipeline on Spark have in manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from async_op.hosting.counters import CALLS, LIMITS, Counted, milliseconds
+from snapshots import SubtaskHandle, SubtaskSnapshot
+
+Counts = dict[str, int]
+
+
+def counts_of(rows: int, outputs: int, cuts: Iterable[SubtaskSnapshot], counted: Sequence[Counted]) -> Counts:
+    """Return the counts of a cut.
+
+    Parameters
+    ----------
+    rows, outputs : int
+        Elements that came from the source, and outputs and dead letters for the sinks, since the cut before.
+    cuts : iterable of SubtaskSnapshot
+        The subtasks of all steps at the cut.
+    counted : sequence of dict
+        What `StepOperator.count` has returned for each of them.
+    """
+
+    def total(name: str) -> float:
+        return float(sum(one.get(name, 0) for one in counted))
+
+    return {
+        "rows": rows,
+        "outputs": outputs,
+        **{name: int(total(name)) for name in (*CALLS, *LIMITS)},
+        "in_flight": sum(len(cut.in_flight) for cut in cuts),
+        "oldest_call_milliseconds": milliseconds(max(one["oldest_call_seconds"] for one in counted)),
+        "back_pressured_milliseconds": milliseconds(total("back_pressured_seconds")),
+    }
+
+
+def counts_of_written(handles: Iterable[SubtaskHandle], seconds: float) -> Counts:
+    """Return what the parts of a cut have written, in so many seconds of all of them together."""
+    state = [file for handle in handles for file in handle.files if file.kind in {"keyed", "delta"}]
+    return {
+        "state_rows": sum(file.rows for file in state),
+        "state_bytes": sum(file.bytes for file in state),
+        "write_milliseconds": milliseconds(seconds),
+    }
