@@ -176,12 +176,12 @@ class Job:
         Parameters
         ----------
         show_progress : bool
-            Whether to show a line that moves, on a terminal or in a notebook. It needs rich (the extra ``cli``).
+            Whether to show a line that moves, in a notebook or on a terminal. There it needs rich (the extra ``cli``).
 
         Raises
         ------
         PackageNotInstalled
-            The progress is to be shown, and rich is not installed.
+            The progress is to be shown outside of a notebook, and rich is not installed.
         JobAlreadyRunning
             It runs already.
         IncompatibleSnapshot
