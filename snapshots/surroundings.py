@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import warnings
 
 from keygroups.errors import ConfigError
-from snapshots.errors import SnapshotNotFound
+from snapshots.errors import EmptyBesideOthers, SnapshotNotFound
 from snapshots.filesystem import Folder
+from snapshots.restore.snapshot import Snapshot, newest_snapshot
 from snapshots.versions import version_of
 
 NEIGHBOURS_MAX = 16
@@ -35,14 +37,48 @@ def _error(folder: Folder, nearby: tuple[str, ...], advice: str) -> SnapshotNotF
     return SnapshotNotFound(folder.uri, nearby=nearby, advice=advice)
 
 
+def newest_or_empty(folder: Folder) -> Snapshot | None:
+    """Return the newest snapshot for an operator that goes on from it, or None if it begins empty.
+
+    Raises
+    ------
+    ConfigError
+        It begins empty, and the parent folder is the folder of an operator.
+    """
+    newest = newest_snapshot(folder)
+    if newest is None:
+        explain_empty(folder)
+    return newest
+
+
 def explain_empty(folder: Folder) -> None:
-    """Refuse an operator's folder inside another operator's, and log if an operator begins empty beside others.
+    """Log if an operator begins empty beside others: most of those that do are new, so nobody is warned.
 
     Raises
     ------
     ConfigError
         The parent folder is the folder of an operator.
     """
+    others = _around(folder)
+    if others:
+        _log.warning("%s", EmptyBesideOthers(folder.uri, others))
+
+
+def warn_of_others(folder: Folder) -> None:
+    """Warn the caller of whoever calls this, who asked for a snapshot and gets None, of those that are around.
+
+    Raises
+    ------
+    ConfigError
+        The parent folder is the folder of an operator.
+    """
+    others = _around(folder)
+    if others:
+        warnings.warn(EmptyBesideOthers(folder.uri, others), stacklevel=3)
+
+
+def _around(folder: Folder) -> tuple[str, ...]:
+    """Return the URIs of operators' folders in or beside one without snapshots, which may not be in one of them."""
     parent = folder.parent
     if parent is not None and _is_operator(parent):
         above, _, operator_id = parent.uri.rpartition("/")
@@ -52,14 +88,7 @@ def explain_empty(folder: Folder) -> None:
             f"is the folder of operator {operator_id!r} itself, where no other has its own: "
             f"open SnapshotStore({above!r}, {operator_id!r}), or SnapshotStore.at({parent.uri!r})",
         )
-    others = _operators_in(folder) or neighbours(folder)
-    if others:
-        _log.warning(
-            "%s has no snapshot, so its operator begins empty; there are snapshots in %s: "
-            "if it is not new, check uri and operator_id",
-            folder.uri,
-            ", ".join(others),
-        )
+    return _operators_in(folder) or neighbours(folder)
 
 
 def neighbours(folder: Folder) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from async_op.spark.task.report import REPORT_SCHEMA, SubtaskReport, checked, ou
 from keygroups.spark.partitions import no_rows, run_in_partitions
 from keygroups.ttl import wall_time
 from snapshots import Claim, PendingSnapshot, Snapshot, SnapshotStore
+from snapshots.surroundings import newest_or_empty
 
 _log = logging.getLogger(__package__)
 
@@ -94,11 +95,10 @@ class EpochRunner:
         self.collector = None if retention is None else Collector(retention)
         self._watermark_delay_milliseconds = watermark_delay_milliseconds
         self._lock = threading.RLock()
-        self._is_closed = False
-        self._is_clean = True
+        self._is_closed, self._is_clean = False, True
         self._pause_seconds, self._not_before = 1.0, 0.0
         self._fleet = Fleet(self._blueprint_for, spark, is_resident=settings.is_resident)
-        self._latest = store.latest()
+        self._latest = newest_or_empty(store.folder)
         # Without a snapshot there is nothing to take over: the run that commits the first version owns the operator.
         self._claim: Claim | None = None
         if self._latest is not None:
