@@ -43,7 +43,7 @@ def newest_or_empty(folder: Folder) -> Snapshot | None:
     Raises
     ------
     ConfigError
-        It begins empty, and the parent folder is the folder of an operator.
+        It begins empty, and the parent folder is the folder of an operator, or operators have theirs in this one.
     """
     newest = newest_snapshot(folder)
     if newest is None:
@@ -51,15 +51,29 @@ def newest_or_empty(folder: Folder) -> Snapshot | None:
     return newest
 
 
-def explain_empty(folder: Folder) -> None:
+def explain_empty(folder: Folder, name: str | None = None) -> None:
     """Log if an operator begins empty beside others: most of those that do are new, so nobody is warned.
+
+    Parameters
+    ----------
+    folder : Folder
+        The folder of that operator.
+    name : str, optional
+        The name under which it could begin in this folder, if this is the folder above those of operators.
 
     Raises
     ------
     ConfigError
-        The parent folder is the folder of an operator.
+        The parent folder is the folder of an operator, or operators have their folders in this one.
     """
-    others = _around(folder)
+    _refuse_inside_another(folder)
+    below = _operators_in(folder)
+    if below:
+        free = f"{folder.uri}/{name}"
+        place = f"{folder.uri}/NAME" if name is None or free in below else free
+        reason = f"is the folder above those of operators ({', '.join(below)}): name a folder in it, such as {place}"
+        raise ConfigError("uri", folder.uri, reason)
+    others = neighbours(folder)
     if others:
         _log.warning("%s", EmptyBesideOthers(folder.uri, others))
 
@@ -72,13 +86,13 @@ def warn_of_others(folder: Folder) -> None:
     ConfigError
         The parent folder is the folder of an operator.
     """
-    others = _around(folder)
+    _refuse_inside_another(folder)
+    others = _operators_in(folder) or neighbours(folder)
     if others:
         warnings.warn(EmptyBesideOthers(folder.uri, others), stacklevel=3)
 
 
-def _around(folder: Folder) -> tuple[str, ...]:
-    """Return the URIs of operators' folders in or beside one without snapshots, which may not be in one of them."""
+def _refuse_inside_another(folder: Folder) -> None:
     parent = folder.parent
     if parent is not None and _is_operator(parent):
         above, _, operator_id = parent.uri.rpartition("/")
@@ -88,7 +102,6 @@ def _around(folder: Folder) -> tuple[str, ...]:
             f"is the folder of operator {operator_id!r} itself, where no other has its own: "
             f"open SnapshotStore({above!r}, {operator_id!r}), or SnapshotStore.at({parent.uri!r})",
         )
-    return _operators_in(folder) or neighbours(folder)
 
 
 def neighbours(folder: Folder) -> tuple[str, ...]:
@@ -105,7 +118,7 @@ def folder_above(folder: Folder) -> str | None:
 
 def _operators_in(folder: Folder) -> tuple[str, ...]:
     names = [name for name in _names(folder, "") if not name.startswith(".")]
-    return tuple(f"{folder.uri}/{name}" for name in names[:NEIGHBOURS_MAX] if _is_operator(folder, f"{name}/"))
+    return tuple(folder.child(name).uri for name in names[:NEIGHBOURS_MAX] if _is_operator(folder, f"{name}/"))
 
 
 def _is_operator(folder: Folder, below: str = "") -> bool:

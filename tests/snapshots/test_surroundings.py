@@ -108,6 +108,24 @@ def test_an_operator_that_begins_empty_beside_others_only_logs_it(root: str, cap
         caplog.clear()
 
 
+def test_no_operator_begins_in_the_folder_above_those_of_others(root: str) -> None:
+    store, visits = SnapshotStore.at(root), SnapshotStore(root, "visits")
+    orders = visits.copy_to(SnapshotStore(root.replace("state", "other"), "orders"))
+    proposals: dict[Callable[[], object], str] = {
+        store.begin: "NAME",
+        lambda: store.write(parts(CONTENT)): "NAME",
+        lambda: store.claim(parallelism=1): "NAME",
+        lambda: store.bootstrap({}, parallelism=1): "NAME",
+        lambda: visits.copy_to(store): "NAME",  # which is not there, as a folder `visits` is
+        lambda: SnapshotStore.on(orders.folder).copy_to(store): "orders",
+    }
+    for use, name in proposals.items():
+        with pytest.raises(ConfigError, match="above those of operators") as refused:
+            use()
+        assert str(refused.value).endswith(f"such as {store.uri}/{name}")
+    assert store.versions() == []
+
+
 def test_an_operator_that_is_the_first_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "state" / "of others").mkdir(parents=True)
     with caplog.at_level(logging.WARNING, logger="snapshots"):
