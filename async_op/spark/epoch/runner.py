@@ -87,15 +87,15 @@ class EpochRunner:
     ) -> None:
         self.parallelism = parallelism
         self._log = EpochLog(store.operator_id, autoscale)
-        self._store = store
-        self._settings = settings
+        self._store, self._settings = store, settings
         self._routing = routing
         self._output_schema = output_schema
         self._delivery = Delivery(outlet, output_schema)
         self.collector = None if retention is None else Collector(retention)
         self._watermark_delay_milliseconds = watermark_delay_milliseconds
         self._lock = threading.RLock()
-        self._is_closed, self._is_clean = False, True
+        self._is_closed = False
+        self._is_clean = True
         self._pause_seconds, self._not_before = 1.0, 0.0
         self._fleet = Fleet(self._blueprint_for, spark, is_resident=settings.is_resident)
         self._latest = newest_or_empty(store.folder)
