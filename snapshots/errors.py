@@ -32,6 +32,29 @@ class SnapshotNotFound(KeyGroupsError, FileNotFoundError):
         super().__init__(f"{wanted} in {uri}{advice}")
 
 
+class EmptyBesideOthers(UserWarning):
+    """There is no snapshot where one was asked for, but there are some in folders inside or beside this one.
+
+    Attributes
+    ----------
+    uri : str
+        The folder.
+    nearby : tuple of str
+        The folders that have snapshots.
+    """
+
+    def __init__(self, uri: str, nearby: tuple[str, ...]) -> None:
+        super().__init__(uri, nearby)
+        self.uri = uri
+        self.nearby = nearby
+
+    def __str__(self) -> str:
+        return (
+            f"{self.uri} has no snapshot, so its operator begins empty; there are snapshots in "
+            f"{', '.join(self.nearby)}: if it is not new, check uri and operator_id"
+        )
+
+
 class SnapshotCorrupted(KeyGroupsError):
     """A file of a snapshot is missing or is not what its manifest says.
 
@@ -120,20 +143,28 @@ class FolderMoved(IncompatibleSnapshot):
         The folder.
     operator_id : str
         The operator that the snapshots belong to.
+    is_copy : bool
+        Whether the folder of that operator is still there, beside this one.
     """
 
-    def __init__(self, uri: str, operator_id: str) -> None:
+    def __init__(self, uri: str, operator_id: str, *, is_copy: bool) -> None:
         self.uri = uri
         self.operator_id = operator_id
+        self.is_copy = is_copy
         parent, _, name = uri.rpartition("/")
         original = f"{parent}/{operator_id}"
-        super().__init__(
-            "operator",
-            name,
-            operator_id,
-            f"{uri} was moved or copied by hand; move it to {original}, where it can be used as it is, and for a "
-            f"snapshot under the name {name!r} run `keygroups copy {original} {uri}`",
-        )
+        if is_copy:
+            advice = (
+                f"{uri} was moved or copied by hand, and {original} has snapshots, too; for its newest one under the "
+                f"name {name!r} remove {uri} first, then run `keygroups copy {original} {uri}`; to keep what is in "
+                f"{uri}, such as a backup, move it into another folder, under the name {operator_id!r}"
+            )
+        else:
+            advice = (
+                f"{uri} was moved or copied by hand; move it to {original}, where it can be used as it is, and for a "
+                f"snapshot under the name {name!r} run `keygroups copy {original} {uri}`"
+            )
+        super().__init__("operator", name, operator_id, advice)
 
 
 class WrongStep(ConfigError):

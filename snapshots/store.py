@@ -16,7 +16,7 @@ from snapshots.filesystem import Folder, divided, open_folder, uri_text
 from snapshots.format.subtask import SubtaskSnapshot
 from snapshots.observing import observed_rescale
 from snapshots.restore.snapshot import Snapshot, newest_snapshot
-from snapshots.surroundings import explain_empty, not_found
+from snapshots.surroundings import newest_or_empty, not_found, warn_of_others
 from snapshots.upkeep.bootstrap import bootstrap, copy_snapshot
 from snapshots.upkeep.compaction import compact
 from snapshots.upkeep.edit import Editor
@@ -104,7 +104,7 @@ class SnapshotStore:
 
     def begin(self) -> PendingSnapshot:
         """Begin a snapshot on top of the newest one; workers write its parts, and `commit` makes it visible."""
-        latest = self.latest()
+        latest = newest_or_empty(self.folder)
         return PendingSnapshot(self.folder, self.operator_id, None if latest is None else latest.manifest)
 
     def claim(
@@ -159,7 +159,7 @@ class SnapshotStore:
         return newest_version(self.folder) or 0
 
     def latest(self) -> Snapshot | None:
-        """Return the newest snapshot, or None if there is none yet.
+        """Return the newest snapshot, or None if there is none yet; warns of those in folders nearby, if there are any.
 
         Raises
         ------
@@ -170,7 +170,7 @@ class SnapshotStore:
         """
         newest = newest_snapshot(self.folder)
         if newest is None:
-            explain_empty(self.folder)
+            warn_of_others(self.folder)
         return newest
 
     def load(self, version: int | None = None) -> Snapshot:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import warnings
 
 from keygroups.errors import ConfigError
-from snapshots.errors import SnapshotNotFound
+from snapshots.errors import EmptyBesideOthers, SnapshotNotFound
 from snapshots.filesystem import Folder
+from snapshots.restore.snapshot import Snapshot, newest_snapshot
 from snapshots.versions import version_of
 
 NEIGHBOURS_MAX = 16
@@ -35,14 +37,62 @@ def _error(folder: Folder, nearby: tuple[str, ...], advice: str) -> SnapshotNotF
     return SnapshotNotFound(folder.uri, nearby=nearby, advice=advice)
 
 
-def explain_empty(folder: Folder) -> None:
-    """Refuse an operator's folder inside another operator's, and log if an operator begins empty beside others.
+def newest_or_empty(folder: Folder) -> Snapshot | None:
+    """Return the newest snapshot for an operator that goes on from it, or None if it begins empty.
+
+    Raises
+    ------
+    ConfigError
+        It begins empty, and the parent folder is the folder of an operator, or operators have theirs in this one.
+    """
+    newest = newest_snapshot(folder)
+    if newest is None:
+        explain_empty(folder)
+    return newest
+
+
+def explain_empty(folder: Folder, name: str | None = None) -> None:
+    """Log if an operator begins empty beside others: most of those that do are new, so nobody is warned.
+
+    Parameters
+    ----------
+    folder : Folder
+        The folder of that operator.
+    name : str, optional
+        The name under which it could begin in this folder, if this is the folder above those of operators.
+
+    Raises
+    ------
+    ConfigError
+        The parent folder is the folder of an operator, or operators have their folders in this one.
+    """
+    _refuse_inside_another(folder)
+    below = _operators_in(folder)
+    if below:
+        free = f"{folder.uri}/{name}"
+        place = f"{folder.uri}/NAME" if name is None or free in below else free
+        reason = f"is the folder above those of operators ({', '.join(below)}): name a folder in it, such as {place}"
+        raise ConfigError("uri", folder.uri, reason)
+    others = neighbours(folder)
+    if others:
+        _log.warning("%s", EmptyBesideOthers(folder.uri, others))
+
+
+def warn_of_others(folder: Folder) -> None:
+    """Warn the caller of whoever calls this, who asked for a snapshot and gets None, of those that are around.
 
     Raises
     ------
     ConfigError
         The parent folder is the folder of an operator.
     """
+    _refuse_inside_another(folder)
+    others = _operators_in(folder) or neighbours(folder)
+    if others:
+        warnings.warn(EmptyBesideOthers(folder.uri, others), stacklevel=3)
+
+
+def _refuse_inside_another(folder: Folder) -> None:
     parent = folder.parent
     if parent is not None and _is_operator(parent):
         above, _, operator_id = parent.uri.rpartition("/")
@@ -51,14 +101,6 @@ def explain_empty(folder: Folder) -> None:
             parent.uri,
             f"is the folder of operator {operator_id!r} itself, where no other has its own: "
             f"open SnapshotStore({above!r}, {operator_id!r}), or SnapshotStore.at({parent.uri!r})",
-        )
-    others = _operators_in(folder) or neighbours(folder)
-    if others:
-        _log.warning(
-            "%s has no snapshot, so its operator begins empty; there are snapshots in %s: "
-            "if it is not new, check uri and operator_id",
-            folder.uri,
-            ", ".join(others),
         )
 
 
@@ -76,7 +118,7 @@ def folder_above(folder: Folder) -> str | None:
 
 def _operators_in(folder: Folder) -> tuple[str, ...]:
     names = [name for name in _names(folder, "") if not name.startswith(".")]
-    return tuple(f"{folder.uri}/{name}" for name in names[:NEIGHBOURS_MAX] if _is_operator(folder, f"{name}/"))
+    return tuple(folder.child(name).uri for name in names[:NEIGHBOURS_MAX] if _is_operator(folder, f"{name}/"))
 
 
 def _is_operator(folder: Folder, below: str = "") -> bool:

@@ -134,8 +134,17 @@ def load_head(folder: Folder, version: int) -> Head:
     if head.manifest.version != version:
         raise SnapshotCorrupted(path, f"it says version {head.manifest.version}: the file was moved or renamed")
     if head.manifest.operator_id != folder.operator_id:
-        raise FolderMoved(folder.uri, head.manifest.operator_id)
+        is_copy = _has_versions_beside(folder, head.manifest.operator_id)
+        raise FolderMoved(folder.uri, head.manifest.operator_id, is_copy=is_copy)
     return head
+
+
+def _has_versions_beside(folder: Folder, operator_id: str) -> bool:
+    parent = folder.parent
+    try:
+        return parent is not None and bool(committed_versions(parent.child(operator_id)))
+    except OSError:  # this process may have no rights outside of its folder
+        return False
 
 
 def newest_version(folder: Folder) -> int | None:

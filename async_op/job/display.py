@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from time import monotonic
+from typing import TypeAlias
 
 from async_op.job.progress import JobProgress
 from async_op.threads.own_thread import on_own_thread
 from keygroups.errors import PackageNotInstalled
 
 REFRESH_SECONDS = 0.5
+
+Show: TypeAlias = Callable[[str], None]
+"""Puts a new text in the place of the one before."""
 
 
 @asynccontextmanager
@@ -26,21 +31,16 @@ async def shown(progress: Callable[[], JobProgress]) -> AsyncIterator[None]:
     Raises
     ------
     PackageNotInstalled
-        rich is missing.
+        This is no notebook, and rich is missing.
     """
-    await on_own_thread(_load)
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
     speed = Speed()
     # The event loop's own thread draws: another one could show a job that has ended.
-    with Live(console=Console(stderr=True), auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
+    with await _place(line_of(progress(), None)) as show:
 
         async def draw() -> None:
             while True:
                 newest = progress()
-                live.update(Text(line_of(newest, speed.of(newest.outputs))), refresh=True)
+                show(line_of(newest, speed.of(newest.outputs)))
                 await asyncio.sleep(REFRESH_SECONDS)
 
         drawing = asyncio.ensure_future(draw())
@@ -49,7 +49,38 @@ async def shown(progress: Callable[[], JobProgress]) -> AsyncIterator[None]:
         finally:
             drawing.cancel()
             await asyncio.gather(drawing, return_exceptions=True)  # no job fails because its line cannot be drawn
-            live.update(Text(line_of(progress(), None)), refresh=True)
+            show(line_of(progress(), None))
+
+
+async def _place(first: str) -> AbstractContextManager[Show]:
+    if _is_in_notebook():
+        return nullcontext(_output_of_cell(first))
+    await on_own_thread(_load)
+    return _line_on_terminal()
+
+
+def _is_in_notebook() -> bool:
+    """Return whether a Jupyter kernel runs this process; IPython on a terminal has a shell, but no kernel."""
+    ipython = sys.modules.get("IPython")  # a kernel has imported it
+    return getattr(ipython and ipython.get_ipython(), "kernel", None) is not None
+
+
+def _output_of_cell(first: str) -> Show:
+    """Rich would want ipywidgets here."""
+    from IPython.display import display
+
+    handle = display({"text/plain": first}, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+    return lambda line: handle.update({"text/plain": line}, raw=True)
+
+
+@contextmanager
+def _line_on_terminal() -> Iterator[Show]:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=Console(stderr=True), auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
+        yield lambda line: live.update(Text(line), refresh=True)
 
 
 def _load() -> None:

@@ -39,6 +39,7 @@ from keygroups.hashing import key_hasher
 from keygroups.ranges import check_parallelism, default_max_parallelism
 from keygroups.representation import html_facts, representation
 from snapshots import Claim, IncompatibleSnapshot, Snapshot, SnapshotStore
+from snapshots.surroundings import newest_or_empty
 
 DEFAULT_RETENTION = Retention()
 
@@ -176,12 +177,12 @@ class Job:
         Parameters
         ----------
         show_progress : bool
-            Whether to show a line that moves, on a terminal or in a notebook. It needs rich (the extra ``cli``).
+            Whether to show a line that moves, in a notebook or on a terminal. There it needs rich (the extra ``cli``).
 
         Raises
         ------
         PackageNotInstalled
-            The progress is to be shown, and rich is not installed.
+            The progress is to be shown outside of a notebook, and rich is not installed.
         JobAlreadyRunning
             It runs already.
         IncompatibleSnapshot
@@ -330,7 +331,7 @@ class Job:
 
     def _claim(self) -> Claim | None:
         """Take over the job's snapshots; without one there is nothing to take over yet."""
-        latest = self._store.latest()
+        latest = newest_or_empty(self._store.folder)
         if latest is None:
             return None
         if not latest.step_names:

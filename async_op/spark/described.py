@@ -18,6 +18,7 @@ from keygroups.ranges import range_of
 from keygroups.representation import html_facts, representation, short
 from keygroups.spark.session import is_connect
 from snapshots import Snapshot
+from snapshots.surroundings import newest_or_empty
 
 _SUBTASKS_SHOWN = 4
 
@@ -46,7 +47,7 @@ class Described:
         operators: dict[str, dict[str, str]] = {}
         findings: list[Finding] = []
         for stage in self._stages:
-            operator_id, latest = stage.store.operator_id, stage.store.latest()
+            operator_id, latest = stage.store.operator_id, newest_or_empty(stage.store.folder)
             it, why_not_resident = _situation(stage, latest, session)
             operators[operator_id] = _facts(stage, it, latest, why_not_resident, session)
             findings += [Finding(operator_id, problem, advice) for problem, advice in findings_in(it)]

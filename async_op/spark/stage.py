@@ -22,6 +22,7 @@ from async_op.spark.task.pickling import check_pickles
 from keygroups.errors import ConfigError
 from keygroups.ranges import check_parallelism, default_max_parallelism
 from snapshots import SnapshotStore
+from snapshots.surroundings import newest_or_empty
 
 
 class Running(Protocol):
@@ -107,7 +108,7 @@ class Stage:
     def key_groups(self) -> int:
         """Return the number of key groups: the one passed, else the newest snapshot's, else a default."""
         if self.max_parallelism is None:
-            latest = self.store.latest()
+            latest = newest_or_empty(self.store.folder)
             self.max_parallelism = (
                 default_max_parallelism(self.parallelism) if latest is None else latest.max_parallelism
             )

@@ -18,8 +18,8 @@ from snapshots.errors import CommitConflict, ManifestMissing, WriterFenced
 from snapshots.filesystem import Folder, attempts
 from snapshots.format.manifest import Manifest
 from snapshots.format.subtask import SubtaskSnapshot
-from snapshots.restore.snapshot import Snapshot, newest_snapshot
-from snapshots.surroundings import explain_empty
+from snapshots.restore.snapshot import Snapshot
+from snapshots.surroundings import newest_or_empty
 from snapshots.versions import load_manifest, mark_expired, newest_version
 
 
@@ -175,13 +175,11 @@ def take_over(
 def _what_is_there(folder: Folder, *, accept_loss: bool) -> tuple[Manifest | None, int]:
     """Return the newest manifest, and the highest version of the missing manifests that are given up, or 0."""
     try:
-        newest = newest_snapshot(folder)
+        newest = newest_or_empty(folder)
     except ManifestMissing as missing:
         if not accept_loss:
             raise
         return None if missing.newest is None else load_manifest(folder, missing.newest), missing.version
-    if newest is None:
-        explain_empty(folder)
     return None if newest is None else newest.manifest, 0
 
 

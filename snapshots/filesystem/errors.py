@@ -79,9 +79,11 @@ class StorageRefused(KeyGroupsError, PermissionError):
         self.uri = uri
         self.path = path
         self.reason = reason
+        name = uri.rpartition("/")[2]
         super().__init__(
             f"the storage refused access to {path} ({reason}): let this process read and write in {uri}, "
-            "or go on in a folder where it may: `keygroups copy`; inspect, verify and export only read"
+            f"or go on in a folder where it may: `keygroups copy {uri} FOLDER/{name}`; "
+            "inspect, verify and export only read"
         )
 
 

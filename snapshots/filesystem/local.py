@@ -22,6 +22,11 @@ class LocalFolder(Folder):
     which lets two writers win.
     """
 
+    @property
+    def uri(self) -> str:
+        """The folder as a URI, for messages."""
+        return super().uri if self.root else "file:///"  # fsspec takes no path for the current folder
+
     def create(self, name: str, data: bytes) -> None:
         """Create a file by linking a temporary file to its name; the link fails if the name is taken."""
         final = Path(self.path(name))

@@ -77,7 +77,7 @@ def copy_snapshot(source: Snapshot, folder: Folder) -> Snapshot:
     SnapshotCorrupted
         A file is damaged.
     """
-    _check_empty(folder, begun=source.version)
+    _check_empty(folder, begun=source.version, name=source.manifest.operator_id)
     manifest = next_manifest(
         source.manifest,
         "copy",
@@ -99,7 +99,7 @@ def copy_snapshot(source: Snapshot, folder: Folder) -> Snapshot:
     return Snapshot(folder, put_manifest(folder, manifest))
 
 
-def _check_empty(folder: Folder, begun: int | None = None) -> None:
+def _check_empty(folder: Folder, begun: int | None = None, name: str | None = None) -> None:
     try:
         newest = newest_version(folder)
     except ManifestMissing:
@@ -109,4 +109,4 @@ def _check_empty(folder: Folder, begun: int | None = None) -> None:
         return
     if newest is not None:
         raise SnapshotExists(folder.uri, newest)
-    explain_empty(folder)
+    explain_empty(folder, name)

@@ -67,15 +67,18 @@ def test_the_models_of_the_platform_know_every_field(file: File) -> None:
                 model = pytest.importorskip("databricks.bundles.jobs", reason="needs databricks-bundles").Job
                 for job in jobs.values():
                     model.from_dict(job)  # refuses what it does not know
-            case {"kind": "SparkApplication" as kind} | {"kind": "Service" as kind}:
+            case {"kind": "SparkApplication" as kind} | {"kind": "ServiceAccount" as kind}:
                 models = pytest.importorskip("kubeflow_spark_api.models", reason="needs kubeflow-spark-api")
-                name = {"SparkApplication": "SparkV1beta2SparkApplication", "Service": "IoK8sApiCoreV1Service"}[kind]
+                name = {"SparkApplication": "SparkV1beta2SparkApplication"}.get(kind, f"IoK8sApiCoreV1{kind}")
                 # It leaves out what it does not know.
                 assert getattr(models, name).from_dict(document).to_dict() == document
-            case {"kind": "StatefulSet", "spec": {"template": {"spec": pod}}}:
+            case {"kind": "Deployment", "spec": {"selector": selector, "template": template} as spec}:
                 models = pytest.importorskip("kubeflow_spark_api.models", reason="needs kubeflow-spark-api")
-                assert models.IoK8sApiCoreV1PodSpec.from_dict(pod).to_dict() == pod
-                assert document["spec"]["selector"]["matchLabels"] == document["spec"]["template"]["metadata"]["labels"]
+                assert models.IoK8sApiCoreV1PodTemplateSpec.from_dict(template).to_dict() == template
+                assert selector == {"matchLabels": template["metadata"]["labels"]}
+                # Two pods of a job would take over from each other.
+                assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+                assert spec.keys() == {"replicas", "strategy", "selector", "template"}
             case _:
                 pytest.fail(f"{file.name} has a document that no model is known for")
 
@@ -97,6 +100,16 @@ def test_the_program_gets_all_of_its_arguments(page: str) -> None:
     lists = [text for text in texts if re.search(r"^ +(arguments|parameters):(\n +- \S+){4}\n", text, re.MULTILINE)]
 
     assert starts or lists
+
+
+def test_the_job_on_kubernetes_gets_all_of_its_arguments() -> None:
+    texts = {file.name: file.text for file in FILES if file.page == "kubernetes"}
+    *_, deployment = yaml.safe_load_all(texts["visits.yaml"])
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    names = re.findall(r"[A-Z]{2,}", texts["visits.py"].splitlines()[0])
+
+    assert len(container["args"]) == len(names) == 3
+    assert 'ENTRYPOINT ["python", "/app/visits.py"]' in texts["Dockerfile.visits"]
 
 
 def test_one_version_of_spark_is_named_and_it_is_new_enough() -> None:

@@ -6,16 +6,14 @@ pytest tests/notebooks --record     stores their outputs in them
 from __future__ import annotations
 
 import json
-import os
 import re
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
+
+from tests.kernel import LEAVES_SOCKETS, execute
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -24,28 +22,6 @@ STORED_BYTES_MAX = 400_000
 
 def read(path: Path) -> nbformat.NotebookNode:
     return nbformat.read(path, as_version=nbformat.NO_CONVERT)
-
-
-@contextmanager
-def imports_from(folder: Path) -> Iterator[None]:
-    """Let kernels import the packages of this working tree; for the threads of this process it changes nothing."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
-        yield
-
-
-def execute(path: Path, folder: Path) -> nbformat.NotebookNode:
-    """Return the notebook with its outputs."""
-    client = NotebookClient(
-        read(path),
-        timeout=600,
-        startup_timeout=600,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(folder)}},
-        record_timing=False,
-    )
-    with imports_from(ROOT):
-        return client.execute()
 
 
 def write(notebook: nbformat.NotebookNode, path: Path) -> None:
@@ -66,10 +42,9 @@ def write(notebook: nbformat.NotebookNode, path: Path) -> None:
     ],
 )
 @pytest.mark.timeout(2400)
-# The client of the kernel leaves its sockets to the garbage collector.
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@LEAVES_SOCKETS
 def test_the_notebook_runs(path: Path, tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    executed = execute(path, tmp_path)
+    executed = execute(read(path), tmp_path)
     if pytestconfig.getoption("record"):
         write(executed, path)
 
@@ -93,7 +68,6 @@ def test_the_stored_outputs_are_those_of_one_run(path: Path) -> None:
 def test_a_notebook_that_is_wrong_fails(tmp_path: Path) -> None:
     """That a claim which does not hold reaches pytest is what the tests above rest on."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("assert 1 == 2")])
-    nbformat.write(notebook, tmp_path / "wrong.ipynb")
 
     with pytest.raises(Exception, match="AssertionError"):
-        execute(tmp_path / "wrong.ipynb", tmp_path)
+        execute(notebook, tmp_path)

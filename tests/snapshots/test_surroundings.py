@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import pickle
+import re
+import shutil
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +13,16 @@ from pathlib import Path
 import pytest
 
 from keygroups import ConfigError
-from snapshots import FolderMoved, IncompatibleSnapshot, SnapshotNotFound, SnapshotStore
+from snapshots import (
+    EmptyBesideOthers,
+    FolderMoved,
+    IncompatibleSnapshot,
+    SnapshotNotFound,
+    SnapshotStore,
+    StorageRefused,
+    versions,
+)
+from snapshots.filesystem import Folder
 from snapshots.surroundings import NEIGHBOURS_MAX
 from snapshots.testing import CountingFolder
 from tests.snapshot_kit import content_of, parts
@@ -63,13 +75,55 @@ def test_what_there_is_around_is_in_the_error(root: str, cli: Cli) -> None:
             assert visits in answer.err
 
 
-def test_an_operator_that_begins_empty_beside_others_says_so(root: str, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, logger="snapshots"):
-        assert SnapshotStore(root, "visit").latest() is None
+def test_who_asks_for_the_newest_where_there_is_none_is_warned_of_those_beside(root: str) -> None:
+    store = SnapshotStore(root, "visit")
+    with pytest.warns(EmptyBesideOthers, match="check uri and operator_id") as warned:
+        assert store.latest() is None
 
-    (record,) = caplog.records
-    assert SnapshotStore(root, "visits").uri in record.getMessage()
-    assert SnapshotStore(root, "visit").uri in record.getMessage()
+    (warning,) = warned
+    assert warning.filename == __file__
+    assert isinstance(warning.message, EmptyBesideOthers)
+    assert warning.message.uri == store.uri
+    assert warning.message.nearby == (SnapshotStore(root, "visits").uri,)
+    assert all(uri in str(warning.message) for uri in (store.uri, *warning.message.nearby))
+    copy = pickle.loads(pickle.dumps(warning.message))
+    assert (str(copy), copy.nearby) == (str(warning.message), warning.message.nearby)
+
+
+def test_an_operator_that_begins_empty_beside_others_only_logs_it(root: str, caplog: pytest.LogCaptureFixture) -> None:
+    starts: list[Callable[[SnapshotStore], object]] = [
+        lambda store: store.write(parts(CONTENT)),
+        lambda store: store.claim(parallelism=1),
+        lambda store: store.bootstrap({}, parallelism=1),
+        lambda store: SnapshotStore(root, "visits").copy_to(store),
+    ]
+    for number, start in enumerate(starts):
+        store = SnapshotStore(root, f"new_{number}")
+        with caplog.at_level(logging.WARNING, logger="snapshots"):
+            start(store)
+
+        (record,) = caplog.records
+        assert SnapshotStore(root, "visits").uri in record.getMessage()
+        assert store.uri in record.getMessage()
+        caplog.clear()
+
+
+def test_no_operator_begins_in_the_folder_above_those_of_others(root: str) -> None:
+    store, visits = SnapshotStore.at(root), SnapshotStore(root, "visits")
+    orders = visits.copy_to(SnapshotStore(root.replace("state", "other"), "orders"))
+    proposals: dict[Callable[[], object], str] = {
+        store.begin: "NAME",
+        lambda: store.write(parts(CONTENT)): "NAME",
+        lambda: store.claim(parallelism=1): "NAME",
+        lambda: store.bootstrap({}, parallelism=1): "NAME",
+        lambda: visits.copy_to(store): "NAME",  # which is not there, as a folder `visits` is
+        lambda: SnapshotStore.on(orders.folder).copy_to(store): "orders",
+    }
+    for use, name in proposals.items():
+        with pytest.raises(ConfigError, match="above those of operators") as refused:
+            use()
+        assert str(refused.value).endswith(f"such as {store.uri}/{name}")
+    assert store.versions() == []
 
 
 def test_an_operator_that_is_the_first_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -121,6 +175,7 @@ class TestMovedFolders:
                 use()
         assert isinstance(moved.value, IncompatibleSnapshot)
         assert (moved.value.uri, moved.value.operator_id) == (orders.uri, "visits")
+        assert moved.value.is_copy == is_copied
         assert "damage" not in str(moved.value)
         answer = cli("verify", f"{tmp_path}/orders")
         assert answer.code == 1
@@ -137,6 +192,34 @@ class TestMovedFolders:
         copied = SnapshotStore(tmp_path, "orders").latest()
         assert copied is not None
         assert content_of(copied)["count"] == {"a": 1}
+
+    def test_what_the_error_of_a_copy_says_helps(self, store: SnapshotStore, tmp_path: Path, cli: Cli) -> None:
+        copied = tmp_path / "orders"
+        shutil.copytree(tmp_path / "visits", copied)
+        store.write(parts({"count": {"a": 2}}))
+        error = cli("inspect", copied).err
+        assert f"remove file://{copied} first" in error
+        assert "move it into another folder, under the name 'visits'" in error
+
+        (tmp_path / "elsewhere").mkdir()
+        copied.rename(tmp_path / "elsewhere" / "visits")  # removed from there, and kept
+        assert content_of(SnapshotStore(tmp_path / "elsewhere", "visits").load())["count"] == {"a": 1}
+        (command,) = re.findall("`keygroups (copy [^`]*)`", error)
+        assert cli(*command.split()).code == 0
+        assert content_of(SnapshotStore(tmp_path, "orders").load())["count"] == {"a": 2}
+
+    def test_a_copy_whose_neighbours_may_not_be_seen_is_told_of_as_moved(
+        self, store: SnapshotStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        shutil.copytree(tmp_path / "visits", tmp_path / "orders")
+
+        def refused(folder: Folder) -> list[int]:
+            raise StorageRefused(folder.uri, "manifests", "not allowed")
+
+        monkeypatch.setattr(versions, "committed_versions", refused)
+        with pytest.raises(FolderMoved) as moved:
+            SnapshotStore(tmp_path, "orders").load(1)
+        assert not moved.value.is_copy
 
     def test_a_folder_that_is_moved_with_its_name_goes_on(self, store: SnapshotStore, tmp_path: Path) -> None:
         (tmp_path / "elsewhere").mkdir()
@@ -166,13 +249,11 @@ class TestAddresses:
         assert SnapshotStore.at(".").uri == SnapshotStore.at("./").uri == made.uri
         assert cli("inspect", ".").code == 0
 
-    def test_the_folder_above_is_told_before_an_operator_begins_empty_there(
-        self, root: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        with caplog.at_level(logging.WARNING, logger="snapshots"):
+    def test_the_folder_above_is_told_before_an_operator_begins_empty_there(self, root: str) -> None:
+        with pytest.warns(EmptyBesideOthers) as warned:
             assert SnapshotStore.at(root).latest() is None
 
-        assert SnapshotStore(root, "visits").uri in caplog.text
+        assert SnapshotStore(root, "visits").uri in str(warned[0].message)
 
     def test_each_kind_of_folder_is_named_for_what_it_is(self, tmp_path: Path, cli: Cli) -> None:
         visits = SnapshotStore(tmp_path / "state", "visits")

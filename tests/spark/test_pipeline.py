@@ -26,7 +26,8 @@ from keygroups import (
     subtask_of,
 )
 from keygroups.state import MemoryBackend
-from snapshots import IncompatibleSnapshot, SubtaskSnapshot, WriterFenced
+from snapshots import IncompatibleSnapshot, SnapshotStore, SubtaskSnapshot, WriterFenced
+from tests.snapshot_kit import parts
 from tests.spark.runs import Gate, PipelineRun
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -125,6 +126,13 @@ def test_calls_are_carried_over_and_drained(run: Run) -> None:
     latest = run.store.latest()
     assert latest is not None
     assert sorted(set(latest.to_arrow("count").column("value").to_pylist())) == [26, 27]
+
+
+def test_a_first_start_beside_other_operators_warns_of_nothing(run: Run) -> None:
+    SnapshotStore(run.store.uri.rpartition("/")[0], "other").write(parts({}))
+    run.write_input()
+    run.run()  # a warning is an error here
+    run.assert_exact()
 
 
 def test_a_call_that_is_repeated_has_its_old_idempotency_key(run: Run) -> None:

@@ -18,6 +18,7 @@ from async_op.spark.stage import Stage
 from snapshots.filesystem import Folder
 from snapshots.format.delivered import last_delivered
 from snapshots.inputs import StoredInput, load_input, remove_input
+from snapshots.surroundings import newest_or_empty
 
 
 def run_bounded(
@@ -70,16 +71,16 @@ def _run(frame: DataFrame, chain: Chain, folder: Folder, stored: StoredInput | N
 
 
 def _has_finished(first: Stage, run_id: str) -> bool:
-    return run_id in SourcePosition.of(first.store.latest()).finished_runs
+    return run_id in SourcePosition.of(newest_or_empty(first.store.folder)).finished_runs
 
 
 def _is_over(stages: Sequence[Stage]) -> bool:
     """Tell whether nothing of a finished run is left to do: a query may be running by now, and is not disturbed."""
-    if SourcePosition.of(stages[0].store.latest()).kind != "chunk":
+    if SourcePosition.of(newest_or_empty(stages[0].store.folder)).kind != "chunk":
         return True  # a later epoch began after all of this
     seen = None
     for stage in stages:
-        latest = stage.store.latest()
+        latest = newest_or_empty(stage.store.folder)
         position = SourcePosition.of(latest)
         if latest is None or latest.in_flight_count or last_delivered(latest.folder) != epoch_of(latest):
             return False
@@ -90,7 +91,7 @@ def _is_over(stages: Sequence[Stage]) -> bool:
 
 
 def _check(first: Stage, routing: Routing, run_id: str) -> None:
-    latest = first.store.latest()
+    latest = newest_or_empty(first.store.folder)
     check_keys(latest, routing)
     run = SourcePosition.of(latest).run
     if run is None:

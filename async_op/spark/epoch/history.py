@@ -12,6 +12,7 @@ from async_op.spark.rows.routing import Routing
 from keygroups.errors import ConfigError
 from snapshots import IncompatibleSnapshot, Snapshot, SnapshotStore
 from snapshots.inputs import remove_input
+from snapshots.surroundings import newest_or_empty
 from snapshots.upkeep.adoption import begin_anew, move_source
 
 Adopt = Literal["state", "checkpoint"]
@@ -41,7 +42,7 @@ def join_histories(
     """
     if adopt not in (None, "state", "checkpoint"):
         raise ConfigError("adopt", adopt, "use one of None, 'state', 'checkpoint'")
-    latest = store.latest()
+    latest = newest_or_empty(store.folder)
     check_keys(latest, routing)
     reason = _reason(store.uri, SourcePosition.of(latest), checkpoint)
     if reason is None:
@@ -64,7 +65,7 @@ def adopted(
         sizes = {"parallelism": parallelism, "max_parallelism": routing.max_parallelism}
         begin_anew(store.begin(), **sizes, hash=routing.hash, source_position=position.to_json())
         return True
-    latest = store.latest()
+    latest = newest_or_empty(store.folder)
     if adopt != "state" or latest is None:
         return False
     stored = {name: value for name, value in (latest.source_position or {}).items() if name not in _OF_A_SOURCE}
@@ -95,7 +96,7 @@ def check_fits(store: SnapshotStore, routing: Routing, parallelism: int) -> None
     IncompatibleSnapshot
         The newest snapshot has another max parallelism or hash.
     """
-    latest = store.latest()
+    latest = newest_or_empty(store.folder)
     if latest is None:
         return
     found = latest.manifest

@@ -9,6 +9,7 @@ from async_op.spark.epoch.position import BEGINNING, EpochRef, SourcePosition
 from async_op.spark.errors import UnrelatedPipelines
 from async_op.spark.rows.routing import Routing
 from snapshots import Snapshot, SnapshotNotFound, SnapshotStore
+from snapshots.surroundings import newest_or_empty
 
 _ADOPT_STATE = "keep the state: start(..., adopt='state')"
 _ADOPT_CHECKPOINT = "begin with empty state: start(..., adopt='checkpoint')"
@@ -36,7 +37,7 @@ def missed_epochs(upstream: SnapshotStore, seen: EpochRef) -> Missed:
     Each epoch names the one before it. So versions between them, such as claims, do not matter, and neither does that
     of an epoch which has been seen.
     """
-    snapshot = upstream.latest()
+    snapshot = newest_or_empty(upstream.folder)
     epochs: list[Snapshot] = []
     while (ref := SourcePosition.of(snapshot).ref) != seen:
         assert snapshot is not None or ref == BEGINNING, "without a snapshot there is no epoch"
@@ -70,7 +71,7 @@ def join_pipelines(
     UnrelatedPipelines
         They do not belong together, and `adopt` is None or names what does not exist.
     """
-    latest = store.latest()
+    latest = newest_or_empty(store.folder)
     check_keys(latest, routing)
     position = SourcePosition.of(latest)
     reason = missed_epochs(upstream, position.upstream or BEGINNING).reason
@@ -80,7 +81,7 @@ def join_pipelines(
         reason = f"{store.uri} has a part of run {position.run.run_id!r}, which has not finished"
     if reason is None:
         return
-    newest = SourcePosition(upstream=SourcePosition.of(upstream.latest()).ref)
+    newest = SourcePosition(upstream=SourcePosition.of(newest_or_empty(upstream.folder)).ref)
     if not adopted(store, routing, adopt, newest, parallelism=parallelism):
         ways = [_ADOPT_CHECKPOINT] if latest is None else [_ADOPT_STATE, _ADOPT_CHECKPOINT]
         raise UnrelatedPipelines(store.uri, upstream.uri, reason, ways)

@@ -34,6 +34,7 @@ from async_op.spark.task.report import REPORT_SCHEMA, SubtaskReport, checked, ou
 from keygroups.spark.partitions import no_rows, run_in_partitions
 from keygroups.ttl import wall_time
 from snapshots import Claim, PendingSnapshot, Snapshot, SnapshotStore
+from snapshots.surroundings import newest_or_empty
 
 _log = logging.getLogger(__package__)
 
@@ -91,8 +92,7 @@ class EpochRunner:
     ) -> None:
         self.parallelism = parallelism
         self._log = EpochLog(store.operator_id, autoscale)
-        self._store = store
-        self._settings = settings
+        self._store, self._settings = store, settings
         self._routing = routing
         self._output_schema = output_schema
         self.delivery = Delivery(outlet, output_schema)
@@ -103,7 +103,7 @@ class EpochRunner:
         self._is_clean = True
         self._pauses = Pauses()
         self.fleet = Fleet(self._blueprint_for, spark, is_resident=settings.is_resident)
-        self._latest = store.latest()
+        self._latest = newest_or_empty(store.folder)
         # Without a snapshot there is nothing to take over: the run that commits the first version owns the operator.
         self._claim: Claim | None = None
         if self._latest is not None:

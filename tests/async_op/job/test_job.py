@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import uuid
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
@@ -437,6 +438,16 @@ async def test_the_parallelism_of_a_repartition_stays() -> None:
     SnapshotStore("memory://repartitioned", "job").repartition(3)
     with pytest.warns(RepartitionUndone, match="3 subtasks"):
         await new_job(range(3), KEYED, Epochs(), parallelism=2, **options).run()
+
+
+async def test_a_first_start_beside_others_warns_of_nothing() -> None:
+    options: dict[str, Any] = {"snapshots": "memory://beside"}
+    await new_job(range(3), KEYED, Epochs(), job_id="jobs", **options).run()
+    with warnings.catch_warnings(record=True) as warned:
+        await new_job(range(3), KEYED, sink := Epochs(), **options).run()
+
+    assert warned == []
+    assert len(sink.values) == 3
 
 
 def test_arguments() -> None:

@@ -70,6 +70,13 @@ def test_what_cannot_be_read_is_listed_with_its_problem(cli: Cli, above: Path) -
     assert "keygroups copy" in answer.err
 
 
+def test_the_root_is_named_as_it_is() -> None:
+    root = open_folder("/")
+
+    assert operators_in(root, 0).uri == root.uri == "file:///"
+    assert root.child("state").uri == "file:///state"
+
+
 def test_an_operators_own_folder_is_listed_alone(cli: Cli, above: Path) -> None:
     report = cli("ls", above / "visits", "--json").json
 

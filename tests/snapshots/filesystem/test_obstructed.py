@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,8 @@ from keygroups import KeyGroupsError
 from snapshots import PathObstructed, Snapshot, SnapshotCorrupted, SnapshotStore, StorageFull, StorageRefused
 from snapshots.filesystem import open_folder
 from snapshots.format.manifest import manifest_name
-from tests.snapshot_kit import parts
+from tests.snapshot_kit import content_of, parts
+from tests.snapshots.cli_kit import Cli
 
 ROOT = Path(__file__).parents[3]
 
@@ -165,6 +167,19 @@ def test_a_folder_that_is_read_only_is_named(read_only: Path, use: str) -> None:
     assert done.returncode == 0, done.stderr
     assert f"{read_only}/" in done.stdout
     assert "let this process read and write in file://" in done.stdout
+
+
+def test_the_command_for_a_folder_that_is_read_only_makes_one_that_is_not(
+    read_only: Path, tmp_path: Path, cli: Cli
+) -> None:
+    store = SnapshotStore(read_only, "enrich")
+    command = re.search("`keygroups ([^`]*)`", str(StorageRefused(store.uri, "manifests", "read-only")))
+    assert command is not None
+    assert cli(*command[1].replace("FOLDER", str(tmp_path)).split()).code == 0
+
+    copy = SnapshotStore(tmp_path, "enrich")
+    assert content_of(copy.load()) == content_of(store.load())
+    assert copy.write(parts({})).version == 4
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
