@@ -33,7 +33,7 @@ from async_op.retention import Collector as GarbageCollector
 from async_op.retention import Retention
 from async_op.threads.own_thread import on_own_thread
 from async_op.threads.running_loop import running_loop
-from keygroups.arguments import Duration, check_location
+from keygroups.arguments import Duration, check_instance, check_location
 from keygroups.errors import ConfigError
 from keygroups.hashing import key_hasher
 from keygroups.ranges import check_parallelism, default_max_parallelism
@@ -147,6 +147,8 @@ class Job:
             check_parallelism(1, max_parallelism)
         self._interval = check_positive_delay("snapshot_interval", snapshot_interval, reason="outputs wait for it")
         self._positions = _positions_for(watermark_delay, idle_timeout)
+        reason = "pass an object of the class Retention, or None"
+        check_instance("retention", retention, (Retention, type(None)), reason=reason)
         self._retention = retention
         self._run: Run | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

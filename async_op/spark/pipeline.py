@@ -37,7 +37,7 @@ from async_op.spark.rows.schemas import check_columns, parse_schema
 from async_op.spark.stage import Running, Stage
 from async_op.spark.start_arguments import check_run, check_start
 from async_op.threads.wait_strategies import WaitStrategiesOption, as_wait_strategies
-from keygroups.arguments import Duration, check_location
+from keygroups.arguments import Duration, check_instance, check_location
 from keygroups.errors import ConfigError
 from keygroups.spark.session import is_connect
 from snapshots import SnapshotStore
@@ -175,6 +175,10 @@ class AsyncPipeline(IntoTables, Described):
             raise ConfigError("function", function, "a pipeline calls functions with rows: set arrow = False")
         if barrier_timeout is not None:
             barrier_timeout = check_delay("barrier_timeout", barrier_timeout, reason="None waits for all calls")
+        for name, value, kind in (("autoscale", autoscale, AutoscalePolicy), ("retention", retention, Retention)):
+            check_instance(
+                name, value, (kind, type(None)), reason=f"pass an object of the class {kind.__name__}, or None"
+            )
         options = OperatorOptions(
             function=function,
             mode=mode,

@@ -286,6 +286,12 @@ def test_an_output_that_does_not_fit_is_refused(run: Run) -> None:
     assert run.store.versions() == []
 
 
+@pytest.mark.parametrize("option", ["autoscale", "retention"])
+def test_an_option_of_another_class_is_refused(run: Run, option: str) -> None:
+    with pytest.raises(ConfigError, match=f"{option}=7: is a value of type int; pass an object of the class"):
+        run.pipeline(**{option: 7})
+
+
 def test_an_unknown_column_is_refused(run: Run) -> None:
     run.write_input()
     with pytest.raises(ConfigError, match="order_by"):

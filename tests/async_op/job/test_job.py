@@ -460,6 +460,7 @@ def test_arguments() -> None:
         ([], Step(same, on_error="dead_letter"), print, {}),
         ([], same, print, {"parallelism": 0}),
         ([], same, print, {"snapshot_interval": 0}),
+        ([], same, print, {"retention": 7}),
     ):
         with pytest.raises(ConfigError):
             new_job(source, steps, sink, **options)
