@@ -14,9 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.async_op.connectors.kafka.brokers import broker, make_topic, read_all
 from tests.spark import connect_processes as processes
-from tests.spark.connect_client import ROWS
 from tests.spark.connect_server import connect_server
 from tests.spark.exactly_once import World
 
@@ -106,12 +104,3 @@ def test_a_client_that_leaves_takes_its_query_along(url: str, tmp_path: Path) ->
 
 def test_a_client_hears_of_errors(url: str, tmp_path: Path) -> None:
     told("failing", url, tmp_path)
-
-
-def test_a_topic_has_each_epoch_once_although_the_worker_was_killed(url: str, tmp_path: Path) -> None:
-    with broker() as server:
-        make_topic(server, "topic")
-        (tmp_path / "topic").write_text(f"{server} topic")
-        told("into Kafka", url, tmp_path)
-        assert (tmp_path / "killed").exists()
-        assert sorted(map(int, read_all(server, "topic"))) == list(range(ROWS))
