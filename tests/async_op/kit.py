@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import logging
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -41,6 +42,11 @@ async def settle() -> None:
         raise AssertionError("something keeps the loop busy for ever")
     finally:
         _settling -= 1
+
+
+def records_in(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """Return what was logged, without what asyncio says of a machine that is slow."""
+    return [record for record in caplog.records if record.name != "asyncio"]
 
 
 async def eventually(condition: Callable[[], object]) -> None:

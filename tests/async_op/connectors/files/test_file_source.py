@@ -31,6 +31,7 @@ from async_op.connectors.files import source as source_module
 from async_op.connectors.files import text
 from keygroups import ConfigError
 from tests.async_op.connectors.kit import first_items, items_of, values_of
+from tests.async_op.kit import records_in
 
 
 @asynccontextmanager
@@ -451,7 +452,7 @@ async def test_a_pattern_that_matches_nothing_is_warned_of_once(
     async with opened(tmp_path / "*.jsonl", "json", bounded=bounded) as source:
         for _ in range(2):
             assert await source.partitions() == []
-    [message] = caplog.messages
+    [message] = [record.getMessage() for record in records_in(caplog)]
     assert f"{tmp_path}/*.jsonl" in message
     assert outcome in message
 
@@ -463,7 +464,7 @@ async def test_files_that_go_later_are_not_warned_of(tmp_path: Path, caplog: pyt
         assert await source.partitions() == ["x.jsonl"]
         path.unlink()
         assert await source.partitions() == []
-    assert caplog.messages == []
+    assert records_in(caplog) == []
 
 
 @pytest.mark.parametrize("glob", [["a.csv"], None, 5, ""])

@@ -18,6 +18,7 @@ from async_op.connectors import EpochsBehind, SinkContended, TargetMissing, Unwr
 from async_op.connectors.tables.rows import OutputRows
 from keygroups import ConfigError
 from tests.async_op.connectors.tables.targets import SCHEMA, Delta, Iceberg, Postgres, Target
+from tests.async_op.kit import records_in
 
 
 def rows(*numbers: int) -> list[dict]:
@@ -63,7 +64,7 @@ async def test_a_job_that_begins_anew_is_told(
     with caplog.at_level(logging.WARNING, "async_op"):
         await sink.write(rows(1), 1)
         await sink.write(rows(2), 2)
-    assert [record.args for record in caplog.records] == [(1, "job", 100), (2, "job", 100)]
+    assert [record.args for record in records_in(caplog)] == [(1, "job", 100), (2, "job", 100)]
     with pytest.raises(EpochsBehind, match="another name") as raised:
         await sink.write(rows(3), 3)
     await sink.close()
