@@ -193,6 +193,8 @@ class ConnectQuery:
             There is a timeout without `drain`, or it is negative.
         EpochFailed
             The last epoch has failed; the query has ended nevertheless.
+        StreamingQueryException
+            The query drains, and the micro-batch under way has failed.
         WorkerSilent
             The worker was lost before it had finished; the query has ended nevertheless.
         """

@@ -33,7 +33,7 @@ _RETRIES_MAX = 6
 """How often the worker asks a server that does not answer, with pauses of about ten seconds in all: it is beside it."""
 
 _LOOK_SECONDS = 1.0
-"""How often the worker looks whether its server is there."""
+"""How often the worker looks for its server, and at the wishes of its client."""
 
 _HOLD_SECONDS = 60.0
 """How long the worker waits for a client's stop when no micro-batch may begin; then it stops the query itself."""
