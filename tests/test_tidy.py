@@ -12,7 +12,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
@@ -28,9 +27,8 @@ MODULES = {
 }
 TREES = {name: ast.parse(text, name) for name, text in MODULES.items()}
 
-MODULE_LINES_MAX = 400
+MODULE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 50
-FOLDER_MODULES_MAX = 24
 
 # Modules that may look at the wall clock or sleep, and why. Everything else takes a clock, or uses a monotonic one.
 CLOCK_USERS: dict[str, str] = {
@@ -71,12 +69,6 @@ def test_modules_are_short() -> None:
     sizes = {name: len(text.splitlines()) for name, text in MODULES.items()}
 
     assert {name: size for name, size in sizes.items() if size > MODULE_LINES_MAX} == {}
-
-
-def test_folders_are_small() -> None:
-    sizes = Counter(str(Path(name).parent) for name in MODULES if not name.endswith("/__init__.py"))
-
-    assert {folder: size for folder, size in sizes.items() if size > FOLDER_MODULES_MAX} == {}
 
 
 def test_functions_are_short() -> None:
