@@ -8,6 +8,7 @@ from typing import Any
 
 from keygroups.arguments import Duration, check_duration
 from keygroups.errors import KeyGroupsError, in_message
+from keygroups.safe_text import described, printable, repr_of
 
 
 class _Shortener(reprlib.Repr):
@@ -21,7 +22,13 @@ _shortener = _Shortener()
 
 def shorten(value: object) -> str:
     """Return a representation that fits into a message; for a record batch, its size and first row."""
-    return _shortener.repr(value)
+    return repr_of(value, _shortener.repr)
+
+
+def named_element(element_id: str | None, element: object) -> str:
+    """Return how a message names an element: by its id, which is always shown, and its value, which may be hidden."""
+    value = in_message(element, shorten(element))
+    return value if element_id is None else f"{value} (id {element_id})"
 
 
 class LooksLikeMilliseconds(UserWarning):
@@ -56,14 +63,17 @@ class AsyncTimeoutError(KeyGroupsError, TimeoutError):
         The element, shortened.
     timeout : float
         The budget in seconds.
+    element_id : str or None
+        The element's id; None if the caller did not know it.
     """
 
-    def __init__(self, element: object, timeout: float | None) -> None:
+    def __init__(self, element: object, timeout: float | None, element_id: str | None = None) -> None:
         self.element: str = shorten(element)
         self.timeout = timeout
+        self.element_id = element_id
         budget = "in time" if timeout is None else f"within {timeout:g} s"
         super().__init__(
-            f"no result {budget} for {in_message(element, self.element)}; raise the timeout, "
+            f"no result {budget} for {named_element(element_id, element)}; raise the timeout, "
             "or override `timeout()` of the function to return a fallback"
         )
 
@@ -78,19 +88,24 @@ class ElementFailed(KeyGroupsError):
     key : str
         Its key, shortened.
     attempt : int
-        The attempt that failed.
+        The attempt that failed; 0 if no call was made, for example because the element has no usable key.
     cause : str
         The error, as text; the error itself is `__cause__` in the process where it was raised.
+    element_id : str or None
+        The element's id; None if it was not known.
     """
 
-    def __init__(self, element: object, key: object, attempt: int, cause: BaseException) -> None:
+    def __init__(
+        self, element: object, key: object, attempt: int, cause: BaseException, element_id: str | None = None
+    ) -> None:
         self.element: str = shorten(element)
+        self.element_id = element_id
         self.key: str = shorten(key)
         self.attempt = attempt
-        self.cause: str = f"{type(cause).__name__}: {cause}"
+        self.cause: str = described(cause)
         choice = ", or choose another on_error" if is_failure(cause) else ": it is no Exception, so on_error is ignored"
         super().__init__(
-            f"attempt {attempt} of element {in_message(element, self.element)} with key {in_message(key, self.key)} "
+            f"attempt {attempt} of element {named_element(element_id, element)} with key {in_message(key, self.key)} "
             f"failed: {self.cause}; "
             f"nothing of it was applied: handle the error in the function{choice}"
         )
@@ -106,7 +121,7 @@ class OperatorInterrupted(KeyGroupsError, RuntimeError):
     """
 
     def __init__(self, cause: BaseException) -> None:
-        self.cause: str = f"{type(cause).__name__}: {cause}"
+        self.cause: str = described(cause)
         super().__init__(
             f"{self.cause} ended the operator, and is not a failure of an element that could be retried or skipped; "
             "handle it where it is raised, and open a new operator with the last snapshot"
@@ -131,12 +146,15 @@ def as_exception(error: BaseException) -> Exception:
     return interruption
 
 
-def failure_of(element: object, key: object, attempt: int, error: BaseException) -> KeyGroupsError:
+def failure_of(
+    element: object, key: object, attempt: int, error: BaseException, element_id: str | None = None
+) -> KeyGroupsError:
     """Return the error that ends the operator after an element's failure."""
     if isinstance(error, AsyncTimeoutError):
-        error.add_note(f"in attempt {attempt}, with key {in_message(key, shorten(key))}")
+        of = "" if element_id is None else f" of element {printable(element_id)}"
+        error.add_note(f"in attempt {attempt}{of}, with key {in_message(key, shorten(key))}")
         return error
-    failure = ElementFailed(element, key, attempt, error)
+    failure = ElementFailed(element, key, attempt, error, element_id)
     failure.__cause__ = error
     return failure
 

@@ -109,7 +109,7 @@ class Function(Generic[In, Out]):
         AsyncTimeoutError
             Unless overridden.
         """
-        raise AsyncTimeoutError(value, ctx.timeout)
+        raise AsyncTimeoutError(value, ctx.timeout, ctx.idempotency_key)
 
     @property
     def has_timers(self) -> bool:

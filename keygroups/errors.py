@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from keygroups.safe_text import printable, repr_of
+
 SHOW_VALUES = "KEYGROUPS_SHOW_VALUES"
 """The environment variable that lets messages show users' values, for development."""
 
@@ -23,7 +25,7 @@ def in_message(value: object, text: str | None = None) -> str:
     """
     if os.environ.get(SHOW_VALUES, "0") == "0":
         return f"<{type(value).__qualname__}{_HIDDEN}"
-    return repr(value) if text is None else text
+    return repr_of(value) if text is None else printable(text, None)
 
 
 def _rebuild(cls: type[KeyGroupsError], args: tuple[Any, ...], state: dict[str, Any]) -> KeyGroupsError:
@@ -38,12 +40,12 @@ class KeyGroupsError(Exception):
 
     Subclasses take typed arguments, keep them as attributes and build the message from them, so
     that a caller can act on the attributes and a reader on the message. They survive pickling,
-    because Spark carries them from a worker to the driver. Where a message hides a value, a note
-    says how to see it.
+    because Spark carries them from a worker to the driver. Their messages can be printed and stored
+    everywhere. Where a message hides a value, a note says how to see it.
     """
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*args)
+        super().__init__(*(printable(arg, None) if type(arg) is str else arg for arg in args))
         if any(isinstance(text, str) and _HIDDEN in text for text in args):
             self.add_note(f"{SHOW_VALUES}=1 in the environment lets messages show keys, elements and outputs")
 

@@ -43,6 +43,8 @@ class Completion:
         Called with an entry whose key has become free; makes its call.
     crash : callable
         Called with an error of a callback; it ends the operator.
+    element_id_of : callable
+        Returns the id of an entry.
 
     Attributes
     ----------
@@ -53,6 +55,7 @@ class Completion:
     __slots__ = (
         "_cache",
         "_call",
+        "_element_id_of",
         "_gate",
         "_give_up",
         "_known",
@@ -77,6 +80,7 @@ class Completion:
         try_again: Callable[[Entry, float], None],
         call: Callable[[Entry], None],
         crash: Callable[[BaseException], None],
+        element_id_of: Callable[[Entry], str],
     ) -> None:
         self._queue = queue
         self._gate = gate
@@ -87,6 +91,7 @@ class Completion:
         self._try_again = try_again
         self._call = call
         self.crash = crash
+        self._element_id_of = element_id_of
         self._stopped = False
         self.retries = self.late_results = 0
 
@@ -145,7 +150,7 @@ class Completion:
         if self._stopped:
             return
         if not is_failure(error):
-            self.crash(failure_of(entry.value, entry.key, entry.attempt, error))
+            self.crash(self._failure_of(entry, error))
             return
         if entry.invocation is not invocation:
             self.late_results += not isinstance(error, asyncio.CancelledError)
@@ -181,7 +186,7 @@ class Completion:
             entry.attempt -= 1  # the attempt that was due is never made
             return self._outputs_of_failed(entry, error)
         except BaseException as error:  # noqa: BLE001 - treated like an error of the function itself
-            self.crash(failure_of(entry.value, entry.key, entry.attempt, error))
+            self.crash(self._failure_of(entry, error))
             return None
         if outputs is not None:
             self._forget(entry)
@@ -224,6 +229,9 @@ class Completion:
         except BaseException as raised:  # noqa: BLE001 - the receiver of dead letters has failed
             self.crash(raised)
             return None
+
+    def _failure_of(self, entry: Entry, error: BaseException) -> BaseException:
+        return failure_of(entry.value, entry.key, entry.attempt, error, self._element_id_of(entry))
 
     def _forget(self, entry: Entry) -> None:
         """Let the cache hold nothing for an element that needs no call, or no other one."""

@@ -43,7 +43,7 @@ class ErrorPolicy:
     def apply(self, entry: Entry, error: BaseException) -> Sequence[Any] | None:
         """Return the outputs that replace those of a failed element, or None if the operator has failed."""
         if self._on_error == "fail":
-            failure = failure_of(entry.value, entry.key, entry.attempt, error)
+            failure = failure_of(entry.value, entry.key, entry.attempt, error, self._element_id_of(entry))
             begin_anew(entry)  # if a snapshot is taken of it, its failure is forgotten after a restore
             self._fail(failure)
             return None

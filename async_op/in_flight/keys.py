@@ -8,9 +8,10 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from async_op.elements import looked_up
+from async_op.errors import named_element
 from async_op.in_flight.entries import Entry, is_timer
 from keygroups.codec import pack
-from keygroups.errors import KeyGroupOutOfRange, NullKey, UnsupportedKey, in_message
+from keygroups.errors import KeyGroupOutOfRange, NullKey, UnsupportedKey
 from keygroups.hashing import key_hasher
 from keygroups.ranges import KeyGroupRange
 from keygroups.state import identity_of
@@ -67,34 +68,44 @@ class KeyAssignment:
             Another subtask owns the key group.
         """
         assert self._key_by is not None, "called only if there is a key_by"
-        key = self._key_by(entry.value)
-        # A str or int equals no key of another type in this cache, and a lookup is faster than a hash.
-        kind = type(key)
-        is_plain = kind is str or kind is int
-        key_group = self._known.get(key) if is_plain else None
-        if key_group is None:
-            key_group = self._owned_key_group(entry.value, key)
-            if is_plain:
-                if len(self._known) >= _KNOWN_KEYS_MAX:
-                    self._known.clear()
-                self._known[key] = key_group
-        entry.key = key
-        entry.identity = key if is_plain else identity_of(key)
-        entry.key_group = key_group
+        try:
+            key = self._key_by(entry.value)
+            # A str or int equals no key of another type in this cache, and a lookup is faster than a hash.
+            kind = type(key)
+            is_plain = kind is str or kind is int
+            key_group = self._known.get(key) if is_plain else None
+            if key_group is None:
+                key_group = self._owned_key_group(entry, key)
+                if is_plain:
+                    if len(self._known) >= _KNOWN_KEYS_MAX:
+                        self._known.clear()
+                    self._known[key] = key_group
+            entry.key = key
+            entry.identity = key if is_plain else identity_of(key)
+            entry.key_group = key_group
+        except Exception as error:
+            note = f"raised for the key of element {self.name_of(entry)}"
+            if note not in getattr(error, "__notes__", ()):
+                error.add_note(note)
+            raise
 
-    def _owned_key_group(self, value: Any, key: Any) -> int:
+    def _owned_key_group(self, entry: Entry, key: Any) -> int:
         if key is None:
-            raise NullKey(f"element {in_message(value)}")
+            raise NullKey(f"element {self.name_of(entry)}")
         if type(key) is list:
             raise UnsupportedKey("list", self._hash_name, "a tuple for several key columns")
         try:
             key_group = self._hash(key) % self._max_parallelism
         except NullKey:  # one of several key columns is null
-            raise NullKey(f"element {in_message(value)}") from None
+            raise NullKey(f"element {self.name_of(entry)}") from None
         owned = self._owned
         if not owned.start <= key_group <= owned.end:
             raise KeyGroupOutOfRange(key_group, owned.start, owned.end)
         return key_group
+
+    def name_of(self, entry: Entry) -> str:
+        """Return how messages name the element of an entry."""
+        return named_element(self.element_id_of(entry), entry.value)
 
     def key_group_of(self, entry: Entry) -> int:
         """Return the key group of an entry, `NO_KEY_GROUP` without a key."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from keygroups.errors import KeyGroupsError
+from keygroups.safe_text import described
 
 
 class JobNotRunning(KeyGroupsError, RuntimeError):
@@ -82,7 +83,7 @@ class ConnectorInterrupted(KeyGroupsError, RuntimeError):
 
     def __init__(self, what: str, cause: BaseException) -> None:
         self.what = what
-        self.cause: str = f"{type(cause).__name__}: {cause}"
+        self.cause: str = described(cause)
         super().__init__(
             f"{what} ended with {self.cause}, which is no Exception; raise one there, and start the job again: it goes "
             "on from its newest snapshot"

@@ -139,6 +139,7 @@ class Parts:
             try_again=self.backoff.add,
             call=lambda entry: self.dispatch.call(entry),
             crash=crash,
+            element_id_of=element_id_of,
         )
         self.mailbox = LoopMailbox(clock)
         self.calls = calls_of(function, self.mailbox)

@@ -13,6 +13,7 @@ from async_op.hosting.feeder import Waiting
 from async_op.hosting.placement import Address
 from async_op.hosting.process.resident import Instructions
 from async_op.hosting.wire.sockets import TICK_SECONDS
+from keygroups.safe_text import described
 
 START_SECONDS = 60.0
 """A host that does not listen after this time is given up."""
@@ -79,7 +80,7 @@ class _Start:
         if isinstance(answer, HostUnreachable):
             raise answer
         if isinstance(answer, Exception):
-            failed = HostFailed(f"{type(answer).__name__}: {answer}")
+            failed = HostFailed(described(answer))
             raise HostUnreachable(f"{failed} (its log is {self.log})") from answer
         assert isinstance(answer, Address), "a host reports an address or an error"
         return answer

@@ -12,6 +12,7 @@ from typing import Any
 
 from async_op.hosting.errors import HostFailed, MessageTooLarge
 from async_op.hosting.messages import Failed, Feed, Message, Reply, Status
+from keygroups.safe_text import described
 
 MAGIC = b"keygroups-host-1"
 """The first bytes that a host sends."""
@@ -66,7 +67,7 @@ def _sendable(error: BaseException) -> BaseException:
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - made in this process
     except Exception:  # noqa: BLE001 - a user's exception may fail in any way
-        return HostFailed(f"{type(error).__name__}: {error}")
+        return HostFailed(described(error))
     return error
 
 

@@ -16,6 +16,7 @@ from async_op.hosting.wire import frames
 from async_op.hosting.wire.secret import NONCE_BYTES, PROOF_BYTES, is_proof, new_nonce, proof_of
 from async_op.threads.wait_strategies import WaitSituation, WaitStrategies
 from async_op.threads.waits import Waits
+from keygroups.safe_text import described
 
 TICK_SECONDS = 0.1
 """How long a feeder waits for a reply before it may show a sign of life."""
@@ -180,7 +181,7 @@ def _reply(kind: int, payload: bytes) -> Reply:
     try:
         reply: Reply = frames.decode(kind, payload)
     except Exception as error:  # noqa: BLE001 - a user's class may raise anything when it is unpickled, or not be here
-        return Failed(HostFailed(f"its reply cannot be read here ({type(error).__name__}: {error})"))
+        return Failed(HostFailed(f"its reply cannot be read here ({described(error)})"))
     return reply
 
 

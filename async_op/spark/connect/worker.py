@@ -25,6 +25,7 @@ from async_op.spark.epoch.delivery import Outlet
 from async_op.spark.rows.routing import Routing
 from async_op.spark.stage import Stage
 from async_op.spark.stopping import Stopping
+from keygroups.safe_text import described
 from keygroups.spark.session import setting
 
 _log = logging.getLogger(__name__)
@@ -314,4 +315,4 @@ def _exit() -> NoReturn:
 
 
 def _named(error: Exception | None) -> str | None:
-    return None if error is None else f"{type(error).__name__}: {error}"
+    return None if error is None else described(error)

@@ -54,6 +54,7 @@ def with_block(retry: RetryPolicy | None) -> tuple[Completion, Block, Left]:
         try_again=unexpected,
         call=unexpected,
         crash=unexpected,
+        element_id_of=unexpected,
     )
     return made, block, left
 

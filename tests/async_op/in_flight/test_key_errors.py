@@ -62,6 +62,7 @@ BAD_KEYS: list[tuple[Any, type[Exception]]] = [
     ({"ann"}, UnsupportedKey),
     (["ann"], UnsupportedKey),
     (2**64, UnsupportedKey),
+    ("half an emoji \ud83d", UnsupportedKey),
 ]
 
 
@@ -97,9 +98,10 @@ async def test_a_key_by_that_raises_is_the_failure_of_its_element() -> None:
 async def test_without_another_policy_the_error_names_the_element(key: Any, kind: type[Exception]) -> None:
     async with opened(Instant(), **BY_USER) as bench:
         with pytest.raises(kind) as refusal:
-            await bench.operator.process(_row(7, key))
+            await bench.operator.process(_row(7, key), element_id="row-7")
         if kind is NullKey:
             assert "'id': 7" in str(refusal.value)
+        assert "(id row-7)" in f"{refusal.value} {refusal.value.__notes__}"
         await bench.operator.process(_row(8))
         await bench.operator.finish()
 

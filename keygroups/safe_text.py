@@ -1,0 +1,85 @@
+"""Text from outside (an error's message, a value's `repr`) as text that can be printed, encoded and stored anywhere.
+
+An error of a user's function may hold half a surrogate pair, a NUL character or a megabyte, and its `str()` may itself
+raise. If such a text reached a log, a dead letter or a manifest as it is, one bad element would stop all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+TEXT_MAX = 16_384
+"""The most characters of an error's message that are kept: more than any log line or column of a table needs."""
+
+
+def printable(text: str, limit: int | None = TEXT_MAX) -> str:
+    r"""Return text that UTF-8 and every database can hold.
+
+    Half a surrogate pair and NUL are escaped as Python escapes them, because UTF-8 has no form for the first, and
+    PostgreSQL refuses the second.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+    limit : int, optional
+        The most characters to keep; a longer text ends with a note that says how long it was. None keeps all.
+
+    Examples
+    --------
+    >>> printable("half an emoji: \ud83d")
+    'half an emoji: \\ud83d'
+    >>> printable("abcdef", limit=3)
+    'abc… (6 characters)'
+    """
+    if limit is not None and len(text) > limit:
+        text = f"{text[:limit]}… ({len(text):,} characters)"
+    if "\0" in text:
+        text = text.replace("\0", "\\x00")
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def text_of(error: object) -> str:
+    """Return the message of an error, printable and of bounded length, even if its `str()` raises.
+
+    Examples
+    --------
+    >>> text_of(ValueError("two"))
+    'two'
+    >>> class Broken(Exception):
+    ...     def __str__(self):
+    ...         raise KeyError("id")
+    >>> text_of(Broken())
+    '(no message: str() of this Broken raised KeyError)'
+    """
+    return _attempted(error, str, "no message")
+
+
+def described(error: BaseException) -> str:
+    """Return the type and the message of an error.
+
+    Examples
+    --------
+    >>> described(ValueError("two"))
+    'ValueError: two'
+    """
+    return f"{type(error).__name__}: {text_of(error)}"
+
+
+def repr_of(value: object, represent: Callable[[Any], str] = repr) -> str:
+    """Return the `repr` of a value, printable and of bounded length, even if it raises.
+
+    Examples
+    --------
+    >>> repr_of("two")
+    "'two'"
+    """
+    return _attempted(value, represent, "no text")
+
+
+def _attempted(value: object, represent: Callable[[Any], str], failure: str) -> str:
+    try:
+        return printable(represent(value))
+    except Exception as raised:  # noqa: BLE001 - the user's own method failed, and that must not hide the first error
+        return f"({failure}: {represent.__name__}() of this {type(value).__name__} raised {type(raised).__name__})"
