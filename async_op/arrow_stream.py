@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from async_op.microseconds import in_microseconds
 from keygroups.errors import ConfigError
+from keygroups.values.casts import in_microseconds
 
 ROWS_AT_ONCE = 1024
 """How many rows become Python objects at a time; their outputs are consumed before more rows are converted."""

@@ -133,13 +133,18 @@ class UnstorableValue(KeyGroupsError, TypeError):
         The type of the value.
     where : str
         The state or element that holds it.
+    reason : str or None
+        Why a column of a declared type would change it; None without a declared type.
     """
 
-    def __init__(self, type_name: str, where: str) -> None:
+    def __init__(self, type_name: str, where: str, reason: str | None = None) -> None:
         self.type_name = type_name
         self.where = where
+        self.reason = reason
         super().__init__(
-            f"{where} holds a {type_name}, which cannot be stored; "
+            f"{where} holds a {type_name}: {reason}"
+            if reason
+            else f"{where} holds a {type_name}, which cannot be stored; "
             "use None, bool, int, float, str, bytes, list, tuple, dict, set, "
             "datetime, date, time, timedelta, Decimal or UUID, or register_codec for a type of your own"
         )

@@ -23,7 +23,10 @@ _CERTAIN: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
 )
 """Checks of Arrow types that hold every value of a Python type."""
 
-_IMMUTABLE = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_temporal)
+_IMMUTABLE = (
+    *(types.is_integer, types.is_floating, types.is_boolean, types.is_temporal, types.is_decimal),
+    *(types.is_string, types.is_large_string, types.is_binary, types.is_large_binary, types.is_fixed_size_binary),
+)
 """Checks of Arrow types whose values are immutable in Python."""
 
 
@@ -46,7 +49,6 @@ def plain_check_of(type_: pa.DataType | None) -> IsPlain:
 
 def holds_mutable(type_: pa.DataType | None) -> bool:
     """Return whether values that are stored with an Arrow type, or as msgpack, may be mutable."""
-    # A binary column accepts bytearrays.
     return type_ is None or not any(has_type(type_) for has_type in _IMMUTABLE)
 
 
@@ -73,7 +75,9 @@ def check_storable(value: Any, type_: pa.DataType | None, where: str) -> None:
     try:
         array_of([value], type_)
     except Misfit as error:
-        raise UnstorableValue(f"{type(value).__qualname__} that does not fit {error}", where) from error
+        raise UnstorableValue(
+            f"{type(value).__qualname__} that does not fit {type_}", where, error.place_and_reason
+        ) from error
 
 
 def _is_plain(value: Any) -> bool:

@@ -267,4 +267,5 @@ def _array(values: list[Any], field: pa.Field, where: str) -> pa.Array:
     try:
         return array_of(values, field.type)
     except Misfit as error:
-        raise UnstorableValue(f"{type(values[0]).__qualname__} that does not fit {error}", where) from error
+        unfit = f"{type(values[error.row]).__qualname__} that does not fit {field.type}"
+        raise UnstorableValue(unfit, where, error.place_and_reason) from error

@@ -65,7 +65,7 @@ def _field(field: Any) -> Any:
 def _parquet(values: Sequence[Any], schema: Any) -> bytes:
     from pyarrow import parquet
 
-    schema = schema_of(values) if schema is None else schema
+    schema = schema_of(values, partial=True) if schema is None else schema
     content = io.BytesIO()
     with parquet.ParquetWriter(content, schema) as writer:
         for batch in batches_of(values, schema):

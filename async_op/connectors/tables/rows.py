@@ -12,6 +12,7 @@ import pyarrow as pa
 from async_op.arrow_stream import rows_of
 from async_op.connectors.arrow import batches_of, fitted, names_of, schema_of
 from async_op.connectors.errors import UnwritableValue
+from keygroups.values import Misfit, check_complete
 
 
 class EpochRows(ABC):
@@ -55,7 +56,7 @@ class OutputRows(EpochRows):
         self._values = values
 
     def schema(self) -> pa.Schema:
-        """Return the columns of all outputs; a column that is null in all of them has no type."""
+        """Return the columns of all outputs, with room for later ones."""
         return schema_of(self._values)
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -116,12 +117,13 @@ def table_schema(schema: pa.Schema) -> pa.Schema:
     Raises
     ------
     UnwritableValue
-        A column has no type, because it is null in all rows.
+        A column has no type, because it is null or empty in all rows.
     """
     for field in schema:
-        if pa.types.is_null(field.type):
-            reason = f"all of {field.name!r} is null, so it has no type; pass a schema"
-            raise UnwritableValue({field.name: None}, reason)
+        try:
+            check_complete(field.type, field.name)
+        except Misfit as misfit:
+            raise UnwritableValue({field.name: None}, misfit.place_and_reason) from misfit
     return pa.schema([field.with_type(_in_utc(field.type)) for field in schema])
 
 

@@ -20,7 +20,7 @@ from keygroups.state.backend import MISSING
 from keygroups.state.group import ENTRY_KINDS
 from keygroups.state.identity import identity_of, original_of
 from keygroups.state.ttl import Expiring
-from keygroups.values import values_of
+from keygroups.values import array_of, values_of
 
 CONTENT, CHANGED = b"\x00", b"\x01"
 """The first byte of a row: the content of the state, or a note of what has changed since the last cut."""
@@ -114,7 +114,7 @@ class RowEncoding:
             if self._type is None:
                 raise
             # A value that only a column of the declared type can hold, such as a numpy array.
-            batch = pa.record_batch([pa.array([value], self._type)], ["value"])
+            batch = pa.record_batch([array_of([value], self._type)], ["value"])
             return _ARROW + bytes(batch.serialize())
 
     def decode(self, data: bytes) -> Any:

@@ -1,0 +1,27 @@
+"""The border between Python values and Arrow: a value is stored exactly, or refused with its row, column and reason.
+
+Arrow itself cuts off fractions, makes dates of datetimes, drops time zones and fields, and takes text for a list. All
+parts that hand Python values to Arrow, or Arrow data to a column of another type, do it here: state, snapshots, sinks,
+exports, the data source and Spark's outputs.
+"""
+
+from __future__ import annotations
+
+from keygroups.values.columns import array_of, values_of
+from keygroups.values.fitting import EXACT, SPARK, TABLES, Rules
+from keygroups.values.inference import check_complete, infer_schema
+from keygroups.values.misfit import Misfit
+from keygroups.values.rows import rows_to_batch
+
+__all__ = [
+    "EXACT",
+    "SPARK",
+    "TABLES",
+    "Misfit",
+    "Rules",
+    "array_of",
+    "check_complete",
+    "infer_schema",
+    "rows_to_batch",
+    "values_of",
+]

@@ -1,0 +1,82 @@
+"""Converts rows, which are dicts of columns, to Arrow batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from keygroups.errors import ConfigError
+from keygroups.values.columns import array_of
+from keygroups.values.fitting import TABLES, Rules, has_none
+from keygroups.values.misfit import Misfit
+
+
+def rows_to_batch(rows: Sequence[Any], schema: pa.Schema, rules: Rules = TABLES) -> pa.RecordBatch:
+    """Encode rows as one batch; a column that a row does not have is null.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        The rows, with text as keys.
+    schema : pyarrow.Schema
+        The columns of the batch.
+    rules : Rules
+        What a column accepts besides values of its own Python type.
+
+    Raises
+    ------
+    Misfit
+        A row is no dict of columns, has a column that the schema lacks, or a value that its column would change.
+
+    Examples
+    --------
+    >>> schema = pa.schema([("n", pa.int64()), ("name", pa.string())])
+    >>> rows_to_batch([{"n": 1}, {"n": 2, "name": "b"}], schema).to_pylist()
+    [{'n': 1, 'name': None}, {'n': 2, 'name': 'b'}]
+    >>> rows_to_batch([{"n": 1}, {"n": "2"}], schema)
+    Traceback (most recent call last):
+    keygroups.values.misfit.Misfit: row 1, column 'n': it is a str, not int64
+    """
+    if len(set(schema.names)) < len(schema.names):
+        raise ConfigError("schema", schema.names, "give each column its own name")
+    check_names(rows, schema.names)
+    arrays = []
+    for field in schema:
+        values = [row.get(field.name) for row in rows]
+        if not field.nullable and has_none(values):
+            raise Misfit(_index_of_none(values), field.name, "null in a column that is not nullable")
+        arrays.append(array_of(values, field.type, rules, field.name))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def check_names(rows: Sequence[Any], names: Sequence[str]) -> None:
+    """Raise `Misfit` for the first row that is no dict of columns, or has a column that is not among the names."""
+    known = set(names)
+    if {*map(type, rows)} <= {dict} and known.issuperset(chain.from_iterable(rows)):
+        return
+    for number, row in enumerate(rows):
+        for name in names_of_row(row, number):
+            if name not in known:
+                raise Misfit(number, name, "there is no such column")
+
+
+def names_of_row(row: Any, number: int) -> dict[str, Any]:
+    """Return a row, or raise `Misfit` if it is no dict of columns."""
+    if not isinstance(row, dict) or not all(isinstance(name, str) for name in row):
+        raise Misfit(number, "", f"a {type(row).__qualname__} is no dict of columns")
+    return row
+
+
+def names_of(rows: Sequence[Any]) -> list[str]:
+    """Return the names of all columns, in the order in which they first appear; raises `Misfit` for other rows."""
+    names: dict[str, None] = {}
+    for number, row in enumerate(rows):
+        names |= dict.fromkeys(names_of_row(row, number))
+    return list(names)
+
+
+def _index_of_none(values: Sequence[Any]) -> int:
+    return next(index for index, value in enumerate(values) if value is None)
