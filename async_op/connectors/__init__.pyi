@@ -12,7 +12,11 @@ from .errors import (
     SinkContended,
     SinkFenced,
     SinkFolderRefused,
+    SinkRefused,
+    SinkUnavailable,
     TargetMissing,
+    TargetReplaced,
+    UnsupportedColumn,
     UnwritableValue,
 )
 from .files.sink import FileSink
@@ -48,7 +52,11 @@ __all__ = [
     "SinkContended",
     "SinkFenced",
     "SinkFolderRefused",
+    "SinkRefused",
+    "SinkUnavailable",
     "Source",
     "TargetMissing",
+    "TargetReplaced",
+    "UnsupportedColumn",
     "UnwritableValue",
 ]

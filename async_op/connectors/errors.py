@@ -107,7 +107,22 @@ class RecordTooLong(KeyGroupsError, ValueError):
 
 
 class UnwritableValue(KeyGroupsError, TypeError):
-    """A sink cannot write an output in its format.
+    """A sink cannot write an output: its format, or the table, has no place for it.
+
+    A sink of your own may raise it, too, with the index. Its `on_error` then decides what becomes of that output.
+
+    Parameters
+    ----------
+    value : object
+        The output.
+    reason : str
+        Why it cannot be written. It is part of the message, so it quotes no value.
+    target : str, optional
+        Where it was to be written, such as the name of a table.
+    column : str, optional
+        The column that has no place for it.
+    index : int, optional
+        Which of the outputs that `write` was called with; the first is 0.
 
     Attributes
     ----------
@@ -115,16 +130,111 @@ class UnwritableValue(KeyGroupsError, TypeError):
         The output, shortened.
     reason : str
         Why it cannot be written.
+    target, column : str or None
+        Where it was to be written, and the column that has no place for it.
+    index : int or None
+        Which output of the epoch it is, counted from 0.
+    epoch : int or None
+        The epoch; None where no epoch is being delivered.
     """
 
-    def __init__(self, value: object, reason: str) -> None:
+    def __init__(
+        self,
+        value: object,
+        reason: str,
+        *,
+        target: str | None = None,
+        column: str | None = None,
+        index: int | None = None,
+    ) -> None:
         self.value: str = shorten(value)
         self.reason = reason
-        shown = in_message(value, self.value)
-        super().__init__(
-            f"{shown} cannot be written: {reason}; change the output in the last step of the job, and what is "
-            "committed already in a subclass of the sink, whose `write` gets it again at the next start"
+        self.target = target
+        self.column = column
+        self.index = index
+        self.epoch: int | None = None
+        self._shown: str = in_message(value, self.value)
+        super().__init__(self._shown, reason)  # the first tells the base that a value is hidden
+
+    def __str__(self) -> str:
+        into = "" if self.target is None else f" into {self.target}"
+        places = {"column": self.column, "output": self.index, "epoch": self.epoch}
+        named = ", ".join(f"{name} {place!r}" for name, place in places.items() if place is not None)
+        where = f"{into}{f' ({named})' if named else ''}"
+        return (
+            f"{self._shown} cannot be written{where}: {self.reason}; change the output in the last step, and for what "
+            "is committed already start again with a sink that has on_error='skip' or on_error='dead_letter'"
         )
+
+
+class SinkUnavailable(KeyGroupsError, ConnectionError):
+    """A sink did not answer at any attempt. Nothing is lost: the epoch is committed, and the next start delivers it.
+
+    Attributes
+    ----------
+    sink : str
+        The sink.
+    epoch : int or None
+        The epoch that was to be written; None if the sink was being opened.
+    attempts : int
+        How often it was tried.
+    reason : str
+        The last error, as text; the error itself is `__cause__`.
+    """
+
+    def __init__(self, sink: str, epoch: int | None, attempts: int, reason: str) -> None:
+        self.sink = sink
+        self.epoch = epoch
+        self.attempts = attempts
+        self.reason = reason
+        doing = f"{sink} could not be opened" if epoch is None else f"epoch {epoch} could not be written to {sink}"
+        super().__init__(
+            f"{doing}, at {attempts} attempts ({reason}): see that the target answers and start again, which "
+            "delivers what it has not had; retry= of the sink says how long it is tried"
+        )
+
+
+class SinkRefused(KeyGroupsError, RuntimeError):
+    """The target of a sink refuses to be written at all, whatever the outputs are.
+
+    Attributes
+    ----------
+    target : str
+        The target, such as the name of a table.
+    reason : str
+        What it says.
+    """
+
+    def __init__(self, target: str, reason: str) -> None:
+        self.target = target
+        self.reason = reason
+        super().__init__(
+            f"{target} refuses to be written: {reason}; correct the target or the rights, then start again, which "
+            "delivers what it has not had"
+        )
+
+
+class UnsupportedColumn(KeyGroupsError, TypeError):
+    """A table cannot have a column of this type, or a column has no type because nothing is in it.
+
+    Attributes
+    ----------
+    target : str
+        The table.
+    column : str
+        The column; a field within it follows after a dot.
+    type : str
+        The type in Arrow.
+    advice : str
+        What to do.
+    """
+
+    def __init__(self, target: str, column: str, type: str, advice: str) -> None:
+        self.target = target
+        self.column = column
+        self.type = type
+        self.advice = advice
+        super().__init__(f"{target} cannot have the column {column!r} of the type {type}: {advice}")
 
 
 class EpochsBehind(KeyGroupsError, RuntimeError):
@@ -196,17 +306,46 @@ class SinkContended(KeyGroupsError, RuntimeError):
 
 
 class TargetMissing(KeyGroupsError, LookupError):
-    """The table into which a sink writes does not exist.
+    """The table, folder or topic into which a sink writes does not exist, or does not exist any more.
 
     Attributes
     ----------
     table : str
-        The table.
+        The table, folder or topic.
+    was_there : bool
+        Whether this job has written into it before, so that it was removed since.
     """
 
-    def __init__(self, table: str) -> None:
+    def __init__(self, table: str, was_there: bool = False) -> None:
         self.table = table
-        super().__init__(f"there is no table {table}: create it with the columns of the outputs, then start the job")
+        self.was_there = was_there
+        super().__init__(
+            f"{table} is gone, and this job has written into it before: put it back, or give the sink another name "
+            "or place, which begins with the next epoch"
+            if was_there
+            else f"there is no table {table}: create it with the columns of the outputs, then start the job"
+        )
+
+
+class TargetReplaced(KeyGroupsError, LookupError):
+    """A sink's target has no note of this job any more, so it is another one under the same name.
+
+    Attributes
+    ----------
+    target : str
+        The table, folder or topic.
+    name : str
+        The name under which it noted the job's epochs.
+    """
+
+    def __init__(self, target: str, name: str) -> None:
+        self.target = target
+        self.name = name
+        super().__init__(
+            f"{target} does not know the epochs of {name!r}, which this job has written into it: it was removed and "
+            "made again, or the note was removed; put back what was there, or give the sink another name, which "
+            "begins with the next epoch"
+        )
 
 
 class OffsetUnavailable(KeyGroupsError, LookupError):
@@ -248,11 +387,14 @@ class KafkaRefused(KeyGroupsError, ConnectionError):
         The topic.
     reason : str
         What the client says.
+    is_transient : bool
+        Whether it may be over soon: a broker that is away, not a right that is missing.
     """
 
-    def __init__(self, topic: str, reason: str) -> None:
+    def __init__(self, topic: str, reason: str, is_transient: bool = False) -> None:
         self.topic = topic
         self.reason = reason
+        self.is_transient = is_transient
         super().__init__(
             f"topic {topic}: {reason}; check the brokers, the topic and the rights, then start the job again"
         )

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+from async_op.connectors.errors import UnwritableValue
+from async_op.dead_letters import OnError
+from async_op.retry import ExponentialBackoffRetry, RetryPolicy
+from keygroups.arguments import check_choice, check_instance
 
 T = TypeVar("T")
+
+SINK_RETRY = ExponentialBackoffRetry(20, 0.5, 15.0)
+"""How sinks are retried by default: for two minutes on average, which outlasts a restart of brokers or a database."""
 
 
 class Sink(ABC, Generic[T]):
@@ -18,6 +27,20 @@ class Sink(ABC, Generic[T]):
     All methods are called on the event loop of the job, so they must not block it, and one after the other. A sink may
     be opened again after it was closed.
 
+    Attributes
+    ----------
+    on_error : {"fail", "skip", "dead_letter"}
+        What becomes of an output for which `write` raises `UnwritableValue` with its index: the job fails and names it,
+        or the rest of the epoch is written without it, and it is counted, or goes to the dead letters of the job in the
+        same epoch. "fail" unless a subclass sets another.
+    retry : RetryPolicy or None
+        How often `open` and `write` are tried, and how long the job waits in between, after an error that
+        `is_transient`, or that the policy's `retry_on` names. By default 20 attempts, with delays that grow from 0.5 to
+        at most 15 seconds, half of them on average; None means one attempt.
+    was_written : bool
+        Whether earlier epochs of this job are in the target. The job sets it before it writes, so that a sink can tell
+        a target that is new from a target that was removed.
+
     Examples
     --------
     >>> class Latest(Sink[dict]):
@@ -28,11 +51,18 @@ class Sink(ABC, Generic[T]):
     ...         self.epochs[epoch] = list(values)
     """
 
+    on_error: OnError = "fail"
+    retry: RetryPolicy | None = SINK_RETRY
+    was_written: bool = False
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
     async def open(self) -> None:
-        """Get ready to be written to, for example connect. Called once before any epoch; does nothing by default."""
+        """Get ready to be written to, for example connect. Called once before any epoch; does nothing by default.
+
+        It is called again after an error that is retried.
+        """
         return
 
     @abstractmethod
@@ -45,8 +75,68 @@ class Sink(ABC, Generic[T]):
             The outputs, at least one, in the order in which they left the last step.
         epoch : int
             The number of the epoch: it grows, and numbers may be left out, because empty epochs are not written.
+
+        Raises
+        ------
+        UnwritableValue
+            An output can never be written, and nothing of the epoch was. With its `index`, `on_error` decides what
+            becomes of the output.
         """
+
+    async def refused(self, values: Sequence[T]) -> list[UnwritableValue]:
+        """Return an error, with its index, for every output that `write` would refuse; none by default.
+
+        It is called after `write` has raised `UnwritableValue`, unless `on_error` is "fail", so that the refused
+        outputs of an epoch need not be found one by one. It writes nothing.
+
+        Parameters
+        ----------
+        values : sequence
+            The outputs of an epoch.
+        """
+        return []
+
+    def is_transient(self, error: Exception) -> bool:
+        """Return whether an attempt after this error may succeed: by default for `ConnectionError` and `TimeoutError`.
+
+        Parameters
+        ----------
+        error : Exception
+            What `open` or `write` has raised.
+        """
+        return isinstance(error, ConnectionError | TimeoutError)
 
     async def close(self) -> None:
         """Release what `open` has acquired. Called once after the last write, if `open` has returned."""
         return
+
+
+class ShippedSink(Sink[Any]):
+    """What all sinks of this package have in common: their options, and what names their target.
+
+    Parameters
+    ----------
+    on_error, retry
+        As the attributes of `Sink`.
+    dead_letters : Sink or None
+        Gets the refused outputs of a pipeline on Spark; a job has dead letters of its own.
+    """
+
+    def __init__(self, *, on_error: OnError, retry: RetryPolicy | None, dead_letters: Sink[Any] | None) -> None:
+        check_choice("on_error", on_error, ("fail", "skip", "dead_letter"))
+        check_instance("retry", retry, (RetryPolicy, type(None)), reason="pass a retry policy, or None for one attempt")
+        kinds = (Sink, type(None))
+        check_instance("dead_letters", dead_letters, kinds, reason="pass a sink; a job has dead_letters of its own")
+        self.on_error = on_error
+        self.retry = retry
+        self.dead_letters = dead_letters
+
+    def is_transient(self, error: Exception) -> bool:
+        """Return whether an attempt may succeed after this error: one of the network or of storage."""
+        return is_passing(error)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Return whether an error is one of networks and storage, and not one of names, rights or values."""
+    final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
+    return isinstance(error, OSError) and not isinstance(error, final)

@@ -33,6 +33,8 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "parquet": (),  # which Spark writes, with its own settings
     "postgres": ("name", "url"),
 }
+_PARTITION = "epoch"
+"""The column that readers of a folder of Parquet files take from the names of its folders."""
 _NEEDED = {
     "catalog": "pyiceberg's properties of the catalog, as in {'uri': 'https://…'}",
     "url": "that of the database, as in 'postgresql://host/name'",
@@ -101,7 +103,8 @@ class IntoTables(ABC):
         Raises
         ------
         ConfigError
-            As for `start`; also an option that the format does not take, or one that it needs.
+            As for `start`; also an option that the format does not take, or one that it needs, or an output column
+            called ``epoch`` for Parquet, whose folders have that name.
         ConnectorNotInstalled
             A package is missing. Over Spark Connect the server's packages count, and this comes with the first epoch;
             so do the next two.
@@ -120,6 +123,8 @@ class IntoTables(ABC):
         options = {"name": name, "storage_options": storage_options, "catalog": catalog, "url": url}
         last = self._stages[-1]
         sink = _sink(table, format, options, last.store.operator_id)
+        if isinstance(sink, ParquetFolder):
+            sink.prepare(last.output_schema.names)
         check_start(stream_df, sink, last.output_schema, checkpoint_location, trigger)
         if isinstance(sink, TableSink) and not is_connect(stream_df):
             sink.prepare(arrow_schema(stream_df.sparkSession, last.output_schema))
@@ -135,9 +140,19 @@ class ParquetFolder:
     def __repr__(self) -> str:
         return representation(self, {"folder": redacted(self._folder)})
 
+    def prepare(self, names: list[str]) -> None:
+        """Raise `ConfigError` if a column has the name of the folders: it would be lost when the table is read.
+
+        Spark and most readers compare names without their case.
+        """
+        for name in names:
+            if name.casefold() == _PARTITION:
+                reason = f"folders of epochs have this name, and readers would take it from them: rename {name!r}"
+                raise ConfigError("output_schema", names, reason)
+
     def __call__(self, batch_df: DataFrame, epoch: int) -> None:
         """Write the folder of an epoch, or replace it."""
-        batch_df.write.mode("overwrite").parquet(f"{self._folder}/epoch={epoch}")
+        batch_df.write.mode("overwrite").parquet(f"{self._folder}/{_PARTITION}={epoch}")
 
 
 def _sink(

@@ -148,6 +148,22 @@ def test_wrong_arguments_are_refused_before_anything_is_made(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("column", ["epoch", "Epoch", "EPOCH"])
+def test_a_column_with_the_name_of_the_folders_is_refused(spark: SparkSession, tmp_path: Path, column: str) -> None:
+    one = AsyncPipeline(
+        name_it,
+        key_by="value",
+        output_schema=f"n bigint, {column} bigint",
+        snapshots=tmp_path / "snapshots",
+        operator_id="any",
+        parallelism=1,
+    )
+    stream = spark.readStream.format("rate").load()
+    with pytest.raises(ConfigError, match=f"rename '{column}'"):
+        one.to_table(stream, tmp_path / "table", format="parquet", checkpoint_location=tmp_path / "checkpoint")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_table_that_does_not_fit_is_told_before_the_first_epoch(
     spark: SparkSession, tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

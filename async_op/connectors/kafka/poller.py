@@ -21,23 +21,6 @@ _BUFFERED_BYTES_MAX = 16 * 1024 * 1024
 """How much of a partition may wait for its reader; then the partition is paused until half of it has been taken."""
 _SILENT_SECONDS_MAX = 60.0
 """How long errors that the client recovers from may come while nothing else does."""
-_PASSING = (
-    "_TRANSPORT",
-    "_ALL_BROKERS_DOWN",
-    "_TIMED_OUT",
-    "_RESOLVE",
-    "LEADER_NOT_AVAILABLE",
-    "NOT_LEADER_FOR_PARTITION",
-    "REQUEST_TIMED_OUT",
-    "BROKER_NOT_AVAILABLE",
-    "REPLICA_NOT_AVAILABLE",
-    "NETWORK_EXCEPTION",
-    "KAFKA_STORAGE_ERROR",
-    "FENCED_LEADER_EPOCH",
-    "UNKNOWN_LEADER_EPOCH",
-    "OFFSET_NOT_AVAILABLE",
-)
-"""The errors that the client recovers from; it does not call them retriable, because nobody need ask again."""
 _log = logging.getLogger(__name__)
 
 
@@ -107,7 +90,7 @@ class Poller:
         self._is_closed = False
         self._failure: BaseException | None = None
         self._silent_since: float | None = None
-        self._passing = {getattr(self._kafka.KafkaError, name) for name in _PASSING}
+        self._passing = {getattr(self._kafka.KafkaError, name) for name in client.PASSING}
         self._thread = threading.Thread(target=self._run, name="keygroups kafka poll", daemon=True)
         self._thread.start()
 
@@ -160,7 +143,7 @@ class Poller:
         if error.code() in {codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE} and channel is not None:
             channel.fail(OffsetUnavailable(self._topic, channel.partition, channel.offset))
         elif error.fatal() or error.code() not in self._passing or not self._may_recover():
-            refused = KafkaRefused(self._topic, error.str())
+            refused = KafkaRefused(self._topic, error.str(), client.is_passing(error))
             self._fail_all(refused) if channel is None else channel.fail(refused)
         else:
             _log.warning("topic %s: %s", self._topic, error.str())

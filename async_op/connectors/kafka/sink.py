@@ -5,26 +5,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
-from async_op.connectors.errors import KafkaRefused, SinkFenced, UnwritableValue
+from async_op.connectors.errors import KafkaRefused, SinkFenced, TargetReplaced, UnwritableValue
 from async_op.connectors.kafka import client
 from async_op.connectors.kafka.rows import PARTS, check_columns, record_of
 from async_op.connectors.own_threads import OwnThreads
 from async_op.connectors.repeats import Repeats
-from async_op.connectors.sink import Sink
+from async_op.connectors.sink import SINK_RETRY, ShippedSink, Sink, is_passing
 from async_op.connectors.tables.rows import FrameRows
+from async_op.dead_letters import OnError
+from async_op.retry import RetryPolicy
 from keygroups.arguments import check_integer
 from keygroups.errors import ConfigError
 
 _log = logging.getLogger(__name__)
+_BYTES_MAX = 1_000_000
+"""What librdkafka sends at most as one message, unless `message.max.bytes` says otherwise."""
 _COMMITS_MAX = 4
 """How often a commit is asked for that may be asked for again."""
 
 
-class KafkaSink(Sink[Any]):
+class KafkaSink(ShippedSink):
     """Writes each epoch into a topic in one transaction, once: for a job, or for a pipeline on Spark.
 
     It needs the extra ``kafka``.
@@ -64,12 +69,23 @@ class KafkaSink(Sink[Any]):
     KafkaSink('enriched', 'orders-job')
     """
 
-    def __init__(self, topic: str, name: str, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        topic: str,
+        name: str,
+        config: Mapping[str, Any],
+        *,
+        on_error: OnError = "fail",
+        retry: RetryPolicy | None = SINK_RETRY,
+        dead_letters: Sink[Any] | None = None,
+    ) -> None:
+        super().__init__(on_error=on_error, retry=retry, dead_letters=dead_letters)
         if not name or str(name) != name:
             raise ConfigError("name", name, "pass the job's id, which names its transactions")
         self._topic = topic
         self._name = name
         self._group = f"keygroups-{name}"
+        self._bytes_max = int(config.get("message.max.bytes", _BYTES_MAX))
         self._config = client.check_config(config, {"transactional.id": self._group})
         client.check_config(config, {"group.id": self._group})
         self._threads: OwnThreads | None = None
@@ -123,11 +139,19 @@ class KafkaSink(Sink[Any]):
             A job begins anew under an old name.
         """
         number = check_integer("epoch", epoch, 0, reason="epochs are numbered")
-        records = [self._record(value) for value in values]
+        records = [self._record(value, index) for index, value in enumerate(values)]
         if self._threads is None:
             await self.open()
         assert self._threads is not None, "opened above"
         await self._threads.run(lambda: self._write(records, number))
+
+    async def refused(self, values: Sequence[Any]) -> list[UnwritableValue]:
+        """Return an error for every output that is no record; nothing is sent."""
+        return self._refused(values)
+
+    def is_transient(self, error: Exception) -> bool:
+        """Return whether brokers may be back soon."""
+        return error.is_transient if isinstance(error, KafkaRefused) else is_passing(error)
 
     def __call__(self, batch_df: Any, epoch: int) -> None:
         """Write the rows of an epoch in one transaction, unless it is there: the form that a pipeline on Spark calls.
@@ -137,7 +161,7 @@ class KafkaSink(Sink[Any]):
         number = check_integer("epoch", epoch, 0, reason="epochs are numbered")
         rows = FrameRows(batch_df)
         if not rows.is_empty:
-            self._write((self._record(record_of(row)) for row in rows.dicts()), number)
+            self._write((self._record(record_of(row), index) for index, row in enumerate(rows.dicts())), number)
 
     async def close(self) -> None:
         """Disconnect; a transaction that is under way is given up."""
@@ -146,21 +170,24 @@ class KafkaSink(Sink[Any]):
             await threads.run(self._disconnect)
             await threads.close()
 
-    def _record(self, value: Any) -> dict[str, Any]:
-        if isinstance(value, bytes | str):
-            value = {"value": value}
-        if not isinstance(value, dict) or "value" not in value:
-            raise UnwritableValue(value, "it is neither bytes, nor text, nor a dict with a value")
-        if unknown := [name for name in value if name not in PARTS]:
-            raise UnwritableValue(value, f"{unknown[0]!r} is none of {', '.join(PARTS)}")
-        for part in ("key", "value"):
-            if not _can_be_sent(value.get(part)):
-                raise UnwritableValue(value, f"its {part} is neither bytes nor text that UTF-8 has")
-        if not _are_headers(value.get("headers")):
-            reason = "its headers are neither a list of tuples nor a dict of names and values, which are bytes or text"
-            raise UnwritableValue(value, reason)
-        record: dict[str, Any] = value
-        return record
+    def _refused(self, values: Iterable[Any]) -> list[UnwritableValue]:
+        found = []
+        for index, value in enumerate(values):
+            try:
+                self._record(value, index)
+            except UnwritableValue as error:
+                found.append(error)
+        return found
+
+    def _record(self, value: Any, index: int) -> dict[str, Any]:
+        record = {"value": value} if isinstance(value, bytes | str) else value
+        reason, part = _reason_against(record)
+        if reason is None and (size := _size(record)) > self._bytes_max:
+            reason = f"it has {size} bytes, and message.max.bytes is {self._bytes_max}"
+        if reason is not None:
+            raise UnwritableValue(value, reason, target=self._topic, column=part, index=index)
+        found: dict[str, Any] = record
+        return found
 
     # The methods below run on the thread, or on that of a pipeline on Spark.
 
@@ -170,15 +197,18 @@ class KafkaSink(Sink[Any]):
             self._producer = kafka.Producer(self._config, logger=_log)
             self._consumer = kafka.Consumer(self._consumer_config(), logger=_log)
             self._producer.init_transactions(client.REQUEST_SECONDS_MAX)
-            (found,) = self._consumer.committed([self._noted(-1001)], client.REQUEST_SECONDS_MAX)
-            if found.error is not None:
-                raise KafkaRefused(self._topic, found.error.str())
-        self._newest = found.offset  # negative if there is none
+            self._newest = self._noted_epoch()  # negative if there is none
+            if self.was_written and self._newest < 0:
+                raise TargetReplaced(self._topic, self._name)
+
+    def _noted_epoch(self) -> int:
+        (found,) = self._consumer.committed([self._noted(-1001)], client.REQUEST_SECONDS_MAX)
+        if found.error is not None:
+            raise KafkaRefused(self._topic, found.error.str(), client.is_passing(found.error))
+        return int(found.offset)
 
     def _consumer_config(self) -> dict[str, Any]:
-        shared = ("bootstrap.servers", "client.id", "security.", "sasl.", "ssl.")
-        config = {name: value for name, value in self._config.items() if name.startswith(shared)}
-        return config | {"group.id": self._group, "enable.auto.commit": False}
+        return client.for_consumer(self._config) | {"group.id": self._group, "enable.auto.commit": False}
 
     def _write(self, records: Iterable[dict[str, Any]], epoch: int) -> None:
         if self._producer is None:
@@ -190,8 +220,11 @@ class KafkaSink(Sink[Any]):
         if epoch == self._newest:
             return
         with self._connected():
+            # Brokers remove the note with the topic, and would let the rest of the outputs into a new one.
+            if self._newest >= 0 > self._noted_epoch():
+                raise TargetReplaced(self._topic, self._name)
             self._commit(records, epoch)
-        self._newest = epoch
+        self._newest, self.was_written = epoch, True
 
     def _commit(self, records: Iterable[dict[str, Any]], epoch: int) -> None:
         self._producer.begin_transaction()
@@ -242,7 +275,29 @@ class KafkaSink(Sink[Any]):
         codes = client.load().KafkaError
         if code in {codes._FENCED, codes.INVALID_PRODUCER_EPOCH, codes.PRODUCER_FENCED}:
             return SinkFenced(self._name)
-        return KafkaRefused(self._topic, error.args[0].str())
+        return KafkaRefused(self._topic, error.args[0].str(), client.is_passing(error.args[0]))
+
+
+def _reason_against(record: Any) -> tuple[str | None, str | None]:
+    """Return why an output is no record, and the part of it that is wrong."""
+    if not isinstance(record, dict) or "value" not in record:
+        return "it is neither bytes, nor text, nor a dict with a value", None
+    if unknown := [name for name in record if name not in PARTS]:
+        return f"{unknown[0]!r} is none of {', '.join(PARTS)}", str(unknown[0])
+    for part in ("key", "value"):
+        if not _can_be_sent(record.get(part)):
+            return f"its {part} is neither bytes nor text that UTF-8 has", part
+    if not _are_headers(record.get("headers")):
+        reason = "its headers are neither a list of tuples nor a dict of names and values, which are bytes or text"
+        return reason, "headers"
+    return None, None
+
+
+def _size(record: dict[str, Any]) -> int:
+    headers = record.get("headers") or ()
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    parts = [record["value"], record.get("key"), *chain.from_iterable(pairs)]
+    return sum(len(part.encode() if isinstance(part, str) else part) for part in parts if part is not None)
 
 
 def _are_headers(headers: Any) -> bool:

@@ -64,7 +64,7 @@ class KafkaSource(Source[dict[str, Any]]):
         self.bounded = bounded
         self._topic = topic
         # The client wants a group, though partitions are assigned by the job and nothing is committed.
-        self._config = {"group.id": "keygroups"} | client.check_config(config, _OURS)
+        self._config = {"group.id": "keygroups"} | client.for_consumer(client.check_config(config, _OURS))
         self._begins_early = beginning == "earliest"
         self._poller: Poller | None = None
         self._ends: dict[PartitionId, int] | None = None
@@ -161,9 +161,9 @@ class KafkaSource(Source[dict[str, Any]]):
         try:
             found = self._asked.list_topics(self._topic, timeout=client.REQUEST_SECONDS_MAX).topics[self._topic]
         except self._kafka.KafkaException as error:
-            raise KafkaRefused(self._topic, error.args[0].str()) from error
+            raise KafkaRefused(self._topic, error.args[0].str(), client.is_passing(error.args[0])) from error
         if found.error is not None:
-            raise KafkaRefused(self._topic, found.error.str())
+            raise KafkaRefused(self._topic, found.error.str(), client.is_passing(found.error))
         return sorted(found.partitions)
 
     def _bounds(self, partition: PartitionId) -> tuple[int, int]:
@@ -171,5 +171,5 @@ class KafkaSource(Source[dict[str, Any]]):
         try:
             low, high = self._asked.get_watermark_offsets(wanted, timeout=client.REQUEST_SECONDS_MAX)
         except self._kafka.KafkaException as error:
-            raise KafkaRefused(self._topic, error.args[0].str()) from error
+            raise KafkaRefused(self._topic, error.args[0].str(), client.is_passing(error.args[0])) from error
         return low, high

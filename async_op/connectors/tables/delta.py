@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from async_op.connectors.errors import ConnectorNotInstalled, SinkContended
+import pyarrow as pa
+
+from async_op.connectors.errors import ConnectorNotInstalled, SinkContended, UnwritableValue
+from async_op.connectors.sink import SINK_RETRY, Sink
 from async_op.connectors.tables.rows import EpochRows, table_schema
 from async_op.connectors.tables.table_sink import ATTEMPTS_MAX, TableSink
+from async_op.dead_letters import OnError
+from async_op.retry import RetryPolicy
 from snapshots.filesystem import redacted
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from deltalake import CommitProperties, DeltaTable
 
 
@@ -51,8 +55,11 @@ class DeltaSink(TableSink):
         *,
         schema: pa.Schema | None = None,
         storage_options: dict[str, str] | None = None,
+        on_error: OnError = "fail",
+        retry: RetryPolicy | None = SINK_RETRY,
+        dead_letters: Sink[Any] | None = None,
     ) -> None:
-        super().__init__(table, name)
+        super().__init__(table, name, on_error=on_error, retry=retry, dead_letters=dead_letters)
         self._schema = schema
         self._storage_options = storage_options
 
@@ -79,8 +86,12 @@ class DeltaSink(TableSink):
             return None
         raise SinkContended(redacted(self._table), ATTEMPTS_MAX) from failure
 
+    def _refused(self, rows: EpochRows) -> list[UnwritableValue]:
+        _check_installed()
+        table = self._open(lambda: table_schema(rows.schema()))
+        return rows.refused(pa.schema(table.schema().to_arrow()))
+
     def _append(self, table: DeltaTable, rows: EpochRows, epoch: int) -> None:
-        import pyarrow as pa
         from deltalake import Transaction, write_deltalake
 
         reader = rows.reader(pa.schema(table.schema().to_arrow()))

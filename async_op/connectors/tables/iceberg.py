@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from async_op.connectors.errors import ConnectorNotInstalled, SinkContended
+from async_op.connectors.errors import ConnectorNotInstalled, SinkContended, UnwritableValue
+from async_op.connectors.sink import SINK_RETRY, Sink
 from async_op.connectors.tables.rows import EpochRows, table_schema
 from async_op.connectors.tables.table_sink import ATTEMPTS_MAX, TableSink
+from async_op.dead_letters import OnError
+from async_op.retry import RetryPolicy
 from keygroups.errors import ConfigError
 from snapshots.filesystem import redacted
 
@@ -50,8 +53,18 @@ class IcebergSink(TableSink):
     >>> sink = IcebergSink("sales.orders", "orders-job", catalog={"name": "lake", "uri": "https://catalog.example"})
     """
 
-    def __init__(self, table: str, name: str, *, catalog: dict[str, Any], schema: pa.Schema | None = None) -> None:
-        super().__init__(table, name)
+    def __init__(
+        self,
+        table: str,
+        name: str,
+        *,
+        catalog: dict[str, Any],
+        schema: pa.Schema | None = None,
+        on_error: OnError = "fail",
+        retry: RetryPolicy | None = SINK_RETRY,
+        dead_letters: Sink[Any] | None = None,
+    ) -> None:
+        super().__init__(table, name, on_error=on_error, retry=retry, dead_letters=dead_letters)
         if not table.rpartition(".")[0]:
             raise ConfigError("table", table, "name it with its namespace, as in 'sales.t'")
         self._catalog_properties = dict(catalog)
@@ -77,6 +90,11 @@ class IcebergSink(TableSink):
                     continue
                 return None
         raise SinkContended(redacted(self._table), ATTEMPTS_MAX) from failure
+
+    def _refused(self, rows: EpochRows) -> list[UnwritableValue]:
+        with closing(self._catalog()) as catalog:
+            table = self._load(catalog, lambda: table_schema(rows.schema()))
+            return rows.refused(table.schema().as_arrow())
 
     @property
     def _property(self) -> str:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from async_op.connectors.errors import ConnectorNotInstalled, TargetMissing, UnwritableValue
+from async_op.connectors.errors import ConnectorNotInstalled, SinkRefused, TargetMissing, UnwritableValue
+from async_op.connectors.sink import SINK_RETRY, Sink
+from async_op.connectors.tables.copying import Copying
 from async_op.connectors.tables.rows import EpochRows
 from async_op.connectors.tables.table_sink import TableSink
+from async_op.dead_letters import OnError
+from async_op.retry import RetryPolicy
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from psycopg import Connection
     from psycopg.sql import Identifier
 
-_JSON = {"json", "jsonb"}
 _CONNECT_SECONDS_MAX = 30
 _STATEMENT_SECONDS_MAX = 300
 """How long one statement may take, among them the copying of an epoch's rows and the wait for another writer's."""
@@ -42,8 +47,17 @@ class PostgresSink(TableSink):
     >>> sink = PostgresSink("postgresql://db.example/sales", "orders", "orders-job")
     """
 
-    def __init__(self, url: str, table: str, name: str) -> None:
-        super().__init__(table, name)
+    def __init__(
+        self,
+        url: str,
+        table: str,
+        name: str,
+        *,
+        on_error: OnError = "fail",
+        retry: RetryPolicy | None = SINK_RETRY,
+        dead_letters: Sink[Any] | None = None,
+    ) -> None:
+        super().__init__(table, name, on_error=on_error, retry=retry, dead_letters=dead_letters)
         self._url = url
 
     def _columns_of_table(self, schema: pa.Schema) -> list[str]:
@@ -51,21 +65,54 @@ class PostgresSink(TableSink):
             return list(self._columns(connection, self._identifier()))
 
     def _append_unless_there(self, rows: EpochRows, epoch: int) -> int | None:
-        with self._connection() as connection:
-            import psycopg
-
-            self._bound_statements(connection)
-            _make_epochs(connection)
-            self._bound_statements(connection)
-            newest = self._lock(connection)
+        with self._told(), self._connection() as connection:
+            newest = self._begin(connection)
             if newest >= epoch:
                 return newest
-            try:
-                self._copy(connection, rows)
-            except (psycopg.DataError, psycopg.ProgrammingError) as error:
-                raise UnwritableValue(self._table, str(error).partition("\n")[0]) from error
-            connection.execute("update keygroups_epochs set epoch = %s where job = %s", (epoch, self.name))
-        return None
+            refusal = self._copying(connection, rows).copy(rows.dicts())
+            if refusal is None:
+                connection.execute("update keygroups_epochs set epoch = %s where job = %s", (epoch, self.name))
+                return None
+            connection.rollback()
+            if refusal.index is not None:
+                raise refusal.error(rows.at(refusal.index), self._table, refusal.index)
+            for index, row, found in self._refusals(connection, rows):
+                raise found.error(row, self._table, index)
+            raise refusal.error(rows.names(), self._table, None)
+
+    def _refused(self, rows: EpochRows) -> list[UnwritableValue]:
+        with self._told(), self._connection() as connection:
+            found = [refusal.error(row, self._table, index) for index, row, refusal in self._refusals(connection, rows)]
+            connection.rollback()
+            return found
+
+    def _refusals(self, connection: Connection, rows: EpochRows) -> Iterator[Any]:
+        """Yield what the table refuses, in a transaction that copies the rest and must be rolled back."""
+        self._begin(connection)
+        return self._copying(connection, rows).refusals(rows.dicts())
+
+    def _begin(self, connection: Connection) -> int:
+        """Begin the transaction of an epoch; returns the newest epoch that the database has."""
+        self._bound_statements(connection)
+        _make_epochs(connection)
+        self._bound_statements(connection)
+        return self._lock(connection)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Name the table in errors of the server that are no row's fault, and that waiting does not mend."""
+        try:
+            yield
+        except ConnectorNotInstalled:
+            raise
+        except Exception as error:
+            import psycopg
+
+            if not isinstance(error, psycopg.DatabaseError) or isinstance(error, psycopg.OperationalError):
+                raise
+            # Without the cause: its text quotes values in DETAIL and CONTEXT.
+            said = error.diag.message_primary or type(error).__name__
+            raise SinkRefused(self._table, f"{said} ({type(error).__name__}, SQLSTATE {error.sqlstate})") from None
 
     def _connection(self) -> Connection:
         try:
@@ -97,23 +144,13 @@ class PostgresSink(TableSink):
         assert found is not None, "inserted above"
         return int(found[0])
 
-    def _copy(self, connection: Connection, rows: EpochRows) -> None:
-        from psycopg import sql
-        from psycopg.types.json import Jsonb
-
+    def _copying(self, connection: Connection, rows: EpochRows) -> Copying:
         table = self._identifier()
         types = self._columns(connection, table)
         names = rows.names()
         if unknown := [name for name in names if name not in types]:
-            raise UnwritableValue(dict.fromkeys(names), f"{self._table} has no column {unknown[0]!r}")
-        wraps = [Jsonb if types[name] in _JSON else _as_it_is for name in names]
-        statement = sql.SQL("copy {} ({}) from stdin").format(table, sql.SQL(", ").join(map(sql.Identifier, names)))
-        with connection.cursor() as cursor, cursor.copy(statement) as copy:
-            for row in rows.dicts():
-                fields = (row.get(name) for name in names)
-                copy.write_row(
-                    [None if field is None else wrap(field) for wrap, field in zip(wraps, fields, strict=True)]
-                )
+            raise rows.unknown(unknown[0], self._table)
+        return Copying(connection, table, types, names)
 
     def _identifier(self) -> Identifier:
         from psycopg.sql import Identifier
@@ -144,7 +181,3 @@ def _make_epochs(connection: Connection) -> None:
         except (DuplicateObject, DuplicateTable, UniqueViolation):  # made by another writer at the same time
             connection.rollback()
     connection.commit()
-
-
-def _as_it_is(field: Any) -> Any:
-    return field

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from async_op.arrow_stream import rows_of
-from async_op.connectors.arrow import batches_of, fitted, names_of, schema_of
+from async_op.connectors.arrow import ROWS_AT_ONCE, batches_of, fitted, names_of, schema_of
 from async_op.connectors.errors import UnwritableValue
 from keygroups.values import Misfit, check_complete
 
@@ -36,6 +37,32 @@ class EpochRows(ABC):
     @abstractmethod
     def dicts(self) -> Iterator[dict[str, Any]]:
         """Yield the rows as dicts."""
+
+    def at(self, index: int) -> dict[str, Any]:
+        """Return one row; the first is 0."""
+        return next(itertools.islice(self.dicts(), index, None))
+
+    def unknown(self, column: str, target: str) -> UnwritableValue:
+        """Return the error for a column that the target does not have, with the first row that has it."""
+        for index, row in enumerate(self.dicts()):
+            if column in row:
+                return UnwritableValue(row, f"there is no column {column!r}", target=target, column=column, index=index)
+        return UnwritableValue(self.names(), f"there is no column {column!r}", target=target, column=column)
+
+    def refused(self, schema: pa.Schema) -> list[UnwritableValue]:
+        """Return the errors of all rows that do not fit into the columns, with their index."""
+        rows = self.dicts()
+        found: list[UnwritableValue] = []
+        for start in itertools.count(0, ROWS_AT_ONCE):
+            chunk = list(itertools.islice(rows, ROWS_AT_ONCE))
+            if not chunk:
+                return found
+            if _refusal(chunk, schema) is not None:
+                for index, row in enumerate(chunk, start):
+                    if (error := _refusal([row], schema)) is not None:
+                        error.index = index
+                        found.append(error)
+        raise AssertionError("the rows end")
 
     def reader(self, schema: pa.Schema) -> pa.RecordBatchReader:
         """Return the rows as a stream."""
@@ -109,6 +136,15 @@ class FrameRows(EpochRows):
         for row in self._encoded.toLocalIterator():
             with pa.ipc.open_stream(bytes(row.batch)) as stream:
                 yield from (batch.rename_columns(self._names) for batch in stream)
+
+
+def _refusal(rows: list[Any], schema: pa.Schema) -> UnwritableValue | None:
+    try:
+        for _ in batches_of(rows, schema):
+            pass
+    except UnwritableValue as error:
+        return error
+    return None
 
 
 def table_schema(schema: pa.Schema) -> pa.Schema:

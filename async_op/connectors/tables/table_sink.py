@@ -11,8 +11,10 @@ import pyarrow as pa
 from async_op.connectors.errors import UnwritableValue
 from async_op.connectors.own_threads import OwnThreads
 from async_op.connectors.repeats import Repeats
-from async_op.connectors.sink import Sink
+from async_op.connectors.sink import ShippedSink, Sink
 from async_op.connectors.tables.rows import EpochRows, FrameRows, OutputRows, table_schema
+from async_op.dead_letters import OnError
+from async_op.retry import RetryPolicy
 from keygroups.arguments import check_integer
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
@@ -22,14 +24,17 @@ ATTEMPTS_MAX = 20
 """How often an epoch is written when other writers of the table are faster; each time, one of them gets on."""
 
 
-class TableSink(Sink[dict[str, Any]]):
+class TableSink(ShippedSink):
     """A table that takes each epoch once: as the sink of a job, or of a pipeline on Spark (``sink(batch_df, epoch)``).
 
     The transaction that appends an epoch's rows also notes its number under the job's name. An epoch whose number is
     there already is left out.
     """
 
-    def __init__(self, table: str, name: str) -> None:
+    def __init__(
+        self, table: str, name: str, *, on_error: OnError, retry: RetryPolicy | None, dead_letters: Sink[Any] | None
+    ) -> None:
+        super().__init__(on_error=on_error, retry=retry, dead_letters=dead_letters)
         if not name or str(name) != name:
             raise ConfigError("name", name, "pass the job's id, which names its epochs in the table")
         self.name = name
@@ -63,7 +68,8 @@ class TableSink(Sink[dict[str, Any]]):
         """
         have = self._columns_of_table(table_schema(schema))
         if missing := [name for name in schema.names if name not in have]:
-            raise UnwritableValue(dict.fromkeys(schema.names), f"{redacted(self._table)} has no column {missing[0]!r}")
+            table, row = redacted(self._table), dict.fromkeys(schema.names)
+            raise UnwritableValue(row, f"there is no column {missing[0]!r}", target=table, column=missing[0])
 
     async def open(self) -> None:
         """Get ready."""
@@ -74,6 +80,12 @@ class TableSink(Sink[dict[str, Any]]):
         await self.open()
         assert self._threads is not None, "opened above"
         await self._threads.run(lambda: self._write(OutputRows(values), epoch))
+
+    async def refused(self, values: Sequence[dict[str, Any]]) -> list[UnwritableValue]:
+        """Return an error for every output that the table would refuse; nothing is written."""
+        await self.open()
+        assert self._threads is not None, "opened above"
+        return await self._threads.run(lambda: self._refused(OutputRows(values)))
 
     def __call__(self, batch_df: Any, epoch: int) -> None:
         """Append the rows of an epoch, unless the table has them: the form that a pipeline on Spark calls."""
@@ -89,15 +101,30 @@ class TableSink(Sink[dict[str, Any]]):
 
     def _write(self, rows: EpochRows, epoch: int) -> None:
         number = check_integer("epoch", epoch, 0, reason="epochs are numbered")
-        newest = self._append_unless_there(rows, number)
+        newest = self._appended(rows, number)
         if newest is None or newest == number:
             self._repeats.forget()
         else:
             self._repeats.note(number, newest)
 
+    def _appended(self, rows: EpochRows, epoch: int) -> int | None:
+        try:
+            return self._append_unless_there(rows, epoch)
+        except UnwritableValue as error:
+            if error.index is not None:
+                raise
+            found = error
+        for first in self._refused(rows):
+            raise first
+        raise found
+
     @abstractmethod
     def _append_unless_there(self, rows: EpochRows, epoch: int) -> int | None:
         """Append an epoch in one transaction; where there was this or a later one, return the newest instead."""
+
+    @abstractmethod
+    def _refused(self, rows: EpochRows) -> list[UnwritableValue]:
+        """Return the errors of all rows that the table would refuse, with their index."""
 
     @abstractmethod
     def _columns_of_table(self, schema: pa.Schema) -> list[str]:

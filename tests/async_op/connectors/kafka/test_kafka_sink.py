@@ -6,14 +6,24 @@ import logging
 import pickle
 import subprocess
 import sys
+import time
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AdminClient
 
-from async_op.connectors import EpochsBehind, KafkaRefused, KafkaSink, SinkFenced, UnwritableValue, repeats
+from async_op.connectors import (
+    EpochsBehind,
+    KafkaRefused,
+    KafkaSink,
+    SinkFenced,
+    TargetReplaced,
+    UnwritableValue,
+    repeats,
+)
 from async_op.connectors.kafka import client
 from keygroups import ConfigError
-from tests.async_op.connectors.kafka.brokers import read_all
+from tests.async_op.connectors.kafka.brokers import make_topic, read_all
 
 
 def sink_into(server: str, topic: str, name: str | None = None) -> KafkaSink:
@@ -230,6 +240,70 @@ async def test_no_error_leaves_a_transaction_open(
     await sink.close()
 
     assert read_all(server, served_topic) == [b"1"]
+
+
+async def test_the_consumer_beside_the_producer_has_all_settings_of_security(
+    cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "REQUEST_SECONDS_MAX", 0.2)
+    asked: list[str] = []
+
+    def token(_config: str) -> tuple[str, float]:
+        asked.append("a token")
+        return "token", time.time() + 3600
+
+    security = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanisms": "OAUTHBEARER",
+        "oauth_cb": token,
+        "enable.sasl.oauthbearer.unsecure.jwt": False,
+        "socket.timeout.ms": 1000,
+        "acks": "all",
+    }
+    sink = KafkaSink("topic", "job", {"bootstrap.servers": cluster, "log_level": 0, **security})
+    config = sink._consumer_config()
+    assert security.items() - config.items() == {("acks", "all")}
+    with pytest.raises(KafkaRefused) as raised:
+        await sink.open()
+    await sink.close()
+    assert len(asked) >= 2, "the producer, and the consumer"
+    assert sink.is_transient(raised.value)
+
+
+async def test_a_topic_that_was_made_again_is_noticed_while_the_job_runs_and_at_its_next_start(
+    server: str, served_topic: str
+) -> None:
+    running = sink_into(server, served_topic)
+    await running.write([b"1"], 1)
+    admin = AdminClient({"bootstrap.servers": server})
+    admin.delete_topics([served_topic])[served_topic].result(60)
+    make_topic(server, served_topic)
+    with pytest.raises(TargetReplaced) as raised:
+        await running.write([b"2"], 2)
+    await running.close()
+    assert pickle.loads(pickle.dumps(raised.value)).target == served_topic
+
+    restarted = sink_into(server, served_topic)
+    restarted.was_written = True  # as the job says
+    with pytest.raises(TargetReplaced, match="another name"):
+        await restarted.write([b"2"], 2)
+    await restarted.close()
+
+    renamed = sink_into(server, served_topic, "another name")
+    await renamed.write([b"2"], 2)
+    await renamed.close()
+    assert read_all(server, served_topic) == [b"2"]
+
+
+async def test_a_record_that_is_too_large_is_named(server: str, served_topic: str) -> None:
+    config = {"bootstrap.servers": server, "log_level": 0, "message.max.bytes": 2000}
+    sink = KafkaSink(served_topic, f"job-of-{served_topic}", config)
+    values = [b"small", b"x" * 2001, {"value": "é" * 990, "headers": {"h": b"x" * 30}}]
+    with pytest.raises(UnwritableValue, match=r"message\.max\.bytes") as raised:
+        await sink.write(values, 1)
+    assert raised.value.index == 1
+    assert [error.index for error in await sink.refused(values)] == [1, 2]
+    await sink.close()
 
 
 def test_settings_are_never_shown() -> None:
