@@ -36,7 +36,7 @@ class CostAboveLimit(CallRefused, ValueError):
 
 
 class BudgetSpent(CallRefused):
-    """A call was not made, because the subtask's share of a budget has not enough left for it.
+    """A call was not made, because a budget has not enough left for it.
 
     Attributes
     ----------
@@ -45,9 +45,10 @@ class BudgetSpent(CallRefused):
     limit : float
         The budget of all subtasks together.
     share : float
-        What this subtask was allowed to spend from its last start on: its part of what was left then.
+        What the subtasks in this process were allowed to spend since their last start: all that was left then, or the
+        part of this process if there are others.
     spent : float
-        What it has spent of that.
+        What they have spent of that.
     estimate : float
         What the call is estimated to cost.
     """
@@ -60,9 +61,9 @@ class BudgetSpent(CallRefused):
         self.estimate = estimate
         call = f", and the call is estimated at {estimate:,}" if estimate else ""
         super().__init__(
-            f"of the budget of {limit:,} {unit} this subtask had {share:,} since its last start; {spent:,} are spent"
-            f"{call}: raise the limit of the Budget and start again, which counts on from the newest snapshot, or keep "
-            "the rest for later with on_error='dead_letter'"
+            f"of the budget of {limit:,} {unit}, {share:,} were left for this process at its last start, and {spent:,} "
+            f"are spent{call}: raise the limit of the Budget and start again, which continues from the newest snapshot, "
+            "or keep the rest for later with on_error='dead_letter'"
         )
 
 

@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
+from async_op.clock import LoopClock
 from async_op.dead_letters import DeadLetter
 from async_op.hosting.counters import Counted
 from async_op.job.channels import Inlet, Outlet
@@ -16,6 +17,7 @@ from async_op.job.routing import Route
 from async_op.job.step import Step
 from async_op.operator.place import Place
 from async_op.options import OperatorOptions
+from async_op.resilience import SharedLimits
 from snapshots import Snapshot, SubtaskRestore, SubtaskSnapshot
 
 _INLET_MIN, _INLET_MAX = 16, 1024
@@ -33,23 +35,32 @@ class Plan:
         The hash that maps a key to its key group.
     max_parallelism : int
         The number of key groups.
+    limits : mapping of str to SharedLimits
+        The limits of each step that has any. They outlive rescales.
     """
 
     steps: Mapping[str, OperatorOptions]
     hash: str
     max_parallelism: int
+    limits: Mapping[str, SharedLimits]
 
     @classmethod
     def of(
         cls, steps: Mapping[str, Step], hash_: str, max_parallelism: int, bury: Callable[[str, DeadLetter], None]
     ) -> Plan:
-        """Return the plan for the steps of a job; `bury` gets the name of a step and its dead letters."""
+        """Return the plan of a job for the running event loop; `bury` gets the name of a step and its dead letters."""
 
         def letters_of(name: str) -> Callable[[DeadLetter], None]:
             return lambda letter: bury(name, letter)
 
         options = {name: step.options(hash_, letters_of(name)) for name, step in steps.items()}
-        return cls(steps=options, hash=hash_, max_parallelism=max_parallelism)
+        clock = LoopClock(asyncio.get_running_loop())
+        limits = {
+            name: SharedLimits(one.resilience, one.capacity, clock)
+            for name, one in options.items()
+            if one.resilience is not None
+        }
+        return cls(steps=options, hash=hash_, max_parallelism=max_parallelism, limits=limits)
 
 
 class Chain:
@@ -88,6 +99,8 @@ class Chain:
         }
         self._subtasks: dict[str, list[StepSubtask]] = {}
         self._are_timers_held = False
+        for name, limits in plan.limits.items():
+            limits.begin(parallelism * plan.steps[name].capacity)
         self.entrances = self._ways[self._names[0]]
 
     def _new_inlets(self, name: str, capacity: int) -> list[Inlet]:
@@ -121,6 +134,7 @@ class Chain:
             subtask_index=index,
             max_parallelism=self._plan.max_parallelism,
             is_in_chain=True,
+            limits=self._plan.limits.get(name),
         )
         operator = StepOperator.of_step(options, place, receiver, merge, self._on_failure)
         inlet = self._inlets[name][index]

@@ -38,7 +38,7 @@ from async_op.operator.recovery import Recovery
 from async_op.operator.restored_states import restored_operator_states
 from async_op.options import OperatorOptions
 from async_op.plain import name_of
-from async_op.resilience import Limits
+from async_op.resilience import Limits, SharedLimits
 from async_op.runtime import Runtime
 from async_op.statistics import LatencyHistogram, ObservedLatency, Times
 from async_op.threads.loop_mailbox import LoopMailbox
@@ -77,6 +77,8 @@ class Surroundings:
         Called with the error that ends the operator.
     in_flight : type
         The class through which all outputs leave.
+    limits : SharedLimits or None
+        The limits that it shares with other operators in this process; None if it has its own share of them.
     """
 
     runtime: Runtime
@@ -89,6 +91,7 @@ class Surroundings:
     waiters: Waiters
     crash: Callable[[BaseException], None]
     in_flight: type[InFlight]
+    limits: SharedLimits | None
 
 
 class Parts:
@@ -122,7 +125,7 @@ class Parts:
         key_group_of, states = self.keys.key_group_of, runtime.operator_states
         self.errors = ErrorPolicy(options.on_error, options.dead_letters, element_id_of, crash)
         self.latency = ObservedLatency(function=name_of(function), subtask_index=runtime.subtask_index)
-        self.limits = _limits_of(options, runtime, clock, self.latency)
+        self.limits = self._make_limits(options, around)
         self.cache = None if self.limits is None else self.limits.cache
         hold = None if self.limits is None else self.limits.hold
         self.scope = Scope(
@@ -233,6 +236,15 @@ class Parts:
             is_busy=lambda identity: self.gate is not None and self.gate.is_busy(identity),
             start=lambda entries: self.dispatch.start(entries),
         )
+
+    def _make_limits(self, options: OperatorOptions, around: Surroundings) -> Limits | None:
+        if options.resilience is None:
+            return None
+        runtime, shared = around.runtime, around.limits
+        if shared is None:
+            share = runtime.subtask_index, runtime.parallelism
+            shared = SharedLimits(options.resilience, options.capacity, around.clock, share)
+        return Limits(shared, runtime, self.latency)
 
     def _make_gate(self, options: OperatorOptions) -> KeyGate | None:
         if self.timers is not None:
@@ -364,11 +376,6 @@ async def assemble(
         waiters=waiters,
         crash=crash,
         in_flight=NamedInFlight if place.is_in_chain else InFlight,
+        limits=place.limits,
     )
     return Parts(options, around)
-
-
-def _limits_of(options: OperatorOptions, runtime: Runtime, clock: Clock, latency: LatencyHistogram) -> Limits | None:
-    if options.resilience is None:
-        return None
-    return Limits(options.resilience, runtime, options.capacity, clock, latency)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from async_op.resilience import SharedLimits
 from async_op.runtime import Runtime
 from keygroups.arguments import check_integer
 from keygroups.errors import ConfigError
@@ -24,6 +25,8 @@ class Place:
         The number of key groups. None means that of the restored snapshot, or a default derived from the parallelism.
     is_in_chain : bool
         Whether its outputs are elements of another operator, and so have ids (`NamedRecord`).
+    limits : SharedLimits or None
+        The limits that it shares with the other subtasks in this process. None gives it a fixed share of them.
 
     Raises
     ------
@@ -35,6 +38,7 @@ class Place:
     subtask_index: int = 0
     max_parallelism: int | None = None
     is_in_chain: bool = False
+    limits: SharedLimits | None = None
 
     def __post_init__(self) -> None:
         groups = default_max_parallelism(self.parallelism) if self.max_parallelism is None else self.max_parallelism

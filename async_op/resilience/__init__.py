@@ -7,7 +7,7 @@ from async_op.resilience.budget import Budget
 from async_op.resilience.cache import Cache
 from async_op.resilience.circuit_breaker import CircuitBreaker
 from async_op.resilience.concurrency import AdaptiveConcurrency
-from async_op.resilience.limits import Limits, Resilience
+from async_op.resilience.limits import Limits, Resilience, SharedLimits
 from async_op.resilience.rate_limit import RateLimit
 from async_op.resilience.single_flight import SingleFlight
 from async_op.statistics import ResilienceStatistics
@@ -22,5 +22,6 @@ __all__ = [
     "RateLimit",
     "Resilience",
     "ResilienceStatistics",
+    "SharedLimits",
     "SingleFlight",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 
 from async_op.clock import Clock
 from async_op.cost_errors import BudgetSpent
-from async_op.resilience.line import Line
+from async_op.resilience.line import Guest, Line, Share, share_of
 from async_op.spending import Spending, check_amount
 from keygroups.arguments import check_callable, check_number
 from keygroups.descriptors import OperatorListState
@@ -25,13 +25,13 @@ class Budget:
     A call for which not enough is left is not made: it fails with `BudgetSpent`, which is never retried. So with
     `on_error="fail"` the operator stops, and with "dead_letter" or "skip" the elements for which nothing is left go
     that way. A call that fits only if calls under way spend less than their estimates waits for these. So the sum is
-    exact: if no call spends more than its estimate, the limit is never exceeded, and a subtask refuses no call that
-    would have fitted into its share.
+    exact: if no call spends more than its estimate, the limit is never exceeded, and no call is refused that would have
+    fitted.
 
-    What is spent is an operator state, and so part of each snapshot: restarts and rescales go on counting, and deal out
-    what is left in equal shares to the subtasks. In between, the shares are fixed. So if keys are spread unevenly, a
-    busy subtask refuses calls while others have something left; with a parallelism of one there is one share. Calls
-    since the newest snapshot are not in it. A crash makes them again, and the service charges for both.
+    The subtasks of a job spend from one sum. The hosts of a pipeline on Spark, and operators that you create yourself,
+    have equal shares of what is left when they start. What is spent is an operator state, and so part of each snapshot:
+    restarts and rescales continue to count. Calls since the newest snapshot are not in it. A crash makes them again,
+    and the service charges for both.
 
     Parameters
     ----------
@@ -73,51 +73,108 @@ class Budget:
         return OperatorListState(f"keygroups_budget_{self.unit}", mode="union")
 
 
-class Account:
-    """A subtask's share of a budget. Only the thread of the event loop may call it.
+class Pool:
+    """What the subtasks in this process may spend of a budget. Only the thread of the event loop may call it.
 
     Parameters
     ----------
     budget : Budget
         The budget of all subtasks together.
     share : (int, int)
-        The index of this subtask, and the parallelism.
-    handle : OperatorListHandle
-        What is spent: one sum for each subtask of the restored snapshot.
+        Which part of what is left this process has, of how many equal ones.
+    already_spent : float
+        What the snapshot says that all subtasks have spent.
     clock : Clock
         The source of time.
 
     Attributes
     ----------
+    budget : Budget
+        The budget.
     spent : float
-        What this subtask's calls have spent.
-    refused : int
-        How many calls have failed with `BudgetSpent`.
+        What calls have spent since the snapshot.
     line : Line
         The calls that wait for the outcome of others.
     """
 
-    __slots__ = ("_budget", "_handle", "_kept", "_open", "_reserved", "_share", "line", "refused", "spent")
+    __slots__ = ("_open", "_reserved", "_share", "budget", "line", "spent")
 
-    def __init__(self, budget: Budget, share: tuple[int, int], handle: OperatorListHandle, clock: Clock) -> None:
-        self._budget = budget
-        self._handle = handle
-        self._kept = sum(handle.in_snapshot())
-        self._share = _share_of(max(0, budget.limit - sum(handle.get())), *share)
+    def __init__(self, budget: Budget, share: Share, already_spent: float, clock: Clock) -> None:
+        self.budget = budget
+        self._share = share_of(max(0, budget.limit - already_spent), *share)
         self._open = 0
         self._reserved: float = 0
         self.spent: float = 0
-        self.refused = 0
         self.line = Line(clock)
+
+    async def reserve(self, amount: float, guest: Guest) -> None:
+        """Set an amount aside for a call.
+
+        Raises
+        ------
+        BudgetSpent
+            So much is not left.
+        """
+        while True:
+            if self.spent >= self._share or self.spent + amount > self._share:
+                raise BudgetSpent(self.budget.unit, self.budget.limit, self._share, self.spent, amount)
+            if self.spent + self._reserved + amount <= self._share:
+                self._open += 1
+                self._reserved += amount
+                return
+            await self.line.wait(self.look_again, guest)
+
+    def settle(self, amount: float, spent: float) -> None:
+        """Note what a call has spent for which an amount was set aside."""
+        self._open -= 1
+        # Without open calls nothing is set aside, not even a rounding error, for which a call would wait for ever.
+        self._reserved = self._reserved - amount if self._open else 0
+        self.spent += spent
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Let all calls that wait look again; those that come too late wait again."""
+        while self.line.admit():
+            pass
+
+
+class Account:
+    """What one subtask spends from a pool, kept in its operator state. Only the thread of the event loop may call it.
+
+    The sum of the subtasks' states is what all of them have spent, so their cuts add up however the pool is shared.
+
+    Parameters
+    ----------
+    pool : Pool
+        What the subtasks in this process may spend.
+    handle : OperatorListHandle
+        What is spent: one sum for each subtask of the restored snapshot.
+
+    Attributes
+    ----------
+    guest : Guest
+        What the subtask's calls have waited for the outcome of others.
+    refused : int
+        How many calls have failed with `BudgetSpent`.
+    """
+
+    __slots__ = ("_handle", "_pool", "_spent", "guest", "refused")
+
+    def __init__(self, pool: Pool, handle: OperatorListHandle) -> None:
+        self._pool = pool
+        self._handle = handle
+        self._spent = sum(handle.in_snapshot())
+        self.refused = 0
+        self.guest = Guest()
 
     @property
     def unit(self) -> str:
         """What is counted."""
-        return self._budget.unit
+        return self._pool.budget.unit
 
     def estimate(self, values: Sequence[Any]) -> float:
         """Return what the call for some elements will spend, as far as is known."""
-        cost = self._budget.cost
+        cost = self._pool.budget.cost
         return 0 if cost is None else sum(check_amount("cost", cost(value)) for value in values)
 
     async def reserve(self, amount: float) -> None:
@@ -128,38 +185,17 @@ class Account:
         BudgetSpent
             So much is not left.
         """
-        while True:
-            if self.spent >= self._share or self.spent + amount > self._share:
-                self.refused += 1
-                raise BudgetSpent(self._budget.unit, self._budget.limit, self._share, self.spent, amount)
-            if self.spent + self._reserved + amount <= self._share:
-                self._open += 1
-                self._reserved += amount
-                return
-            await self.line.wait(self._admit)
+        try:
+            await self._pool.reserve(amount, self.guest)
+        except BudgetSpent:
+            self.refused += 1
+            raise
 
     def settle(self, amount: float, spending: Spending | None) -> None:
         """Note what a call has spent for which an amount was set aside; None if it was not made."""
-        self._open -= 1
-        # Nothing is set aside for nobody, not even a rounding error, for which somebody would wait for ever.
-        self._reserved = self._reserved - amount if self._open else 0
+        spent: float = 0
         if spending is not None:
-            self.spent += spending.total(self._budget.unit, amount)
-            self._handle.update([self._kept + self.spent])
-        self._admit()
-
-    def stop(self) -> None:
-        """Let nobody begin any more."""
-        self.line.stop()
-
-    def _admit(self) -> None:
-        """Let all that wait look again; those that come too late wait again."""
-        while self.line.admit():
-            pass
-
-
-def _share_of(amount: float, subtask_index: int, parallelism: int) -> float:
-    if isinstance(amount, int):
-        whole, rest = divmod(amount, parallelism)
-        return whole + (subtask_index < rest)
-    return amount / parallelism
+            spent = spending.total(self.unit, amount)
+            self._spent += spent
+            self._handle.update([self._spent])
+        self._pool.settle(amount, spent)

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from async_op.clock import Clock
 from async_op.errors import CircuitOpen
-from async_op.resilience.line import Alarm, Line
+from async_op.resilience.line import Alarm, Guest, Line
 from keygroups.arguments import (
     Duration,
     check_choice,
@@ -87,8 +87,6 @@ class Breaker:
     ----------
     state : {"closed", "half_open", "open"}
         Allows all calls, only probes, or none.
-    opened, refused : int
-        How often it has opened, and how many elements have failed with `CircuitOpen`.
     line : Line
         The calls that wait.
     """
@@ -104,8 +102,6 @@ class Breaker:
         "_settings",
         "_successes",
         "line",
-        "opened",
-        "refused",
         "state",
     )
 
@@ -118,10 +114,9 @@ class Breaker:
         self._open_until = 0.0
         self._permit: Permit = 0
         self.state: BreakerState = "closed"
-        self.opened = self.refused = 0
         self.line = Line(clock)
 
-    async def acquire(self) -> Permit:
+    async def acquire(self, guest: Guest) -> Permit:
         """Return a permit for a call; while the breaker is open, wait for one or raise.
 
         Raises
@@ -131,9 +126,10 @@ class Breaker:
         """
         while not self._has_room():
             if self._settings.when_open == "fail":
-                self.refused += 1
                 raise CircuitOpen(max(0.0, self._open_until - self._clock.time()))
-            await self.line.wait(self._admit_probes)
+            if self.state == "open":
+                self._alarm.set(self._open_until)
+            await self.line.wait(self._admit_probes, guest)
         self._probes_begun += 1
         return self._permit
 
@@ -147,31 +143,41 @@ class Breaker:
             self._probes_begun -= 1
             self._admit_probes()
 
-    def record(self, permit: Permit, *, failed: bool) -> None:
-        """Record the result of a call; calls that began in another state are ignored."""
+    def record(self, permit: Permit, *, failed: bool) -> bool:
+        """Record the result of a call, and return whether it has opened the breaker.
+
+        Calls that began in another state are ignored.
+        """
         if permit != self._permit:
-            return
+            return False
         if self.state == "half_open":
             self._successes += not failed
             if failed:
                 self._open()
             elif self._successes == self._settings.probes:
                 self._close()
-            return
+            return failed
         if len(self._outcomes) == self._settings.window:
             self._failures -= self._outcomes[0]
         self._outcomes.append(failed)
         self._failures += failed
         window = self._settings.window
-        if len(self._outcomes) == window and self._failures >= self._settings.failure_rate * window:
+        opens = len(self._outcomes) == window and self._failures >= self._settings.failure_rate * window
+        if opens:
             self._open()
+        return opens
 
-    def stop(self) -> None:
-        """Admit no more waiting calls."""
-        self.line.stop()
-        self._alarm.stop()
+    def look_again(self) -> None:
+        """Admit probes if there is room: an operator has left the line."""
+        self._admit_probes()
+
+    def rest(self) -> None:
+        """Set no timer while there is no operator; the next call looks at the clock."""
+        self._alarm.unset()
 
     def _has_room(self) -> bool:
+        if self.state == "open" and self._clock.time() >= self._open_until:
+            self._half_open()
         return self.state == "closed" or (self.state == "half_open" and self._probes_begun < self._settings.probes)
 
     def _change(self, state: BreakerState) -> None:
@@ -182,11 +188,11 @@ class Breaker:
 
     def _open(self) -> None:
         self._change("open")
-        self.opened += 1
         self._open_until = self._clock.time() + seconds_of(self._settings.open_seconds)
         self._alarm.set(self._open_until)
 
     def _half_open(self) -> None:
+        self._alarm.unset()
         self._change("half_open")
         self._admit_probes()
 

@@ -5,25 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from async_op.clock import Clock
-from async_op.resilience.line import Line
+from async_op.resilience.line import Guest, Line, Share, share_of
 from keygroups.arguments import Duration, check_integer, check_number, check_positive_duration, seconds_of
 from keygroups.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveConcurrency:
-    """Limits concurrent calls to what the service can handle, between two bounds.
+    """Limits the concurrent calls of all subtasks together to what the service can handle, between two bounds.
 
     Additive increase, multiplicative decrease (Chiu and Jain, 1989) with a slow start (Jacobson, 1988). The limit
     begins at `minimum` and doubles in each round of calls until a call fails. Then it is multiplied by `decrease`, at
     most once per round, and grows by one in each round without a failure. It limits calls, not elements in flight.
 
+    The subtasks of a job share one limit. The hosts of a pipeline on Spark, and operators that you create yourself,
+    have an equal part of the bounds each, and at least one call.
+
     Parameters
     ----------
     minimum : int
-        The lower bound: this many calls may always be under way.
+        The lower bound: this many calls may always be under way. 1 by default.
     maximum : int, optional
-        The upper bound; the operator's capacity by default.
+        The upper bound; by default the capacity of all subtasks together.
     slow_seconds : float or timedelta, optional
         A call that takes longer counts as a failure.
     decrease : float
@@ -57,9 +60,11 @@ class ConcurrencyLimiter:
     Parameters
     ----------
     settings : AdaptiveConcurrency
-        The bounds.
+        The bounds of all subtasks together.
+    share : (int, int)
+        Which part of the bounds this limiter has, of how many equal ones.
     capacity : int
-        The operator's capacity.
+        The capacity of all operators that share this limiter.
     clock : Clock
         The source of time.
 
@@ -68,7 +73,7 @@ class ConcurrencyLimiter:
     limit : int
         How many calls may be under way now.
     line : Line
-        Those that wait.
+        The calls that wait.
     running : int
         How many calls are under way.
     """
@@ -81,40 +86,53 @@ class ConcurrencyLimiter:
         "_last_cut",
         "_maximum",
         "_minimum",
+        "_settings",
+        "_share",
         "_slow",
         "limit",
         "line",
         "running",
     )
 
-    def __init__(self, settings: AdaptiveConcurrency, capacity: int, clock: Clock) -> None:
-        self._minimum = settings.minimum
-        self._maximum = max(capacity, settings.minimum) if settings.maximum is None else settings.maximum
+    def __init__(self, settings: AdaptiveConcurrency, share: Share, capacity: int, clock: Clock) -> None:
+        self._settings = settings
+        self._share = share
         self._slow = None if settings.slow_seconds is None else seconds_of(settings.slow_seconds)
         self._decrease = settings.decrease
         self._clock = clock
-        self.limit = self._minimum
-        self._good = 0
+        self.limit = self._good = 0
         self._is_starting = True
         self._last_cut = clock.time()
         self.running = 0
         self.line = Line(clock)
+        self.fit(capacity)
 
-    async def acquire(self) -> None:
+    def fit(self, capacity: int) -> None:
+        """Take over the capacity of the operators that share this limiter from now on."""
+        maximum = self._settings.maximum
+        self._minimum = max(1, int(share_of(self._settings.minimum, *self._share)))
+        self._maximum = capacity if maximum is None else max(1, int(share_of(maximum, *self._share)))
+        self._maximum = max(self._maximum, self._minimum)
+        self.limit = min(max(self.limit, self._minimum), self._maximum)
+
+    async def acquire(self, guest: Guest) -> None:
         """Wait until another call may begin."""
         if self.running < self.limit and not len(self.line):
             self.running += 1
         else:
-            await self.line.wait(self.release)
+            await self.line.wait(self.release, guest)
 
     def release(self) -> None:
         """Make room after a call has ended."""
         self.running -= 1
         self._admit()
 
-    def stop(self) -> None:
-        """Admit no more calls."""
-        self.line.stop()
+    def look_again(self) -> None:
+        """Admit the calls for which there is room: an operator has left the line."""
+        self._admit()
+
+    def rest(self) -> None:
+        """Do nothing: no operator is left, and there is no timer."""
 
     def record(self, began: float, *, failed: bool) -> None:
         """Adjust the limit after a call has ended."""

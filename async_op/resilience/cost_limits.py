@@ -9,7 +9,7 @@ from typing import Any
 from async_op.clock import Clock
 from async_op.cost_errors import CostAboveLimit
 from async_op.resilience.charges import Charge, Charges
-from async_op.resilience.line import Alarm, Line
+from async_op.resilience.line import Alarm, Guest, Line, Share
 from async_op.resilience.rate_limit import RateLimit
 from async_op.spending import Spending, check_amount
 
@@ -25,21 +25,21 @@ class CostLimiter:
     limits : sequence of RateLimit
         The limits of all subtasks together.
     share : (int, int)
-        The index of this subtask, and the parallelism.
+        Which part of the limits this process has, of how many equal ones.
     clock : Clock
         The source of time.
 
     Attributes
     ----------
     line : Line
-        Those that wait.
+        The calls that wait.
     units : list of str or None
         The unit of each limit; None for calls.
     """
 
     __slots__ = ("_alarm", "_clock", "_held_until", "_meters", "_rings_at", "line", "units")
 
-    def __init__(self, limits: Sequence[RateLimit], share: tuple[int, int], clock: Clock) -> None:
+    def __init__(self, limits: Sequence[RateLimit], share: Share, clock: Clock) -> None:
         self._clock = clock
         self._meters = [_Meter(limit, share, clock.time()) for limit in limits]
         self._alarm = Alarm(clock, self._ring)
@@ -60,12 +60,11 @@ class CostLimiter:
         """
         return Claim(self, [meter.cost_of(values) for meter in self._meters])
 
-    def stop(self) -> None:
-        """Let nobody begin any more."""
-        self.line.stop()
-        self._alarm.stop()
+    def rest(self) -> None:
+        """Set no timer while there is no operator."""
+        self._alarm.unset()
 
-    async def acquire(self, claim: Claim) -> None:
+    async def acquire(self, claim: Claim, guest: Guest) -> None:
         """Wait until the call of a claim may begin."""
         while True:
             now = self._clock.time()
@@ -76,7 +75,7 @@ class CostLimiter:
                     return
                 self._wake_at(ready)
             try:
-                await self.line.wait(claim.give_back, claim)
+                await self.line.wait(claim.give_back, guest, claim)
             except BaseException:
                 self.look_again()  # the next in line may be cheaper
                 raise
@@ -85,17 +84,17 @@ class CostLimiter:
             claim.give_back()  # calls were held between this turn of the line and this step of the loop
 
     def hold(self, seconds: float) -> None:
-        """Let nobody begin for so long, or longer if an earlier hold lasts longer."""
+        """Let no call begin for so long, or longer if an earlier hold lasts longer."""
         self._held_until = max(self._held_until, self._clock.time() + seconds)
 
     def settle(self, claim: Claim, amounts: Sequence[float]) -> None:
-        """Correct what a call was charged, and admit those that now may begin."""
+        """Correct what a call was charged, and admit the calls that now may begin."""
         for meter, charge, amount in zip(self._meters, claim.charges, amounts, strict=True):
             meter.correct(charge, amount)
         self.look_again()
 
     def look_again(self) -> None:
-        """Admit those that may begin now, and find out when the next one may."""
+        """Admit the calls that may begin now, and find out when the next one may."""
         self._admit(self._clock.time())
 
     def _ring(self) -> None:
@@ -133,9 +132,9 @@ class Claim:
         self.costs = costs
         self.charges: list[Charge] = []
 
-    async def acquire(self) -> None:
+    async def acquire(self, guest: Guest) -> None:
         """Wait until the call may begin."""
-        await self._limiter.acquire(self)
+        await self._limiter.acquire(self, guest)
 
     def give_back(self) -> None:
         """Restore the credit of a call that was not made."""
@@ -151,7 +150,7 @@ class _Meter:
 
     __slots__ = ("_burst", "_charges", "_cost", "_interval", "_unit", "_whole")
 
-    def __init__(self, limit: RateLimit, share: tuple[int, int], now: float) -> None:
+    def __init__(self, limit: RateLimit, share: Share, now: float) -> None:
         own = limit.share(*share)
         assert own.burst is not None, "a share has a burst"
         self._cost = limit.cost
@@ -170,7 +169,7 @@ class _Meter:
         return cost
 
     def ready_at(self, cost: float) -> float:
-        # What costs more than this subtask's share of the burst needs all of it, and is paid off afterwards.
+        # What costs more than this process's share of the burst needs all of it, and is paid off afterwards.
         return self._charges.full_at - max(0.0, self._burst - cost) * self._interval
 
     def take(self, now: float, cost: float) -> Charge:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from async_op.clock import Clock
 from async_op.resilience.budget import Account
 from async_op.resilience.cost_limits import Claim, CostLimiter
-from async_op.resilience.rate_limit import RateLimit
 from async_op.spending import Spending
 
 
@@ -19,35 +17,27 @@ class Payer(Protocol):
 
 
 class Costs:
-    """The limits and budgets of one operator. Only the thread of the event loop may call it.
+    """What the calls of one operator cost. Only the thread of the event loop may call it.
 
     Parameters
     ----------
-    limits : sequence of RateLimit
-        The limits of all subtasks together, with and without costs.
+    rate : CostLimiter
+        The limits, with and without costs, which other operators may share.
     accounts : sequence of Account
-        The subtask's shares of the budgets.
-    share : (int, int)
-        The index of this subtask, and the parallelism.
-    clock : Clock
-        The source of time.
+        What the operator spends of the budgets.
 
     Attributes
     ----------
-    rate : CostLimiter
-        The limits.
-    accounts : sequence of Account
-        The budgets.
+    rate, accounts
+        The parameters.
     spent : dict of str to float
         What the calls that have ended have cost, by unit.
     """
 
     __slots__ = ("accounts", "rate", "spent", "units")
 
-    def __init__(
-        self, limits: Sequence[RateLimit], accounts: Sequence[Account], share: tuple[int, int], clock: Clock
-    ) -> None:
-        self.rate = CostLimiter(limits, share, clock)
+    def __init__(self, rate: CostLimiter, accounts: Sequence[Account]) -> None:
+        self.rate = rate
         self.accounts = accounts
         units = [unit for unit in self.rate.units if unit is not None] + [account.unit for account in accounts]
         self.spent: dict[str, float] = dict.fromkeys(units, 0)

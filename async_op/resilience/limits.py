@@ -9,14 +9,15 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from async_op.clock import Clock
 from async_op.context import Invoke
-from async_op.errors import RetryAfter
+from async_op.errors import CircuitOpen, RetryAfter
 from async_op.functions import AsyncBatchFunction, Function
-from async_op.resilience.budget import Account, Budget
+from async_op.resilience.budget import Account, Budget, Pool
 from async_op.resilience.cache import Cache, OutputCache
 from async_op.resilience.circuit_breaker import Breaker, CircuitBreaker, Permit
 from async_op.resilience.concurrency import AdaptiveConcurrency, ConcurrencyLimiter
+from async_op.resilience.cost_limits import CostLimiter
 from async_op.resilience.costs import Costs, Payer
-from async_op.resilience.line import Line
+from async_op.resilience.line import WHOLE, Guest, Share
 from async_op.resilience.rate_limit import RateLimit, RateLimiter
 from async_op.resilience.single_flight import Flights, SingleFlight
 from async_op.retry import RetryOn, check_errors, is_meant
@@ -24,6 +25,7 @@ from async_op.runtime import Runtime
 from async_op.statistics import LatencyHistogram, ResilienceStatistics
 from keygroups.errors import ConfigError
 from keygroups.representation import fields_repr
+from keygroups.state import OperatorListHandle
 
 _PARTS: dict[str, type] = {
     "cache": Cache,
@@ -51,25 +53,12 @@ class Batch(Protocol):
 class Pace(Protocol):
     """Says when calls may begin."""
 
-    async def acquire(self) -> None:
+    async def acquire(self, guest: Guest) -> None:
         """Wait until the call may begin."""
         ...
 
     def give_back(self) -> None:
         """Take back a call that was not made."""
-        ...
-
-
-class PartWithLine(Protocol):
-    """A part for which calls may have to wait."""
-
-    @property
-    def line(self) -> Line:
-        """The calls that wait."""
-        ...
-
-    def stop(self) -> None:
-        """Admit no more calls."""
         ...
 
 
@@ -166,19 +155,90 @@ class Resilience:
                 raise ConfigError("cache", self.cache, "a record batch is one element, and hardly ever repeats")
 
 
-class Limits:
-    """The limits of one operator. Only the thread of the event loop may call it.
+class SharedLimits:
+    """The limits that all operators of a step in this process share. Only the thread of the event loop may call it.
+
+    A job keeps them over its rescales, which forget neither the credit of a rate nor a hold nor an open circuit.
 
     Parameters
     ----------
     settings : Resilience
         Which parts are on.
-    runtime : Runtime
-        The subtask, and the states that hold what budgets have spent.
-    capacity : int
-        The operator's capacity.
     clock : Clock
         The source of time.
+    share : (int, int)
+        Which part of each limit this process has, of how many equal ones.
+
+    Attributes
+    ----------
+    settings, clock
+        The parameters.
+    concurrency : ConcurrencyLimiter or None
+        The limit of concurrent calls.
+    breaker : Breaker or None
+        The circuit breaker.
+    rate : RateLimiter or CostLimiter or None
+        The limits of rate.
+    """
+
+    __slots__ = ("_guests", "_pools", "_share", "breaker", "clock", "concurrency", "rate", "settings")
+
+    def __init__(self, settings: Resilience, capacity: int, clock: Clock, share: Share = WHOLE) -> None:
+        self.settings = settings
+        self.clock = clock
+        self._share = share
+        self._guests = 0
+        self._pools: dict[str, Pool] = {}
+        concurrency, breaker = settings.concurrency, settings.circuit_breaker
+        self.concurrency = None if concurrency is None else ConcurrencyLimiter(concurrency, share, capacity, clock)
+        self.breaker = None if breaker is None else Breaker(breaker, clock)
+        self.rate = self._new_rate()
+
+    def _new_rate(self) -> RateLimiter | CostLimiter | None:
+        limits, budgets = self.settings.rate_limits, self.settings.budgets
+        if budgets or len(limits) > 1 or any(limit.cost is not None for limit in limits):
+            return CostLimiter(limits, self._share, self.clock)
+        # A single rate of calls is cheaper to count.
+        return RateLimiter(limits[0].share(*self._share), self.clock) if limits else None
+
+    def begin(self, capacity: int) -> None:
+        """Begin with other operators, restored from a snapshot that says what is spent, of so much capacity in all."""
+        self._pools.clear()
+        if self.concurrency is not None:
+            self.concurrency.fit(capacity)
+
+    def join(self, runtime: Runtime) -> list[Account]:
+        """Note that an operator begins; returns what it spends of the budgets."""
+        self._guests += 1
+        return [self._account(budget, runtime.operator_state(budget.state)) for budget in self.settings.budgets]
+
+    def leave(self) -> None:
+        """Note that an operator has ended: others may be next in its place."""
+        self._guests -= 1
+        for part in self._parts():
+            if self._guests:
+                part.look_again()
+            else:
+                part.rest()
+
+    def _account(self, budget: Budget, handle: OperatorListHandle) -> Account:
+        if budget.unit not in self._pools:
+            self._pools[budget.unit] = Pool(budget, self._share, sum(handle.get()), self.clock)
+        return Account(self._pools[budget.unit], handle)
+
+    def _parts(self) -> Sequence[ConcurrencyLimiter | Breaker | RateLimiter | CostLimiter]:
+        return [part for part in (self.concurrency, self.breaker, self.rate) if part is not None]
+
+
+class Limits:
+    """What one operator does with its limits. Only the thread of the event loop may call it.
+
+    Parameters
+    ----------
+    shared : SharedLimits
+        The limits, which other operators in this process may share.
+    runtime : Runtime
+        The subtask, with the states that hold what it has spent of budgets.
     latency : LatencyHistogram
         Receives the duration of each call.
 
@@ -189,45 +249,45 @@ class Limits:
     calls : int
         How many elements have been passed to the function.
     hold : callable or None
-        Lets no call begin for some seconds, because the service has asked for that. None without a rate limit: nobody
-        has said that all calls share a limit of the service.
+        Lets no call begin for some seconds, because the service has asked for that. None without a rate limit: only
+        that says that all calls share a limit of the service.
     """
 
     __slots__ = (
         "_breaker",
+        "_circuit_opened",
+        "_circuit_refused",
         "_clock",
         "_concurrency",
         "_costs",
         "_flights",
+        "_guest",
+        "_is_stopped",
         "_latency",
         "_rate",
+        "_rate_guest",
         "_running",
         "_settings",
+        "_shared",
         "cache",
         "calls",
         "hold",
     )
 
-    def __init__(
-        self, settings: Resilience, runtime: Runtime, capacity: int, clock: Clock, latency: LatencyHistogram
-    ) -> None:
-        self._settings = settings
-        self._clock = clock
+    def __init__(self, shared: SharedLimits, runtime: Runtime, latency: LatencyHistogram) -> None:
+        self._shared = shared
+        self._settings = settings = shared.settings
+        self._clock = shared.clock
         self._latency = latency
-        cache, concurrency = settings.cache, settings.concurrency
-        breaker = settings.circuit_breaker
-        self.cache = None if cache is None else OutputCache(cache, clock)
+        self.cache = None if settings.cache is None else OutputCache(settings.cache, shared.clock)
         self._flights: Flights | None = None
-        self._concurrency = None if concurrency is None else ConcurrencyLimiter(concurrency, capacity, clock)
-        self._breaker = None if breaker is None else Breaker(breaker, clock)
-        self._costs = _costs_of(settings, runtime, clock)
-        self._rate: RateLimiter | None = None
-        if self._costs is None and settings.rate_limits:
-            share = settings.rate_limits[0].share(runtime.subtask_index, runtime.parallelism)
-            self._rate = RateLimiter(share, clock)
-        rate = self._rate if self._costs is None else self._costs.rate
-        self.hold = None if rate is None or not settings.rate_limits else rate.hold
-        self.calls = self._running = 0
+        self._concurrency, self._breaker, self._rate = shared.concurrency, shared.breaker, shared.rate
+        accounts = shared.join(runtime)
+        self._costs = Costs(shared.rate, accounts) if isinstance(shared.rate, CostLimiter) else None
+        self.hold = None if shared.rate is None or not settings.rate_limits else shared.rate.hold
+        self._guest, self._rate_guest = Guest(), Guest()
+        self._is_stopped = False
+        self.calls = self._running = self._circuit_opened = self._circuit_refused = 0
 
     def protect(self, invoke: Invoke) -> Invoke:
         """Wrap a function's coroutine with the limits, for calls per element."""
@@ -244,36 +304,37 @@ class Limits:
         return self._limited(invoke, lambda batch: batch.wanted, lambda batch: (batch.values(), batch))
 
     def stop(self) -> None:
-        """Admit no more calls."""
-        for part in self._parts_with_lines():
-            part.stop()
+        """Admit no more calls of this operator; the others that share its limits continue."""
+        if not self._is_stopped:
+            self._is_stopped = True
+            for guest in self._guests():
+                guest.is_stopped = True
+            self._shared.leave()
 
     def statistics(self) -> ResilienceStatistics:
-        """Return the current counters."""
+        """Return the current counters of this operator, and where the shared limits stand."""
         cache, concurrency, breaker, costs = self.cache, self._concurrency, self._breaker, self._costs
-        rate = self._rate if costs is None else costs.rate
-        lines = [part.line for part in self._parts_with_lines()]
+        guests = self._guests()
         return ResilienceStatistics(
             cache_hits=0 if cache is None else cache.hits,
             cache_misses=0 if cache is None else cache.misses,
             cache_entries=0 if cache is None else len(cache),
             shared=0 if self._flights is None else self._flights.shared,
-            waiting=sum(map(len, lines)),
-            rate_limited=0 if rate is None else rate.line.waits,
+            waiting=sum(guest.waiting for guest in guests),
+            rate_limited=self._rate_guest.waits,
             concurrency_limit=None if concurrency is None else concurrency.limit,
             running=self._running,
             circuit=None if breaker is None else breaker.state,
-            circuit_opened=0 if breaker is None else breaker.opened,
-            circuit_refused=0 if breaker is None else breaker.refused,
+            circuit_opened=self._circuit_opened,
+            circuit_refused=self._circuit_refused,
             budget_refused=0 if costs is None else sum(account.refused for account in costs.accounts),
             spent={} if costs is None else dict(costs.spent),
-            wait_seconds=sum(line.seconds for line in lines),
+            wait_seconds=sum(guest.seconds for guest in guests),
         )
 
-    def _parts_with_lines(self) -> Sequence[PartWithLine]:
-        parts = self._concurrency, self._breaker, self._rate
-        found: list[PartWithLine] = [part for part in parts if part is not None]
-        return found if self._costs is None else [*found, *self._costs.accounts, self._costs.rate]
+    def _guests(self) -> Sequence[Guest]:
+        accounts = () if self._costs is None else self._costs.accounts
+        return [self._guest, self._rate_guest, *(account.guest for account in accounts)]
 
     def _limited(
         self,
@@ -281,10 +342,10 @@ class Limits:
         elements_of: Callable[_Args, int],
         payment_of: Callable[_Args, tuple[Sequence[Any], Payer]],
     ) -> Callable[_Args, Coroutine[Any, Any, _Result]]:
-        breaker, rate = self._breaker, self._rate
+        rate = self._rate if isinstance(self._rate, RateLimiter) else None
 
         async def call(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
-            permit = await _permit(breaker, rate)
+            permit = await self._permit(rate)
             self.calls += elements_of(*args, **kwargs)
             return await self._watch(permit, invoke(*args, **kwargs))
 
@@ -292,7 +353,7 @@ class Limits:
             assert self._costs is not None, "costs are counted"
             values, payer = payment_of(*args, **kwargs)
             async with self._costs.bill(values) as bill:
-                permit = await _permit(breaker, bill.claim)
+                permit = await self._permit(bill.claim)
                 bill.begin(payer)
                 self.calls += elements_of(*args, **kwargs)
                 return await self._watch(permit, invoke(*args, **kwargs))
@@ -301,7 +362,7 @@ class Limits:
 
         async def call_in_turn(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
             assert self._concurrency is not None, "the concurrency limit is on"
-            await self._concurrency.acquire()
+            await self._concurrency.acquire(self._guest)
             try:
                 return await begin(*args, **kwargs)
             finally:
@@ -328,37 +389,42 @@ class Limits:
         finally:
             self._running -= 1
             self._latency.add(self._clock.time() - began)
-            if self._concurrency is not None:
-                self._concurrency.record(began, failed=failed)
+            self._record(permit, began, failed=failed)
+
+    def _record(self, permit: Permit, began: float, *, failed: bool) -> None:
+        if self._is_stopped:
+            # Its calls are cancelled, which says nothing about the service to the operators that share its limits.
             if self._breaker is not None:
-                self._breaker.record(permit, failed=failed)
+                self._breaker.give_back(permit)
+            return
+        if self._concurrency is not None:
+            self._concurrency.record(began, failed=failed)
+        if self._breaker is not None:
+            self._circuit_opened += self._breaker.record(permit, failed=failed)
 
+    async def _permit(self, pace: Pace | None) -> Permit:
+        """Wait until a call may begin in the current step of the loop."""
+        breaker = self._breaker
+        while True:
+            permit = 0 if breaker is None else await self._permit_of(breaker)
+            if pace is None:
+                return permit
+            try:
+                await pace.acquire(self._rate_guest)
+            except BaseException:
+                if breaker is not None:
+                    breaker.give_back(permit)
+                raise
+            if breaker is None or breaker.holds(permit):
+                return permit
+            pace.give_back()  # the breaker opened during the wait
 
-async def _permit(breaker: Breaker | None, pace: Pace | None) -> Permit:
-    """Wait until a call may begin in the current step of the loop."""
-    while True:
-        permit = 0 if breaker is None else await breaker.acquire()
-        if pace is None:
-            return permit
+    async def _permit_of(self, breaker: Breaker) -> Permit:
         try:
-            await pace.acquire()
-        except BaseException:
-            if breaker is not None:
-                breaker.give_back(permit)
+            return await breaker.acquire(self._guest)
+        except CircuitOpen:
+            self._circuit_refused += 1
             raise
-        if breaker is None or breaker.holds(permit):
-            return permit
-        pace.give_back()  # the breaker opened during the wait
-
-
-def _costs_of(settings: Resilience, runtime: Runtime, clock: Clock) -> Costs | None:
-    """Return what counts costs; None if there is nothing but at most one rate of calls, which is cheaper."""
-    limits, budgets = settings.rate_limits, settings.budgets
-    if not budgets and len(limits) < 2 and all(limit.cost is None for limit in limits):
-        return None
-    share = runtime.subtask_index, runtime.parallelism
-    accounts = [Account(budget, share, runtime.operator_state(budget.state), clock) for budget in budgets]
-    return Costs(limits, accounts, share, clock)
 
 
 def _list_of(part: Any) -> tuple[Any, ...]:

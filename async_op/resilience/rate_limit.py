@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from async_op.clock import Clock
-from async_op.resilience.line import Alarm, Line
+from async_op.resilience.line import Alarm, Guest, Line
 from keygroups.arguments import check_callable, check_integer, check_number
 from keygroups.errors import ConfigError
 from keygroups.names import STATE_NAME
@@ -21,7 +21,10 @@ _COST_BURST_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """Limits the calls per second of all subtasks together. Each subtask gets an equal share, at any parallelism.
+    """Limits the calls per second of all subtasks together, at any parallelism.
+
+    The subtasks of a job share one limit, so a single busy one gets all of it. The hosts of a pipeline on Spark, and
+    operators that you create yourself, have an equal share each.
 
     In any period of t seconds, at most `burst + per_second · t` calls begin: the generic cell rate algorithm (ITU-T
     I.371, 1996). An operator starts with a credit of one call; calling less often saves up credit for a burst.
@@ -29,13 +32,13 @@ class RateLimit:
     With `cost`, calls have different costs in some unit, such as tokens, and it is these that are limited. The cost is
     estimated before the call. When the call ends it is corrected to what the function has reported with `ctx.spent`, as
     if that had been known from the beginning. A call that costs more than the whole burst fails with `CostAboveLimit`,
-    which is never retried. One that costs more than its subtask's share of the burst waits until that is complete. An
+    which is never retried. One that costs more than its process's share of the burst waits until that is complete. An
     operator starts with a credit of one unit.
 
     A rate limit says that all calls share a limit of one service. So what the service itself says counts for all of
     them, too: when a call ends with `RetryAfter`, or has passed headers to `ctx.heed` which say that nothing remains,
-    no call of the subtask begins before that time is over. Calls under way go on, and elements wait as they wait for
-    the rate.
+    no call of the same process begins before that time is over. Calls under way continue, and elements wait as they
+    wait for the rate.
 
     Parameters
     ----------
@@ -116,30 +119,29 @@ class RateLimiter:
     Parameters
     ----------
     limit : RateLimit
-        The subtask's share.
+        The whole limit, or the share that this process has of it.
     clock : Clock
         The source of time.
 
     Attributes
     ----------
     line : Line
-        Those that wait.
+        The calls that wait.
     """
 
     __slots__ = ("_alarm", "_burst_seconds", "_clock", "_full_at", "_held_until", "_interval", "line")
 
     def __init__(self, limit: RateLimit, clock: Clock) -> None:
-        assert limit.burst is not None, "a share has a burst"
         self._clock = clock
         self._interval = 1 / limit.per_second
-        self._burst_seconds = (limit.burst - 1) * self._interval
+        self._burst_seconds = (limit.whole_burst - 1) * self._interval
         # When the credit for a whole burst will be complete.
         self._full_at = clock.time() + self._burst_seconds
         self._held_until = -math.inf
         self._alarm = Alarm(clock, self._admit)
         self.line = Line(clock)
 
-    async def acquire(self) -> None:
+    async def acquire(self, guest: Guest) -> None:
         """Wait until a call may begin."""
         while True:
             now = self._clock.time()
@@ -148,13 +150,13 @@ class RateLimiter:
                 return
             if not len(self.line):
                 self._alarm.set(self._next_at())
-            await self.line.wait(self.give_back)
+            await self.line.wait(self.give_back, guest)
             if self._held_until <= self._clock.time():
                 return
             self.give_back()  # calls were held between this turn of the line and this step of the loop
 
     def hold(self, seconds: float) -> None:
-        """Let nobody begin for so long, or longer if an earlier hold lasts longer."""
+        """Let no call begin for so long, or longer if an earlier hold lasts longer."""
         self._held_until = max(self._held_until, self._clock.time() + seconds)
         if len(self.line):
             self._alarm.set(self._next_at())
@@ -165,10 +167,12 @@ class RateLimiter:
         if len(self.line):
             self._alarm.set(max(self._next_at(), self._clock.time()))
 
-    def stop(self) -> None:
-        """Let nobody begin any more."""
-        self.line.stop()
-        self._alarm.stop()
+    def look_again(self) -> None:
+        """Do nothing: the alarm rings for the first call in the line, whichever operator it belongs to."""
+
+    def rest(self) -> None:
+        """Set no timer while there is no operator."""
+        self._alarm.unset()
 
     def _next_at(self) -> float:
         return max(self._full_at - self._burst_seconds, self._held_until)

@@ -199,19 +199,20 @@ def _limits(it: Situation) -> Iterator[Found]:
     if limits is None or limits.cache is not None or limits.single_flight is not None:
         return  # not every element needs a call of its own
     most = None if limits.concurrency is None else limits.concurrency.maximum
-    if most is not None and most * at_once < options.capacity:
+    share = 0 if most is None else max(1, most // it.parallelism)
+    if most is not None and share * at_once < options.capacity:
         yield (
-            f"capacity={options.capacity}, but no more than {most} calls may be under way: the other elements in "
-            "flight wait, and their timeout runs",
-            f"set a capacity of about {most * at_once}, or a greater maximum",
+            f"capacity={options.capacity}, but each of {it.parallelism} subtasks may have no more than {share} calls "
+            "under way: the other elements in flight wait, and their timeout runs",
+            f"set a capacity of about {share * at_once}, or a greater maximum, which is the sum over all subtasks",
         )
     for limit in limits.rate_limits:
         if limit.cost is None and options.timeout is not None:
-            share = limit.share(it.parallelism - 1, it.parallelism)
-            called = int(((share.burst or 1) + share.per_second * options.timeout) * at_once)
+            pace = limit.share(it.parallelism - 1, it.parallelism)
+            called = int(((pace.burst or 1) + pace.per_second * options.timeout) * at_once)
             if called < options.capacity:
                 yield (
-                    f"each subtask may begin {share.per_second:g} calls/s, so of {options.capacity} elements in flight "
+                    f"each subtask may begin {pace.per_second:g} calls/s, so of {options.capacity} elements in flight "
                     f"at most {called} are called for within the timeout of {options.timeout:g} s",
                     f"set a capacity of at most {max(1, called)}, or a longer timeout",
                 )

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, Self, TypeVar
 
+from async_op.clock import LoopClock
 from async_op.dead_letters import DeadLetter
 from async_op.elements import Record, Watermark
 from async_op.job.routing import Route
@@ -18,6 +19,7 @@ from async_op.job.step import Step
 from async_op.operator.operator import AsyncWaitOperator
 from async_op.operator.place import Place
 from async_op.plain import AnyFunction, name_of
+from async_op.resilience import SharedLimits
 from async_op.testing.errors import HarnessNotEntered, InsideEventLoop, Stalled
 from async_op.testing.virtual_loop import START_MILLISECONDS, VirtualLoop
 from async_op.threads.running_loop import running_loop
@@ -244,9 +246,16 @@ class OperatorHarness:
 
     def _open(self, snapshot: Snapshot | None) -> None:
         self._route = Route(self._options, self._parallelism, self._max_parallelism)
+        resilience, capacity = self._options.resilience, self._parallelism * self._options.capacity
+        limits = None if resilience is None else SharedLimits(resilience, capacity, LoopClock(self._loop))
         for index in range(self._parallelism):
             options = replace(self._options, function=copy(self._options.function))
-            place = Place(parallelism=self._parallelism, subtask_index=index, max_parallelism=self._max_parallelism)
+            place = Place(
+                parallelism=self._parallelism,
+                subtask_index=index,
+                max_parallelism=self._max_parallelism,
+                limits=limits,
+            )
             self._operators.append(_Subtask.of(options, self.emitted.append, place=place))
         for index, operator in enumerate(self._operators):
             self._do(operator.open(None if snapshot is None else snapshot.restore(index, self._parallelism)))

@@ -25,7 +25,7 @@ from async_op import (
     Resilience,
     Step,
 )
-from async_op.resilience.budget import _share_of
+from async_op.resilience.line import share_of
 from async_op.testing import run
 from keygroups import ConfigError
 from snapshots import IncompatibleSnapshot, Snapshot
@@ -225,7 +225,7 @@ async def test_a_stream_counts_for_its_own_run() -> None:
 
 @given(st.one_of(st.integers(1, 1000), st.floats(0.01, 1e6)), st.integers(1, 20))
 def test_shares_add_up_and_those_of_a_whole_amount_are_whole(amount: float, parallelism: int) -> None:
-    shares = [_share_of(amount, index, parallelism) for index in range(parallelism)]
+    shares = [share_of(amount, index, parallelism) for index in range(parallelism)]
 
     assert sum(shares) == pytest.approx(amount)
     assert {type(share) for share in shares} == {type(amount)}

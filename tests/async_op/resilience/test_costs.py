@@ -25,6 +25,7 @@ from async_op import (
 )
 from async_op.resilience.charges import _SIZE_MIN, Charge, Charges
 from async_op.resilience.cost_limits import CostLimiter
+from async_op.resilience.line import Guest
 from async_op.spending import Spending
 from async_op.testing import run
 from keygroups import ConfigError
@@ -141,7 +142,7 @@ def test_no_period_has_more_than_the_limit_and_whoever_is_patient_is_admitted(
         await asyncio.sleep(call.arrives)
         claim = limiter.claim([call])
         try:
-            await asyncio.wait_for(claim.acquire(), call.patience)
+            await asyncio.wait_for(claim.acquire(Guest()), call.patience)
         except TimeoutError:
             assert call.patience < 1e6
             return

@@ -1,0 +1,161 @@
+"""The limits of a step are the job's: its subtasks share one object, whichever of them are busy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from async_op import (
+    AdaptiveConcurrency,
+    Budget,
+    CircuitBreaker,
+    FixedDelayRetry,
+    RateLimit,
+    Resilience,
+    RetryAfter,
+    Step,
+)
+from async_op.testing import run
+from tests.async_op.job.kit import Epochs, Log, new_job
+
+EPSILON = 1e-6
+
+
+class Watched:
+    """A service that notes when calls begin, and how many are under way."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self.begun: list[float] = []
+        self.running = self.running_max = 0
+
+    async def __call__(self, value: Any) -> Any:
+        self.begun.append(asyncio.get_running_loop().time())
+        self.running += 1
+        self.running_max = max(self.running_max, self.running)
+        try:
+            await asyncio.sleep(self.seconds)
+            return self.answer(value)
+        finally:
+            self.running -= 1
+
+    def answer(self, value: Any) -> Any:
+        return value
+
+    def within(self, seconds: float) -> int:
+        """Return the most calls that began within such a period."""
+        return max(sum(0 <= began - first <= seconds + EPSILON for began in self.begun) for first in self.begun)
+
+
+def called(count: int, service: Any, *, parallelism: int = 8, key_by: Any = None, **parts: Any) -> Sequence[Any]:
+    """Run a job over some numbers, and return its outputs."""
+    options: dict[str, Any] = {"key_by": key_by, "on_error": "skip", "retry": parts.pop("retry", None)}
+    sink = Epochs()
+    step = Step(service, resilience=Resilience(**parts), **options)
+    run(new_job(list(range(count)), step, sink, parallelism=parallelism, snapshot_interval=5).run())
+    return sink.values
+
+
+@pytest.mark.parametrize("key_by", [None, str], ids=["one busy subtask", "keys"])
+class TestOneLimitForAllSubtasks:
+    def test_the_whole_budget_is_spent_and_no_more(self, key_by: Any) -> None:
+        budget = Budget(80, "calls_made", cost=lambda _: 1)
+
+        assert len(called(200, Watched(1.0), key_by=key_by, budget=budget)) == 80
+
+    @pytest.mark.parametrize("cost", [None, lambda _: 1], ids=["calls", "costs"])
+    def test_the_whole_rate_is_used_and_no_more(self, key_by: Any, cost: Any) -> None:
+        service = Watched()
+        rate = RateLimit(8, burst=8, cost=cost, unit=None if cost is None else "units")
+        called(33, service, key_by=key_by, rate_limit=rate)
+
+        assert service.begun[-1] - service.begun[0] == pytest.approx(32 / 8)
+        assert service.within(1.0) <= 16
+
+    def test_the_whole_concurrency_is_used_and_no_more(self, key_by: Any) -> None:
+        service = Watched(1.0)
+        called(100, service, key_by=key_by, concurrency=AdaptiveConcurrency(minimum=8, maximum=8))
+
+        assert service.running_max == 8
+
+    def test_what_the_service_asks_of_one_subtask_holds_all(self, key_by: Any) -> None:
+        class Busy(Watched):
+            def answer(self, value: Any) -> Any:
+                if value == 0 and len(self.begun) <= 8:
+                    raise RetryAfter(60)
+                return value
+
+        service = Busy(0.01)
+        called(64, service, key_by=key_by, rate_limit=RateLimit(100, burst=1), retry=FixedDelayRetry(3, 1.0))
+
+        first, *others = service.begun
+        assert all(began <= first + 0.011 or began >= first + 60 for began in others)
+
+    def test_the_circuit_opens_for_all(self, key_by: Any) -> None:
+        class Down(Watched):
+            def answer(self, value: Any) -> Any:
+                raise ConnectionError("down")
+
+        service = Down()
+        called(64, service, key_by=key_by, circuit_breaker=CircuitBreaker(window=4, open_seconds=60, when_open="fail"))
+
+        assert len(service.begun) < 64
+        assert len(service.begun) <= 4 + 8  # those that were under way when it opened
+
+
+def test_by_default_concurrency_is_bounded_by_the_capacity_of_all_subtasks() -> None:
+    service = Watched(1.0)
+    step = Step(service, key_by=str, capacity=5, resilience=Resilience(concurrency=AdaptiveConcurrency(minimum=50)))
+    run(new_job(list(range(400)), step, Epochs(), parallelism=4, snapshot_interval=5).run())
+
+    assert service.running_max == 20
+
+
+def test_a_rescale_keeps_the_rate_and_what_is_spent() -> None:
+    async def spend() -> None:
+        service, source, sink = Watched(), Log(range(200)), Epochs()
+        parts = Resilience(rate_limit=RateLimit(1, burst=1), budget=Budget(30, "calls_made", cost=lambda _: 1))
+        job = new_job(
+            source,
+            Step(service, key_by=str, resilience=parts, on_error="skip"),
+            sink,
+            parallelism=2,
+            snapshot_interval=5,
+        )
+        running = asyncio.ensure_future(job.run())
+        for parallelism in (5, 1, 3, 8, 2):
+            await asyncio.sleep(3.3)
+            job.rescale(parallelism)
+        await asyncio.sleep(60)
+        job.stop()
+        await running
+        assert service.within(10.0) <= 11
+        assert len(sink.values) == 30
+
+    run(spend())
+
+
+def test_a_stopped_subtask_says_nothing_about_the_service() -> None:
+    """Calls that a rescale cancels are no failures, and leave no permit behind."""
+
+    async def rescale() -> None:
+        service, sink = Watched(10.0), Epochs()
+        breaker = CircuitBreaker(window=3, failure_rate=0.1, open_seconds=1e6)
+        parts = Resilience(circuit_breaker=breaker, concurrency=AdaptiveConcurrency(minimum=4, maximum=4))
+        job = new_job(
+            Log(range(12)), Step(service, key_by=str, resilience=parts), sink, parallelism=3, snapshot_interval=5
+        )
+        running = asyncio.ensure_future(job.run())
+        for parallelism in (2, 4):
+            await asyncio.sleep(5)
+            job.rescale(parallelism)
+        await asyncio.sleep(60)
+        job.stop()
+        await running
+        assert len(sink.values) == 12
+        assert service.running_max == 4
+
+    run(rescale())
