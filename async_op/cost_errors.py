@@ -62,8 +62,8 @@ class BudgetSpent(CallRefused):
         call = f", and the call is estimated at {estimate:,}" if estimate else ""
         super().__init__(
             f"of the budget of {limit:,} {unit}, {share:,} were left for this process at its last start, and {spent:,} "
-            f"are spent{call}: raise the limit of the Budget and start again, which continues from the newest snapshot, "
-            "or keep the rest for later with on_error='dead_letter'"
+            f"are spent{call}: raise the limit of the Budget and start again, which continues from the newest snapshot,"
+            " or keep the rest for later with on_error='dead_letter'"
         )
 
 
