@@ -46,6 +46,7 @@ from .job.errors import (
 from .job.job import Job
 from .job.progress import JobProgress
 from .job.step import Step
+from .letter_rows import LetterWithoutValue, letter_key, letter_value
 from .operator.operator import AsyncWaitOperator
 from .plain import function
 from .rate_headers import seconds_to_wait
@@ -95,6 +96,7 @@ __all__ = [
     "JobProgress",
     "KeyColumnMissing",
     "Latency",
+    "LetterWithoutValue",
     "LooksLikeMilliseconds",
     "LoopClock",
     "MailboxClosed",
@@ -129,6 +131,8 @@ __all__ = [
     "WrongEventLoop",
     "function",
     "joined_answer",
+    "letter_key",
+    "letter_value",
     "seconds_to_wait",
     "shared",
 ]

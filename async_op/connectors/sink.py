@@ -106,6 +106,14 @@ class Sink(ABC, Generic[T]):
         """
         return isinstance(error, ConnectionError | TimeoutError)
 
+    def for_dead_letters(self) -> Sink[Any]:
+        """Return the sink that a job with this sink for its dead letters writes them to; by default this one.
+
+        Dead letters are dicts with the columns of `LETTER_SCHEMA`. A sink that has columns of its own to choose, or
+        takes other values than dicts, returns one that is set up for them.
+        """
+        return self
+
     async def close(self) -> None:
         """Release what `open` has acquired. Called once after the last write, if `open` has returned."""
         return

@@ -28,6 +28,7 @@ from async_op.job.progress import JobProgress
 from async_op.job.run import Run, Setting, Stop
 from async_op.job.signals import EndingSignals
 from async_op.job.step import Step, steps_of
+from async_op.letter_rows import row_of
 from async_op.plain import AnyFunction
 from async_op.retention import Collector as GarbageCollector
 from async_op.retention import Retention
@@ -83,8 +84,9 @@ class Job:
     idle_timeout : float or timedelta, optional
         Seconds after which a quiet partition of an unbounded source holds back no watermark; by default never.
     dead_letters : Sink or callable, optional
-        Gets the dead letters of steps with `on_error="dead_letter"`, with their epoch: dicts with step, value,
-        timestamp, key, idempotency_key, attempts, error_type and error_message.
+        Gets the dead letters of steps with `on_error="dead_letter"`, with their epoch: dicts with step, value (as
+        text), value_encoding, timestamp, key, idempotency_key, attempts, error_type and error_message. Every shipped
+        sink takes them, without a schema; `letter_value` returns the value.
     hash : {"xxhash64", "flink"}
         The hash that maps a key to its key group.
     retention : Retention, optional
@@ -131,7 +133,7 @@ class Job:
         self._source = source_of(source)
         self._steps = steps_of(steps)
         self._sink = sink_of("sink", sink)
-        self._dead_letters = None if dead_letters is None else sink_of("dead_letters", dead_letters)
+        self._dead_letters = None if dead_letters is None else sink_of("dead_letters", dead_letters).for_dead_letters()
         buries = any(step.on_error == "dead_letter" for step in self._steps.values())
         if buries and dead_letters is None:
             raise ConfigError("dead_letters", dead_letters, "a step has on_error='dead_letter': pass where they go")
@@ -317,7 +319,7 @@ class Job:
         collector = Collector()
 
         def bury(step: str, letter: DeadLetter) -> None:
-            collector.bury(_fields(step, letter))
+            collector.bury(row_of(letter, step))
 
         setting = Setting(
             job_id=self._store.operator_id,
@@ -369,16 +371,3 @@ def _positions_for(watermark_delay: Duration | None, idle_timeout: Duration | No
     if idle_timeout is not None:
         idle = check_positive_delay("idle_timeout", idle_timeout, reason="None means never")
     return lambda: Positions(delay, idle)
-
-
-def _fields(step: str, letter: DeadLetter) -> dict[str, Any]:
-    return {
-        "step": step,
-        "value": letter.value,
-        "timestamp": letter.timestamp,
-        "key": letter.key,
-        "idempotency_key": letter.idempotency_key,
-        "attempts": letter.attempts,
-        "error_type": type(letter.error).__name__,
-        "error_message": str(letter.error),
-    }

@@ -14,7 +14,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from async_op import AsyncBatchFunction, AsyncDataStream, AsyncFunction, FixedDelayRetry
+from async_op import AsyncBatchFunction, AsyncDataStream, AsyncFunction, FixedDelayRetry, letter_value
 from async_op.spark import split_dead_letters
 from keygroups import ConfigError
 
@@ -100,7 +100,16 @@ def test_outputs_and_dead_letters_are_split(spark: SparkSession) -> None:
     outputs, letters = split_dead_letters(_apply(spark).persist())
     assert outputs.schema.simpleString() == "struct<id:bigint,twice:bigint>"
     assert outputs.count() == sum(not _lost(n) for n in range(100))
-    names = ["value", "timestamp", "key", "idempotency_key", "attempts", "error_type", "error_message"]
+    names = [
+        "value",
+        "value_encoding",
+        "timestamp",
+        "key",
+        "idempotency_key",
+        "attempts",
+        "error_type",
+        "error_message",
+    ]
     assert letters.columns == names
     found = letters.select(F.from_json("value", "id bigint").id.alias("id")).collect()
     assert [row.id for row in found] == [n for n in range(100) if _lost(n)]
@@ -123,13 +132,14 @@ def test_every_type_of_value_is_kept_as_json(spark: SparkSession) -> None:
     found = AsyncDataStream.ordered_wait(frame, Fail(), key_by=["text", "n"], **AS_COLUMN).collect()[0].dead_letter
     assert json.loads(found.value) == {
         "text": "æ",
-        "data": "AP8=",
-        "day": "2024-02-29",
-        "at": "2024-02-29 12:30:00",
-        "price": "1.50",
-        "tags": [["a", 1]],
+        "data": {"$base64": "AP8="},
+        "day": {"$date": "2024-02-29"},
+        "at": {"$datetime": "2024-02-29T12:30:00"},
+        "price": {"$decimal": "1.50"},
+        "tags": [{"$tuple": ["a", 1]}],
         "n": 0.5,
     }
+    assert letter_value(found)["price"] == decimal.Decimal("1.50")
     assert json.loads(found.key) == ["æ", 0.5]
     assert (found.error_type, found.error_message) == ("KeyError", "'nobody'")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Sequence
 from os import PathLike
@@ -12,6 +13,7 @@ from async_op.connectors.files.encoding import FORMATS, encode
 from async_op.connectors.files.replacing import FileFolder
 from async_op.connectors.own_threads import OwnThreads
 from async_op.connectors.sink import Sink
+from async_op.letter_rows import LETTER_SCHEMA
 from keygroups.arguments import check_choice, check_integer, check_location
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
@@ -80,6 +82,14 @@ class FileSink(Sink[Any]):
 
     def __repr__(self) -> str:
         return representation(self, {"folder": self._files.uri, "format": self._format})
+
+    def for_dead_letters(self) -> FileSink:
+        """Return a sink whose Parquet files all have the columns of dead letters, unless a schema was passed."""
+        if self._schema is not None or self._format != "parquet":
+            return self
+        letters = copy.copy(self)
+        letters._schema = LETTER_SCHEMA
+        return letters
 
     async def open(self) -> None:
         """Get ready."""

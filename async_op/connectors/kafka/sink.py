@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -93,6 +95,7 @@ class KafkaSink(ShippedSink):
         self._consumer: Any = None
         self._repeats = Repeats(name)
         self._newest = -1
+        self._takes_letters = False
 
     def __repr__(self) -> str:
         """Show topic and name, and no setting."""
@@ -118,6 +121,12 @@ class KafkaSink(ShippedSink):
             A row is no record.
         """
         check_columns(schema)
+
+    def for_dead_letters(self) -> KafkaSink:
+        """Return a sink that writes each dead letter as a record: JSON of its columns, by the id of the element."""
+        letters = copy.copy(self)
+        letters._takes_letters = True
+        return letters
 
     async def open(self) -> None:
         """Take over from an older sink of this job, if there is one, and learn which epoch is the newest."""
@@ -180,6 +189,8 @@ class KafkaSink(ShippedSink):
         return found
 
     def _record(self, value: Any, index: int) -> dict[str, Any]:
+        if self._takes_letters:
+            value = {"key": value["idempotency_key"], "value": json.dumps(value, ensure_ascii=False)}
         record = {"value": value} if isinstance(value, bytes | str) else value
         reason, part = _reason_against(record)
         if reason is None and (size := _size(record)) > self._bytes_max:

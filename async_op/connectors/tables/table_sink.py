@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from async_op.connectors.sink import ShippedSink, Sink
 from async_op.connectors.tables.rows import EpochRows, FrameRows, OutputRows, table_schema
 from async_op.dead_letters import OnError
 from async_op.retry import RetryPolicy
+from async_op.letter_rows import LETTER_SCHEMA
 from keygroups.arguments import check_integer
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
@@ -30,6 +32,8 @@ class TableSink(ShippedSink):
     The transaction that appends an epoch's rows also notes its number under the job's name. An epoch whose number is
     there already is left out.
     """
+
+    _schema: pa.Schema | None = None
 
     def __init__(
         self, table: str, name: str, *, on_error: OnError, retry: RetryPolicy | None, dead_letters: Sink[Any] | None
@@ -70,6 +74,14 @@ class TableSink(ShippedSink):
         if missing := [name for name in schema.names if name not in have]:
             table, row = redacted(self._table), dict.fromkeys(schema.names)
             raise UnwritableValue(row, f"there is no column {missing[0]!r}", target=table, column=missing[0])
+
+    def for_dead_letters(self) -> TableSink:
+        """Return a sink whose table has the columns of dead letters, unless a schema was passed."""
+        if self._schema is not None:
+            return self
+        letters = copy.copy(self)
+        letters._schema = LETTER_SCHEMA
+        return letters
 
     async def open(self) -> None:
         """Get ready."""

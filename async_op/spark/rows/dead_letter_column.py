@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
 
 from async_op.dead_letters import DeadLetter, InPlace, OnError
+from async_op.letter_rows import LETTER_SCHEMA, row_of
 from async_op.spark.rows.arrow_outputs import DEAD_LETTER, OutputWriter
 from keygroups.errors import ConfigError
 
 DeadLetters = Literal["column"]
 
-_LETTER = (
-    StructType()
-    .add("value", StringType())
-    .add("timestamp", LongType())
-    .add("key", StringType())
-    .add("idempotency_key", StringType())
-    .add("attempts", IntegerType())
-    .add("error_type", StringType())
-    .add("error_message", StringType())
-)
+_TYPES: dict[pa.DataType, DataType] = {pa.string(): StringType(), pa.int64(): LongType(), pa.int32(): IntegerType()}
+
+_LETTER = StructType([StructField(one.name, _TYPES[one.type]) for one in LETTER_SCHEMA if one.name != "step"])
 
 
 def split_dead_letters(frame: DataFrame) -> tuple[DataFrame, DataFrame]:
@@ -76,38 +68,20 @@ def schema_with_letters(schema: StructType, on_error: OnError, dead_letters: Dea
 
 def rows_in_place() -> InPlace:
     """Return what turns a failed row into one output row with only its dead letter."""
-    return InPlace(lambda letter: [{DEAD_LETTER: _fields(letter, letter.value)}])
+    return InPlace(lambda letter: [{DEAD_LETTER: _row_of(letter)}])
 
 
 def batches_in_place(writer: OutputWriter) -> InPlace:
     """Return what turns a failed record batch into a batch with a dead letter for each row."""
 
     def convert(letter: DeadLetter) -> list[pa.RecordBatch]:
-        return [writer.batch_of([{DEAD_LETTER: _fields(letter, row)} for row in letter.value.to_pylist()])]
+        rows = letter.value.to_pylist()
+        return [writer.batch_of([{DEAD_LETTER: _row_of(replace(letter, value=row))} for row in rows])]
 
     return InPlace(convert)
 
 
-def _fields(letter: DeadLetter, value: Any) -> dict[str, Any]:
-    return {
-        "value": _json(value),
-        "timestamp": letter.timestamp,
-        "key": None if letter.key is None else _json(letter.key),
-        "idempotency_key": letter.idempotency_key,
-        "attempts": letter.attempts,
-        "error_type": type(letter.error).__name__,
-        "error_message": str(letter.error),
-    }
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value that JSON can hold: dicts for mappings, text for bytes (base64), dates, decimals and the rest."""
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, Mapping):
-        return dict(value)
-    return str(value)
+def _row_of(letter: DeadLetter) -> dict[str, Any]:
+    row = row_of(letter)
+    del row["step"]
+    return row
