@@ -15,8 +15,8 @@ from async_op.connectors.repeats import Repeats
 from async_op.connectors.sink import ShippedSink, Sink
 from async_op.connectors.tables.rows import EpochRows, FrameRows, OutputRows, table_schema
 from async_op.dead_letters import OnError
-from async_op.retry import RetryPolicy
 from async_op.letter_rows import LETTER_SCHEMA
+from async_op.retry import RetryPolicy
 from keygroups.arguments import check_integer
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
