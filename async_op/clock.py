@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Protocol
 
 from keygroups.ttl import wall_time
@@ -36,10 +37,11 @@ class Clock(Protocol):
 class LoopClock:
     """The clock of the event loop. Processing time comes from the system clock, or from the loop's own `wall_time`."""
 
-    __slots__ = ("_loop", "time", "wall_time")
+    __slots__ = ("_context", "_loop", "time", "wall_time")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._context = copy_context()
         self.wall_time: Callable[[], int] = getattr(loop, "wall_time", wall_time)
         self.time: Callable[[], float] = loop.time
 
@@ -48,4 +50,5 @@ class LoopClock:
 
     def call_at(self, when: float, callback: Callable[[], None]) -> TimerHandle:
         """Call the callback once `time()` has reached `when`."""
-        return self._loop.call_at(when, callback)
+        # Not in the context of the caller, which may be a call: what is called back is not about this element alone.
+        return self._loop.call_at(when, callback, context=self._context.copy())

@@ -1,4 +1,4 @@
-"""Checks what a function returned before the operator takes it as outputs."""
+"""Checks what a function returned before the operator takes it as outputs, and copies what several will get."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import AsyncGeneratorType, CoroutineType
 from typing import Any
 
 from async_op.errors import InvalidFunctionResult
+from keygroups.state.detached import IMMUTABLE, own_copy
 
 # Compared by exact type: the hot path can afford only one check per output.
 UNAWAITED = frozenset({CoroutineType, AsyncGeneratorType, asyncio.Future, asyncio.Task})
@@ -34,6 +35,13 @@ def checked(outputs: Any) -> Sequence[Any]:
         if type(output) in UNAWAITED:
             raise _not_awaited(output)
     return outputs  # type: ignore[no-any-return]
+
+
+def own_outputs(outputs: Sequence[Any]) -> Sequence[Any]:
+    """Return outputs that their receiver may change, although a cache, a snapshot or another element keeps them."""
+    if IMMUTABLE.issuperset(map(type, outputs)):
+        return outputs
+    return [own_copy(output) for output in outputs]
 
 
 def are_single(results: Sequence[Any]) -> bool:

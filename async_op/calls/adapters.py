@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextvars import copy_context
 from typing import Any, Protocol
 
 from async_op.calls.handover import HandedOverContext
@@ -108,12 +109,12 @@ class BlockingCalls(_ForeignCalls):
         self._is_stopped = False
 
     async def invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
-        """Call the function on a thread of the pool and wait for the result."""
+        """Call the function on a thread of the pool, in a copy of this context, and wait for the result."""
         result: asyncio.Future[Iterable[Any]] = self._loop.create_future()
         if self._is_stopped:
             return await result  # never: the worker is cancelled
         handed_over = self._handed_over(ctx)
-        call = self._pool.submit(self._call, value, handed_over, result)
+        call = self._pool.submit(copy_context().run, self._call, value, handed_over, result)
         self._running.add(result)
         try:
             return await result

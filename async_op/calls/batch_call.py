@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from operator import itemgetter
 from typing import Any
 
+from async_op.calls.isolation import CallContexts, values_of_their_own
 from async_op.context import InvocationContext, Scope
 from async_op.in_flight.entries import Block, Entry
 from async_op.spending import Spending
@@ -39,6 +40,7 @@ class BatchCall:
         scope: Scope,
         call: Callable[[BatchCall], Coroutine[Any, Any, None]],
         unwanted: Callable[[int], None],
+        contexts: CallContexts,
     ) -> None:
         self._tell_unwanted = unwanted
         self.members: list[Block | InvocationContext] = []
@@ -51,10 +53,7 @@ class BatchCall:
             else:
                 self.members.append(self.context_of(member, scope))
         self.wanted: int = len(self)
-        # Not through the loop's task factory: an eager factory would run the task before this object is complete.
-        self.task: asyncio.Task[None] = asyncio.Task(
-            call(self), loop=asyncio.get_running_loop(), name="keygroups batch"
-        )
+        self.task: asyncio.Task[None] = contexts.start(call(self), "keygroups batch")
 
     def __len__(self) -> int:
         return sum(map(count_elements, self.members))
@@ -94,11 +93,11 @@ class BatchCall:
                 self.members += [context for context in contexts if context.entry.invocation is context]
 
     def values(self) -> list[Any]:
-        """Return the values of all members, in order."""
+        """Return the values of all members, in order, for a function that may change them."""
         found: list[Any] = []
         for member in self.members:
             found += map(_value_of, member.elements) if isinstance(member, Block) else [member.entry.value]
-        return found
+        return values_of_their_own(found)
 
 
 def count_elements(member: Block | Entry | InvocationContext) -> int:

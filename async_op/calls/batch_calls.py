@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Protocol, overload
 
 from async_op.calls.batch_call import BatchCall, count_elements
+from async_op.calls.isolation import CallContexts
 from async_op.calls.workers import Outcomes
 from async_op.cancellation import cancel_all
 from async_op.context import InvocationContext, Scope
@@ -38,6 +39,8 @@ class BatchCalls:
         The function to call.
     scope : Scope
         The settings and services that all invocations share.
+    contexts : CallContexts
+        The context variables that calls see.
     capacity : int
         The most elements in running calls; it also bounds the size of a batch.
     queue : ElementQueue
@@ -58,6 +61,7 @@ class BatchCalls:
     __slots__ = (
         "_called_for",
         "_capacity",
+        "_contexts",
         "_full",
         "_function",
         "_invoke",
@@ -74,6 +78,7 @@ class BatchCalls:
         self,
         function: AsyncBatchFunction,
         scope: Scope,
+        contexts: CallContexts,
         capacity: int,
         queue: ElementQueue,
         latency: LatencyHistogram,
@@ -83,6 +88,7 @@ class BatchCalls:
         self._function = function
         self._invoke = self._call_function if limits is None else limits.protect_batch(self._call_function)
         self._scope = scope
+        self._contexts = contexts
         self._capacity = capacity
         self._queue = queue
         self._latency = latency
@@ -141,7 +147,7 @@ class BatchCalls:
                 continue
             self.calls += count
             self._called_for += count
-            batch = BatchCall(members, self._scope, self._call, self._unwanted)
+            batch = BatchCall(members, self._scope, self._call, self._unwanted, self._contexts)
             self._running.add(batch.task)
             batch.task.add_done_callback(self._running.discard)
 
@@ -166,7 +172,7 @@ class BatchCalls:
             results = [error] * len(batch)
         self._latency.add(clock.time() - started)
         try:
-            self._distribute(batch, results)
+            self._contexts.run(self._distribute, batch, results)  # where nothing sees what the call has set
         except BaseException as error:  # noqa: BLE001 - raised by a callback of the operator
             self._outcomes.crash(error)
         finally:

@@ -8,6 +8,7 @@ from typing import Any
 from async_op.dead_letters import DeadLetter, InPlace, OnError
 from async_op.errors import failure_of
 from async_op.in_flight.entries import Entry, begin_anew
+from keygroups.state.detached import own_copy
 
 
 class ErrorPolicy:
@@ -52,7 +53,7 @@ class ErrorPolicy:
             return ()
         self.dead_letters += 1
         letter = DeadLetter(
-            value=entry.value,
+            value=own_copy(entry.value),
             timestamp=entry.timestamp,
             key=entry.key,
             idempotency_key=self._element_id_of(entry),

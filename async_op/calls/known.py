@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from async_op.calls.isolation import CallContexts
 from async_op.context import InvocationContext, Scope
 from async_op.functions import Function
 from async_op.in_flight.entries import Entry, is_timer
 from async_op.outputs import checked
 from keygroups.state import commit
+from keygroups.state.detached import own_copy
 
 
 class KnownOutputs:
@@ -21,13 +23,16 @@ class KnownOutputs:
         One that defines `known_outputs`.
     scope : Scope
         What all invocations share.
+    contexts : CallContexts
+        The context variables that the function sees.
     """
 
-    __slots__ = ("_known_outputs", "_scope")
+    __slots__ = ("_contexts", "_known_outputs", "_scope")
 
-    def __init__(self, function: Function, scope: Scope) -> None:
+    def __init__(self, function: Function, scope: Scope, contexts: CallContexts) -> None:
         self._known_outputs = function.known_outputs
         self._scope = scope
+        self._contexts = contexts
 
     def of(self, entry: Entry) -> Sequence[Any] | None:
         """Return the outputs for an entry that holds its key, or None if it needs a call.
@@ -38,8 +43,7 @@ class KnownOutputs:
             return None
         invocation = self._begin(entry)
         try:
-            found = self._known_outputs(entry.value, invocation)
-            outputs = None if found is None else checked(found)
+            outputs = self._contexts.run(self._ask, entry, invocation)
         except BaseException:
             invocation.abandon()
             raise
@@ -49,6 +53,10 @@ class KnownOutputs:
         entry.invocation = None
         commit(invocation.handles)
         return outputs
+
+    def _ask(self, entry: Entry, invocation: InvocationContext) -> Sequence[Any] | None:
+        found = self._known_outputs(own_copy(entry.value), invocation)
+        return None if found is None else checked(found)
 
     def _begin(self, entry: Entry) -> InvocationContext:
         entry.invocation = invocation = InvocationContext()

@@ -10,14 +10,17 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import Context
 from typing import Any, Protocol
 
+from async_op.calls.isolation import UNCHANGING, CallContexts
 from async_op.cancellation import cancel_all
 from async_op.context import InvocationContext, Invoke, Scope
 from async_op.in_flight.entries import Entry
 from async_op.outputs import PLAIN, UNAWAITED, checked
 from async_op.statistics import LatencyHistogram
 from keygroups.state import commit
+from keygroups.state.detached import IMMUTABLE, own_copy
 
 _WAKE_AT_ONCE = 2
 """How many sleeping workers a woken one wakes: enough to start n calls in log n turns of the loop, but few enough
@@ -69,6 +72,8 @@ class Workers:
         Called in its place once the entry's time budget has run out.
     scope : Scope
         What all invocations share.
+    contexts : CallContexts
+        The context variables that calls see.
     concurrency : int
         The most calls that run at once.
     latency : LatencyHistogram
@@ -90,11 +95,13 @@ class Workers:
         "_feed",
         "_granted",
         "_idle",
+        "_is_separate",
         "_measured",
         "_measured_by",
         "_running",
         "_waking",
         "completed",
+        "contexts",
         "fallback",
         "invoke",
         "latency",
@@ -111,6 +118,7 @@ class Workers:
         invoke: Invoke,
         fallback: Invoke,
         scope: Scope,
+        contexts: CallContexts,
         concurrency: int,
         latency: LatencyHistogram,
         outcomes: Outcomes,
@@ -119,6 +127,8 @@ class Workers:
         self.invoke = invoke
         self.fallback = fallback
         self.scope = scope
+        self.contexts = contexts
+        self._is_separate = False
         self.limit = concurrency
         self.outcomes = outcomes
         self.completed = completed
@@ -196,10 +206,28 @@ class Workers:
             self._waking += 1
             self._idle.pop().set_result(None)
         elif len(self._running) < self.limit:
-            self._waking += 1
-            worker = Worker(self)
-            self._running.add(worker.task)
-            worker.task.add_done_callback(self._running.discard)
+            self._begin_one()
+
+    def _begin_one(self) -> None:
+        self._waking += 1
+        if self.contexts.are_costly:
+            self.separate()
+        worker = Worker(self)
+        self._running.add(worker.task)
+        worker.task.add_done_callback(self._running.discard)
+
+    def separate(self) -> None:
+        """Make each call of the workers that begin from now on in a context of its own."""
+        if not self._is_separate:
+            self._is_separate = True
+            self.invoke, self.fallback = map(self.contexts.separate, (self.invoke, self.fallback))
+
+    def replace(self, worker: Worker) -> None:
+        """Begin a worker in place of one whose context a call has changed: nothing can unset its variables."""
+        self.separate()
+        if not self.retire(worker):
+            self._running.discard(worker.task)
+            self._begin_one()
 
     def woken(self) -> None:
         """Record that a woken worker is running."""
@@ -235,7 +263,7 @@ class Workers:
             self.wake(len(self.todo) - 1)
         return self.todo.popleft() if self.todo else None
 
-    async def measure(self, worker: Worker, entry: Entry, invocation: InvocationContext) -> Iterable[Any]:
+    async def measure(self, worker: Worker, value: Any, invocation: InvocationContext) -> Iterable[Any]:
         """Make the call for an entry and measure its duration."""
         if self._measured_by is not worker:
             self._measured_by, self._measured = worker, 0
@@ -246,7 +274,7 @@ class Workers:
         self._calls += self._granted - self.unmeasured + 1
         self._granted = self.unmeasured = _MEASURED_EVERY - 1
         started = self.scope.clock.time()
-        outputs = await self.invoke(entry.value, invocation)
+        outputs = await self.invoke(value, invocation)
         self.latency.add(self.scope.clock.time() - started)
         return outputs
 
@@ -259,7 +287,9 @@ class Worker:
     def __init__(self, pool: Workers) -> None:
         self._pool = pool
         # Not through the loop's task factory: an eager factory would run the task before the pool knows about it.
-        self.task = asyncio.Task(self._work(pool), loop=asyncio.get_running_loop(), name="keygroups worker")
+        # In a context of its own: whoever wakes a worker may be a call.
+        loop, context = asyncio.get_running_loop(), pool.contexts.fresh()
+        self.task = asyncio.Task(self._work(pool, context), loop=loop, name="keygroups worker", context=context)
 
     def interrupt(self) -> None:
         """Cancel the call. It may ignore the cancellation, so another worker may stand in for this one."""
@@ -272,31 +302,53 @@ class Worker:
         self._pool.limit -= 1
         return self._pool.retire(self)
 
-    async def _work(self, pool: Workers) -> None:
-        """Make calls until there are too many workers. Only the result of an entry's current invocation counts."""
+    def _hand_over(
+        self, entry: Entry, invocation: InvocationContext, outputs: Any, failure: BaseException | None
+    ) -> None:
+        """Pass on the outcome of a call that has set context variables, where nothing sees them."""
+        outcomes, run = self._pool.outcomes, self._pool.contexts.run
+        if failure is None:
+            run(outcomes.complete, entry, invocation, outputs)
+        else:
+            run(outcomes.end, entry, invocation, failure)
+
+    async def _work(self, pool: Workers, context: Context) -> None:
+        """Make calls until there are too many workers. Only the result of an entry's current invocation counts.
+
+        Calls run in the context of the task: to step each in one of its own costs 0.35 µs, to compare two contexts a
+        thirtieth of that, as long as no variable was set. A call that leaves one set is the last one of its worker.
+        """
         todo, scope, invoke, completed = pool.todo, pool.scope, pool.invoke, pool.completed
+        unchanged = context.copy()
         outputs: Any
         invocation: InvocationContext | None
+        failure: BaseException | None = None
         pool.woken()
         try:
             while True:
                 entry = todo.popleft() if todo else pool.take()
                 if entry is None:
-                    outputs, invocation = (), None  # keep nothing of the last call in memory
+                    outputs, invocation, value = (), None, None  # keep nothing of the last call in memory
                     if await pool.rest(self):
                         continue
                     return
                 entry.call = self
                 entry.invocation = invocation = InvocationContext()
                 invocation.entry, invocation.scope, invocation.handles = entry, scope, None
+                failure = None
                 try:
+                    value = entry.value
+                    if type(value) not in UNCHANGING:
+                        # The usual case, in which the calls of two functions would cost as much as the copy.
+                        is_flat = type(value) is dict and IMMUTABLE.issuperset(map(type, value.values()))
+                        value = value.copy() if is_flat else own_copy(value)
                     if entry.expired:
-                        outputs = await pool.fallback(entry.value, invocation)
+                        outputs = await pool.fallback(value, invocation)
                     elif pool.unmeasured:
                         pool.unmeasured -= 1
-                        outputs = await invoke(entry.value, invocation)
+                        outputs = await invoke(value, invocation)
                     else:
-                        outputs = await pool.measure(self, entry, invocation)
+                        outputs = await pool.measure(self, value, invocation)
                     # One output is the usual case; for it, a call of `checked` would cost as much as the check.
                     if type(outputs) not in PLAIN or len(outputs) != 1 or type(outputs[0]) in UNAWAITED:
                         outputs = checked(outputs)
@@ -304,19 +356,30 @@ class Worker:
                     # Cancelled by the operator, or by something that the function awaited: that is a failure.
                     if entry.call is self and self.task.cancelling():
                         raise
-                    pool.outcomes.end(entry, invocation, error)
+                    failure = error
                 except BaseException as error:  # noqa: BLE001 - every error of the function is an outcome
-                    pool.outcomes.end(entry, invocation, error)
-                else:
-                    if completed is None or entry.invocation is not invocation:
-                        pool.outcomes.complete(entry, invocation, outputs)
-                    elif not pool.stopped:
-                        entry.invocation = None
-                        if invocation.handles is not None:  # the function has set it
-                            commit(invocation.handles)  # type: ignore[unreachable]
-                        entry.outputs = outputs
-                        completed(entry)
+                    failure = error
+                try:
+                    has_changed = context != unchanged
+                except Exception:  # noqa: BLE001 - a variable was set to what cannot be compared
+                    has_changed = True
+                if has_changed:
+                    self._hand_over(entry, invocation, outputs if failure is None else (), failure)
+                elif failure is not None:
+                    pool.outcomes.end(entry, invocation, failure)
+                    failure = None
+                elif completed is None or entry.invocation is not invocation:
+                    pool.outcomes.complete(entry, invocation, outputs)
+                elif not pool.stopped:
+                    entry.invocation = None
+                    if invocation.handles is not None:  # the function has set it
+                        commit(invocation.handles)  # type: ignore[unreachable]
+                    entry.outputs = outputs
+                    completed(entry)
                 if entry.call is not self and self._stand_down():
+                    return
+                if has_changed:
+                    pool.replace(self)
                     return
         except asyncio.CancelledError as error:
             # Unless the operator has ended, the function or somebody else cancelled the task.
@@ -324,3 +387,5 @@ class Worker:
             raise
         except BaseException as error:  # noqa: BLE001 - raised by what was called back
             pool.outcomes.crash(error)
+        finally:
+            failure = None  # an error refers to this frame

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from async_op.in_flight.entries import Block, Entry, QueueEntry, WatermarkEntry
 from async_op.in_flight.keys import KeyAssignment
+from async_op.outputs import own_outputs
 from snapshots import InFlightElement
 
 
@@ -48,7 +49,8 @@ def capture_entry(entry: Entry, keys: KeyAssignment, now: float) -> InFlightElem
         attempt=entry.attempt,
         remaining=None if deadline is None else max(0.0, deadline - now),
         delay=None if due is None else max(0.0, due - now),
-        outputs=None if outputs is None else tuple(outputs),
+        # The snapshot is written while the outputs leave, and their receiver may change them.
+        outputs=None if outputs is None else tuple(own_outputs(outputs)),
     )
 
 

@@ -16,6 +16,7 @@ from async_op.calls.batching import Batching
 from async_op.calls.completion import Completion
 from async_op.calls.dispatch import Dispatch
 from async_op.calls.error_policy import ErrorPolicy
+from async_op.calls.isolation import CallContexts
 from async_op.calls.known import KnownOutputs
 from async_op.calls.loading import Loading
 from async_op.calls.workers import Workers
@@ -131,7 +132,8 @@ class Parts:
         self.scope = Scope(
             around.backend, key_group_of, element_id_of, clock, options.timeout, states, self.timers, hold
         )
-        known = KnownOutputs(function, self.scope) if function.knows_outputs else None
+        self.contexts = CallContexts()
+        known = KnownOutputs(function, self.scope, self.contexts) if function.knows_outputs else None
         self.completion = Completion(
             self.in_flight.queue,
             self.gate,
@@ -260,6 +262,7 @@ class Parts:
             invoke,
             function.timeout,
             self.scope,
+            self.contexts,
             options.capacity,
             self._call_latency,
             self.completion,
@@ -281,7 +284,9 @@ class Parts:
         if not isinstance(function, AsyncBatchFunction):
             return None
         queue = self.in_flight.queue
-        calls = BatchCalls(function, self.scope, capacity, queue, self._call_latency, self.completion, self.limits)
+        calls = BatchCalls(
+            function, self.scope, self.contexts, capacity, queue, self._call_latency, self.completion, self.limits
+        )
         return Batching(function, self.scope, capacity, self.in_flight, self.deadlines, calls)
 
     def _make_loading(self, around: Surroundings) -> Loading | None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from contextvars import copy_context
 from functools import partial
 from inspect import isawaitable
 from typing import Any, ParamSpec, TypeVar, overload
@@ -153,7 +154,8 @@ class OperatorExecutor:
         future: Future[Any] = Future()
         future.add_done_callback(partial(self._ended, urgent=urgent))
         try:
-            self._mailbox.put(lambda: self._run(call, future), urgent=urgent, cancel=future.cancel)
+            context = copy_context()
+            self._mailbox.put(lambda: context.run(self._run, call, future), urgent=urgent, cancel=future.cancel)
         except (MailboxClosed, RuntimeError):  # asyncio's RuntimeError says that the loop has been closed
             future.cancel()
             raise OperatorClosed("closed") from None

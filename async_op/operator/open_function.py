@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from async_op.calls.isolation import CallContexts
 from async_op.functions import Function
 from async_op.plain import name_of
 from async_op.sharing import Leases
@@ -27,27 +28,32 @@ class OpenFunction:
         Whether the function's `open` has begun and its `close` has not.
     """
 
-    __slots__ = ("_function", "_leases", "is_open")
+    __slots__ = ("_contexts", "_function", "_leases", "is_open")
 
     def __init__(self, function: Function) -> None:
         self._function = function
         self._leases = Leases()
+        self._contexts: CallContexts | None = None
         self.is_open = False
 
-    async def open(self, begin: Callable[[], Awaitable[None]]) -> None:
+    async def open(self, begin: Callable[[], Awaitable[None]], contexts: CallContexts) -> None:
         """Await `begin`, which opens the function; what it shares then belongs to the function."""
-        self.is_open = True
-        with self._leases.collecting():
-            await begin()
+        self.is_open, self._contexts = True, contexts
+        await contexts.open(self._open(begin))
 
     async def close(self) -> None:
         """Close the function, if it is open, and then release what it shares; may be called again."""
         try:
             if self.is_open:
                 self.is_open = False
-                await self._function.close()
+                assert self._contexts is not None, "`open` has set it"
+                await self._contexts.close(self._function.close())
         finally:
             await self._leases.release()
+
+    async def _open(self, begin: Callable[[], Awaitable[None]]) -> None:
+        with self._leases.collecting():
+            await begin()
 
 
 async def end_after_failure(ending: Awaitable[None], function: Function) -> None:

@@ -222,7 +222,7 @@ class AsyncWaitOperator(FrontDoor):
                 )
                 cut = lambda: cut_of(self._check(), self._options.hash)  # noqa: E731
                 self._executor = OperatorExecutor(parts.mailbox, cut, self._begin_close)
-                await self._function.open(parts.open_function)
+                await self._function.open(parts.open_function, parts.contexts)
                 if restore is not None:
                     await parts.recovery.take_over(self._fitting(await on_own_thread(restore.queue)))
                 self._lifecycle.opened()
@@ -307,7 +307,7 @@ class AsyncWaitOperator(FrontDoor):
         self._lifecycle.check_loop()
         if self._parts is not None and self._function.is_open:
             self._parts.runtime.operator_states.complete(cut_id)
-            await self._options.function.snapshot_complete(version)
+            await self._parts.contexts.separately(self._options.function.snapshot_complete(version))
 
     async def settle(self, timeout: Duration) -> bool:
         """Wait until nothing is in flight, but no longer than `timeout`; returns whether nothing is in flight.

@@ -10,6 +10,7 @@ from cachetools import LRUCache, TTLCache
 
 from async_op.clock import Clock
 from async_op.in_flight.entries import Entry
+from async_op.outputs import own_outputs
 from keygroups.arguments import Duration, check_callable, check_integer, check_positive_duration, seconds_of
 from keygroups.representation import fields_repr
 from keygroups.state import identity_of
@@ -21,8 +22,8 @@ class Cache:
 
     The cache lives as long as its operator: it does not survive a restart, and each subtask has its own. In a pipeline
     on Spark it lasts as long as the query runs with one parallelism, or with ``resident=False`` for one epoch. Each
-    partition of a DataFrame has its own. Errors and fallbacks are not cached. Elements share the same output objects,
-    so do not modify them.
+    partition of a DataFrame has its own. Errors and fallbacks are not cached. Each element gets its own copy of the
+    outputs, so you may modify them.
 
     Parameters
     ----------
@@ -100,6 +101,7 @@ class OutputCache:
         else:
             self.hits += 1
             self._asked.pop(entry, None)
+            outputs = own_outputs(outputs)
         return outputs
 
     def put(self, entry: Entry, outputs: Sequence[Any]) -> None:
@@ -107,7 +109,7 @@ class OutputCache:
         if entry in self._asked:
             key = self._asked.pop(entry)
             if not entry.expired and (outputs or self._empty):
-                self._outputs[key] = outputs
+                self._outputs[key] = own_outputs(outputs)
 
     def forget(self, entry: Entry) -> None:
         """Drop what is held for an element that needs no call, or whose call has failed; nothing is cached for it."""

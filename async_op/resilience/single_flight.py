@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from async_op.context import InvocationContext, Invoke
-from async_op.outputs import checked
+from async_op.outputs import checked, own_outputs
 from keygroups.arguments import check_callable
 from keygroups.state import identity_of
 
@@ -21,8 +21,8 @@ class SingleFlight:
     """Shares the outcome of a call with elements whose calls would be identical to it (Go's `singleflight`).
 
     Outputs and errors are shared; each element has its own retries. If the call is cancelled, for instance by its
-    element's timeout, one of the waiting elements makes it again. Elements share the same output objects, so do not
-    modify them.
+    element's timeout, one of the waiting elements makes it again. Each element gets its own copy of the outputs, so you
+    may modify them.
 
     Parameters
     ----------
@@ -89,5 +89,5 @@ class Flights:
             del self._followers[key]
             for landing in followers:
                 if not landing.done():
-                    landing.set_result(outcome)
+                    landing.set_result(own_outputs(outcome) if isinstance(outcome, Sequence) else outcome)
         return outputs

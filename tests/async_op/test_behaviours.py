@@ -94,7 +94,7 @@ OTHERWISE = {
     "all that may leave leaves together": (
         "one element leaves for each mail; but here the output does not block, and a turn of the loop each costs more"
     ),
-    "no element is copied, as Python sources do not reuse their objects": (
+    "an element that can change is copied for its call, an immutable one is not": (
         "where objects are reused, a record is copied before it is queued"
     ),
     "one timer serves all elements, and may fire once in vain after the last": (

@@ -141,15 +141,17 @@ async def test_everything_that_may_leave_leaves_at_one_completion(mode: str) -> 
         assert bench.shown == [1, Watermark(1), 2, Watermark(2), 3]
 
 
-@pytest.mark.behaviour("no element is copied, as Python sources do not reuse their objects")
-async def test_the_function_gets_the_very_object_that_was_processed() -> None:
-    """Nothing is copied on the way in: a source that fills one object again and again has to copy it itself."""
+@pytest.mark.behaviour("an element that can change is copied for its call, an immutable one is not")
+async def test_the_function_gets_its_own_copy_of_an_element_that_it_could_change() -> None:
+    """The copy is made at the call: a source that fills one object again and again has to copy it itself."""
     service = Service()
-    value = {"id": 1}
+    row, text = {"id": 1}, "an immutable text"
     async with opened(service) as bench:
-        await bench.feed(value)
+        await bench.feed(row, text)
 
-        assert service.calls[0].value is value
+        assert service.calls[0].value == row
+        assert service.calls[0].value is not row
+        assert service.calls[1].value is text
 
 
 async def test_the_context_tells_about_the_element() -> None:

@@ -1,0 +1,141 @@
+"""Keeps calls apart: each has its own context variables, and its own copy of its element."""
+
+from __future__ import annotations
+
+import asyncio
+import decimal
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, copy_context
+from types import coroutine
+from typing import Any, ParamSpec, TypeVar
+
+from async_op.context import InvocationContext, Invoke
+from keygroups.state.detached import IMMUTABLE, own_copy
+from keygroups.state.timers import Timer
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+UNCHANGING = IMMUTABLE | {Timer}
+"""Types of elements that no function can change, so that calls may share them."""
+
+
+class CallContexts:
+    """The context variables that the calls of an operator see. Only the thread of the event loop may call it.
+
+    The operator has a context of its own, a copy of the context in which it was opened. `open` and `close` of the
+    function run there. Each call gets a copy of it as it was when `open` had returned, so a call sees what the program
+    and `open` have set, and no other call sees what it sets itself.
+
+    Attributes
+    ----------
+    base : Context
+        What calls get copies of. Nothing runs in it.
+    """
+
+    __slots__ = ("_decimals", "_home", "base")
+
+    def __init__(self) -> None:
+        self._home, _ = _with_own_decimals(copy_context())
+        self.base: Context = self._home.copy()
+        self._decimals: decimal.Context | None = None
+
+    async def open(self, opening: Coroutine[Any, Any, _T]) -> _T:
+        """Await the function's `open` in the operator's context; calls see what it has set."""
+        try:
+            return await in_context(self._home, opening)
+        finally:
+            self.base, self._decimals = _with_own_decimals(self._home)
+
+    async def close(self, closing: Coroutine[Any, Any, _T]) -> _T:
+        """Await the function's `close` in the operator's context, in which `open` has run."""
+        return await in_context(self._home, closing)
+
+    @property
+    def are_costly(self) -> bool:
+        """Whether calls need more than a copy of `base`, because a decimal context would be shared by its copies."""
+        return self._decimals is not None
+
+    def fresh(self) -> Context:
+        """Return a context for one call."""
+        context = self.base.copy()
+        if self._decimals is not None:
+            context.run(decimal.setcontext, self._decimals.copy())
+        return context
+
+    def run(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Call a function of the user in a context of its own."""
+        return self.fresh().run(function, *args, **kwargs)
+
+    async def separately(self, awaited: Coroutine[Any, Any, _T]) -> _T:
+        """Await a coroutine of the user in a context of its own."""
+        return await in_context(self.fresh(), awaited)
+
+    def separate(self, invoke: Invoke) -> Invoke:
+        """Return a coroutine function whose calls run in contexts of their own, whatever task awaits them."""
+
+        def begin(value: Any, ctx: InvocationContext) -> Coroutine[Any, Any, Any]:
+            context = self.fresh()
+            return in_context(context, context.run(invoke, value, ctx))
+
+        return begin
+
+    def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run a coroutine in a task whose context is not that of the caller, which may be a call."""
+        # Not through the loop's task factory: an eager factory would run the task before its owner knows about it.
+        return asyncio.Task(coroutine, loop=asyncio.get_running_loop(), name=name, context=self.fresh())
+
+
+@coroutine
+def in_context(context: Context, awaited: Coroutine[Any, Any, _T]) -> Generator[Any, Any, _T]:
+    """Await a coroutine each step of which runs in another context, but in the same task.
+
+    A task of its own would be another one to whatever belongs to a task, such as a cancel scope that `open` enters and
+    `close` leaves; it would also cost several times as much.
+    """
+    run = context.run
+    step: Callable[[Any], Any] = awaited.send
+    given: Any = None
+    try:
+        while True:
+            waited_for = run(step, given)
+            try:
+                given = yield waited_for
+                step = awaited.send
+            except BaseException as error:  # noqa: BLE001 - it belongs to what is awaited
+                step, given = awaited.throw, error
+    except StopIteration as ended:
+        result: _T = ended.value
+        return result
+    finally:
+        given = None  # an error refers to this frame
+
+
+def values_of_their_own(values: list[Any]) -> list[Any]:
+    """Return the values of a batch in such a form that the function may change them."""
+    if UNCHANGING.issuperset(map(type, values)):
+        return values
+    return [value if type(value) in UNCHANGING else own_copy(value) for value in values]
+
+
+def _with_own_decimals(given: Context) -> tuple[Context, decimal.Context | None]:
+    """Return a copy of a context, and its decimal context if that differs from the default.
+
+    The settings of decimal arithmetic are an object which all copies of a context share, so a precision set by one call
+    would hold for all of them. Without it in the context, decimal makes a new one wherever it is first asked for.
+    """
+    current = given.copy().run(decimal.getcontext)
+    context = Context()
+    for variable, value in given.items():
+        if value is not current:
+            context.run(variable.set, value)
+    if _settings(current) == _settings(decimal.DefaultContext):
+        return context, None
+    own = current.copy()
+    context.run(decimal.setcontext, own)
+    return context, own
+
+
+def _settings(context: decimal.Context) -> tuple[object, ...]:
+    named = context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp
+    return (*named, dict(context.traps))
