@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from async_op.clock import LoopClock
@@ -61,6 +62,11 @@ class Plan:
             if one.resilience is not None
         }
         return cls(steps=options, hash=hash_, max_parallelism=max_parallelism, limits=limits)
+
+    @property
+    def forwarded(self) -> list[str]:
+        """The names of the steps before the first one with a key: elements stay on their subtask up to there."""
+        return list(takewhile(lambda name: self.steps[name].key_by is None, self.steps))
 
 
 class Chain:

@@ -73,7 +73,8 @@ class Job:
     job_id : str
         The name of the job's folder there.
     parallelism : int, optional
-        The number of subtasks of each step. By default what the newest snapshot says, else 1.
+        The number of subtasks of each step. By default what the newest snapshot says, else 1. The subtasks of a step
+        share the limits of its `resilience`, and each has a `capacity` of its own.
     max_parallelism : int, optional
         The number of key groups, which is fixed once the first snapshot exists.
     snapshot_interval : float or timedelta

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
@@ -19,6 +20,14 @@ from async_op.job.channels import Outlet
 from async_op.job.positions import Partition, Positions
 from async_op.threads.read_ahead import read_ahead
 from keygroups.errors import ConfigError
+
+_log = logging.getLogger(__package__)
+
+_IDLE_SUBTASKS = (
+    "%d of %d subtasks of %s get no input: the source has %d partition%s, and without a key elements stay on the "
+    "subtask of their partition; set parallelism=%d and a larger capacity=, or give step %s a key_by= that spreads the "
+    "elements"
+)
 
 LOOK_SECONDS = 10.0
 """How often an unbounded source is asked for new partitions."""
@@ -48,6 +57,8 @@ class Reading:
         Runs a coroutine in a task whose failure fails the job.
     news : Waiters
         Woken when the source has ended.
+    forwarded : sequence of str
+        The names of the steps before the first key: each of their subtasks gets only partitions of its own.
 
     Attributes
     ----------
@@ -64,6 +75,7 @@ class Reading:
         clock: Clock,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         news: Waiters,
+        forwarded: Sequence[str] = (),
     ) -> None:
         self._source = source
         self._positions = positions
@@ -75,6 +87,9 @@ class Reading:
         self._slots = asyncio.Semaphore(_BOUNDED_READERS)
         self._gate = Waiters(lambda: None)
         self._news = news
+        self._forwarded = forwarded
+        self._partitions = 0
+        self._has_warned = False
         self.records = self.moves = self._counted = 0
 
     @property
@@ -86,6 +101,7 @@ class Reading:
     def connect(self, entrances: Sequence[Outlet]) -> None:
         """Hand elements to a chain from now on; none until the first call, and none to an empty list."""
         self._entrances = entrances
+        self._notice_idle_subtasks()
         self.advance()
         self._gate.wake()
 
@@ -112,14 +128,25 @@ class Reading:
     async def look(self) -> None:
         """Find partitions and have them read; an unbounded source is asked again and again."""
         while True:
-            for partition in self._positions.found(await self._ids(), self._clock.time()):
+            ids = await self._ids()
+            for partition in self._positions.found(ids, self._clock.time()):
                 self._spawn(self._read(partition))
-            self._has_looked = True
+            self._has_looked, self._partitions = True, len(ids)
+            self._notice_idle_subtasks()
             if self._source.bounded:
                 self._is_over = True
                 self._news.wake()
                 return
             await asyncio.sleep(LOOK_SECONDS)
+
+    def _notice_idle_subtasks(self) -> None:
+        """Warn once if the source has too few partitions for all subtasks, which looks like a slow job otherwise."""
+        count, subtasks = self._partitions, len(self._entrances)
+        if self._forwarded and 0 < count < subtasks and not self._has_warned:
+            self._has_warned = True
+            steps = ("step " if len(self._forwarded) == 1 else "the steps ") + ", ".join(self._forwarded)
+            plural, first = "" if count == 1 else "s", self._forwarded[0]
+            _log.warning(_IDLE_SUBTASKS, subtasks - count, subtasks, steps, count, plural, count, first)
 
     async def _ids(self) -> list[PartitionId]:
         with connector(f"looking for partitions of {type(self._source).__name__}"):

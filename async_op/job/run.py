@@ -92,7 +92,9 @@ class Run:
         self._tasks = Tasks()
         self._delivery = Delivery(setting.sink, setting.dead_letters)
         self._news = Waiters(lambda: None)
-        self._reading = Reading(setting.source, setting.positions, self._clock, self._tasks.spawn, self._news)
+        self._reading = Reading(
+            setting.source, setting.positions, self._clock, self._tasks.spawn, self._news, setting.plan.forwarded
+        )
         self._chain = self._new_chain()
         self._pumps: list[asyncio.Task[None]] = []
         self._cutting = asyncio.Lock()

@@ -19,7 +19,7 @@ from async_op import (
     Step,
 )
 from async_op.testing import run
-from tests.async_op.job.kit import Epochs, Log, new_job
+from tests.async_op.job.kit import Epochs, Log, new_job, running, same
 
 EPSILON = 1e-6
 
@@ -159,3 +159,52 @@ def test_a_stopped_subtask_says_nothing_about_the_service() -> None:
         assert service.running_max == 4
 
     run(rescale())
+
+
+async def ended(source: Any, *steps: Any, **options: Any) -> None:
+    await new_job(source, list(steps), Epochs(), **options).run()
+
+
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "get no input" in record.getMessage()]
+
+
+class TestSubtasksWithoutInput:
+    async def test_a_warning_names_the_numbers_once_and_says_what_to_do(self, caplog: pytest.LogCaptureFixture) -> None:
+        steps = Step(same, name="look"), Step(same, name="ask"), Step(same, name="sum", key_by=str)
+        await ended(Log(range(5), range(5), bounded=True), *steps, parallelism=8)
+
+        assert warnings_in(caplog) == [
+            "6 of 8 subtasks of the steps look, ask get no input: the source has 2 partitions, and without a key "
+            "elements stay on the subtask of their partition; set parallelism=2 and a larger capacity=, or give step "
+            "look a key_by= that spreads the elements"
+        ]
+
+    @pytest.mark.parametrize(("key_by", "partitions", "parallelism"), [(str, 1, 8), (None, 8, 8), (None, 9, 8)])
+    async def test_no_warning_where_all_may_get_some(
+        self, caplog: pytest.LogCaptureFixture, key_by: Any, partitions: int, parallelism: int
+    ) -> None:
+        source = Log(*[range(3)] * partitions, bounded=True)
+        await ended(source, Step(same, key_by=key_by), Step(same), parallelism=parallelism)
+
+        assert warnings_in(caplog) == []
+
+    async def test_a_source_without_partitions_has_none_too_few(self, caplog: pytest.LogCaptureFixture) -> None:
+        await ended(Log(bounded=True), same, parallelism=8)
+
+        assert warnings_in(caplog) == []
+
+    def test_a_rescale_above_the_partitions_warns(self, caplog: pytest.LogCaptureFixture) -> None:
+        async def rescale() -> list[int]:
+            job = new_job(Log(range(4), range(4)), same, Epochs(), parallelism=2, snapshot_interval=5)
+            warned = []
+            async with running(job):
+                for parallelism in (2, 3, 4):
+                    await asyncio.sleep(30)  # of virtual time
+                    job.rescale(parallelism)
+                    await asyncio.sleep(30)
+                    warned.append(len(warnings_in(caplog)))
+            return warned
+
+        assert run(rescale()) == [0, 1, 1]
+        assert "1 of 3 subtasks of step same" in warnings_in(caplog)[0]
