@@ -49,7 +49,7 @@ class Scope:
 
     backend: KeyedStateBackend
     key_group_of: Callable[[Entry], int]
-    element_id_of: Callable[[Entry], str]
+    idempotency_key_of: Callable[[Entry], str]
     clock: Clock
     timeout: float | None
     operator_states: OperatorStates
@@ -97,8 +97,11 @@ class InvocationContext:
 
     @property
     def idempotency_key(self) -> str:
-        """An id that stays the same over retries, restarts and rescales; the service can deduplicate calls by it."""
-        return self.scope.element_id_of(self.entry)
+        """What stays the same over retries, restarts and rescales: a service deduplicates calls by it.
+
+        No other element of any job, step, topic, file or timer has it. It has at most 255 visible ASCII characters.
+        """
+        return self.scope.idempotency_key_of(self.entry)
 
     @property
     def timeout(self) -> float | None:

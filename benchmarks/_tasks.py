@@ -16,6 +16,7 @@ from async_op.hosting.feeder import Feeder, Waiting
 from async_op.hosting.garbage import rare_collections
 from async_op.hosting.residence import Residence
 from async_op.hosting.thread import HostThread
+from async_op.identity import Identity
 from async_op.options import OperatorOptions
 from async_op.spark.rows.arrow_outputs import OutputWriter
 from async_op.spark.task.blueprint import EpochBlueprint
@@ -43,7 +44,12 @@ def transform(function: AsyncFunction, schema: pa.Schema, batches: list[pa.Recor
 def epoch(options: OperatorOptions, schema: pa.Schema, batches: list[pa.RecordBatch]) -> int:
     """Run one epoch in a host on a thread: feed, settle, cut and write; returns its output rows."""
     blueprint = EpochBlueprint(
-        options=options, event_time=None, parallelism=1, max_parallelism=128, output_schema=schema
+        options=options,
+        event_time=None,
+        parallelism=1,
+        max_parallelism=128,
+        output_schema=schema,
+        identity=Identity("bench"),
     )
     residence = Residence(generation="bench", subtask_index=0, restore=None, manifest_id=None)
     hello = say.Hello("bench", say.Fence(0, 1), say.Manifest(None, None), "job", "epoch")

@@ -79,6 +79,11 @@ OPERATOR_ID = NameRule(
 )
 """The id of an operator, which is the name of its folder."""
 
+LINEAGE_NAME = NameRule(
+    re.compile("[A-Za-z0-9_][A-Za-z0-9_.:-]*"), 64, "use letters, digits, '_', '.', ':' and '-', at most 64 of them"
+)
+"""A lineage, or the namespace that a user has chosen in its place: the first part of idempotency keys, up to a '/'."""
+
 DATA_PATH = NameRule(
     re.compile(r"data(?:/(?!\.{1,2}(?:/|$))[^/\\\x00-\x1f\x7f\ud800-\udfff]+)+"),
     1024,

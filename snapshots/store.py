@@ -301,10 +301,23 @@ class SnapshotStore:
         """
         return Editor(self.folder, self.load().manifest)
 
-    def copy_to(self, other: SnapshotStore | str | PathLike[str], version: int | None = None) -> Snapshot:
+    def copy_to(
+        self, other: SnapshotStore | str | PathLike[str], version: int | None = None, *, keep_lineage: bool = False
+    ) -> Snapshot:
         """Copy a snapshot, by default the newest, into the empty store of another operator, or to its URI.
 
-        To rename or move an operator with its in-flight elements and source position; this store keeps everything.
+        The copy has the in-flight elements and the source position; this store keeps everything.
+
+        Parameters
+        ----------
+        other : SnapshotStore, str or path
+            The other store, or its URI.
+        version : int, optional
+            The version.
+        keep_lineage : bool
+            Whether the copy makes its calls with the idempotency keys of the original. Pass True to rename or move an
+            operator: a service then recognises calls that the original has made since the snapshot. By default the copy
+            has keys of its own, so that both can run side by side, and the service answers both.
 
         Raises
         ------
@@ -315,7 +328,7 @@ class SnapshotStore:
         """
         target = SnapshotStore.at(other) if isinstance(other, str | PathLike) else other
         check_instance("other", target, SnapshotStore, reason="pass another store, or the URI of its folder")
-        return copy_snapshot(self.load(version), target.folder)
+        return copy_snapshot(self.load(version), target.folder, keep_lineage=keep_lineage)
 
     def compact(self) -> Snapshot:
         """Fold the deltas of the newest snapshot into its base files, and commit the result as the next version.

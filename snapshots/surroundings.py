@@ -8,6 +8,7 @@ import warnings
 from keygroups.errors import ConfigError
 from snapshots.errors import EmptyBesideOthers, SnapshotNotFound
 from snapshots.filesystem import Folder
+from snapshots.lineage import LINEAGE
 from snapshots.restore.snapshot import Snapshot, newest_snapshot
 from snapshots.versions import version_of
 
@@ -26,11 +27,15 @@ def not_found(folder: Folder) -> SnapshotNotFound:
     if below:
         advice = f", which is the folder above those of operators: name one of {', '.join(below)}"
         return _error(folder, below, f"{advice}, or list them with `keygroups ls {folder.uri}`")
-    what = "which has files of something else" if _names(folder, "") else "which is empty or absent"
+    what = "which has files of something else" if _has_others(folder) else "which is empty or absent"
     around = neighbours(folder)
     if not around:
         return _error(folder, (), f", {what}: check the URI, which names one operator's folder")
     return _error(folder, around, f", {what}: check the URI; there are snapshots in {', '.join(around)}")
+
+
+def _has_others(folder: Folder) -> bool:
+    return any(name != LINEAGE for name in _names(folder, ""))
 
 
 def _error(folder: Folder, nearby: tuple[str, ...], advice: str) -> SnapshotNotFound:

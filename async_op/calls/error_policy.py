@@ -20,31 +20,31 @@ class ErrorPolicy:
         The policy.
     dead_letters : callable or None
         Receives the dead letters.
-    element_id_of : callable
+    idempotency_key_of : callable
         Returns an entry's idempotency key.
     fail : callable
         Called with the error that ends the operator.
     """
 
-    __slots__ = ("_collect", "_element_id_of", "_fail", "_on_error", "dead_letters", "skipped")
+    __slots__ = ("_collect", "_fail", "_idempotency_key_of", "_on_error", "dead_letters", "skipped")
 
     def __init__(
         self,
         on_error: OnError,
         dead_letters: Callable[[DeadLetter], object] | None,
-        element_id_of: Callable[[Entry], str],
+        idempotency_key_of: Callable[[Entry], str],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._on_error = on_error
         self._collect = dead_letters
-        self._element_id_of = element_id_of
+        self._idempotency_key_of = idempotency_key_of
         self._fail = fail
         self.skipped = self.dead_letters = 0
 
     def apply(self, entry: Entry, error: BaseException) -> Sequence[Any] | None:
         """Return the outputs that replace those of a failed element, or None if the operator has failed."""
         if self._on_error == "fail":
-            failure = failure_of(entry.value, entry.key, entry.attempt, error, self._element_id_of(entry))
+            failure = failure_of(entry.value, entry.key, entry.attempt, error, self._idempotency_key_of(entry))
             begin_anew(entry)  # if a snapshot is taken of it, its failure is forgotten after a restore
             self._fail(failure)
             return None
@@ -56,7 +56,7 @@ class ErrorPolicy:
             value=own_copy(entry.value),
             timestamp=entry.timestamp,
             key=entry.key,
-            idempotency_key=self._element_id_of(entry),
+            idempotency_key=self._idempotency_key_of(entry),
             attempts=entry.attempt,
             error=error,
         )

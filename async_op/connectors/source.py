@@ -103,6 +103,19 @@ class Source(ABC, Generic[T]):
             The last position that is part of the snapshot; None for the beginning.
         """
 
+    def full_name(self, partition: PartitionId) -> str:
+        """Return the name of a partition among those of all sources, such as topic and number; by default its id.
+
+        It is part of the idempotency keys of its elements. So it stays the same as long as the partition has the same
+        elements, and another topic, folder or table has another one. It must not block.
+
+        Parameters
+        ----------
+        partition : str or int
+            One of the ids, after `partitions` has returned it.
+        """
+        return str(partition)
+
     async def close(self) -> None:
         """Release what `open` has acquired. Called once after the last read has ended, if `open` has returned."""
         return

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Callable, Hashable
 from typing import Any
 
 from async_op.elements import looked_up
 from async_op.errors import named_element
+from async_op.identity import Identity
 from async_op.in_flight.entries import Entry, is_timer
-from keygroups.codec import pack
 from keygroups.errors import KeyGroupOutOfRange, NullKey, UnsupportedKey
 from keygroups.hashing import key_hasher
 from keygroups.ranges import KeyGroupRange
 from keygroups.state import identity_of
-from keygroups.state.timers import Timer
 from snapshots.format.subtask import NO_KEY_GROUP
 
 _KNOWN_KEYS_MAX = 65_536
@@ -36,9 +34,14 @@ class KeyAssignment:
         The key groups of this subtask.
     key_by : callable or None
         Returns the key of a value.
+    identity : Identity
+        Makes idempotency keys of ids.
     """
 
-    __slots__ = ("_hash", "_hash_name", "_key_by", "_known", "_max_parallelism", "_owned", "_run_id", "subtask_index")
+    __slots__ = (
+        "_hash", "_hash_name", "_key_by", "_known", "_max_parallelism", "_owned", "_run_id",
+        "identity", "subtask_index",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -47,7 +50,9 @@ class KeyAssignment:
         max_parallelism: int,
         owned: KeyGroupRange,
         key_by: Callable[[Any], Any] | None,
+        identity: Identity,
     ) -> None:
+        self.identity = identity
         self._key_by = key_by
         self._hash = key_hasher(hash_name)
         self._hash_name = hash_name
@@ -105,24 +110,22 @@ class KeyAssignment:
 
     def name_of(self, entry: Entry) -> str:
         """Return how messages name the element of an entry."""
-        return named_element(self.element_id_of(entry), entry.value)
+        return named_element(self.idempotency_key_of(entry), entry.value)
 
     def key_group_of(self, entry: Entry) -> int:
         """Return the key group of an entry, `NO_KEY_GROUP` without a key."""
         return NO_KEY_GROUP if entry.key_group is None else entry.key_group
 
     def element_id_of(self, entry: Entry) -> str:
-        """Return the idempotency key of an entry; if its source gave none, one is created on first use."""
+        """Return the id of an entry among those of its step; if its source gave none, one is created on first use."""
         known = looked_up(entry.element_id)
         if known is None and is_timer(entry):
-            known = timer_id(entry.value, entry.key)
+            known = self.identity.timer_id(entry.value, entry.key)
         elif known is None:
             known = f"{self._run_id}-{self.subtask_index}-{entry.sequence}"
         entry.element_id = known
         return known
 
-
-def timer_id(timer: Timer, key: Hashable) -> str:
-    """Return an id that is the same whenever this timer fires, and that no other timer has."""
-    digest = hashlib.blake2b(pack(key, "the key of a timer"), digest_size=16).hexdigest()
-    return f"{'event' if timer.event_time else 'processing'}-timer-{timer.timestamp}-{digest}"
+    def idempotency_key_of(self, entry: Entry) -> str:
+        """Return the key by which services recognise the calls for an entry, and messages name it."""
+        return self.identity.key_of(self.element_id_of(entry))

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from async_op.elements import Record, Watermark, looked_up
+from async_op.identity import timer_id
 from async_op.in_flight.entries import Block, Entry
 from async_op.in_flight.in_flight import InFlight
-from async_op.in_flight.keys import timer_id
 
 
 class NamedRecord(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any
 from async_op.clock import LoopClock
 from async_op.dead_letters import DeadLetter
 from async_op.hosting.counters import Counted
+from async_op.identity import Identity
 from async_op.job.channels import Inlet, Outlet
 from async_op.job.operators import Merge, Receiver, StepOperator, StepSubtask
 from async_op.job.routing import Route
@@ -38,16 +39,24 @@ class Plan:
         The number of key groups.
     limits : mapping of str to SharedLimits
         The limits of each step that has any. They outlive rescales.
+    lineage : str
+        The first part of all idempotency keys.
     """
 
     steps: Mapping[str, OperatorOptions]
     hash: str
     max_parallelism: int
     limits: Mapping[str, SharedLimits]
+    lineage: str
 
     @classmethod
     def of(
-        cls, steps: Mapping[str, Step], hash_: str, max_parallelism: int, bury: Callable[[str, DeadLetter], None]
+        cls,
+        steps: Mapping[str, Step],
+        hash_: str,
+        max_parallelism: int,
+        lineage: str,
+        bury: Callable[[str, DeadLetter], None],
     ) -> Plan:
         """Return the plan of a job for the running event loop; `bury` gets the name of a step and its dead letters."""
 
@@ -61,7 +70,7 @@ class Plan:
             for name, one in options.items()
             if one.resilience is not None
         }
-        return cls(steps=options, hash=hash_, max_parallelism=max_parallelism, limits=limits)
+        return cls(steps=options, hash=hash_, max_parallelism=max_parallelism, limits=limits, lineage=lineage)
 
     @property
     def forwarded(self) -> list[str]:
@@ -141,6 +150,7 @@ class Chain:
             max_parallelism=self._plan.max_parallelism,
             is_in_chain=True,
             limits=self._plan.limits.get(name),
+            identity=Identity(self._plan.lineage, name),
         )
         operator = StepOperator.of_step(options, place, receiver, merge, self._on_failure)
         inlet = self._inlets[name][index]

@@ -37,9 +37,11 @@ from async_op.threads.running_loop import running_loop
 from keygroups.arguments import Duration, check_instance, check_location
 from keygroups.errors import ConfigError
 from keygroups.hashing import key_hasher
+from keygroups.names import LINEAGE_NAME
 from keygroups.ranges import check_parallelism, default_max_parallelism
 from keygroups.representation import html_facts, representation
 from snapshots import Claim, IncompatibleSnapshot, Snapshot, SnapshotStore
+from snapshots.lineage import lineage_of
 from snapshots.surroundings import newest_or_empty
 
 DEFAULT_RETENTION = Retention()
@@ -90,6 +92,10 @@ class Job:
         sink takes them, without a schema; `letter_value` returns the value.
     hash : {"xxhash64", "flink"}
         The hash that maps a key to its key group.
+    idempotency_namespace : str, optional
+        The first part of all idempotency keys, in place of a random one that the job keeps with its snapshots. Pass it,
+        and a service recognises the calls of this job even after all of its snapshots are lost. Give each job a
+        namespace of its own: letters, digits, `_`, `.`, `:` and `-`.
     retention : Retention, optional
         Which versions stay while the job runs; the others are removed in the background. None keeps all.
     storage_options : dict, optional
@@ -128,6 +134,7 @@ class Job:
         idle_timeout: Duration | None = None,
         dead_letters: AnySink | None = None,
         hash: str = "xxhash64",
+        idempotency_namespace: str | None = None,
         retention: Retention | None = DEFAULT_RETENTION,
         storage_options: dict[str, Any] | None = None,
     ) -> None:
@@ -140,6 +147,9 @@ class Job:
             raise ConfigError("dead_letters", dead_letters, "a step has on_error='dead_letter': pass where they go")
         key_hasher(hash)
         self._hash = hash
+        if idempotency_namespace is not None:
+            LINEAGE_NAME.check("idempotency_namespace", idempotency_namespace)
+        self._namespace = idempotency_namespace
         place = check_location("snapshots", snapshots, reason="name a folder for snapshots")
         self._store = SnapshotStore(place, job_id, storage_options=storage_options)
         self._parallelism = parallelism
@@ -191,7 +201,7 @@ class Job:
         JobAlreadyRunning
             It runs already.
         IncompatibleSnapshot
-            The newest snapshot has a step that this job does not have, or another max parallelism or hash.
+            The newest snapshot has a step that this job does not have, or another max parallelism, hash or lineage.
         ConfigError
             `rescale` was called before the snapshot was read, and the snapshot has fewer key groups than that.
         ElementFailed, AsyncTimeoutError
@@ -312,7 +322,7 @@ class Job:
 
     async def _prepare(self) -> Run:
         # A claim is a commit: one that was left half done would fence off the run that comes next.
-        claim = await to_the_end(asyncio.ensure_future(on_own_thread(self._claim)))
+        claim, lineage = await to_the_end(asyncio.ensure_future(on_own_thread(self._claim)))
         snapshot = None if claim is None else claim.snapshot
         parallelism = self._starting_parallelism(snapshot)
         max_parallelism = self._key_groups(parallelism) if snapshot is None else snapshot.max_parallelism
@@ -327,18 +337,19 @@ class Job:
             source=self._source,
             sink=self._sink,
             dead_letters=self._dead_letters,
-            plan=Plan.of(self._steps, self._hash, max_parallelism, bury),
+            plan=Plan.of(self._steps, self._hash, max_parallelism, lineage, bury),
             snapshot_interval=self._interval,
             positions=self._positions(),
             garbage=None if self._retention is None else GarbageCollector(self._retention),
         )
         return Run(setting, Committer(self._store, claim), collector, parallelism)
 
-    def _claim(self) -> Claim | None:
-        """Take over the job's snapshots; without one there is nothing to take over yet."""
-        latest = newest_or_empty(self._store.folder)
+    def _claim(self) -> tuple[Claim | None, str]:
+        """Take over the job's snapshots, and its lineage; without a snapshot there is nothing to take over yet."""
+        folder = self._store.folder
+        latest = newest_or_empty(folder)
         if latest is None:
-            return None
+            return None, lineage_of(folder, None, self._namespace)
         if not latest.step_names:
             advice = "it was written by an operator or a pipeline: choose another job_id"
             raise IncompatibleSnapshot("the kind of snapshot", "a job's", "an operator's", advice)
@@ -349,7 +360,8 @@ class Job:
         chosen = chosen_parallelism(latest)
         if chosen is not None and self._parallelism not in (None, chosen):
             warnings.warn(RepartitionUndone(chosen, self._parallelism), stacklevel=2)
-        return self._store.claim(max_parallelism=self._max_parallelism, hash=self._hash)
+        lineage = lineage_of(folder, latest.manifest, self._namespace)
+        return self._store.claim(max_parallelism=self._max_parallelism, hash=self._hash), lineage
 
     def _key_groups(self, parallelism: int) -> int:
         """Return the number of key groups of a job that has no snapshot yet."""

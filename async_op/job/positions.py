@@ -48,6 +48,8 @@ class Partition:
         When its last element came, or when it was found.
     is_waiting : bool
         Whether an element of it waits for room, or for the end of a pause. Then it is not quiet.
+    text : str
+        What ids of elements call it; see `partition_text`.
     """
 
     id: PartitionId
@@ -58,10 +60,11 @@ class Partition:
     has_ended: bool = False
     quiet_since: float = 0.0
     is_waiting: bool = False
+    text: str = ""
 
     def element_id(self, position: Any) -> str:
         """Return the id of the element after which a reader goes on at a position."""
-        return f"{self.id}@{position}"
+        return f"{self.text}@{position}"
 
 
 class Positions:

@@ -13,6 +13,7 @@ from typing import Any
 from async_op.clock import Clock
 from async_op.connectors.source import PartitionId, Reached, Source
 from async_op.elements import TIMESTAMP_MAX, check_timestamp
+from async_op.identity import partition_text
 from async_op.in_flight.waiters import Waiters
 from async_op.job.adapters import IterableSource
 from async_op.job.cancellation import connector
@@ -165,6 +166,7 @@ class Reading:
 
     async def _read_all(self, partition: Partition) -> None:
         with connector(f"reading partition {partition.id!r} of {type(self._source).__name__}"):
+            partition.text = partition_text(self._source.full_name(partition.id))
             async with aclosing(self._items(partition)) as found:
                 async for items in found:
                     if isinstance(items, Reached):

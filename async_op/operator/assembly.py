@@ -24,6 +24,7 @@ from async_op.clock import Clock, LoopClock
 from async_op.context import Scope
 from async_op.elements import Element, Record, Watermark
 from async_op.functions import AsyncBatchFunction, Function
+from async_op.identity import Identity
 from async_op.in_flight.entries import Entry, WatermarkEntry
 from async_op.in_flight.in_flight import InFlight
 from async_op.in_flight.key_order import KeyGate
@@ -80,6 +81,8 @@ class Surroundings:
         The class through which all outputs leave.
     limits : SharedLimits or None
         The limits that it shares with other operators in this process; None if it has its own share of them.
+    identity : Identity
+        What all its idempotency keys have in common.
     """
 
     runtime: Runtime
@@ -93,6 +96,7 @@ class Surroundings:
     crash: Callable[[BaseException], None]
     in_flight: type[InFlight]
     limits: SharedLimits | None
+    identity: Identity
 
 
 class Parts:
@@ -115,22 +119,27 @@ class Parts:
         self.runtime = runtime
         self.times = Times(clock)
         self.keys = KeyAssignment(
-            options.hash, runtime.subtask_index, runtime.max_parallelism, runtime.key_groups, options.key_by
+            options.hash,
+            runtime.subtask_index,
+            runtime.max_parallelism,
+            runtime.key_groups,
+            options.key_by,
+            around.identity,
         )
         self.in_flight = self._make_in_flight(options, around)
         self.deadlines = Deadlines(clock, self.in_flight.queue.pending, lambda entry: self.dispatch.expire(entry))
         self.backoff = Backoff(clock, lambda entry: self.dispatch.ready(entry))
         self.timers = self._make_timers(options, around) if function.has_timers else None
         self.gate = self._make_gate(options)
-        element_id_of = self.keys.element_id_of
+        idempotency_key_of = self.keys.idempotency_key_of
         key_group_of, states = self.keys.key_group_of, runtime.operator_states
-        self.errors = ErrorPolicy(options.on_error, options.dead_letters, element_id_of, crash)
+        self.errors = ErrorPolicy(options.on_error, options.dead_letters, idempotency_key_of, crash)
         self.latency = ObservedLatency(function=name_of(function), subtask_index=runtime.subtask_index)
         self.limits = self._make_limits(options, around)
         self.cache = None if self.limits is None else self.limits.cache
         hold = None if self.limits is None else self.limits.hold
         self.scope = Scope(
-            around.backend, key_group_of, element_id_of, clock, options.timeout, states, self.timers, hold
+            around.backend, key_group_of, idempotency_key_of, clock, options.timeout, states, self.timers, hold
         )
         self.contexts = CallContexts()
         known = KnownOutputs(function, self.scope, self.contexts) if function.knows_outputs else None
@@ -144,7 +153,7 @@ class Parts:
             try_again=self.backoff.add,
             call=lambda entry: self.dispatch.call(entry),
             crash=crash,
-            element_id_of=element_id_of,
+            element_id_of=idempotency_key_of,
         )
         self.mailbox = LoopMailbox(clock)
         self.calls = calls_of(function, self.mailbox)
@@ -382,5 +391,6 @@ async def assemble(
         crash=crash,
         in_flight=NamedInFlight if place.is_in_chain else InFlight,
         limits=place.limits,
+        identity=place.identity or Identity.of_run(None if restore is None else restore.manifest.lineage),
     )
     return Parts(options, around)

@@ -22,6 +22,7 @@ def cut_of(parts: Parts, hash_name: str) -> SubtaskSnapshot:
         watermark=in_flight.watermark,
         emitted=in_flight.emitted,
         wall_time=clock.wall_time(),
+        lineage=parts.keys.identity.lineage,
     )
     return replace(cut, operator_states=_operator_states(runtime.operator_states, cut.cut_id))
 

@@ -12,6 +12,7 @@ from async_op.dead_letters import DeadLetter, OnError
 from async_op.durations import check_timeout
 from async_op.elements import TEXTS, Element, Record, Watermark, check_place, check_timestamp
 from async_op.errors import as_exception
+from async_op.identity import Identity
 from async_op.in_flight.waiters import Waiters
 from async_op.key_columns import KeyBy, key_getter
 from async_op.operator.admission import TURN
@@ -31,6 +32,7 @@ from async_op.retry import RetryPolicy
 from async_op.statistics import OperatorStatistics
 from async_op.threads.own_thread import on_own_thread
 from keygroups.arguments import Duration, check_callable, seconds_of
+from keygroups.names import LINEAGE_NAME
 from snapshots import SubtaskRestore, SubtaskSnapshot
 from snapshots.format.in_flight_elements import RestoredQueue
 
@@ -81,6 +83,9 @@ class AsyncWaitOperator(FrontDoor):
         Protects the service: a cache, and limits of rate and concurrency.
     state_backend : {"memory"} or DiskStateBackend
         Where keyed state lives while the operator runs; use a `DiskStateBackend()` for state larger than memory.
+    idempotency_namespace : str, optional
+        Makes each idempotency key of this namespace and the id that `process` gets, so that the ids need to be unique
+        in the namespace only. By default the id is the key.
     clock : Clock, optional
         For tests; the event loop's clock by default.
 
@@ -130,6 +135,7 @@ class AsyncWaitOperator(FrontDoor):
         hash: str = "xxhash64",
         resilience: Resilience | None = None,
         state_backend: StateBackend = "memory",
+        idempotency_namespace: str | None = None,
     ) -> None:
         options = OperatorOptions(
             function=as_function(function),
@@ -144,7 +150,13 @@ class AsyncWaitOperator(FrontDoor):
             resilience=resilience,
             state_backend=state_backend,
         )
-        place = Place(parallelism=parallelism, subtask_index=subtask_index, max_parallelism=max_parallelism)
+        identity = None
+        if idempotency_namespace is not None:
+            LINEAGE_NAME.check("idempotency_namespace", idempotency_namespace)
+            identity = Identity(idempotency_namespace)
+        place = Place(
+            parallelism=parallelism, subtask_index=subtask_index, max_parallelism=max_parallelism, identity=identity
+        )
         self._set_up(options, output, place, clock)
 
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from async_op.identity import Identity
 from async_op.resilience import SharedLimits
 from async_op.runtime import Runtime
 from keygroups.arguments import check_integer
@@ -27,6 +28,9 @@ class Place:
         Whether its outputs are elements of another operator, and so have ids (`NamedRecord`).
     limits : SharedLimits or None
         The limits that it shares with the other subtasks in this process. None gives it a fixed share of them.
+    identity : Identity or None
+        What all its idempotency keys have in common; None if its caller names the elements, and the snapshot or the run
+        has the lineage of its timers.
 
     Raises
     ------
@@ -39,6 +43,7 @@ class Place:
     max_parallelism: int | None = None
     is_in_chain: bool = False
     limits: SharedLimits | None = None
+    identity: Identity | None = None
 
     def __post_init__(self) -> None:
         groups = default_max_parallelism(self.parallelism) if self.max_parallelism is None else self.max_parallelism

@@ -142,7 +142,12 @@ def check_next(before: Stage, after: Stage) -> None:
 
 
 def check_distinct(stages: Sequence[Stage]) -> None:
-    """Raise `ConfigError` if two pipelines of a chain have the same snapshots."""
+    """Raise `ConfigError` if two pipelines of a chain have the same snapshots or the same idempotency namespace."""
+    namespaces = [stage.namespace for stage in stages if stage.namespace is not None]
+    for name in namespaces:
+        if namespaces.count(name) > 1:
+            reason = "two pipelines of the chain have it, so their calls could have equal keys: give each its own"
+            raise ConfigError("idempotency_namespace", name, reason)
     uris = [stage.store.uri for stage in stages]
     for uri in uris:
         if uris.count(uri) > 1:

@@ -39,6 +39,7 @@ from async_op.spark.start_arguments import check_run, check_start
 from async_op.threads.wait_strategies import WaitStrategiesOption, as_wait_strategies
 from keygroups.arguments import Duration, check_instance, check_location
 from keygroups.errors import ConfigError
+from keygroups.names import LINEAGE_NAME
 from keygroups.spark.session import is_connect
 from snapshots import SnapshotStore
 
@@ -111,6 +112,10 @@ class AsyncPipeline(IntoTables, Described):
     hash : {"xxhash64", "flink"}
         The hash that maps keys to key groups. Flink's is computed by Python workers. Integers of any width are Longs
         for it, and several key columns are one of Flink's tuples.
+    idempotency_namespace : str, optional
+        The first part of all idempotency keys, in place of a random one that the pipeline keeps with its snapshots, as
+        for `Job`. After it come the ids of Spark's query and micro-batch, so a service recognises a row after a loss of
+        the snapshots only if the checkpoint still names them.
     resident : bool
         Whether operators outlive micro-batches, each in a process of its own on an executor's machine. Then calls go on
         while an epoch is committed and while there is no input, `open` runs once for each process, and state stays
@@ -165,10 +170,13 @@ class AsyncPipeline(IntoTables, Described):
         event_time: str | None = None,
         retention: Retention | None = DEFAULT_RETENTION,
         hash: str = "xxhash64",
+        idempotency_namespace: str | None = None,
         resident: bool = True,
         wait_strategies: WaitStrategiesOption | None = None,
     ) -> None:
         keys = names_of(key_by)
+        if idempotency_namespace is not None:
+            LINEAGE_NAME.check("idempotency_namespace", idempotency_namespace)
         folder = check_location("snapshots", snapshots, reason="name a folder for snapshots")
         function = as_function(function)
         if isinstance(function, AsyncBatchFunction) and function.arrow:
@@ -208,6 +216,7 @@ class AsyncPipeline(IntoTables, Described):
             max_parallelism=max_parallelism,
             autoscale=autoscale,
             retention=retention,
+            namespace=idempotency_namespace,
         )
         self._stages: tuple[Stage, ...] = (stage,)
 
@@ -257,7 +266,7 @@ class AsyncPipeline(IntoTables, Described):
         UnrelatedHistories
             The checkpoint and the snapshots do not belong together.
         IncompatibleSnapshot
-            The newest snapshot has another max parallelism or hash, other key columns, or other types of them.
+            The newest snapshot has another max parallelism, hash or lineage, other key columns, or other types of them.
         """
         check_start(stream_df, sink, self._stages[-1].output_schema, checkpoint_location, trigger)
         spark, first = stream_df.sparkSession, self._stages[0]

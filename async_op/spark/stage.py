@@ -22,6 +22,7 @@ from async_op.spark.task.pickling import check_pickles
 from keygroups.errors import ConfigError
 from keygroups.ranges import check_parallelism, default_max_parallelism
 from snapshots import SnapshotStore
+from snapshots.lineage import lineage_of
 from snapshots.surroundings import newest_or_empty
 
 
@@ -75,6 +76,8 @@ class Stage:
         Decides on the parallelism.
     retention : Retention or None
         Which versions stay.
+    namespace : str or None
+        The first part of all idempotency keys, if the user has chosen it.
     runner : Runner or None
         Runs its epochs, or has run them last.
     query : Running or None
@@ -92,6 +95,7 @@ class Stage:
     max_parallelism: int | None
     autoscale: AutoscalePolicy | None
     retention: Retention | None
+    namespace: str | None = None
     runner: Runner | None = None
     query: Running | None = None
     sink: Sink | None = None
@@ -113,6 +117,17 @@ class Stage:
                 default_max_parallelism(self.parallelism) if latest is None else latest.max_parallelism
             )
         return self.max_parallelism
+
+    def lineage(self) -> str:
+        """Return the first part of all idempotency keys, which is durable from now on.
+
+        Raises
+        ------
+        IncompatibleSnapshot
+            The newest snapshot has another one than the user has chosen.
+        """
+        latest = newest_or_empty(self.store.folder)
+        return lineage_of(self.store.folder, None if latest is None else latest.manifest, self.namespace)
 
     def rescale(self, parallelism: int) -> None:
         """Change the parallelism from the next epoch on; raises `ConfigError` if it is not possible."""
@@ -144,10 +159,13 @@ class Stage:
             The stage is already running.
         UnpicklableFunction
             The function holds what cannot be sent to the executors.
+        IncompatibleSnapshot
+            The newest snapshot has another lineage than the user has chosen.
         """
         if self.query is not None and self.query.isActive:
             raise ConfigError("pipeline", self.store.uri, "it is already running: stop its query first")
         check_pickles(self.settings.options.function)
+        self.lineage()
 
     def begin(self, spark: SparkSession, routing: Routing, outlet: Outlet, delay_milliseconds: int = 0) -> EpochRunner:
         """Claim the operator and return the runner of its epochs.
@@ -166,6 +184,7 @@ class Stage:
             routing=routing,
             output_schema=arrow_schema(spark, self.output_schema),
             parallelism=self.parallelism,
+            lineage=self.lineage(),
             outlet=outlet,
             watermark_delay_milliseconds=delay_milliseconds,
             autoscale=self.autoscale,

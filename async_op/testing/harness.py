@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 from async_op.clock import LoopClock
 from async_op.dead_letters import DeadLetter
 from async_op.elements import Record, Watermark
+from async_op.identity import Identity
 from async_op.job.routing import Route
 from async_op.job.step import Step
 from async_op.operator.operator import AsyncWaitOperator
@@ -255,6 +256,7 @@ class OperatorHarness:
                 subtask_index=index,
                 max_parallelism=self._max_parallelism,
                 limits=limits,
+                identity=Identity("harness", is_named_by_caller=True),
             )
             self._operators.append(_Subtask.of(options, self.emitted.append, place=place))
         for index, operator in enumerate(self._operators):

@@ -119,6 +119,7 @@ class Inspection:
             "created_at": manifest.created_at,
             "operation": manifest.operation,
             "operator_id": manifest.operator_id,
+            "lineage": manifest.lineage,
             "hash": manifest.hash,
             "parallelism": manifest.parallelism,
             "max_parallelism": manifest.max_parallelism,
@@ -197,6 +198,7 @@ class Inspection:
         yield "parent", manifest.parent_version
         yield "created", moment_text(manifest.created_at, self.now)
         yield "operation", manifest.operation
+        yield "lineage", manifest.lineage
         yield "hash", manifest.hash
         yield "parallelism", f"{manifest.parallelism} of at most {manifest.max_parallelism}"
         yield "rows", manifest.rows_total

@@ -18,6 +18,7 @@ from snapshots.errors import CommitConflict, ManifestMissing, WriterFenced
 from snapshots.filesystem import Folder, attempts
 from snapshots.format.manifest import Manifest
 from snapshots.format.subtask import SubtaskSnapshot
+from snapshots.lineage import first_lineage
 from snapshots.restore.snapshot import Snapshot
 from snapshots.surroundings import newest_or_empty
 from snapshots.versions import load_manifest, mark_expired, newest_version
@@ -159,12 +160,13 @@ def take_over(
         newest, given_up = _what_is_there(folder, accept_loss=accept_loss)
         if newest is not None:
             check_fixed(newest, max_parallelism, hash_)
-            claimed = next_manifest(newest, "claim")
+            claimed = next_manifest(newest, "claim", lineage=newest.lineage or first_lineage(folder))
         elif parallelism is None:
             raise ConfigError("parallelism", None, "there is no snapshot yet to take it from: pass one")
         else:
             key_groups = default_max_parallelism(parallelism) if max_parallelism is None else max_parallelism
-            claimed = first_manifest(folder.operator_id, parallelism, key_groups, hash_ or "xxhash64", "claim")
+            lineage, hash_ = first_lineage(folder), hash_ or "xxhash64"
+            claimed = first_manifest(folder.operator_id, parallelism, key_groups, hash_, "claim", lineage=lineage)
         try:
             return _committed(folder, _after(folder, claimed, given_up))
         except CommitConflict as conflict:

@@ -34,6 +34,7 @@ from snapshots.format.manifest import DataFile, Manifest, StateInfo
 from snapshots.format.sealing import check_json
 from snapshots.format.steps import of_step
 from snapshots.format.subtask import SubtaskSnapshot
+from snapshots.lineage import new_lineage
 from snapshots.named_manifest import AnyManifest, complete, head_of, load_committed, within
 from snapshots.observing import log, observed_rescale, sizes_of
 from snapshots.restore.snapshot import Snapshot
@@ -219,8 +220,16 @@ class PendingSnapshot:
             output_schema=next((one.output_schema for one in firsts if one.output_schema is not None), None),
             metrics=metrics,
             required_features=features_of(files, states, channels),
+            lineage=self._lineage(parts),
             file_lists=() if self.parent is None else self.parent.file_lists,
         )
+
+    def _lineage(self, parts: Iterable[SubtaskHandle]) -> str:
+        """Return the parent's lineage; in a first snapshot, the one under which the parts have made their calls."""
+        if self.parent is not None and self.parent.lineage is not None:
+            return self.parent.lineage
+        own = next((part.lineage for part in parts if part.lineage is not None), None)
+        return new_lineage() if own is None else own
 
     def _files(self, parts: Iterable[SubtaskHandle]) -> tuple[DataFile, ...]:
         """Return the files of all parts, and those of the parent that are still valid.

@@ -79,6 +79,7 @@ class SubtaskHandle:
     copies: dict[str, str] = field(default_factory=dict)
     """For each broadcast operator state a digest of its items, by which the commit compares the copies."""
     step: str | None = None
+    lineage: str | None = None
 
     __repr__ = fields_repr
 
@@ -119,6 +120,7 @@ def write_subtask(
         in_flight_count=len(snapshot.in_flight),
         output_schema=None if outputs is None else encode_schema(outputs.schema),
         copies={state.name: digest_of(state) for state in snapshot.operator_states if state.mode == "broadcast"},
+        lineage=snapshot.lineage,
     )
     return handle if step is None else _in_step(step, handle)
 

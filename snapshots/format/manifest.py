@@ -288,6 +288,8 @@ class Manifest:
         The features that a reader must support beyond the base of the format version.
     written_by : dict of str to str
         The versions of the libraries, for people.
+    lineage : str or None
+        The first part of all idempotency keys; None if the writer makes no calls that need keys.
     file_lists : tuple of FileList
         The lists in which some of its files and channels are stored; before a commit, those of its parent.
     """
@@ -313,6 +315,7 @@ class Manifest:
     operation: Operation = "write"
     required_features: tuple[str, ...] = ()
     written_by: dict[str, str] = field(default_factory=library_versions)
+    lineage: str | None = field(default=None, metadata=UNLESS_NONE)
     file_lists: tuple[FileList, ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
-from keygroups.names import OPERATOR_ID, OPERATOR_STATE_NAME, STATE_NAME, STEP_NAME, NameRule, split_step
+from keygroups.names import LINEAGE_NAME, OPERATOR_ID, OPERATOR_STATE_NAME, STATE_NAME, STEP_NAME, NameRule, split_step
 from keygroups.ranges import MAX_KEY_GROUPS
 
 FileKind = Literal["keyed", "delta", "in_flight", "operator", "output"]
@@ -204,6 +204,7 @@ _MANIFEST = _fields(
     },
     {
         "file_lists": _list(_LIST_INFO, LISTS_MAX),
+        "lineage": _named(LINEAGE_NAME),
         "operator_states": _list(_OPERATOR_STATE, STATES_MAX),
         "operation": _TEXT,
         "output_schema": _or_null(_TEXT),

@@ -40,7 +40,8 @@ class InFlightElement(NamedTuple):
     key_group : int
         The key group of the key, or `NO_KEY_GROUP`.
     element_id : str
-        The idempotency key, which stays the same over retries, restarts and rescales.
+        What names it among the elements of its step; lineage, step and id make its idempotency key. It stays the same
+        over retries, restarts and rescales.
     attempt : int
         The number of the attempt that runs or is due; 1 is the first.
     remaining : float or None
@@ -121,6 +122,8 @@ class SubtaskSnapshot:
         How many times the operator had called `output` since it was opened.
     wall_time : int
         The processing time (milliseconds since the epoch): values that have expired by then are not stored.
+    lineage : str or None
+        The first part of the idempotency keys of its elements; None for what has none.
     barrier_id : str
         A unique id of the barrier. It is used if there is no keyed state, whose cuts have their own id.
     """
@@ -135,6 +138,7 @@ class SubtaskSnapshot:
     watermark: int | None = None
     emitted: int = 0
     wall_time: int = 0
+    lineage: str | None = None
     barrier_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     __repr__ = fields_repr

@@ -9,6 +9,7 @@ from keygroups.ttl import wall_time
 from snapshots.commit.creation import first_manifest, next_manifest, put_manifest
 from snapshots.commit.pending import PendingSnapshot
 from snapshots.format.manifest import Manifest
+from snapshots.lineage import first_lineage
 from snapshots.restore.snapshot import Snapshot
 from snapshots.versions import mark_expired
 
@@ -51,7 +52,13 @@ def begin_anew(
     """
     parent = pending.parent
     empty = first_manifest(
-        pending.operator_id, parallelism, max_parallelism, hash, "claim", source_position=source_position
+        pending.operator_id,
+        parallelism,
+        max_parallelism,
+        hash,
+        "claim",
+        source_position=source_position,
+        lineage=(parent and parent.lineage) or first_lineage(pending.folder),
     )
     manifest = _in_place_of_lost(pending, empty) if parent is None else _after(parent, empty)
     return Snapshot(pending.folder, put_manifest(pending.folder, manifest))

@@ -21,6 +21,7 @@ from snapshots.format.manifest import DataFile, StateInfo
 from snapshots.format.parquet import damage_named
 from snapshots.format.schemas import check_descriptor, state_info
 from snapshots.format.sealing import check_json
+from snapshots.lineage import first_lineage
 from snapshots.restore.snapshot import Snapshot
 from snapshots.surroundings import explain_empty
 from snapshots.upkeep.state_files import write_state
@@ -41,7 +42,8 @@ def bootstrap(
     check_json("source_position", source_position)
     _check_empty(folder)
     key_groups = default_max_parallelism(parallelism) if max_parallelism is None else max_parallelism
-    manifest = first_manifest(operator_id, parallelism, key_groups, hash_, "bootstrap")
+    lineage = first_lineage(folder)
+    manifest = first_manifest(operator_id, parallelism, key_groups, hash_, "bootstrap", lineage=lineage)
     infos: list[StateInfo] = []
     files: list[DataFile] = []
     for descriptor, rows in states.items() if isinstance(states, Mapping) else states:
@@ -64,8 +66,11 @@ def bootstrap(
     return Snapshot(folder, put_manifest(folder, manifest))
 
 
-def copy_snapshot(source: Snapshot, folder: Folder) -> Snapshot:
+def copy_snapshot(source: Snapshot, folder: Folder, *, keep_lineage: bool) -> Snapshot:
     """Copy a snapshot's files to the empty folder of another operator, and commit it there as the next version.
+
+    The copy gets a lineage of its own, because it may run beside the original; a copy that takes the place of the
+    original keeps that.
 
     Versions continue, because they define the order of files. Earlier versions are marked as expired, so that no other
     writer takes one of them. One file is in memory at a time.
@@ -82,6 +87,7 @@ def copy_snapshot(source: Snapshot, folder: Folder) -> Snapshot:
         source.manifest,
         "copy",
         operator_id=folder.operator_id,
+        lineage=source.manifest.lineage if keep_lineage else first_lineage(folder),
         # No run of the other operator continues here, so channels are others than in its lists.
         channels=tuple(replace(channel, cut_id=None) for channel in source.manifest.channels),
         file_lists=tuple(one for one in source.manifest.file_lists if not one.channels),

@@ -13,7 +13,7 @@ from keygroups.arguments import check_instance
 from keygroups.codec import codecs_used
 from keygroups.descriptors import OperatorStateDescriptor, StateDescriptor
 from keygroups.errors import ConfigError
-from keygroups.names import OPERATOR_STATE_NAME, STATE_NAME, in_step, split_step
+from keygroups.names import LINEAGE_NAME, OPERATOR_STATE_NAME, STATE_NAME, in_step, split_step
 from keygroups.representation import representation
 from keygroups.state import identity_of, original_of
 from snapshots.commit.completeness import check_covered
@@ -23,6 +23,7 @@ from snapshots.format.features import features_of
 from snapshots.format.manifest import DataFile, Manifest, OperatorStateInfo, StateInfo
 from snapshots.format.schemas import ENTRY_COLUMNS, check_descriptor, state_info
 from snapshots.format.steps import check_step
+from snapshots.lineage import new_lineage
 from snapshots.restore.reader import decode_column
 from snapshots.restore.snapshot import Snapshot
 from snapshots.restore.streaming import StateStream, all_key_groups
@@ -240,6 +241,25 @@ class Editor:
 
         return self._rewritten(state, step, changed)
 
+    def set_lineage(self, lineage: str | None = None) -> Self:
+        """Change the lineage, the first part of all idempotency keys: services recognise no earlier call any more.
+
+        Parameters
+        ----------
+        lineage : str, optional
+            The `idempotency_namespace` with which the operator will run; by default a new random lineage, such as for
+            a copy of the folder that is to run beside the original.
+
+        Raises
+        ------
+        ConfigError
+            The name may be no lineage.
+        """
+        if lineage is not None:
+            LINEAGE_NAME.check("lineage", lineage)
+        self._draft = replace(self._draft, lineage=new_lineage() if lineage is None else lineage)
+        return self
+
     def commit(self) -> Snapshot:
         """Commit the changes so far as the next version.
 
@@ -255,6 +275,7 @@ class Editor:
         manifest = next_manifest(
             self._parent,
             "edit",
+            lineage=draft.lineage,
             states=draft.states,
             operator_states=draft.operator_states,
             files=draft.files,

@@ -122,6 +122,11 @@ class FileSource(Source[dict[str, Any]]):
         begin = 0 if position is None else check_integer("position", position, 0, reason="bytes or rows")
         return self._read(str(partition), begin)
 
+    def full_name(self, partition: PartitionId) -> str:
+        """Return the URI of a file."""
+        glob = self._glob()
+        return str(glob.filesystem.unstrip_protocol(glob.path(str(partition))))
+
     async def close(self) -> None:
         """Stop listing, and end the threads."""
         if self._threads is not None:

@@ -102,6 +102,10 @@ class KafkaSource(Source[dict[str, Any]]):
         start = None if self._goes_on else (self._ends or {}).get(partition)
         return self._read(int(partition), start)
 
+    def full_name(self, partition: PartitionId) -> str:
+        """Return the topic and the number."""
+        return f"{self._topic}/{partition}"
+
     async def close(self) -> None:
         """End the threads, and close the consumers."""
         if self._poller is not None:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from async_op.hosting.errors import FeederFenced, HostLost, IncompleteEpoch
 from async_op.hosting.parts import one_of_each
+from async_op.identity import Identity
 from async_op.retention import Collector, Retention
 from async_op.spark.autoscale import AutoscalePolicy
 from async_op.spark.epoch.delivery import Delivery, Outlet
@@ -59,6 +60,8 @@ class EpochRunner:
         The parallelism of the next epoch; any thread may set it at any time.
     output_schema : pyarrow.Schema
         The schema of the outputs.
+    lineage : str
+        The first part of all idempotency keys.
     outlet : callable
         Called with the outputs and the epoch; must be idempotent by epoch.
     watermark_delay_milliseconds : int
@@ -85,6 +88,7 @@ class EpochRunner:
         routing: Routing,
         parallelism: int,
         output_schema: pa.Schema,
+        lineage: str,
         outlet: Outlet,
         watermark_delay_milliseconds: int = 0,
         autoscale: AutoscalePolicy | None = None,
@@ -95,6 +99,7 @@ class EpochRunner:
         self._store, self._settings = store, settings
         self._routing = routing
         self._output_schema = output_schema
+        self._identity = Identity(lineage)
         self.delivery = Delivery(outlet, output_schema)
         self.collector = None if retention is None else Collector(retention)
         self._watermark_delay_milliseconds = watermark_delay_milliseconds
@@ -340,7 +345,7 @@ class EpochRunner:
             newest=Newest.of(self._latest, order.parallelism),
             parallelism=order.parallelism,
             job=self.fleet.new_job(),
-            epoch_id=f"{self._store.operator_id}/{order.input_name}",
+            epoch_id=order.input_name,
             event_time=self._settings.event_time,
             barrier_timeout=order.barrier_timeout,
             watermark=self._times.new_watermark,
@@ -357,6 +362,7 @@ class EpochRunner:
             parallelism=parallelism,
             max_parallelism=self._routing.max_parallelism,
             output_schema=self._output_schema,
+            identity=self._identity,
         )
 
     def _progress(

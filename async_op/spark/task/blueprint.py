@@ -15,6 +15,7 @@ import pyarrow as pa
 from async_op.elements import Element, Record, Watermark
 from async_op.hosting.blueprint import CutPart
 from async_op.hosting.operator import ResidentOperator
+from async_op.identity import Identity
 from async_op.operator.place import Place
 from async_op.options import OperatorOptions
 from async_op.spark.rows.arrow_outputs import OutputWriter
@@ -66,6 +67,8 @@ class EpochBlueprint:
         The number of subtasks in this generation, and the number of key groups.
     output_schema : pyarrow.Schema
         The schema of the outputs.
+    identity : Identity
+        What all idempotency keys have in common.
     """
 
     options: OperatorOptions
@@ -73,11 +76,17 @@ class EpochBlueprint:
     parallelism: int
     max_parallelism: int
     output_schema: pa.Schema
+    identity: Identity
 
     def operator(self, subtask_index: int, output: Callable[[Record | Watermark], object]) -> ResidentOperator:
         """Return the operator of a subtask, not opened yet."""
         function = with_checked_rows(self.options.function, self._writer)
-        place = Place(parallelism=self.parallelism, subtask_index=subtask_index, max_parallelism=self.max_parallelism)
+        place = Place(
+            parallelism=self.parallelism,
+            subtask_index=subtask_index,
+            max_parallelism=self.max_parallelism,
+            identity=self.identity,
+        )
         return ResidentOperator.of(replace(self.options, function=function), output, place=place)
 
     def decoder(self, epoch: str) -> Callable[[pa.RecordBatch], Iterable[Element]]:

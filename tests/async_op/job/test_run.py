@@ -410,9 +410,10 @@ async def test_the_outputs_of_a_batch_function_have_ids_for_the_next_step() -> N
 
     sink = Epochs()
     steps = [Step(Twice(), "twice", mode="ordered"), Step(Named(), "named", mode="ordered")]
-    await new_job(Log("abc", bounded=True), steps, sink).run()
-    first = [("a", "0@1/0"), ("a", "0@1/1")]
-    assert sink.values == [*first, ("b", "0@2/0"), ("b", "0@2/1"), ("c", "0@3/0"), ("c", "0@3/1")]
+    await new_job(Log("abc", bounded=True), steps, sink, idempotency_namespace="ns").run()
+    assert sink.values == [
+        (value, f"ns/named/0@{position}/{output}") for position, value in enumerate("abc", 1) for output in (0, 1)
+    ]
 
 
 async def test_a_failed_commit_fails_the_job_and_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:
