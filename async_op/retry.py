@@ -60,6 +60,11 @@ class RetryPolicy(ABC):
         self._retry_on = retry_on
         self._retry_if_result = retry_if_result
 
+    @property
+    def retry_on(self) -> RetryOn | None:
+        """The errors that are retried, as they were passed; None for all."""
+        return self._retry_on
+
     def __repr__(self) -> str:
         named = {name.removeprefix("_"): value for name, value in vars(self).items()}
         return representation(self, {name: value for name, value in named.items() if value is not None})

@@ -163,7 +163,8 @@ class UnwritableValue(KeyGroupsError, TypeError):
         where = f"{into}{f' ({named})' if named else ''}"
         return (
             f"{self._shown} cannot be written{where}: {self.reason}; change the output in the last step, and for what "
-            "is committed already start again with a sink that has on_error='skip' or on_error='dead_letter'"
+            "is committed already start again with on_error='skip' or 'dead_letter' of the sink, or change it in a "
+            "subclass of the sink, whose `write` gets it again"
         )
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from async_op.connectors.errors import UnwritableValue
 from async_op.dead_letters import OnError
 from async_op.retry import ExponentialBackoffRetry, RetryPolicy
 from keygroups.arguments import check_choice, check_instance
+
+if TYPE_CHECKING:
+    from async_op.connectors.tables.rows import EpochRows
 
 T = TypeVar("T")
 
@@ -138,6 +141,22 @@ class ShippedSink(Sink[Any]):
         self.on_error = on_error
         self.retry = retry
         self.dead_letters = dead_letters
+
+    @abstractmethod
+    def write_rows(self, rows: EpochRows, epoch: int) -> None:
+        """Write an epoch of a pipeline on Spark; blocks."""
+
+    @abstractmethod
+    def refused_rows(self, rows: EpochRows) -> list[UnwritableValue]:
+        """Return an error for every row that `write_rows` would refuse; blocks."""
+
+    def __call__(self, batch_df: Any, epoch: int) -> None:
+        """Write the rows of an epoch, unless they are there: the form that a pipeline on Spark calls."""
+        from async_op.connectors.tables.rows import FrameRows
+
+        rows = FrameRows(batch_df)
+        if not rows.is_empty:
+            self.write_rows(rows, epoch)
 
     def is_transient(self, error: Exception) -> bool:
         """Return whether an attempt may succeed after this error: one of the network or of storage."""

@@ -14,6 +14,7 @@ from async_op.job.delivery import Epoch
 from async_op.job.outputs import OUTPUT_SCHEMA, EpochOutputs
 from async_op.job.step import SOURCE
 from snapshots import Claim, PendingSnapshot, Snapshot, SnapshotStore, SubtaskHandle, SubtaskSnapshot
+from snapshots.format.sink_notes import SinkNotes
 from snapshots.format.steps import of_step
 
 _WRITERS = 8
@@ -47,6 +48,11 @@ class Committer:
         self._claim = claim
         self.snapshot: Snapshot | None = None if claim is None else claim.snapshot
 
+    @property
+    def sink_notes(self) -> SinkNotes:
+        """What the job remembers of its sinks."""
+        return SinkNotes(self._store.folder)
+
     def begin(self) -> PendingSnapshot:
         """Begin a snapshot on top of the one that the job has restored or committed last."""
         if self._claim is None:
@@ -73,7 +79,14 @@ class Committer:
         if not own:
             outputs.close()
             return None
-        return Epoch(number=snapshot.version, tables=outputs.tables, mark=own[0].mark_delivered, close=outputs.close)
+        (stored,) = own
+        return Epoch(
+            number=snapshot.version,
+            tables=outputs.tables,
+            mark=stored.mark_delivered,
+            identity=stored.identity,
+            close=outputs.close,
+        )
 
     def _write(self, pending: PendingSnapshot, parts: Sequence[Part], outputs: pa.Table) -> list[Written]:
         last = parts[-1][0]

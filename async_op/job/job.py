@@ -145,6 +145,7 @@ class Job:
         buries = any(step.on_error == "dead_letter" for step in self._steps.values())
         if buries and dead_letters is None:
             raise ConfigError("dead_letters", dead_letters, "a step has on_error='dead_letter': pass where they go")
+        self._check_sinks()
         key_hasher(hash)
         self._hash = hash
         if idempotency_namespace is not None:
@@ -168,6 +169,16 @@ class Job:
         self._asked: list[Callable[[Run], None]] = []
         self._is_stopping = False
         self._lock = threading.RLock()
+
+    def _check_sinks(self) -> None:
+        own = getattr(self._sink, "dead_letters", None)
+        if own is not None and self._dead_letters not in (None, own):
+            raise ConfigError("dead_letters", own, "the sink and the job have one each: pass it to the job only")
+        self._dead_letters = self._dead_letters or own
+        if self._sink.on_error == "dead_letter" and self._dead_letters is None:
+            raise ConfigError("dead_letters", None, "the sink has on_error='dead_letter': pass where they go")
+        if self._dead_letters is not None and self._dead_letters.on_error == "dead_letter":
+            raise ConfigError("dead_letters", self._dead_letters, "its own on_error is 'fail' or 'skip'")
 
     def __repr__(self) -> str:
         return representation(self, self._facts())

@@ -31,6 +31,8 @@ class JobProgress:
         For each step, the elements in its operators and on their way into them.
     undelivered : int
         Committed epochs that the sink has not had.
+    refused : int
+        Outputs and dead letters that a sink with `on_error="skip"` or "dead_letter" has refused, in this run.
     partitions : int
         Partitions of the source that were found.
     """
@@ -44,6 +46,7 @@ class JobProgress:
     dead_letters: int = 0
     in_flight: Mapping[str, int] = field(default_factory=dict)
     undelivered: int = 0
+    refused: int = 0
     partitions: int = 0
 
     def __repr__(self) -> str:

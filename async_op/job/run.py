@@ -90,7 +90,7 @@ class Run:
         self._wanted = parallelism
         self._clock = LoopClock(asyncio.get_running_loop())
         self._tasks = Tasks()
-        self._delivery = Delivery(setting.sink, setting.dead_letters)
+        self._delivery = Delivery(setting.sink, setting.dead_letters, committer.sink_notes)
         self._news = Waiters(lambda: None)
         self._reading = Reading(
             setting.source, setting.positions, self._clock, self._tasks.spawn, self._news, setting.plan.forwarded
@@ -118,6 +118,8 @@ class Run:
         """End the run soon; a stop at a cut overtakes a drain, and stays."""
         if self._stop != "cut":
             self._stop = how
+        if how == "cut":
+            self._delivery.hurry()
         self._news.wake()
 
     def rescale(self, parallelism: int) -> None:
@@ -146,6 +148,7 @@ class Run:
             dead_letters=self._collector.dead_letters,
             in_flight=self._chain.in_flight(),
             undelivered=len(self._delivery),
+            refused=self._delivery.refused,
             partitions=len(self._setting.positions.partitions),
         )
 
@@ -185,9 +188,12 @@ class Run:
     async def _open(self) -> None:
         setting, snapshot = self._setting, self._committer.snapshot
         for one in (setting.sink, setting.dead_letters, setting.source):
-            if one is not None:
+            if isinstance(one, Sink):
+                await self._delivery.open(one)
+            elif one is not None:
                 with connector(f"opening {type(one).__name__}"):
                     await one.open()
+            if one is not None:
                 self._opened.append(one)
         if snapshot is not None:
             for epoch in await on_own_thread(stored_epochs, snapshot):

@@ -15,6 +15,7 @@ _FIELDS: dict[Kind, dict[str, str]] = {
         "records": "Elements that came from the source.",
         "outputs": "Outputs of the last step.",
         "dead_letters": "Dead letters.",
+        "refused": "Outputs that a sink has refused.",
     },
     "gauge": {
         "version": "The newest snapshot.",

@@ -93,9 +93,10 @@ class Chain:
         return any(runner.delivery.is_under_way for runner in self._runners[-1:])
 
     def conclude(self) -> None:
-        """Have all hosts wait no longer in the epoch under way."""
+        """Have all hosts, and a sink that is tried again, wait no longer in the epoch under way."""
         for runner in self._runners:
             runner.fleet.conclude()
+            runner.delivery.hurry()
 
     def give_up(self, spark: SparkSession) -> None:
         """Cancel the jobs of the epoch without input that is under way."""

@@ -23,9 +23,10 @@ from async_op.spark.chain import Chain, check_distinct, check_next, join_chain
 from async_op.spark.connect.query import ConnectQuery
 from async_op.spark.described import Described
 from async_op.spark.epoch.checkpoint import Checkpoint
-from async_op.spark.epoch.delivery import Outlet, Sink
+from async_op.spark.epoch.delivery import Sink
 from async_op.spark.epoch.history import Adopt, join_histories
 from async_op.spark.epoch.settings import EpochSettings
+from async_op.spark.epoch.sinks import IntoSink
 from async_op.spark.epoch.times import watermark_delay_of
 from async_op.spark.into_tables import IntoTables
 from async_op.spark.progress import EpochProgress
@@ -278,9 +279,9 @@ class AsyncPipeline(IntoTables, Described):
         join_chain(self._stages, routings, adopt)
         query: PipelineQuery | ConnectQuery
         if is_connect(spark):
-            query = ConnectQuery(self._stages, routings, _outlet(sink), delay_milliseconds)
+            query = ConnectQuery(self._stages, routings, IntoSink(sink), delay_milliseconds)
         else:
-            chain = Chain.begin(spark, self._stages, routings, _outlet(sink), delay_milliseconds)
+            chain = Chain.begin(spark, self._stages, routings, IntoSink(sink), delay_milliseconds)
             query = PipelineQuery(chain, spark)
         # Before it starts, because a sink may call `rescale` in the first epoch.
         before = first.query
@@ -330,7 +331,7 @@ class AsyncPipeline(IntoTables, Described):
         check_run(df, sink, self._stages[-1].output_schema, run_id, chunk_rows)
         check_columns(df.schema, "event_time", self._stages[0].settings.event_time)
         routings = self._routings(df.schema)
-        run_bounded(df, self._stages, routings, _outlet(sink), run_id=run_id, chunk_rows=chunk_rows)
+        run_bounded(df, self._stages, routings, IntoSink(sink), run_id=run_id, chunk_rows=chunk_rows)
 
     def then(self, pipeline: AsyncPipeline) -> AsyncPipeline:
         """Return a chain: the outputs of this pipeline are the input of another one, epoch by epoch.
@@ -401,7 +402,3 @@ class AsyncPipeline(IntoTables, Described):
     def _note(self, query: Running | None) -> None:
         for stage in self._stages:
             stage.query = query
-
-
-def _outlet(sink: Sink) -> Outlet:
-    return lambda batch, epoch: sink(batch, epoch.epoch)

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from async_op.connectors import KafkaSink
+from async_op.connectors.sink import ShippedSink
 from keygroups.arguments import check_callable, check_integer
 from keygroups.errors import ConfigError
 from snapshots.inputs import RUN_ID
@@ -28,6 +29,8 @@ def check_input(name: str, frame: object) -> None:
 def check_sink(sink: object, output_schema: StructType) -> None:
     """Raise `ConfigError` unless a sink can be called, and `UnwritableValue` if it cannot write the columns."""
     check_callable("sink", sink, reason="it is called with the outputs of an epoch and its number")
+    if isinstance(sink, ShippedSink) and sink.on_error == "dead_letter" and sink.dead_letters is None:
+        raise ConfigError("dead_letters", None, "the sink has on_error='dead_letter': pass it a sink for them")
     if isinstance(sink, KafkaSink):
         sink.prepare(arrow_schema_of(output_schema, "UTC"))
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from keygroups.representation import representation
 from snapshots.filesystem import Folder
-from snapshots.format.delivered import delivery_of, mark_delivered
+from snapshots.format.delivered import Delivered, delivery_of, mark_delivered
 from snapshots.format.manifest import DataFile
 from snapshots.format.parquet import ParquetReader
 
@@ -70,9 +70,14 @@ class StoredOutputs:
         """
         return pa.Table.from_batches(list(self.batches()))
 
+    @property
+    def identity(self) -> Delivered:
+        """What tells them from the outputs of a version of the same number in another history."""
+        return delivery_of(self.files)
+
     def mark_delivered(self) -> None:
         """Note that the sink has had these outputs and those of all earlier versions; the next commit leaves them out.
 
         The mark is kept beside the versions. If it is lost, the outputs are delivered again.
         """
-        mark_delivered(self.folder, delivery_of(self.files))
+        mark_delivered(self.folder, self.identity)

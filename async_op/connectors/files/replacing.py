@@ -41,6 +41,11 @@ class FileFolder:
             else:
                 folder.replace(name, data)
 
+    def exists(self) -> bool:
+        """Return whether the folder is there; in an object store, which has no folders, always."""
+        with self._asked() as folder:
+            return not isinstance(folder, LocalFolder) or Path(folder.path("")).is_dir()
+
     def names(self) -> list[str]:
         """List the files; none if there is no folder."""
         with self._asked() as folder:

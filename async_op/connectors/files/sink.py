@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from async_op.connectors.errors import EpochsBehind
+from async_op.connectors.errors import EpochsBehind, TargetMissing, UnwritableValue
 from async_op.connectors.files.encoding import FORMATS, encode
 from async_op.connectors.files.replacing import FileFolder
 from async_op.connectors.own_threads import OwnThreads
-from async_op.connectors.sink import Sink
+from async_op.connectors.sink import SINK_RETRY, ShippedSink, Sink
+from async_op.dead_letters import OnError
 from async_op.letter_rows import LETTER_SCHEMA
+from async_op.retry import RetryPolicy
+from async_op.threads.own_thread import on_own_thread
 from keygroups.arguments import check_choice, check_integer, check_location
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
 
+if TYPE_CHECKING:
+    from async_op.connectors.tables.rows import EpochRows
+
 _ANEW = "give its sink another folder, or move the files of the earlier run away"
 
 
-class FileSink(Sink[Any]):
+class FileSink(ShippedSink):
     """Writes each epoch into a file of its own, named by the epoch; an epoch that comes again replaces its file.
 
     Readers see a file whole or not at all, and after `write` it survives a crash of the machine. An epoch that is
@@ -69,7 +75,11 @@ class FileSink(Sink[Any]):
         *,
         schema: Any = None,
         storage_options: dict[str, Any] | None = None,
+        on_error: OnError = "fail",
+        retry: RetryPolicy | None = SINK_RETRY,
+        dead_letters: Sink[Any] | None = None,
     ) -> None:
+        super().__init__(on_error=on_error, retry=retry, dead_letters=dead_letters)
         check_choice("format", format, tuple(FORMATS))
         if schema is not None and format != "parquet":
             raise ConfigError("schema", schema, "only Parquet files have one; leave it out")
@@ -106,6 +116,18 @@ class FileSink(Sink[Any]):
         finally:
             await self.close()
 
+    async def refused(self, values: Sequence[Any]) -> list[UnwritableValue]:
+        """Return an error for every output that does not fit into the format; nothing is written."""
+        return await on_own_thread(self._refused, values)
+
+    def write_rows(self, rows: EpochRows, epoch: int) -> None:
+        """Write the file of an epoch of a pipeline on Spark; all of its rows are in memory. Blocks."""
+        self._write(list(rows.dicts()), check_integer("epoch", epoch, 0, reason="epochs are numbered"))
+
+    def refused_rows(self, rows: EpochRows) -> list[UnwritableValue]:
+        """Return an error for every row that does not fit into the format; blocks."""
+        return self._refused(rows.dicts())
+
     async def close(self) -> None:
         """End the thread."""
         self._newest = None
@@ -114,13 +136,36 @@ class FileSink(Sink[Any]):
             await threads.close()
 
     def _write(self, values: Sequence[Any], epoch: int) -> None:
-        name, data = self._name(epoch), encode(values, self._format, self._schema)
+        name, data = self._name(epoch), self._encoded(values)
+        if self.was_written and not self._files.exists():
+            raise TargetMissing(self._files.uri, was_there=True)
         newest = self._newest_epoch() if self._newest is None else self._newest
         if epoch >= newest:
             self._files.replace(name, data)
             self._newest = epoch
+            self.was_written = True
         elif not self._files.has(name, data):
             raise EpochsBehind(self._files.uri, epoch, newest, _ANEW)
+
+    def _encoded(self, values: Sequence[Any]) -> bytes:
+        try:
+            return encode(values, self._format, self._schema)
+        except UnwritableValue as error:
+            found = error
+        for first in self._refused(values):
+            raise first
+        raise found
+
+    def _refused(self, values: Iterable[Any]) -> list[UnwritableValue]:
+        """Return the errors of the outputs that no file can have; types that differ are the fault of none of them."""
+        found = []
+        for index, value in enumerate(values):
+            try:
+                encode([value], self._format, self._schema)
+            except UnwritableValue as error:
+                error.index, error.target = index, self._files.uri
+                found.append(error)
+        return found
 
     def _newest_epoch(self) -> int:
         ours = re.compile(rf"epoch-([0-9]{{20}})\.{FORMATS[self._format]}")

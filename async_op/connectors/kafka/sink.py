@@ -18,7 +18,7 @@ from async_op.connectors.kafka.rows import PARTS, check_columns, record_of
 from async_op.connectors.own_threads import OwnThreads
 from async_op.connectors.repeats import Repeats
 from async_op.connectors.sink import SINK_RETRY, ShippedSink, Sink, is_passing
-from async_op.connectors.tables.rows import FrameRows
+from async_op.connectors.tables.rows import EpochRows
 from async_op.dead_letters import OnError
 from async_op.retry import RetryPolicy
 from keygroups.arguments import check_integer
@@ -162,15 +162,17 @@ class KafkaSink(ShippedSink):
         """Return whether brokers may be back soon."""
         return error.is_transient if isinstance(error, KafkaRefused) else is_passing(error)
 
-    def __call__(self, batch_df: Any, epoch: int) -> None:
-        """Write the rows of an epoch in one transaction, unless it is there: the form that a pipeline on Spark calls.
+    def write_rows(self, rows: EpochRows, epoch: int) -> None:
+        """Write the rows of an epoch in one transaction, unless it is there; blocks.
 
         Rows come while the transaction is open. The connection stays for the next epoch.
         """
         number = check_integer("epoch", epoch, 0, reason="epochs are numbered")
-        rows = FrameRows(batch_df)
-        if not rows.is_empty:
-            self._write((self._record(record_of(row), index) for index, row in enumerate(rows.dicts())), number)
+        self._write((self._record(record_of(row), index) for index, row in enumerate(rows.dicts())), number)
+
+    def refused_rows(self, rows: EpochRows) -> list[UnwritableValue]:
+        """Return an error for every row that is no record; nothing is sent."""
+        return self._refused(map(record_of, rows.dicts()))
 
     async def close(self) -> None:
         """Disconnect; a transaction that is under way is given up."""

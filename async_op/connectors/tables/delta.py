@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from async_op.connectors.errors import ConnectorNotInstalled, SinkContended, UnwritableValue
-from async_op.connectors.sink import SINK_RETRY, Sink
+from async_op.connectors.errors import (
+    ConnectorNotInstalled,
+    SinkContended,
+    TargetMissing,
+    TargetReplaced,
+    UnwritableValue,
+)
+from async_op.connectors.sink import SINK_RETRY, Sink, is_passing
 from async_op.connectors.tables.rows import EpochRows, table_schema
 from async_op.connectors.tables.table_sink import ATTEMPTS_MAX, TableSink
 from async_op.dead_letters import OnError
@@ -17,6 +23,10 @@ from snapshots.filesystem import redacted
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
+
+
+_STORAGE = "Generic "
+"""How the storage library of deltalake begins its errors of requests, as in "Generic S3 error"; it tries ten times."""
 
 
 class DeltaSink(TableSink):
@@ -63,6 +73,12 @@ class DeltaSink(TableSink):
         self._schema = schema
         self._storage_options = storage_options
 
+    def is_transient(self, error: Exception) -> bool:
+        """Return whether the storage may be back soon, or other writers be fewer."""
+        if isinstance(error, SinkContended) or is_passing(error):
+            return True
+        return type(error).__module__.partition(".")[0] == "deltalake" and _STORAGE in str(error)
+
     def _columns_of_table(self, schema: pa.Schema) -> list[str]:
         _check_installed()
         return [field.name for field in self._open(lambda: schema).schema().fields]
@@ -74,6 +90,8 @@ class DeltaSink(TableSink):
         for _ in range(ATTEMPTS_MAX):
             table = self._open(lambda: table_schema(rows.schema()))
             newest: int | None = table.transaction_version(self.name)
+            if newest is None and self.was_written:
+                raise TargetReplaced(redacted(self._table), self.name)
             if newest is not None and newest >= epoch:
                 return newest
             try:
@@ -86,7 +104,8 @@ class DeltaSink(TableSink):
             return None
         raise SinkContended(redacted(self._table), ATTEMPTS_MAX) from failure
 
-    def _refused(self, rows: EpochRows) -> list[UnwritableValue]:
+    def refused_rows(self, rows: EpochRows) -> list[UnwritableValue]:
+        """Return an error for every row that the table would refuse; blocks."""
         _check_installed()
         table = self._open(lambda: table_schema(rows.schema()))
         return rows.refused(pa.schema(table.schema().to_arrow()))
@@ -105,6 +124,8 @@ class DeltaSink(TableSink):
         try:
             return DeltaTable(self._table, storage_options=self._storage_options)
         except TableNotFoundError:
+            if self.was_written:
+                raise TargetMissing(redacted(self._table), was_there=True) from None
             schema = columns() if self._schema is None else self._schema
         try:
             # Another attempt would put the table's description anew on top of what others have written by then.

@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from async_op.connectors.errors import ConnectorNotInstalled, SinkContended, UnwritableValue
-from async_op.connectors.sink import SINK_RETRY, Sink
+from async_op.connectors.errors import (
+    ConnectorNotInstalled,
+    SinkContended,
+    TargetMissing,
+    TargetReplaced,
+    UnwritableValue,
+)
+from async_op.connectors.sink import SINK_RETRY, Sink, is_passing
 from async_op.connectors.tables.rows import EpochRows, table_schema
 from async_op.connectors.tables.table_sink import ATTEMPTS_MAX, TableSink
 from async_op.dead_letters import OnError
@@ -23,6 +29,10 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 64 * 1024 * 1024
 """How much is in memory at a time; each chunk becomes a snapshot, and all of them one commit."""
+
+
+_PASSING = {"ServiceUnavailableError", "ServerError", "WaitingForLockException", "OperationalError"}
+"""Errors of pyiceberg's catalogs, and of the database of an SQL catalog, that may be over soon."""
 
 
 class IcebergSink(TableSink):
@@ -70,6 +80,10 @@ class IcebergSink(TableSink):
         self._catalog_properties = dict(catalog)
         self._schema = schema
 
+    def is_transient(self, error: Exception) -> bool:
+        """Return whether the catalog or the storage may be back soon, or other writers be fewer."""
+        return isinstance(error, SinkContended) or is_passing(error) or type(error).__name__ in _PASSING
+
     def _columns_of_table(self, schema: pa.Schema) -> list[str]:
         with closing(self._catalog()) as catalog:
             return [field.name for field in self._load(catalog, lambda: schema).schema().fields]
@@ -81,6 +95,8 @@ class IcebergSink(TableSink):
             for _ in range(ATTEMPTS_MAX):
                 table = self._load(catalog, lambda: table_schema(rows.schema()))
                 newest = table.properties.get(self._property)
+                if newest is None and self.was_written:
+                    raise TargetReplaced(redacted(self._table), self.name)
                 if newest is not None and int(newest) >= epoch:
                     return int(newest)
                 try:
@@ -91,7 +107,8 @@ class IcebergSink(TableSink):
                 return None
         raise SinkContended(redacted(self._table), ATTEMPTS_MAX) from failure
 
-    def _refused(self, rows: EpochRows) -> list[UnwritableValue]:
+    def refused_rows(self, rows: EpochRows) -> list[UnwritableValue]:
+        """Return an error for every row that the table would refuse; blocks."""
         with closing(self._catalog()) as catalog:
             table = self._load(catalog, lambda: table_schema(rows.schema()))
             return rows.refused(table.schema().as_arrow())
@@ -127,6 +144,8 @@ class IcebergSink(TableSink):
         try:
             return catalog.load_table(self._table)
         except NoSuchTableError:
+            if self.was_written:
+                raise TargetMissing(redacted(self._table), was_there=True) from None
             schema = columns() if self._schema is None else self._schema
         namespace = self._table.rpartition(".")[0]
         if not catalog.namespace_exists(namespace):

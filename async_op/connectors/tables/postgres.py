@@ -7,8 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from async_op.connectors.errors import ConnectorNotInstalled, SinkRefused, TargetMissing, UnwritableValue
-from async_op.connectors.sink import SINK_RETRY, Sink
+from async_op.connectors.errors import (
+    ConnectorNotInstalled,
+    SinkRefused,
+    TargetMissing,
+    TargetReplaced,
+    UnwritableValue,
+)
+from async_op.connectors.sink import SINK_RETRY, Sink, is_passing
 from async_op.connectors.tables.copying import Copying
 from async_op.connectors.tables.rows import EpochRows
 from async_op.connectors.tables.table_sink import TableSink
@@ -20,6 +26,8 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.sql import Identifier
 
+_WRONG = ("password authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist")
+"""What a server says to a connection that it will refuse again; such errors have no SQLSTATE here."""
 _CONNECT_SECONDS_MAX = 30
 _STATEMENT_SECONDS_MAX = 300
 """How long one statement may take, among them the copying of an epoch's rows and the wait for another writer's."""
@@ -60,6 +68,15 @@ class PostgresSink(TableSink):
         super().__init__(table, name, on_error=on_error, retry=retry, dead_letters=dead_letters)
         self._url = url
 
+    def is_transient(self, error: Exception) -> bool:
+        """Return whether the server or the way to it may be back soon: not for passwords, names and rights."""
+        if not (isinstance(error, OSError) or type(error).__module__.partition(".")[0] == "psycopg"):
+            return False
+        import psycopg
+
+        is_wrong = any(text in str(error) for text in _WRONG)
+        return is_passing(error) or (isinstance(error, psycopg.OperationalError) and not is_wrong)
+
     def _columns_of_table(self, schema: pa.Schema) -> list[str]:
         with self._connection() as connection:
             return list(self._columns(connection, self._identifier()))
@@ -80,7 +97,8 @@ class PostgresSink(TableSink):
                 raise found.error(row, self._table, index)
             raise refusal.error(rows.names(), self._table, None)
 
-    def _refused(self, rows: EpochRows) -> list[UnwritableValue]:
+    def refused_rows(self, rows: EpochRows) -> list[UnwritableValue]:
+        """Return an error for every row that the table would refuse; blocks."""
         with self._told(), self._connection() as connection:
             found = [refusal.error(row, self._table, index) for index, row, refusal in self._refusals(connection, rows)]
             connection.rollback()
@@ -108,6 +126,8 @@ class PostgresSink(TableSink):
         except Exception as error:
             import psycopg
 
+            if isinstance(error, psycopg.OperationalError) and error.sqlstate is not None:
+                error.args = (error.diag.message_primary,)  # its other lines quote the row that was copied
             if not isinstance(error, psycopg.DatabaseError) or isinstance(error, psycopg.OperationalError):
                 raise
             # Without the cause: its text quotes values in DETAIL and CONTEXT.
@@ -142,6 +162,8 @@ class PostgresSink(TableSink):
         look = "select epoch from keygroups_epochs where job = %s for update"
         found = connection.execute(look, (self.name,)).fetchone()
         assert found is not None, "inserted above"
+        if self.was_written and found[0] < 0:
+            raise TargetReplaced(f"{self._table} (keygroups_epochs)", self.name)
         return int(found[0])
 
     def _copying(self, connection: Connection, rows: EpochRows) -> Copying:
@@ -164,7 +186,7 @@ class PostgresSink(TableSink):
         )
         found = connection.execute(look, (table.as_string(connection),)).fetchall()
         if not found:
-            raise TargetMissing(self._table)
+            raise TargetMissing(self._table, was_there=self.was_written)
         return dict(found)
 
 

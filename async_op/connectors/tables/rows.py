@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -103,9 +103,17 @@ class FrameRows(EpochRows):
     """The rows of a Spark DataFrame, which come to the driver batch by batch.
 
     Spark's driver holds one partition at a time, and this process one batch. Each time, the DataFrame is computed anew.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The rows.
+    without : collection of int
+        The rows that are left out, counted from 0.
     """
 
-    def __init__(self, frame: Any) -> None:
+    def __init__(self, frame: Any, *, without: Collection[int] = ()) -> None:
+        self._without = frozenset(without)
         self._names: list[str] = frame.columns
         # PySpark would take a dot in a name for a field of a struct.
         renamed = frame.toDF(*(f"_{place}" for place in range(len(self._names))))
@@ -133,9 +141,19 @@ class FrameRows(EpochRows):
         return (row for batch in self._all() for row in rows_of(batch))
 
     def _all(self) -> Iterator[pa.RecordBatch]:
+        start = 0
         for row in self._encoded.toLocalIterator():
             with pa.ipc.open_stream(bytes(row.batch)) as stream:
-                yield from (batch.rename_columns(self._names) for batch in stream)
+                for batch in stream:
+                    kept = self._kept(batch, start)
+                    start += batch.num_rows
+                    if kept.num_rows:
+                        yield kept.rename_columns(self._names)
+
+    def _kept(self, batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
+        if not self._without:
+            return batch
+        return batch.take([place for place in range(batch.num_rows) if start + place not in self._without])
 
 
 def _refusal(rows: list[Any], schema: pa.Schema) -> UnwritableValue | None:

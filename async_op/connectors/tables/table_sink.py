@@ -13,7 +13,7 @@ from async_op.connectors.errors import UnwritableValue
 from async_op.connectors.own_threads import OwnThreads
 from async_op.connectors.repeats import Repeats
 from async_op.connectors.sink import ShippedSink, Sink
-from async_op.connectors.tables.rows import EpochRows, FrameRows, OutputRows, table_schema
+from async_op.connectors.tables.rows import EpochRows, OutputRows, table_schema
 from async_op.dead_letters import OnError
 from async_op.letter_rows import LETTER_SCHEMA
 from async_op.retry import RetryPolicy
@@ -91,19 +91,13 @@ class TableSink(ShippedSink):
         """Append the rows of an epoch, unless the table has them."""
         await self.open()
         assert self._threads is not None, "opened above"
-        await self._threads.run(lambda: self._write(OutputRows(values), epoch))
+        await self._threads.run(lambda: self.write_rows(OutputRows(values), epoch))
 
     async def refused(self, values: Sequence[dict[str, Any]]) -> list[UnwritableValue]:
         """Return an error for every output that the table would refuse; nothing is written."""
         await self.open()
         assert self._threads is not None, "opened above"
-        return await self._threads.run(lambda: self._refused(OutputRows(values)))
-
-    def __call__(self, batch_df: Any, epoch: int) -> None:
-        """Append the rows of an epoch, unless the table has them: the form that a pipeline on Spark calls."""
-        rows = FrameRows(batch_df)
-        if not rows.is_empty:
-            self._write(rows, epoch)
+        return await self._threads.run(lambda: self.refused_rows(OutputRows(values)))
 
     async def close(self) -> None:
         """End the thread."""
@@ -111,13 +105,15 @@ class TableSink(ShippedSink):
             threads, self._threads = self._threads, None
             await threads.close()
 
-    def _write(self, rows: EpochRows, epoch: int) -> None:
+    def write_rows(self, rows: EpochRows, epoch: int) -> None:
+        """Append the rows of an epoch, unless the table has them; blocks."""
         number = check_integer("epoch", epoch, 0, reason="epochs are numbered")
         newest = self._appended(rows, number)
         if newest is None or newest == number:
             self._repeats.forget()
         else:
             self._repeats.note(number, newest)
+        self.was_written = True
 
     def _appended(self, rows: EpochRows, epoch: int) -> int | None:
         try:
@@ -126,7 +122,7 @@ class TableSink(ShippedSink):
             if error.index is not None:
                 raise
             found = error
-        for first in self._refused(rows):
+        for first in self.refused_rows(rows):
             raise first
         raise found
 
@@ -135,8 +131,8 @@ class TableSink(ShippedSink):
         """Append an epoch in one transaction; where there was this or a later one, return the newest instead."""
 
     @abstractmethod
-    def _refused(self, rows: EpochRows) -> list[UnwritableValue]:
-        """Return the errors of all rows that the table would refuse, with their index."""
+    def refused_rows(self, rows: EpochRows) -> list[UnwritableValue]:
+        """Return an error for every row that the table would refuse; blocks."""
 
     @abstractmethod
     def _columns_of_table(self, schema: pa.Schema) -> list[str]:

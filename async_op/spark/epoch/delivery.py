@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from async_op.spark.epoch.job_names import named_jobs
 from async_op.spark.epoch.position import BEGINNING, EpochRef, SourcePosition
+from async_op.spark.epoch.sinks import IntoSink
 from snapshots import Snapshot
 from snapshots.format.delivered import Delivered, last_delivered, mark_delivered
 from snapshots.spark import outputs_frame
@@ -49,6 +50,11 @@ class Delivery:
         self._output_schema = output_schema
         self._last: Delivered | None = None
         self.is_under_way = False
+        self._hurry = threading.Event()
+
+    def hurry(self) -> None:
+        """Wait no longer between attempts of the sink: the next one is the last."""
+        self._hurry.set()
 
     def deliver(self, spark: SparkSession, snapshot: Snapshot, known: Mapping[str, pa.Table] | None = None) -> None:
         """Give the newest epoch to the sink, unless the sink has returned from it, in this run or an earlier one.
@@ -73,7 +79,11 @@ class Delivery:
         self.is_under_way = True
         try:
             with named_jobs(spark, snapshot.manifest.operator_id, newest.epoch, "sink"):
-                self._outlet(outputs_frame(spark, snapshot, self._output_schema, known), EpochRef(*newest))
+                frame = outputs_frame(spark, snapshot, self._output_schema, known)
+                if isinstance(self._outlet, IntoSink):
+                    self._outlet.deliver(frame, EpochRef(*newest), snapshot.folder, self._hurry)
+                else:
+                    self._outlet(frame, EpochRef(*newest))
         finally:
             self.is_under_way = False
 

@@ -21,6 +21,7 @@ from async_op.threads.own_thread import on_own_thread
 from keygroups.state import operator as operator_state
 from snapshots.commit import writer
 from snapshots.format import operator_state as dealing
+from snapshots.format.delivered import Delivered
 from snapshots.restore.share import SubtaskRestore
 
 Patch = pytest.MonkeyPatch
@@ -237,7 +238,13 @@ def delivered_before_the_commit(patch: Patch) -> None:
             epoch = self._collector.epoch
             if epoch.count:
                 number = self._version + 1
-                early = delivery.Epoch(number=number, tables=epoch.tables, mark=lambda: None, close=lambda: None)
+                early = delivery.Epoch(
+                    number=number,
+                    tables=epoch.tables,
+                    mark=lambda: None,
+                    identity=Delivered(number, "early"),
+                    close=lambda: None,
+                )
                 self._delivery.add(early)
             return source_parts(self)
 

@@ -118,7 +118,7 @@ asyncio.run(sink.write(values, 2))
 
 @pytest.mark.parametrize("step", ["between two rows", "after the commit"])
 def test_a_writer_that_is_killed_leaves_all_or_nothing(target: Target, step: str) -> None:
-    target.sink()._write(OutputRows(rows(1)), 1)
+    target.sink().write_rows(OutputRows(rows(1)), 1)
     values = rows(2, 3)
 
     packed = pickle.dumps((target.sink(), values, step)).hex()
@@ -126,7 +126,7 @@ def test_a_writer_that_is_killed_leaves_all_or_nothing(target: Target, step: str
     assert ended.returncode == -9, ended.stderr
     assert target.numbers() == ([1] if step == "between two rows" else [1, 2, 3])
 
-    target.sink()._write(OutputRows(values), 2)
+    target.sink().write_rows(OutputRows(values), 2)
     assert target.numbers() == [1, 2, 3]
 
 
@@ -139,7 +139,7 @@ def test_of_three_writers_of_each_epoch_one_gets_through(target: Target) -> None
         try:
             for epoch in range(1, 4):
                 together.wait()
-                sink._write(OutputRows(rows(epoch)), epoch)
+                sink.write_rows(OutputRows(rows(epoch)), epoch)
         except Exception as error:  # noqa: BLE001 - the test's own thread shows it
             errors.append(error)
             together.abort()
@@ -163,7 +163,7 @@ def test_three_jobs_at_once_lose_no_epoch(target: Target) -> None:
         try:
             together.wait()
             for epoch in range(1, 4):
-                sink._write(OutputRows(rows(epoch)), epoch)
+                sink.write_rows(OutputRows(rows(epoch)), epoch)
         except Exception as error:  # noqa: BLE001 - the test's own thread shows it
             errors.append(error)
 
@@ -188,17 +188,17 @@ def test_a_writer_whom_others_always_forestall_gives_up_and_has_written_nothing(
 
     def be_late(*arguments: object) -> None:
         epoch = next(epochs)
-        faster._write(OutputRows(rows(epoch)), epoch)
+        faster.write_rows(OutputRows(rows(epoch)), epoch)
         append(*arguments)
 
     late._append = be_late
     with pytest.raises(SinkContended) as raised:
-        late._write(OutputRows(rows(100)), 1)
+        late.write_rows(OutputRows(rows(100)), 1)
     assert raised.value.attempts == 3
     assert target.numbers() == [1, 2, 3]
 
     late._append = append
-    late._write(OutputRows(rows(100)), 1)
+    late.write_rows(OutputRows(rows(100)), 1)
     assert target.numbers() == [1, 2, 3, 100]
 
 
@@ -212,13 +212,13 @@ def test_a_writer_that_gives_up_shows_no_secret_of_the_table(
     append = late._append
 
     def be_late(*arguments: object) -> None:
-        faster._write(OutputRows(rows(1)), 1)
+        faster.write_rows(OutputRows(rows(1)), 1)
         late._table = "s3://user:secret@host/table"
         append(*arguments)
 
     late._append = be_late
     with pytest.raises(SinkContended) as raised:
-        late._write(OutputRows(rows(100)), 1)
+        late.write_rows(OutputRows(rows(100)), 1)
     assert "secret" not in str(raised.value) + raised.value.table
 
 
@@ -238,7 +238,7 @@ def test_a_job_has_a_name(target: Target, name) -> None:
 
 def test_a_sink_is_sent_to_other_processes(target: Target) -> None:
     sink = pickle.loads(pickle.dumps(target.sink()))
-    sink._write(OutputRows(rows(1)), 1)
+    sink.write_rows(OutputRows(rows(1)), 1)
     assert target.numbers() == [1]
 
 
@@ -279,5 +279,5 @@ async def test_what_postgresql_has_of_its_own_is_kept(server: str) -> None:
         assert connection.execute("select extra, seen is not null from orders").fetchall() == [({"a": [1]}, True)]
         connection.execute("drop table orders")
     with pytest.raises(TargetMissing, match="public.orders") as raised:
-        target.sink()._write(OutputRows(rows(1)), 2)
+        target.sink().write_rows(OutputRows(rows(1)), 2)
     assert "postgresql:" not in str(pickle.loads(pickle.dumps(raised.value)))

@@ -57,5 +57,5 @@ def test_connecting_is_bounded(own: str, seconds: object, monkeypatch: pytest.Mo
     monkeypatch.delenv("PGCONNECT_TIMEOUT", raising=False)
     monkeypatch.setattr(psycopg, "connect", connect)
     with pytest.raises(psycopg.OperationalError):
-        PostgresSink("postgresql://db.example/sales" + own, "orders", "job")._write(OutputRows([{"n": 1}]), 1)
+        PostgresSink("postgresql://db.example/sales" + own, "orders", "job").write_rows(OutputRows([{"n": 1}]), 1)
     assert seen == [seconds]

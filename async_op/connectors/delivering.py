@@ -1,0 +1,137 @@
+"""How an epoch gets into a sink, of a job or a pipeline on Spark: attempts, and outputs that are refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from async_op.connectors.errors import SinkUnavailable, UnwritableValue
+from async_op.connectors.sink import Sink
+from snapshots.format.sink_notes import RefusedOutput
+
+_log = logging.getLogger(__package__)
+
+
+class Attempts:
+    """Decides after each failure of a sink whether to try again. It waits for nothing itself.
+
+    Parameters
+    ----------
+    sink : Sink
+        The sink.
+    epoch : int or None
+        The epoch that is written; None if the sink is being opened.
+    """
+
+    def __init__(self, sink: Sink[Any], epoch: int | None) -> None:
+        self._sink = sink
+        self._epoch = epoch
+        self._count = 0
+
+    def delay_after(self, error: Exception, *, is_last: bool = False) -> float:
+        """Return the seconds until the next attempt; raises the error, with epoch and sink, if there is none.
+
+        Parameters
+        ----------
+        error : Exception
+            What the sink has raised.
+        is_last : bool
+            Whether there is no time for another attempt.
+
+        Raises
+        ------
+        SinkUnavailable
+            The error may pass, and there was no attempt left.
+        """
+        self._count += 1
+        doing = f"opening {self._sink!r}" if self._epoch is None else f"writing epoch {self._epoch} to {self._sink!r}"
+        if not self._may_pass(error):
+            if isinstance(error, UnwritableValue):
+                error.epoch = self._epoch
+            error.add_note(f"while {doing}")
+            raise error
+        retry = self._sink.retry
+        delay = None if is_last or retry is None else retry.delay_after_error(self._count, error)
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        if delay is None:
+            raise SinkUnavailable(repr(self._sink), self._epoch, self._count, reason) from error
+        _log.warning("%s failed at attempt %d and is tried again in %.1f s: %s", doing, self._count, delay, reason)
+        return delay
+
+    def _may_pass(self, error: Exception) -> bool:
+        retry = self._sink.retry
+        if retry is not None and retry.retry_on is not None:
+            return retry.delay_after_error(1, error) is not None or self._sink.is_transient(error)
+        return self._sink.is_transient(error)
+
+
+class Refused:
+    """The outputs of an epoch that a sink has refused, by their index in the epoch.
+
+    Parameters
+    ----------
+    sink : Sink
+        The sink, whose `on_error` decides.
+    epoch : int
+        The epoch.
+    noted : mapping of int to RefusedOutput
+        What an earlier delivery of the epoch has noted.
+    """
+
+    def __init__(self, sink: Sink[Any], epoch: int, noted: dict[int, RefusedOutput]) -> None:
+        self._sink = sink
+        self.epoch = epoch
+        self.outputs = dict(noted)
+
+    def left(self, values: list[Any]) -> list[Any]:
+        """Return the outputs that have not been refused."""
+        if not self.outputs:
+            return values
+        return [value for index, value in enumerate(values) if index not in self.outputs]
+
+    def add(self, errors: Iterable[UnwritableValue], error: UnwritableValue) -> None:
+        """Add what a sink has refused of what was left; raises the error if it names no output.
+
+        Parameters
+        ----------
+        errors : iterable of UnwritableValue
+            What `Sink.refused` has returned; their indexes, like that of the error, count what was left.
+        error : UnwritableValue
+            What `Sink.write` has raised.
+        """
+        found = [one for one in errors if one.index is not None] or [error]
+        if error.index is None and found == [error]:
+            raise error
+        earlier = sorted(self.outputs)
+        for one in found:
+            assert one.index is not None, "only those"
+            one.index, one.epoch = _place(one.index, earlier), self.epoch
+            self.outputs[one.index] = RefusedOutput(error_type=type(one).__name__, error_message=str(one))
+        doing = "left out" if self._sink.on_error == "skip" else "given to the dead letters"
+        said = "epoch %d: %d outputs that %r refuses are %s; the first: %s"
+        _log.warning(said, self.epoch, len(found), self._sink, doing, found[0])
+
+    def letters(self, outputs: Sequence[Any] | Mapping[int, Any]) -> list[dict[str, Any]]:
+        """Return the dead letters of the refused outputs."""
+        return [
+            {
+                "step": f"sink {type(self._sink).__name__}",
+                "value": outputs[index],
+                "timestamp": None,
+                "key": None,
+                "idempotency_key": f"epoch-{self.epoch}-output-{index}",
+                "attempts": 1,
+                "error_type": refused.error_type,
+                "error_message": refused.error_message,
+            }
+            for index, refused in sorted(self.outputs.items())
+        ]
+
+
+def _place(index: int, missing: Iterable[int]) -> int:
+    """Return the place in the epoch of an output that has this index among those that were left."""
+    for earlier in missing:
+        if earlier <= index:
+            index += 1
+    return index
