@@ -8,6 +8,8 @@ from typing import Any
 
 from async_op.connectors.errors import SinkUnavailable, UnwritableValue
 from async_op.connectors.sink import Sink
+from async_op.dead_letters import DeadLetter
+from async_op.letter_rows import row_of
 from snapshots.format.sink_notes import RefusedOutput
 
 _log = logging.getLogger(__package__)
@@ -114,19 +116,13 @@ class Refused:
 
     def letters(self, outputs: Sequence[Any] | Mapping[int, Any]) -> list[dict[str, Any]]:
         """Return the dead letters of the refused outputs."""
-        return [
-            {
-                "step": f"sink {type(self._sink).__name__}",
-                "value": outputs[index],
-                "timestamp": None,
-                "key": None,
-                "idempotency_key": f"epoch-{self.epoch}-output-{index}",
-                "attempts": 1,
-                "error_type": refused.error_type,
-                "error_message": refused.error_message,
-            }
-            for index, refused in sorted(self.outputs.items())
-        ]
+        return [self._letter(outputs[index], index, refused) for index, refused in sorted(self.outputs.items())]
+
+    def _letter(self, value: Any, index: int, refused: RefusedOutput) -> dict[str, Any]:
+        name = f"epoch-{self.epoch}-output-{index}"
+        letter = DeadLetter(value=value, timestamp=None, key=None, idempotency_key=name, attempts=1, error=ValueError())
+        said = {"error_type": refused.error_type, "error_message": refused.error_message}
+        return row_of(letter, f"sink {type(self._sink).__name__}") | said
 
 
 def _place(index: int, missing: Iterable[int]) -> int:

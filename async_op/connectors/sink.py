@@ -12,7 +12,7 @@ from async_op.retry import ExponentialBackoffRetry, RetryPolicy
 from keygroups.arguments import check_choice, check_instance
 
 if TYPE_CHECKING:
-    from async_op.connectors.tables.rows import EpochRows
+    from async_op.connectors.epoch_rows import EpochRows
 
 T = TypeVar("T")
 
@@ -152,7 +152,7 @@ class ShippedSink(Sink[Any]):
 
     def __call__(self, batch_df: Any, epoch: int) -> None:
         """Write the rows of an epoch, unless they are there: the form that a pipeline on Spark calls."""
-        from async_op.connectors.tables.rows import FrameRows
+        from async_op.connectors.epoch_rows import FrameRows
 
         rows = FrameRows(batch_df)
         if not rows.is_empty:

@@ -172,9 +172,10 @@ class Job:
 
     def _check_sinks(self) -> None:
         own = getattr(self._sink, "dead_letters", None)
-        if own is not None and self._dead_letters not in (None, own):
-            raise ConfigError("dead_letters", own, "the sink and the job have one each: pass it to the job only")
-        self._dead_letters = self._dead_letters or own
+        if own is not None:
+            if self._dead_letters is not None:
+                raise ConfigError("dead_letters", own, "the sink and the job have one each: pass it to the job only")
+            self._dead_letters = own.for_dead_letters()
         if self._sink.on_error == "dead_letter" and self._dead_letters is None:
             raise ConfigError("dead_letters", None, "the sink has on_error='dead_letter': pass where they go")
         if self._dead_letters is not None and self._dead_letters.on_error == "dead_letter":

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from async_op.connectors import UnwritableValue
-from async_op.connectors.tables.rows import FrameRows
+from async_op.connectors.epoch_rows import FrameRows
 from tests.async_op.connectors.tables.targets import Delta, Iceberg, Postgres, Target
 from tests.postgres_server import postgres_url
 

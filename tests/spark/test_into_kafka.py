@@ -17,7 +17,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from async_op.connectors import KafkaSink, UnwritableValue
-from async_op.connectors.tables.rows import FrameRows
+from async_op.connectors.epoch_rows import FrameRows
 from async_op.spark import AsyncPipeline
 from async_op.spark.epoch import delivery
 from snapshots import SnapshotStore

@@ -22,7 +22,7 @@ from keygroups.errors import ConfigError
 from keygroups.representation import representation
 
 if TYPE_CHECKING:
-    from async_op.connectors.tables.rows import EpochRows
+    from async_op.connectors.epoch_rows import EpochRows
 
 _ANEW = "give its sink another folder, or move the files of the earlier run away"
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from async_op.connectors.epoch_rows import EpochRows
 from async_op.connectors.errors import KafkaRefused, SinkFenced, TargetReplaced, UnwritableValue
 from async_op.connectors.kafka import client
 from async_op.connectors.kafka.rows import PARTS, check_columns, record_of
 from async_op.connectors.own_threads import OwnThreads
 from async_op.connectors.repeats import Repeats
 from async_op.connectors.sink import SINK_RETRY, ShippedSink, Sink, is_passing
-from async_op.connectors.tables.rows import EpochRows
 from async_op.dead_letters import OnError
 from async_op.retry import RetryPolicy
 from keygroups.arguments import check_integer

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from async_op.connectors.epoch_rows import EpochRows, table_schema
 from async_op.connectors.errors import (
     ConnectorNotInstalled,
     SinkContended,
@@ -15,7 +16,6 @@ from async_op.connectors.errors import (
     UnwritableValue,
 )
 from async_op.connectors.sink import SINK_RETRY, Sink, is_passing
-from async_op.connectors.tables.rows import EpochRows, table_schema
 from async_op.connectors.tables.table_sink import ATTEMPTS_MAX, TableSink
 from async_op.dead_letters import OnError
 from async_op.retry import RetryPolicy

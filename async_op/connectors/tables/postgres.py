@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from async_op.connectors.epoch_rows import EpochRows
 from async_op.connectors.errors import (
     ConnectorNotInstalled,
     SinkRefused,
@@ -16,7 +17,6 @@ from async_op.connectors.errors import (
 )
 from async_op.connectors.sink import SINK_RETRY, Sink, is_passing
 from async_op.connectors.tables.copying import Copying
-from async_op.connectors.tables.rows import EpochRows
 from async_op.connectors.tables.table_sink import TableSink
 from async_op.dead_letters import OnError
 from async_op.retry import RetryPolicy

@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from async_op.connectors.epoch_rows import EpochRows, OutputRows, table_schema
 from async_op.connectors.errors import UnwritableValue
 from async_op.connectors.own_threads import OwnThreads
 from async_op.connectors.repeats import Repeats
 from async_op.connectors.sink import ShippedSink, Sink
-from async_op.connectors.tables.rows import EpochRows, OutputRows, table_schema
 from async_op.dead_letters import OnError
 from async_op.letter_rows import LETTER_SCHEMA
 from async_op.retry import RetryPolicy

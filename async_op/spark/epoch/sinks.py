@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from pyspark.sql import DataFrame
 
 from async_op.connectors.delivering import Attempts, Refused
+from async_op.connectors.epoch_rows import FrameRows
 from async_op.connectors.errors import UnwritableValue
 from async_op.connectors.sink import ShippedSink, Sink
-from async_op.connectors.tables.rows import FrameRows
 from async_op.spark.epoch.position import EpochRef
 from snapshots.filesystem import Folder
 from snapshots.format.sink_notes import SinkNotes
@@ -79,8 +79,8 @@ class IntoSink:
 
     def _bury(self, sink: ShippedSink, rows: FrameRows, refused: Refused, hurry: threading.Event) -> None:
         outputs = {index: row for index, row in enumerate(rows.dicts()) if index in refused.outputs}
-        letters, target = refused.letters(outputs), sink.dead_letters
-        assert target is not None, "checked at the start"
+        assert sink.dead_letters is not None, "checked at the start"
+        letters, target = refused.letters(outputs), sink.dead_letters.for_dead_letters()
         _tried(target, refused.epoch, lambda: _on_own_loop(target, letters, refused.epoch), hurry)
 
 

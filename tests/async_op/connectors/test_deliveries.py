@@ -23,11 +23,10 @@ from async_op.connectors import (
     UnwritableValue,
 )
 from async_op.job.delivery import Delivery
+from async_op.letter_rows import letter_value
 from async_op.testing import run
 from keygroups import ConfigError
 from tests.async_op.job.kit import Epochs, new_job, same
-
-LETTERS = {"step", "value", "error_type", "error_message"}
 
 
 class Away(Epochs):
@@ -182,14 +181,14 @@ async def test_refused_outputs_fail_the_job_or_are_left_out_or_become_dead_lette
     burying = new_job([1, 2, 3, 4, 6], same, sink := kind("dead_letter"), dead_letters=(letters := Epochs()))
     await burying.run()
     assert (sink.values, burying.progress().refused) == ([1, 2, 4], 2)
-    assert [letter["value"] for letter in letters.values] == [3, 6]
+    assert [letter_value(letter) for letter in letters.values] == [3, 6]
     assert {letter["error_type"] for letter in letters.values} == {"UnwritableValue"}
     assert set(letters.epochs) == set(sink.epochs)
 
 
 async def test_an_epoch_of_which_everything_is_refused_is_not_written() -> None:
     await new_job([3, 6], same, sink := NoThrees("dead_letter"), dead_letters=(letters := Epochs())).run()
-    assert (sink.writes, [letter["value"] for letter in letters.values]) == ([], [3, 6])
+    assert (sink.writes, [letter_value(letter) for letter in letters.values]) == ([], [3, 6])
 
 
 @pytest.mark.parametrize("place", ["before the note", "after the note", "after the outputs", "after the letters"])
@@ -216,7 +215,7 @@ async def test_refused_outputs_are_dead_letters_once_wherever_a_job_stops(
 
     class Letters(Sink[Any]):
         async def write(self, values: Sequence[Any], epoch: int) -> None:
-            buried.setdefault(epoch, [letter["value"] for letter in values])
+            buried.setdefault(epoch, [letter_value(letter) for letter in values])
             if place == "after the letters":
                 raise RuntimeError("killed")
 

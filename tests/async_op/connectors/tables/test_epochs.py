@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from async_op.connectors import EpochsBehind, SinkContended, TargetMissing, UnwritableValue, repeats
-from async_op.connectors.tables.rows import OutputRows
+from async_op.connectors.epoch_rows import OutputRows
 from keygroups import ConfigError
 from tests.async_op.connectors.tables.targets import SCHEMA, Delta, Iceberg, Postgres, Target
 from tests.async_op.kit import records_in
@@ -93,7 +93,7 @@ async def test_an_epoch_with_a_wrong_value_leaves_nothing(target: Target, value)
 
 KILLED = """
 import asyncio, os, pickle, sys
-from async_op.connectors.tables.rows import OutputRows
+from async_op.connectors.epoch_rows import OutputRows
 sink, values, step = pickle.loads(bytes.fromhex(sys.argv[1]))
 
 def die(*_):

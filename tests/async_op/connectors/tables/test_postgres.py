@@ -7,8 +7,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from async_op.connectors import PostgresSink
+from async_op.connectors.epoch_rows import OutputRows
 from async_op.connectors.tables import postgres
-from async_op.connectors.tables.rows import OutputRows
 from tests.async_op.connectors.tables.targets import Postgres
 
 
