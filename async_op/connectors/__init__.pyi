@@ -1,10 +1,14 @@
 """Sources with positions and sinks that replace an epoch: what a job reads, and where its outputs go."""
 
 from .errors import (
+    BrokenFile,
     ConnectorNotInstalled,
+    ConnectorUnavailable,
     EpochsBehind,
+    FileReplaced,
     FileShrank,
     FileVanished,
+    InputReplaced,
     KafkaRefused,
     MalformedRecord,
     OffsetUnavailable,
@@ -24,20 +28,24 @@ from .files.source import FileSource
 from .kafka.sink import KafkaSink
 from .kafka.source import KafkaSource
 from .sink import Sink
-from .source import Item, PartitionId, Reached, Source
+from .source import Item, PartitionId, Reached, Source, Undecodable
 from .tables.delta import DeltaSink
 from .tables.iceberg import IcebergSink
 from .tables.postgres import PostgresSink
 
 __all__ = [
+    "BrokenFile",
     "ConnectorNotInstalled",
+    "ConnectorUnavailable",
     "DeltaSink",
     "EpochsBehind",
+    "FileReplaced",
     "FileShrank",
     "FileSink",
     "FileSource",
     "FileVanished",
     "IcebergSink",
+    "InputReplaced",
     "Item",
     "KafkaRefused",
     "KafkaSink",
@@ -57,6 +65,7 @@ __all__ = [
     "Source",
     "TargetMissing",
     "TargetReplaced",
+    "Undecodable",
     "UnsupportedColumn",
     "UnwritableValue",
 ]

@@ -23,6 +23,59 @@ class ConnectorNotInstalled(KeyGroupsError, ImportError):
         super().__init__(f"{package} is not installed: pip install 'keygroups[{extra}]'")
 
 
+class ConnectorUnavailable(KeyGroupsError, ConnectionError):
+    """A storage, broker or database did not answer at any of the attempts.
+
+    Attributes
+    ----------
+    what : str
+        What was being done, with the connector and the partition or epoch.
+    attempts : int
+        How often it was tried.
+    reason : str
+        The last error.
+    """
+
+    def __init__(self, what: str, attempts: int, reason: str) -> None:
+        self.what = what
+        self.attempts = attempts
+        self.reason = reason
+        times = "once" if attempts == 1 else f"{attempts} times"
+        super().__init__(
+            f"{what} failed {times}, the last time with: {reason}; start the job again when the other side answers, or "
+            "pass a `retry` with more attempts"
+        )
+
+
+class InputReplaced(KeyGroupsError, ValueError):
+    """What a job has read in part is no longer there: other content stands under the same name.
+
+    Parameters
+    ----------
+    advice : str
+        How to read the new data and keep the job, for the message.
+
+    Attributes
+    ----------
+    name : str
+        The input: a file, a topic with its partition, or the job's iterable.
+    position : object
+        How far it was read.
+    reason : str
+        What differs.
+    """
+
+    def __init__(self, name: str, position: object, reason: str, advice: str) -> None:
+        self.name = name
+        self.position = position
+        self.reason = reason
+        self.advice = advice
+        super().__init__(
+            f"{name} was read up to {position}, and {reason}: so it is not the input that the job has read. To "
+            f"continue with the old input, restore it. To read the new one, {advice}, or begin a new job"
+        )
+
+
 class FileVanished(KeyGroupsError, FileNotFoundError):
     """A file was removed before it was read to its end.
 
@@ -43,8 +96,30 @@ class FileVanished(KeyGroupsError, FileNotFoundError):
         )
 
 
-class FileShrank(KeyGroupsError, ValueError):
-    """A file ends before the position up to which it was read already, so it is another file under the same name.
+_NEW_FILE = (
+    "give it a new name, or pass on_replaced='read', or remove its position while the job is stopped "
+    "(`store.edit().put_items`)"
+)
+
+
+class FileReplaced(InputReplaced):
+    """A file has other content than the content that was read.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    position : int
+        How far it was read: bytes, or rows of a Parquet file.
+    """
+
+    def __init__(self, path: str, position: int, reason: str = "its beginning has changed") -> None:
+        self.path = path
+        super().__init__(path, position, reason, _NEW_FILE)
+
+
+class FileShrank(FileReplaced):
+    """A file ends before the position up to which it was read.
 
     Attributes
     ----------
@@ -55,12 +130,7 @@ class FileShrank(KeyGroupsError, ValueError):
     """
 
     def __init__(self, path: str, position: int) -> None:
-        self.path = path
-        self.position = position
-        super().__init__(
-            f"{path} was read up to {position} and ends before that now; files may grow, but not change: restore the "
-            "file, and give new data a new name"
-        )
+        super().__init__(path, position, "it ends before that now")
 
 
 class MalformedRecord(KeyGroupsError, ValueError):
@@ -81,6 +151,29 @@ class MalformedRecord(KeyGroupsError, ValueError):
         self.position = position
         self.reason = reason
         super().__init__(f"{path}, position {position}: {reason}; mend the file without moving what stands before it")
+
+
+class BrokenFile(KeyGroupsError, ValueError):
+    """A file cannot be read any further: it is cut off or damaged, or is not of its format.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    position : int
+        How far it could be read: bytes, or rows of a Parquet file.
+    reason : str
+        What is wrong with it.
+    """
+
+    def __init__(self, path: str, position: int, reason: str) -> None:
+        self.path = path
+        self.position = position
+        self.reason = reason
+        super().__init__(
+            f"{path} cannot be read beyond position {position}: {reason}; restore the file, or pass on_error='skip' or "
+            "'dead_letter' to leave out the rest of it"
+        )
 
 
 class RecordTooLong(KeyGroupsError, ValueError):

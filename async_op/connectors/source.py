@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
+
+from async_op.connectors.retrying import RETRY
+from async_op.dead_letters import OnError
+from async_op.retry import RetryPolicy
 
 T = TypeVar("T")
 
@@ -27,9 +31,45 @@ class Reached:
     ----------
     position : object
         The position.
+    content : object
+        What identifies the content that was read up to here, for example a digest; made of what msgpack can store. The
+        job stores it beside the position and passes it to `Source.restore`. None keeps what was stored before.
     """
 
     position: Any
+    content: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Undecodable:
+    """A record that cannot be decoded. A reader yields it in place of an item, also within a list.
+
+    The job handles it by the source's `on_error`: it raises the error, skips the record, or makes it a dead letter. In
+    the last two cases reading continues with the next item.
+
+    Attributes
+    ----------
+    raw : object
+        The record as it was read, for the dead letter.
+    position : object
+        The position after the record.
+    error : Exception
+        Why it cannot be decoded. Its message names the place, such as file and byte.
+    content : object
+        As for `Reached`.
+    """
+
+    raw: Any
+    position: Any
+    error: Exception
+    content: Any = None
+
+
+Read: TypeAlias = Item[T] | Undecodable
+"""One of the things that a list from a reader is made of."""
+
+Piece: TypeAlias = Read[T] | Reached | list[Item[T]] | list[Read[T]]
+"""What a reader yields."""
 
 
 class Source(ABC, Generic[T]):
@@ -48,6 +88,12 @@ class Source(ABC, Generic[T]):
     ----------
     bounded : bool
         Whether the partitions end, and with them the job. False unless a subclass says otherwise.
+    on_error : {"fail", "skip", "dead_letter"}
+        What the job does about a record that is `Undecodable`. "fail" unless a subclass says otherwise.
+    retry : RetryPolicy or None
+        How often `open`, `partitions` and `read` are tried again after an error that is transient (a broken or refused
+        connection, a timeout, a busy storage) or that the policy's `retry_on` names: by default for about 75 seconds.
+        After an error of `read`, the job reads again from the last position. None tries once.
 
     Examples
     --------
@@ -66,12 +112,30 @@ class Source(ABC, Generic[T]):
     """
 
     bounded: bool = False
+    on_error: OnError = "fail"
+    retry: RetryPolicy | None = RETRY
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
     async def open(self) -> None:
-        """Get ready to be read, for example connect. Called once before any other method; does nothing by default."""
+        """Get ready to be read, for example connect. Called before any other method; does nothing by default.
+
+        If it raises a transient error, it is called again.
+        """
+        return
+
+    async def restore(self, known: Mapping[PartitionId, Reached]) -> None:
+        """Take the stored positions and contents of all partitions, after `open`, if there are any.
+
+        A source whose input may be replaced compares them with what it finds, here or in `read`. It raises
+        `InputReplaced` where a position no longer belongs to the content. Does nothing by default.
+
+        Parameters
+        ----------
+        known : mapping
+            For each partition the position from which it will be read, with the content that was stored beside it.
+        """
         return
 
     @abstractmethod
@@ -85,15 +149,13 @@ class Source(ABC, Generic[T]):
         """
 
     @abstractmethod
-    def read(
-        self, partition: PartitionId, position: Any
-    ) -> Iterator[Item[T] | list[Item[T]] | Reached] | AsyncIterator[Item[T] | list[Item[T]] | Reached]:
+    def read(self, partition: PartitionId, position: Any) -> Iterator[Piece[T]] | AsyncIterator[Piece[T]]:
         """Return an iterator of the values of a partition from a position on; its end is the end of the partition.
 
-        An item is a value, its timestamp in milliseconds or None, and the next position; or a list of such items; or
-        `Reached`, a position without a value, which is part of the next snapshot. An empty list is a sign of life: a
-        blocking iterator yields one at least every few seconds when there is nothing to read, because it cannot be
-        stopped in between. An async iterator may be cancelled wherever it waits.
+        An item is a value, its timestamp in milliseconds or None, and the next position; or an `Undecodable` record; or
+        a list of these; or `Reached`, a position without a value, which is part of the next snapshot. An empty list is
+        a sign of life: a blocking iterator yields one at least every few seconds when there is nothing to read, because
+        it cannot be stopped in between. An async iterator may be cancelled wherever it waits.
 
         Parameters
         ----------

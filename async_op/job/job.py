@@ -27,7 +27,7 @@ from async_op.job.positions import Positions
 from async_op.job.progress import JobProgress
 from async_op.job.run import Run, Setting, Stop
 from async_op.job.signals import EndingSignals
-from async_op.job.step import Step, steps_of
+from async_op.job.step import SOURCE, Step, steps_of
 from async_op.letter_rows import row_of
 from async_op.plain import AnyFunction
 from async_op.retention import Collector as GarbageCollector
@@ -87,9 +87,9 @@ class Job:
     idle_timeout : float or timedelta, optional
         Seconds after which a quiet partition of an unbounded source holds back no watermark; by default never.
     dead_letters : Sink or callable, optional
-        Gets the dead letters of steps with `on_error="dead_letter"`, with their epoch: dicts with step, value (as
-        text), value_encoding, timestamp, key, idempotency_key, attempts, error_type and error_message. Every shipped
-        sink takes them, without a schema; `letter_value` returns the value.
+        Gets the dead letters of steps and sources with `on_error="dead_letter"`, with their epoch: dicts with step,
+        value (as text), value_encoding, timestamp, key, idempotency_key, attempts, error_type and error_message. Every
+        shipped sink takes them, without a schema; `letter_value` returns the value.
     hash : {"xxhash64", "flink"}
         The hash that maps a key to its key group.
     idempotency_namespace : str, optional
@@ -142,9 +142,11 @@ class Job:
         self._steps = steps_of(steps)
         self._sink = sink_of("sink", sink)
         self._dead_letters = None if dead_letters is None else sink_of("dead_letters", dead_letters).for_dead_letters()
-        buries = any(step.on_error == "dead_letter" for step in self._steps.values())
+        buries = [name for name, step in self._steps.items() if step.on_error == "dead_letter"]
+        buries += [SOURCE] if self._source.on_error == "dead_letter" else []
         if buries and dead_letters is None:
-            raise ConfigError("dead_letters", dead_letters, "a step has on_error='dead_letter': pass where they go")
+            reason = f"{buries[0]!r} has on_error='dead_letter': pass where they go"
+            raise ConfigError("dead_letters", dead_letters, reason)
         self._check_sinks()
         key_hasher(hash)
         self._hash = hash
@@ -353,6 +355,7 @@ class Job:
             snapshot_interval=self._interval,
             positions=self._positions(),
             garbage=None if self._retention is None else GarbageCollector(self._retention),
+            bury=bury,
         )
         return Run(setting, Committer(self._store, claim), collector, parallelism)
 

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from async_op.connectors.source import PartitionId
+from async_op.connectors.source import PartitionId, Reached
 from async_op.job.step import SOURCE
 from keygroups.errors import ConfigError
 from snapshots import OperatorStateCut, Snapshot, SubtaskSnapshot
 
 _log = logging.getLogger(__package__)
 
-POSITIONS, WATERMARKS = "positions", "watermarks"
+POSITIONS, WATERMARKS, CONTENTS = "positions", "watermarks", "contents"
 
 GONE_MAX = 10_000
 """With so many partitions that the source no longer has, a warning says how to remove their positions."""
@@ -39,6 +39,8 @@ class Partition:
         Where the next read goes on; None is the beginning.
     watermark : int or None
         The promise that its timestamps give; None before the first one.
+    content : object
+        What the source says identifies the content up to the position; None if it says nothing.
     is_read : bool
         Whether it is read in this run. A partition that the source no longer has keeps its position, and one that
         comes back is read again.
@@ -56,6 +58,7 @@ class Partition:
     subtask: int
     position: Any = None
     watermark: int | None = None
+    content: Any = None
     is_read: bool = False
     has_ended: bool = False
     quiet_since: float = 0.0
@@ -97,8 +100,16 @@ class Positions:
         for share in shares:
             marks: Any = share.operator_state(WATERMARKS)
             for name, watermark in marks:
-                if name in self.partitions:  # somebody may have removed its position
+                if name in self.partitions:  # its position may have been removed
                     self.partitions[name].watermark = watermark
+            contents: Any = share.operator_state(CONTENTS)
+            for name, content in contents:
+                if name in self.partitions:
+                    self.partitions[name].content = content
+
+    def known(self) -> dict[PartitionId, Reached]:
+        """Return the position and the content of each partition."""
+        return {name: Reached(one.position, one.content) for name, one in self.partitions.items()}
 
     def deal_out(self, parallelism: int) -> None:
         """Deal all partitions out to another number of subtasks."""
@@ -155,10 +166,12 @@ class Positions:
             if partition.watermark is None or promise > partition.watermark:
                 partition.watermark = promise
 
-    def reached(self, partition: Partition, position: Any) -> bool:
-        """Note a position without an element; returns whether it is another one."""
-        has_moved: bool = partition.position != position
+    def reached(self, partition: Partition, position: Any, content: Any = None) -> bool:
+        """Note a position without an element, or another content; returns whether one of them has changed."""
+        has_moved = bool(partition.position != position or (content is not None and partition.content != content))
         partition.position = position
+        if content is not None:
+            partition.content = content
         return has_moved
 
     def watermarks(self, now: float, *, is_bounded: bool) -> list[tuple[int | None, bool]]:
@@ -188,6 +201,7 @@ class Positions:
         own = [one for one in self.partitions.values() if one.subtask == subtask]
         positions = tuple((one.id, one.position) for one in own)
         watermarks = tuple((one.id, one.watermark) for one in own if one.watermark is not None)
+        contents = tuple((one.id, one.content) for one in own if one.content is not None)
         return SubtaskSnapshot(
             subtask_index=subtask,
             parallelism=self._parallelism,
@@ -196,6 +210,7 @@ class Positions:
             operator_states=(
                 OperatorStateCut(POSITIONS, "split", positions),
                 OperatorStateCut(WATERMARKS, "split", watermarks),
+                OperatorStateCut(CONTENTS, "split", contents),
             ),
         )
 

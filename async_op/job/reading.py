@@ -11,14 +11,18 @@ from contextlib import aclosing
 from typing import Any
 
 from async_op.clock import Clock
-from async_op.connectors.source import PartitionId, Reached, Source
+from async_op.connectors.retrying import Attempts, retried
+from async_op.connectors.source import PartitionId, Reached, Source, Undecodable
+from async_op.dead_letters import DeadLetter
 from async_op.elements import TIMESTAMP_MAX, check_timestamp
 from async_op.identity import partition_text
 from async_op.in_flight.waiters import Waiters
 from async_op.job.adapters import IterableSource
 from async_op.job.cancellation import connector
 from async_op.job.channels import Outlet
+from async_op.job.outputs import Collector
 from async_op.job.positions import Partition, Positions
+from async_op.job.step import SOURCE
 from async_op.threads.read_ahead import read_ahead
 from keygroups.errors import ConfigError
 
@@ -58,6 +62,10 @@ class Reading:
         Runs a coroutine in a task whose failure fails the job.
     news : Waiters
         Woken when the source has ended.
+    bury : callable
+        Takes the name of a step and a dead letter of it.
+    collector : Collector
+        Says whether the epoch has room for dead letters.
     forwarded : sequence of str
         The names of the steps before the first key: each of their subtasks gets only partitions of its own.
 
@@ -67,6 +75,8 @@ class Reading:
         How many elements have been handed on in this run.
     moves : int
         How often a position has changed without an element.
+    undecodable : int
+        How many records could not be decoded in this run.
     """
 
     def __init__(
@@ -76,6 +86,8 @@ class Reading:
         clock: Clock,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         news: Waiters,
+        bury: Callable[[str, DeadLetter], None],
+        collector: Collector,
         forwarded: Sequence[str] = (),
     ) -> None:
         self._source = source
@@ -91,7 +103,9 @@ class Reading:
         self._forwarded = forwarded
         self._partitions = 0
         self._has_warned = False
-        self.records = self.moves = self._counted = 0
+        self._bury = bury
+        self._collector = collector
+        self.records = self.moves = self.undecodable = self._counted = 0
 
     @property
     def has_ended(self) -> bool:
@@ -150,12 +164,16 @@ class Reading:
             _log.warning(_IDLE_SUBTASKS, subtasks - count, subtasks, steps, count, plural, count, first)
 
     async def _ids(self) -> list[PartitionId]:
-        with connector(f"looking for partitions of {type(self._source).__name__}"):
-            found: Any = self._source.partitions()
-            ids = await found if inspect.isawaitable(found) else found
+        what = f"looking for partitions of {type(self._source).__name__}"
+        with connector(what):
+            ids = await retried(self._source.retry, what, self._list)
         if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
             raise self._wrong("partitions()", ids, "return a list of the ids of its partitions")
         return list(ids)
+
+    async def _list(self) -> Any:
+        found: Any = self._source.partitions()
+        return await found if inspect.isawaitable(found) else found
 
     async def _read(self, partition: Partition) -> None:
         if not self._source.bounded:
@@ -165,16 +183,30 @@ class Reading:
             await self._read_all(partition)
 
     async def _read_all(self, partition: Partition) -> None:
-        with connector(f"reading partition {partition.id!r} of {type(self._source).__name__}"):
+        what = f"reading partition {partition.id!r} of {type(self._source).__name__}"
+        with connector(what):
             partition.text = partition_text(self._source.full_name(partition.id))
-            async with aclosing(self._items(partition)) as found:
+            async with aclosing(self._items_with_retry(partition, what)) as found:
                 async for items in found:
                     if isinstance(items, Reached):
-                        self.moves += self._positions.reached(partition, items.position)
+                        self.moves += self._positions.reached(partition, items.position, items.content)
                     else:
                         await self._hand_on(partition, deque(items if isinstance(items, list) else [items]))
         partition.has_ended = True
         self._news.wake()
+
+    async def _items_with_retry(self, partition: Partition, what: str) -> AsyncGenerator[Any, None]:
+        """Yield what the source yields; after a transient error it is read again from where the partition is."""
+        attempts = Attempts(self._source.retry, what)
+        while True:
+            try:
+                async with aclosing(self._items(partition)) as found:
+                    async for items in found:
+                        yield items
+                        attempts.succeeded()
+                break
+            except Exception as error:  # noqa: BLE001 - raised there, if it is final
+                await attempts.failed(error)
 
     async def _items(self, partition: Partition) -> AsyncGenerator[Any, None]:
         items: Any = self._source.read(partition.id, partition.position)
@@ -182,7 +214,7 @@ class Reading:
             if isinstance(items, str | bytes) or not isinstance(items, Iterable):
                 raise self._wrong("read()", items, "return an iterator, or write it with `yield`")
             is_single = isinstance(self._source, IterableSource)
-            items = read_ahead(items, _ELEMENTS_AHEAD if is_single else _READ_AHEAD)
+            items = _unpacked(read_ahead(items, _ELEMENTS_AHEAD if is_single else _READ_AHEAD))
         try:
             async for item in items:
                 yield item
@@ -206,7 +238,9 @@ class Reading:
                 try:
                     value, timestamp, position = item
                 except (TypeError, ValueError):
-                    raise self._wrong("read()", item, "yield (value, timestamp, position), or a list of such") from None
+                    self._judge(partition, item)
+                    await self._room_for_letters()
+                    continue
                 if timestamp is not None and (type(timestamp) is not int or not 0 <= timestamp <= TIMESTAMP_MAX):
                     self._check_timestamp(timestamp)
                 entrance.put((value, timestamp, partition.element_id(position)))
@@ -214,6 +248,29 @@ class Reading:
                 self.records += 1
             partition.is_waiting = bool(items)
             await asyncio.sleep(0)
+
+    def _judge(self, partition: Partition, item: Any) -> None:
+        """Handle a record that cannot be decoded by the source's `on_error`; its position advances in the same turn."""
+        if not isinstance(item, Undecodable):
+            raise self._wrong("read()", item, "yield (value, timestamp, position), or a list of such")
+        if self._source.on_error == "fail":
+            raise item.error
+        if self._source.on_error == "dead_letter":
+            element_id = partition.element_id(item.position)
+            letter = DeadLetter(
+                value=item.raw, timestamp=None, key=None, idempotency_key=element_id, attempts=0, error=item.error
+            )
+            self._bury(SOURCE, letter)
+        self.moves += 1
+        self._positions.reached(partition, item.position, item.content)
+        self.undecodable += 1
+        if self.undecodable == 10 ** (len(str(self.undecodable)) - 1):  # 1, 10, 100 …: a bad file has millions
+            _log.warning("%d records could not be decoded, the newest: %s", self.undecodable, item.error)
+
+    async def _room_for_letters(self) -> None:
+        """Dead letters pass by the steps, so no step holds up the source when the epoch is full of them."""
+        if not self._collector.has_room:
+            await self._collector.room()
 
     def _check_timestamp(self, timestamp: Any) -> None:
         try:
@@ -229,3 +286,26 @@ class Reading:
 
     def _may_hand_on(self) -> bool:
         return bool(self._entrances) and not self._is_paused
+
+
+async def _unpacked(runs: AsyncGenerator[list[Any], None]) -> AsyncGenerator[Any, None]:
+    """Yield what a blocking iterator has yielded; its single items stay together in runs, which saves turns."""
+    async with aclosing(runs):
+        async for run in runs:
+            if _SINGLE.issuperset(map(type, run)):
+                yield run
+                continue
+            items: list[Any] = []
+            for piece in run:
+                if isinstance(piece, list | Reached):
+                    if items:
+                        yield items
+                    yield piece
+                    items = []
+                else:
+                    items.append(piece)
+            if items:
+                yield items
+
+
+_SINGLE = frozenset({tuple, Undecodable})

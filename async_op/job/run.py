@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from async_op.clock import LoopClock
+from async_op.connectors.retrying import retried
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
+from async_op.dead_letters import DeadLetter
 from async_op.in_flight.waiters import Waiters
 from async_op.job.cancellation import connector, ended, heard, to_the_end
 from async_op.job.chain import Chain, Plan
@@ -55,6 +57,8 @@ class Setting:
         How far the source has been read; nothing yet.
     garbage : Collector or None
         Removes old versions.
+    bury : callable
+        Takes the name of a step and a dead letter of it.
     """
 
     job_id: str
@@ -65,6 +69,7 @@ class Setting:
     snapshot_interval: float
     positions: Positions
     garbage: GarbageCollector | None
+    bury: Callable[[str, DeadLetter], None]
 
 
 class Run:
@@ -93,7 +98,14 @@ class Run:
         self._delivery = Delivery(setting.sink, setting.dead_letters, committer.sink_notes)
         self._news = Waiters(lambda: None)
         self._reading = Reading(
-            setting.source, setting.positions, self._clock, self._tasks.spawn, self._news, setting.plan.forwarded
+            setting.source,
+            setting.positions,
+            self._clock,
+            self._tasks.spawn,
+            self._news,
+            setting.bury,
+            collector,
+            setting.plan.forwarded,
         )
         self._chain = self._new_chain()
         self._pumps: list[asyncio.Task[None]] = []
@@ -191,8 +203,7 @@ class Run:
             if isinstance(one, Sink):
                 await self._delivery.open(one)
             elif one is not None:
-                with connector(f"opening {type(one).__name__}"):
-                    await one.open()
+                await self._open_source(one)
             if one is not None:
                 self._opened.append(one)
         if snapshot is not None:
@@ -200,6 +211,7 @@ class Run:
                 self._delivery.add(epoch)
         self._tasks.spawn(self._delivery.run())
         await on_own_thread(setting.positions.restore, snapshot, self._parallelism)
+        await self._restore_source()
         await self._open_chain()
         for task in (self._reading.look(), self._tick(), self._pause_when_behind()):
             self._tasks.spawn(task)
@@ -207,6 +219,18 @@ class Run:
         self._tasks.spawn(self._cut_full_epochs())
         self._tasks.spawn(self._tell_of_commits())
         self._tasks.spawn(self._collector.spill())
+
+    async def _open_source(self, source: Source[Any]) -> None:
+        what = f"opening {type(source).__name__}"
+        with connector(what):
+            await retried(source.retry, what, source.open)
+
+    async def _restore_source(self) -> None:
+        source, known = self._setting.source, self._setting.positions.known()
+        if known:
+            what = f"restoring the positions of {type(source).__name__}"
+            with connector(what):
+                await retried(source.retry, what, lambda: source.restore(known))
 
     def _new_chain(self) -> Chain:
         return Chain(self._setting.plan, self._parallelism, self._collector, self._fail)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import csv
 import io
 import json
 import os
@@ -17,6 +16,7 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from keygroups.arguments import check_location
+from keygroups.csv_rows import CsvWriter
 from keygroups.errors import ConfigError
 from keygroups.ranges import KeyGroupRange
 from snapshots.format.columns import is_packed
@@ -212,7 +212,7 @@ class _Csv:
     """Writes CSV with a header; None is an empty cell."""
 
     def __init__(self, file: io.TextIOBase, schema: pa.Schema) -> None:
-        self._writer = csv.writer(file, lineterminator="\n")
+        self._writer = CsvWriter(file)
         self._writer.writerow(schema.names)
 
     def write(self, table: pa.Table) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from async_op.connectors.arrow import batches_of, names_of, schema_of
 from async_op.connectors.errors import UnwritableValue
+from keygroups.csv_rows import CsvWriter
 
 FORMATS = {"json": "jsonl", "csv": "csv", "parquet": "parquet"}
 """The formats, and how the names of their files end."""
@@ -49,12 +49,12 @@ def _text_of(value: Any) -> str:
 def _csv(values: Sequence[Any]) -> bytes:
     names = names_of(values)
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
+    writer = CsvWriter(text)
+    writer.writerow(names)
     for value in values:
         if nested := [name for name, field in value.items() if isinstance(field, dict | list | tuple | set)]:
             raise UnwritableValue(value, f"{nested[0]!r} is nested, and CSV is flat")
-        writer.writerow({name: _field(field) for name, field in value.items()})
+        writer.writerow([_field(value.get(name)) for name in names])
     return text.getvalue().encode()
 
 

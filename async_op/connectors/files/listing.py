@@ -9,18 +9,32 @@ import stat
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-_MAGIC = "*?["
+from fsspec.implementations.local import LocalFileSystem
 
 
 class Stamp(NamedTuple):
-    """What changes with the content of a file, as far as a listing shows it."""
+    """What changes with the content of a file, as far as a listing shows it.
+
+    Attributes
+    ----------
+    bytes : int
+        The size.
+    changed : object
+        When the file has changed, or its ETag.
+    file : int or None
+        The number of the file on its disk, which it keeps when it is renamed.
+    """
 
     bytes: int
     changed: Any = None
+    file: int | None = None
 
 
 class Glob:
-    """The files that a pattern matches, under their paths below the part of the pattern that has no wildcard.
+    r"""The files that a pattern matches, under their full paths.
+
+    A local file is named by its absolute path, any other one by its URI without secrets. A name that is no UTF-8 has
+    the bytes that are none escaped, as in ``caf\xe9.csv``.
 
     Its methods block. They may be called by any thread.
     """
@@ -28,19 +42,17 @@ class Glob:
     def __init__(self, filesystem: Any, pattern: str) -> None:
         self.filesystem = filesystem
         self._pattern = pattern
-        steps = pattern.split("/")
-        fixed = next((n for n, step in enumerate(steps) if any(sign in step for sign in _MAGIC)), len(steps) - 1)
-        self.root = "/".join(steps[:fixed])
+        self._is_local = isinstance(filesystem, LocalFileSystem)
+        self._paths: dict[str, str] = {}
 
     def path(self, name: str) -> str:
-        """Return the full path of a file."""
-        return f"{self.root}/{name}" if self.root else name
+        """Return what the filesystem calls a file."""
+        found = self._paths.get(name)
+        return (name if self._is_local else self.filesystem._strip_protocol(name)) if found is None else found
 
     def files(self) -> dict[str, Stamp]:
         """List the files, without those whose name begins with a dot; links count as what they lead to."""
-        from fsspec.implementations.local import LocalFileSystem  # not loaded by programs that read no files
-
-        found = self._local() if isinstance(self.filesystem, LocalFileSystem) else self._remote()
+        found = self._local() if self._is_local else self._remote()
         return {name: found[name] for name in sorted(found) if not name.rpartition("/")[2].startswith(".")}
 
     def _local(self) -> dict[str, Stamp]:
@@ -52,20 +64,31 @@ class Glob:
             except FileNotFoundError:  # removed since, or a link that leads nowhere
                 continue
             if stat.S_ISREG(status.st_mode):
-                found[self._name(path)] = Stamp(status.st_size, status.st_mtime_ns)
+                found[self._name(path)] = Stamp(status.st_size, status.st_mtime_ns, status.st_ino)
         return found
 
     def _remote(self) -> dict[str, Stamp]:
         self.filesystem.invalidate_cache()
         listed = self.filesystem.glob(self._pattern, detail=True)
         return {
-            self._name(path): Stamp(info["size"], str(info.get("ETag") or info.get("LastModified") or ""))
+            self._name(path): Stamp(info["size"], _version_of(info))
             for path, info in listed.items()
             if info["type"] == "file"
         }
 
     def _name(self, path: str) -> str:
-        return path[len(self.root) :].lstrip("/")
+        name = path if self._is_local else self.filesystem.unstrip_protocol(path)
+        if not name.isascii():
+            name = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        if self.path(name) != path:
+            self._paths[name] = path
+        return name
+
+
+def _version_of(info: dict[str, Any]) -> str:
+    """Return what a storage says of an object that changes with its content."""
+    keys = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "last_modified", "updated", "mtime", "created")
+    return str(next((info[key] for key in keys if info.get(key)), ""))
 
 
 class Changes:
@@ -80,6 +103,10 @@ class Changes:
         self._files: dict[str, Stamp] = {}
         self._waiting: dict[str, tuple[Stamp | None, asyncio.Future[None]]] = {}
         self._task: asyncio.Task[None] | None = None
+
+    def files(self) -> dict[str, Stamp]:
+        """Return the newest listing."""
+        return self._files
 
     def stamp(self, name: str) -> Stamp | None:
         """Return what the newest listing says of a file; None if it is not there."""

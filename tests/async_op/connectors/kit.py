@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
-from async_op.connectors import Item, PartitionId, Reached, Source
+from async_op.connectors import Item, PartitionId, Reached, Source, Undecodable
 
 
 async def items_of(source: Source[Any], partition: PartitionId, position: Any = None) -> list[Item[Any]]:
-    """Read a partition to its end."""
-    blocks = source.read(partition, position)
-    return [item async for block in blocks if not isinstance(block, Reached) for item in block]
+    """Read a partition to its end; raises the error of a record that cannot be decoded, as a job does by default."""
+    return [_good(item) async for block in source.read(partition, position) for item in listed(block)]
+
+
+async def everything_of(source: Source[Any], partition: PartitionId, position: Any = None) -> list[Any]:
+    """Read a partition to its end, with the records that cannot be decoded."""
+    return [item async for block in source.read(partition, position) for item in listed(block)]
 
 
 async def values_of(source: Source[Any], partition: PartitionId, position: Any = None) -> list[Any]:
@@ -23,7 +28,26 @@ async def first_items(source: Source[Any], partition: PartitionId, count: int, p
     found: list[Item[Any]] = []
     async with aclosing(source.read(partition, position)) as blocks:
         async for block in blocks:
-            found += [] if isinstance(block, Reached) else block
+            found += map(_good, listed(block))
             if len(found) >= count:
                 break
     return found
+
+
+async def next_items(blocks: AsyncIterator[Any]) -> list[Any]:
+    """Return the items of the next block that has any."""
+    while not (found := listed(await anext(blocks))):
+        pass
+    return found
+
+
+def listed(block: Any) -> list[Any]:
+    if isinstance(block, Reached):
+        return []
+    return block if isinstance(block, list) else [block]
+
+
+def _good(item: Any) -> Item[Any]:
+    if isinstance(item, Undecodable):
+        raise item.error
+    return item

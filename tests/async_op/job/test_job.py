@@ -337,7 +337,7 @@ async def test_the_failure_of_an_element_is_raised_also_if_the_last_cut_fails(mo
         raise OSError("the disk is full")
 
     monkeypatch.setattr(Committer, "commit", full)
-    job = new_job([5], Failing([], 0), Epochs())
+    job = new_job([5], Failing([], 0), Epochs(), snapshot_interval=3600.0)
     with pytest.raises(ElementFailed) as failed:
         await job.run()
     assert str(failed.value.__context__) == "the disk is full"

@@ -23,7 +23,7 @@ from async_op.connectors.files import replacing
 from keygroups import ConfigError
 from tests.async_op.connectors.kit import values_of
 
-ROWS = [{"n": 1, "name": 'é\n"x"'}, {"n": 2, "name": None}]
+ROWS = [{"n": 1, "name": 'é\n"x"\ry'}, {"n": 2, "name": None}, {"n": 3, "name": "a\rb"}]
 
 
 def visible(folder: Path) -> dict[str, bytes]:
@@ -46,7 +46,7 @@ async def test_what_a_sink_writes_a_source_reads(tmp_path: Path, format: str) ->
     if format == "csv":
         wanted = [{name: "" if value is None else str(value) for name, value in row.items()} for row in wanted]
     assert read == wanted
-    assert [int(name.split(".")[0].removeprefix("epoch-")) for name in names] == [3, 12]
+    assert [int(Path(name).stem.removeprefix("epoch-")) for name in names] == [3, 12]
 
 
 @pytest.mark.parametrize("format", ["json", "csv", "parquet"])

@@ -1,0 +1,115 @@
+"""Compressed files, told by their names, as streams of their content."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import zlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+
+class Incomplete(Exception):
+    """A file ends in the middle of something; it may be continued later."""
+
+
+class Damaged(Exception):
+    """A file cannot be read any further."""
+
+
+class Content(Protocol):
+    """What is read of a file. Bytes are counted as they are read, so after decompression."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return at least one byte, but no more than `size`; nothing at the end."""
+        ...
+
+    def seek(self, position: int, /) -> int:
+        """Move to a byte, or to the end if it is before that; return where that is."""
+        ...
+
+
+_ENDINGS = (".gz", ".bz2", ".zst")
+
+
+def is_compressed(path: str) -> bool:
+    """Return whether the name of a file says that it is compressed."""
+    return path.lower().endswith(_ENDINGS)
+
+
+def content_of(file: Any, path: str) -> Content:
+    """Return the content of an open file, decompressed if its name ends in ``.gz``, ``.bz2`` or ``.zst``, in any case.
+
+    Its methods raise `Incomplete` where the file is cut off, and `Damaged` where it is not of its format.
+    """
+    match path.lower().rpartition(".")[2]:
+        case "gz":
+            return _Compressed(lambda: gzip.GzipFile(fileobj=file), file, "gzip")
+        case "bz2":
+            return _Compressed(lambda: bz2.BZ2File(file), file, "bzip2")
+        case "zst":
+            return _Compressed(lambda: _Zstandard(file), file, "Zstandard")
+    return _Plain(file)
+
+
+class _Plain:
+    """A file that is not compressed."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.read = file.read
+
+    def seek(self, position: int) -> int:
+        reached: int = min(self._file.seek(0, 2), position)
+        self._file.seek(reached)
+        return reached
+
+
+class _Compressed:
+    """A compressed file, which may have several members. It is read from its beginning to reach a byte."""
+
+    def __init__(self, start: Callable[[], Any], file: Any, kind: str) -> None:
+        self._start = start
+        self._file = file
+        self._kind = kind
+        self._stream = start()
+        self._position = 0
+
+    def read(self, size: int) -> bytes:
+        try:
+            # Not `read`, which drops what it has when an error comes after it.
+            data: bytes = self._stream.read1(size)
+        except EOFError as error:
+            raise Incomplete from error
+        except (zlib.error, OSError) as error:
+            if type(error) not in (OSError, gzip.BadGzipFile, zlib.error) or getattr(error, "errno", None):
+                raise  # the storage's own
+            raise Damaged(f"it is no {self._kind} file: {error}") from error
+        self._position += len(data)
+        return data
+
+    def seek(self, position: int) -> int:
+        if position < self._position:
+            self._file.seek(0)
+            self._stream, self._position = self._start(), 0
+        while self._position < position and self.read(min(position - self._position, 2**18)):
+            pass
+        return self._position
+
+
+class _Zstandard:
+    """A stream of Zstandard frames. Python's own module comes with 3.14."""
+
+    def __init__(self, file: Any) -> None:
+        self._stream = pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")
+
+    def read1(self, size: int) -> bytes:
+        try:
+            data: bytes = self._stream.read(size)
+        except OSError as error:
+            if "Truncated" in str(error):
+                raise EOFError from error
+            raise
+        return data

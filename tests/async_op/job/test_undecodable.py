@@ -1,0 +1,176 @@
+"""Records that a source cannot decode, and sources that fail for a while."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from async_op import FixedDelayRetry, letter_value
+from async_op.connectors import ConnectorUnavailable, FileSource, Reached, Source, Undecodable
+from keygroups import ConfigError
+from tests.async_op.job.kit import Epochs, new_job, same
+from tests.async_op.job.test_run import in_virtual_time
+
+
+class Bad(Source[Any]):
+    """Numbers; those that a test names cannot be decoded."""
+
+    bounded = True
+
+    def __init__(self, count: int, bad: set[int], on_error: Any = "fail", breaks_at: int | None = None) -> None:
+        self.on_error = on_error
+        self._count = count
+        self._bad = bad
+        self.breaks_at = breaks_at
+
+    def partitions(self) -> list[str]:
+        return ["a"]
+
+    def read(self, partition: Any, position: Any) -> Iterator[Any]:
+        for number in range(position or 0, self._count):
+            if number == self.breaks_at:
+                raise ValueError("the power is gone")
+            if number in self._bad:
+                yield [Undecodable(b"\xff%d" % number, number + 1, ValueError(f"a, number {number}: no number"))]
+            else:
+                yield number, None, number + 1
+
+
+async def test_a_record_that_cannot_be_decoded_fails_the_job_by_default() -> None:
+    sink = Epochs()
+    with pytest.raises(ValueError, match="a, number 2: no number"):
+        await new_job(Bad(5, {2}), same, sink).run()
+
+
+async def test_it_may_be_skipped_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    sink = Epochs()
+    await new_job(Bad(30, set(range(5, 20)), "skip"), same, sink).run()
+    assert sink.values == [*range(5), *range(20, 30)]
+    told = [record.getMessage() for record in caplog.records if "could not be decoded" in record.getMessage()]
+    assert [message.split()[0] for message in told] == ["1", "10"]
+    assert "a, number 5: no number" in told[0]
+
+
+async def test_it_may_become_a_dead_letter_exactly_once() -> None:
+    sink, letters, place = Epochs(), Epochs(), f"memory://{uuid.uuid4().hex}"
+    source = Bad(9, {2, 3, 7}, "dead_letter", breaks_at=5)
+    with pytest.raises(ValueError, match="power"):
+        await new_job(source, same, sink, dead_letters=letters, snapshots=place, snapshot_interval=0.001).run()
+    source.breaks_at = None
+    for _ in range(2):
+        await new_job(source, same, sink, dead_letters=letters, snapshots=place).run()
+    assert sink.values == [0, 1, 4, 5, 6, 8]
+    assert [letter_value(letter) for letter in letters.values] == [b"\xff2", b"\xff3", b"\xff7"]
+    assert {(letter["step"], letter["attempts"], letter["error_type"]) for letter in letters.values} == {
+        ("source", 0, "ValueError")
+    }
+    assert len({letter["idempotency_key"] for letter in letters.values}) == 3
+
+
+def test_dead_letters_of_a_source_need_a_sink() -> None:
+    with pytest.raises(ConfigError, match="'source' has on_error='dead_letter'"):
+        new_job(Bad(1, set(), "dead_letter"), same, Epochs())
+
+
+async def test_a_file_with_bad_records_gives_all_others(tmp_path: Any) -> None:
+    (tmp_path / "x.jsonl").write_bytes(b'1\n"\xff"\n' + b"[" * 100_000 + b"\n2\n")
+    sink, letters = Epochs(), Epochs()
+    source = FileSource(tmp_path / "*", "json", on_error="dead_letter")
+    await new_job(source, same, sink, dead_letters=letters).run()
+    assert sink.values == [1, 2]
+    assert [letter["error_message"].split(":")[0] for letter in letters.values] == [
+        f"{tmp_path}/x.jsonl, position {position}" for position in (2, 6)
+    ]
+
+
+class Flaky(Source[Any]):
+    """Answers only after a number of failures, wherever it is asked."""
+
+    bounded = True
+
+    def __init__(self, failures: int, error: Exception, retry: Any = None) -> None:
+        self.failures = dict.fromkeys(("open", "partitions", "read"), failures)
+        self.error = error
+        if retry is not None:
+            self.retry = retry
+
+    def _fail(self, what: str) -> None:
+        if self.failures[what]:
+            self.failures[what] -= 1
+            raise self.error
+
+    async def open(self) -> None:
+        self._fail("open")
+
+    def partitions(self) -> list[str]:
+        self._fail("partitions")
+        return ["a"]
+
+    async def read(self, partition: Any, position: Any) -> AsyncIterator[Any]:
+        for number in range(position or 0, 6):
+            if number == 3:
+                self._fail("read")
+            yield number, None, number + 1
+
+
+def test_a_source_that_is_away_for_a_while_is_asked_again() -> None:
+    async def run() -> None:
+        sink = Epochs()
+        await new_job(Flaky(7, ConnectionError("broken pipe")), same, sink).run()
+        assert sink.values == list(range(6))
+
+    in_virtual_time(run())
+
+
+@pytest.mark.parametrize("what", ["open", "partitions", "read"])
+def test_attempts_have_a_bound_and_the_error_names_what_failed(what: str) -> None:
+    async def run() -> None:
+        source = Flaky(0, TimeoutError("no answer"), FixedDelayRetry(3, 1.0))
+        source.failures[what] = 3
+        with pytest.raises(ConnectorUnavailable, match="3 times.*no answer") as raised:
+            await new_job(source, same, Epochs()).run()
+        assert "Flaky" in raised.value.what
+        assert ("'a'" in raised.value.what) == (what == "read")
+
+    in_virtual_time(run())
+
+
+def test_what_is_not_transient_is_raised_at_once_unless_the_policy_names_it() -> None:
+    async def run() -> None:
+        source = Flaky(0, LookupError("no such thing"))
+        source.failures["read"] = 1
+        with pytest.raises(LookupError) as raised:
+            await new_job(source, same, Epochs()).run()
+        assert raised.value.__notes__ == ["reading partition 'a' of Flaky raised this"]
+        source = Flaky(1, LookupError("no such thing"), FixedDelayRetry(2, 1.0, retry_on=LookupError))
+        await new_job(source, same, sink := Epochs()).run()
+        assert sink.values == list(range(6))
+
+    in_virtual_time(run())
+
+
+class Remembering(Bad):
+    """Says what it has read, and looks at it when it is restored."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count, set())
+        self.restored: Any = None
+
+    async def restore(self, known: Any) -> None:
+        self.restored = known
+
+    def read(self, partition: Any, position: Any) -> Iterator[Any]:
+        for item in super().read(partition, position):
+            yield item
+            yield Reached(item[2], {"digest": item[2]})
+
+
+async def test_the_content_stands_beside_the_position() -> None:
+    place = f"memory://{uuid.uuid4().hex}"
+    await new_job(first := Remembering(4), same, Epochs(), snapshots=place).run()
+    await new_job(second := Remembering(6), same, sink := Epochs(), snapshots=place, parallelism=2).run()
+    assert (first.restored, second.restored) == (None, {"a": Reached(4, {"digest": 4})})
+    assert sink.values == [4, 5]
