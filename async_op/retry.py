@@ -69,11 +69,6 @@ class RetryPolicy(ABC):
         named = {name.removeprefix("_"): value for name, value in vars(self).items()}
         return representation(self, {name: value for name, value in named.items() if value is not None})
 
-    @property
-    def retry_on(self) -> RetryOn | None:
-        """The errors that are retried, as they were passed; None for all."""
-        return self._retry_on
-
     @abstractmethod
     def delay_after(self, attempt: int) -> float:
         """Return the seconds between the end of an attempt and the next one."""
