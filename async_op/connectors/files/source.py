@@ -211,28 +211,29 @@ class FileSource(Source[Any]):
     async def _read(self, partition: str, position: int) -> AsyncIterator[list[Read[Any]] | Reached]:
         self._prepare()
         known = self._known.setdefault(partition, _Known(partition))
-        while known.name is not None:
-            seen = self._changes.stamp(known.name)
+        while (name := known.name) is not None:  # which changes where the content moves
+            seen = self._changes.stamp(name)
             if not _is_done(known, seen):
+                begun = self._blocks(name, known.identity, seen, position)
                 try:
-                    async with self._turns, aclosing(self._pulled(self._blocks(known, seen, position))) as blocks:
+                    async with self._turns, aclosing(self._pulled(begun)) as blocks:
                         async for block, identity in blocks:
-                            known.identity = identity
+                            known.identity = replace(identity, path=known.name or name)
                             if block:
-                                items = self._items(block, known.name, position)
+                                items = self._items(block, name, position)
                                 position = _end_of(block)
                                 yield items
-                            yield Reached(position, identity.stored())
+                            yield Reached(position, known.identity.stored())
                 except _Misfit:
-                    await self._follow(partition, known, position)
+                    await self._follow(known, name, position)
                     continue
             if self.bounded:
-                return
-            await self._changes.differs(known.name, seen)
-            if self._changes.stamp(known.name) is None and not await self._has_moved(known):
-                self._check_read_to_the_end(seen, known.name, position)
-                self._gone.add(partition)
-                return
+                break
+            await self._changes.differs(name, seen)
+            if self._changes.stamp(name) is None and not await self._has_moved(known, name):
+                self._check_read_to_the_end(seen, name, position)
+                break
+        self._gone.add(partition)
 
     # Which partition has which file.
 
@@ -251,48 +252,53 @@ class FileSource(Source[Any]):
     async def _notice_moves(self) -> None:
         """Find the content of partitions whose files are no longer as they were."""
         for one in self._known.values():
-            stamp = None if one.name is None else self._changes.stamp(one.name)
-            if one.name is None or one.identity is None or stamp == one.identity.stamp:
+            name, identity = one.name, one.identity
+            stamp = None if name is None else self._changes.stamp(name)
+            if name is None or identity is None or stamp == identity.stamp:
                 continue
-            if stamp is None or not await self._on_a_thread(lambda one=one: self._has(one.name, one.identity)):  # type: ignore[misc]
-                is_found = await self._has_moved(one)
+            if stamp is None or not await self._has(name, identity):
+                is_found = await self._has_moved(one, name)
                 if not is_found and stamp is not None and self._reads_replaced:
-                    _log.warning("%s has other content than before, and is read from its beginning", one.name)
-                    one.name = None
+                    self._give_up(one, name)
 
-    async def _follow(self, partition: str, known: _Known, position: int) -> None:
+    async def _follow(self, known: _Known, name: str, position: int) -> None:
         """Find the content of a partition whose file has other content; raises if it is nowhere."""
-        name = known.name
-        assert name is not None, "only a file can have other content"
         await self._changes.refresh()  # a log is copied, then cut: the listing may have seen only the second
-        if await self._has_moved(known):
+        if await self._has_moved(known, name):
             return
         if self._reads_replaced:
-            _log.warning("%s has other content than before, and is read from its beginning", name)
-            known.name = None
-            self._gone.add(partition)
+            self._give_up(known, name)
             return
         stamp = self._changes.stamp(name)
         if stamp is not None and self._counts_bytes(name) and stamp.bytes < position:
             raise FileShrank(name, position)
         raise FileReplaced(name, position)
 
-    async def _has_moved(self, known: _Known) -> bool:
+    def _give_up(self, known: _Known, name: str) -> None:
+        if known.name == name:
+            _log.warning("%s has other content than before, and is read from its beginning", name)
+            known.name = None
+
+    async def _has_moved(self, known: _Known, old: str) -> bool:
         """Look for the content of a partition under the names that no partition has."""
         async with self._moving:
+            if known.name != old:
+                return known.name is not None  # the listing and the reader have both noticed it
             identity = known.identity
             if identity is None or not identity.head[0]:
                 return False
             for name in self._unclaimed():
-                if self._may_be(name, known, identity) and await self._on_a_thread(
-                    lambda name=name: self._has(name, identity)  # type: ignore[misc]
-                ):
-                    _log.info("%s is now %s, and is read on there", known.name, name)
+                if self._may_be(name, old, identity) and await self._has(name, identity):
+                    _log.info("%s is now %s, and is read on there", old, name)
                     known.name, known.identity = name, replace(identity, path=name, is_done=False)
                     return True
         return False
 
-    def _may_be(self, name: str, known: _Known, identity: Identity) -> bool:
+    async def _has(self, name: str, identity: Identity) -> bool:
+        """Return whether a file has the content of a partition."""
+        return await self._on_a_thread(lambda: self._fits(name, identity))
+
+    def _may_be(self, name: str, old_name: str, identity: Identity) -> bool:
         """Return whether a file may have the content of a partition.
 
         If the old name has other content now, the content decides. If nothing has the old name, a file with equal
@@ -300,7 +306,7 @@ class FileSource(Source[Any]):
         disk, or the file in compressed form.
         """
         stamp = self._changes.stamp(name)
-        if known.name is not None and self._changes.stamp(known.name) is not None:
+        if self._changes.stamp(old_name) is not None:
             return True
         if is_compressed(name) and not is_compressed(identity.path):
             return True
@@ -371,8 +377,7 @@ class FileSource(Source[Any]):
     def _content(self, file: Any, name: str) -> Content:
         return content_of(file, "" if self._format == "parquet" else name)
 
-    def _has(self, name: str, identity: Identity) -> bool:
-        """Return whether a file has the content of a partition."""
+    def _fits(self, name: str, identity: Identity) -> bool:
         try:
             with self._open(name) as file:
                 return identity.fits(self._content(file, name))
@@ -380,19 +385,18 @@ class FileSource(Source[Any]):
             return False
 
     def _blocks(
-        self, known: _Known, seen: Stamp | None, position: int
+        self, name: str, known: Identity | None, seen: Stamp | None, position: int
     ) -> Generator[tuple[Block, Identity], None, None]:
         """Read one file on a thread, to its present end."""
-        name = str(known.name)
         identity = Identity(name, stamp=seen)
         try:
             with self._open(name) as file:
                 content = self._content(file, name)
-                if known.identity is not None and not known.identity.fits(content):
+                if known is not None and not known.fits(content):
                     raise _Misfit
                 identity = Identity.of(content, name, seen)
-                if known.identity is not None:
-                    identity = replace(identity, tail=known.identity.tail)
+                if known is not None:
+                    identity = replace(identity, tail=known.tail)
                 for block, mark in self._decoded(file, content, name, position):
                     identity, position = identity.read_to(mark), _end_of(block)
                     yield block, identity

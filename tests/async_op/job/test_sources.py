@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from async_op.connectors import Source
+from async_op.connectors import InputReplaced, Source
 from keygroups import ConfigError
 from tests.async_op.job.kit import Epochs, new_job, same
 
@@ -108,3 +108,65 @@ async def test_a_timestamp_may_be_before_the_epoch_or_of_numpy() -> None:
 async def test_a_source_that_returns_nothing_to_iterate_is_named(ids: Any, items: Any, method: str) -> None:
     with pytest.raises(ConfigError, match=rf"source=Given\(\).*{method}\(\)"):
         await new_job(Given(ids, items), same, Epochs()).run()
+
+
+async def stream(values: list[Any]) -> AsyncIterator[Any]:
+    for value in values:
+        yield value
+
+
+class Again:
+    """An async iterable that can be iterated again, of unknown length."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self._values = values
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return stream(self._values)
+
+
+SHAPES: list[Callable[[list[Any]], Any]] = [
+    lambda values: values,
+    iter,
+    stream,
+    Again,
+    lambda values: pa.table({"n": values}),
+    lambda values: pa.table({"n": values}).to_pandas(),
+    lambda values: pa.table({"n": values}).to_reader(),
+]
+IDS = ["list", "iterator", "async iterator", "async iterable", "table", "frame", "reader"]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=IDS)
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        (list(range(100)), list(range(50)), "has 50 elements now"),
+        (list(range(100)), [], "has 0 elements now"),
+        (list(range(100)), list(range(1000, 1100)), "has other elements now"),
+        (list(range(2000)), [*range(1023), -1, *range(1024, 3000)], "has other elements now"),
+    ],
+    ids=["shorter", "empty", "other", "changed"],
+)
+async def test_another_iterable_under_the_id_of_a_job_is_refused(
+    shape: Any, before: list[int], after: list[int], problem: str
+) -> None:
+    place = f"memory://{uuid.uuid4().hex}"
+    await new_job(shape(before), same, sink := Epochs(), snapshots=place).run()
+    with pytest.raises(InputReplaced, match=f"{problem}.*restore it.*append the new.*new job_id"):
+        await new_job(shape(after), same, Epochs(), snapshots=place).run()
+    if after:
+        await new_job(shape([*before, -5]), same, sink, snapshots=place).run()
+        assert len(sink.values) == len(before) + 1
+
+
+@pytest.mark.parametrize("shape", SHAPES[:4], ids=IDS[:4])
+async def test_elements_that_cannot_be_stored_or_compared_are_read_on(shape: Any) -> None:
+    place, values = f"memory://{uuid.uuid4().hex}", [object(), "\ud83d", float("nan"), [[]]]
+
+    async def text(value: Any) -> str:
+        return type(value).__name__
+
+    for _ in range(2):
+        await new_job(shape(values), text, sink := Epochs(), snapshots=place).run()
+    assert sink.values == []
