@@ -442,6 +442,51 @@ class TargetReplaced(KeyGroupsError, LookupError):
         )
 
 
+class TopicReplaced(InputReplaced):
+    """A topic has other records than the records that were read: it was deleted and made anew.
+
+    Attributes
+    ----------
+    topic : str
+        The topic.
+    partition : int
+        The partition.
+    position : int
+        The offset from which the job would go on.
+    """
+
+    def __init__(self, topic: str, partition: int, position: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        reason = "the record before that is another one now"
+        advice = "give the new topic another name, or remove its positions while the job is stopped"
+        super().__init__(f"topic {topic}, partition {partition},", position, reason, advice)
+
+
+class MalformedMessage(KeyGroupsError, ValueError):
+    """A record of a topic cannot be decoded.
+
+    Attributes
+    ----------
+    topic : str
+        The topic.
+    partition, offset : int
+        Where the record is.
+    reason : str
+        What is wrong with it.
+    """
+
+    def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.reason = reason
+        super().__init__(
+            f"topic {topic}, partition {partition}, offset {offset}: {reason}; correct the producer, and pass "
+            "on_error='skip' or 'dead_letter' to read on behind the record"
+        )
+
+
 class OffsetUnavailable(KeyGroupsError, LookupError):
     """A partition of a topic does not have the offset from which a job goes on.
 

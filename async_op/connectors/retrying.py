@@ -18,10 +18,11 @@ _T = TypeVar("_T")
 def is_transient(error: BaseException) -> bool:
     """Return whether the same request may succeed later.
 
-    That is a broken or refused connection, a timeout, a storage that is busy; and any error with a true attribute
-    `is_transient`.
+    That is a broken or refused connection, a timeout, a storage that is busy. An error with an attribute `is_transient`
+    says it itself.
     """
-    return bool(getattr(error, "is_transient", False)) or is_transient_of_storage(error)
+    said = getattr(error, "is_transient", None)
+    return is_transient_of_storage(error) if said is None else bool(said)
 
 
 # A broker or a storage that restarts is away for 20 to 60 seconds; the delays add up to 75. They have no jitter: a job

@@ -242,7 +242,12 @@ class Reading:
                     await self._room_for_letters()
                     continue
                 if timestamp is not None and (type(timestamp) is not int or not 0 <= timestamp <= TIMESTAMP_MAX):
-                    self._check_timestamp(timestamp)
+                    try:
+                        self._check_timestamp(timestamp)
+                    except ConfigError as error:
+                        self._judge(partition, Undecodable(value, position, error))
+                        await self._room_for_letters()
+                        continue
                 entrance.put((value, timestamp, partition.element_id(position)))
                 self._positions.passed(partition, timestamp, position, now)
                 self.records += 1

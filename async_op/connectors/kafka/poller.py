@@ -52,6 +52,12 @@ class Channel:
         self._taken_bytes += sum(map(_bytes_of, block))
         return block
 
+    def put_back(self, block: list[Any]) -> None:
+        """Have a block taken again."""
+        self._taken -= len(block)
+        self._taken_bytes -= sum(map(_bytes_of, block))
+        self._blocks.appendleft(block)
+
     # The methods below are called by the poller's thread.
 
     def put(self, block: list[Any]) -> None:
@@ -144,7 +150,8 @@ class Poller:
             channel.fail(OffsetUnavailable(self._topic, channel.partition, channel.offset))
         elif error.fatal() or error.code() not in self._passing or not self._may_recover():
             refused = KafkaRefused(self._topic, error.str(), client.is_passing(error))
-            self._fail_all(refused) if channel is None else channel.fail(refused)
+            for one in self._channels.values() if channel is None else (channel,):
+                one.fail(refused)  # the thread lives on, because the source may be read again
         else:
             _log.warning("topic %s: %s", self._topic, error.str())
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import ExitStack
+from hashlib import blake2b
 from typing import Any
 
-from async_op.connectors.errors import KafkaRefused, OffsetUnavailable
+from async_op.connectors.errors import KafkaRefused, MalformedMessage, OffsetUnavailable, TopicReplaced
 from async_op.connectors.kafka import client
 from async_op.connectors.kafka.poller import Channel, Poller
 from async_op.connectors.own_threads import OwnThreads
-from async_op.connectors.source import Item, PartitionId, Reached, Source
-from keygroups.arguments import check_choice, check_integer
+from async_op.connectors.retrying import RETRY
+from async_op.connectors.source import PartitionId, Reached, Read, Source, Undecodable
+from async_op.dead_letters import OnError
+from async_op.retry import RetryPolicy
+from keygroups.arguments import check_choice, check_instance, check_integer
 
 _log = logging.getLogger(__name__)
 _OURS = {"auto.offset.reset": "error", "enable.auto.commit": False, "enable.partition.eof": True}
@@ -36,6 +40,11 @@ class KafkaSource(Source[dict[str, Any]]):
         record. A position that the topic does not have is an error in any case.
     bounded : bool
         Whether to end where the partitions end when they are first read.
+    on_error : {"fail", "skip", "dead_letter"}
+        What to do about a record that cannot be decoded, named by topic, partition and offset. Keys and values are not
+        decoded, so that is one whose headers have names that are no UTF-8, or a record without a usable timestamp.
+    retry : RetryPolicy or None
+        How often the brokers are asked again after a transient error; by default for about 75 seconds.
 
     Raises
     ------
@@ -47,8 +56,9 @@ class KafkaSource(Source[dict[str, Any]]):
     Notes
     -----
     Reading raises `OffsetUnavailable` if the topic does not have a position (it was deleted by retention, or the topic
-    was made anew), and `KafkaRefused` if the brokers refuse or do not answer. A topic that was made anew and is longer
-    than the position cannot be told from the old one: give it another name, or begin with another `job_id`.
+    was made anew), and `KafkaRefused` if the brokers refuse or do not answer. Beside each position stands a digest of
+    the record before it. A restarted job reads that record again and raises `TopicReplaced` if it is another one: the
+    topic was made anew and is longer than the position. Where retention has removed the record, this cannot be noticed.
 
     Examples
     --------
@@ -58,9 +68,21 @@ class KafkaSource(Source[dict[str, Any]]):
     """
 
     def __init__(
-        self, topic: str, config: Mapping[str, Any], *, beginning: str = "earliest", bounded: bool = False
+        self,
+        topic: str,
+        config: Mapping[str, Any],
+        *,
+        beginning: str = "earliest",
+        bounded: bool = False,
+        on_error: OnError = "fail",
+        retry: RetryPolicy | None = RETRY,
     ) -> None:
         check_choice("beginning", beginning, ("earliest", "latest"))
+        check_choice("on_error", on_error, ("fail", "skip", "dead_letter"))
+        check_instance("retry", retry, (RetryPolicy, type(None)), reason="pass a RetryPolicy, or None")
+        self.on_error = on_error
+        self.retry = retry
+        self._contents: dict[PartitionId, list[Any]] = {}
         self.bounded = bounded
         self._topic = topic
         # The client wants a group, though partitions are assigned by the job and nothing is committed.
@@ -87,12 +109,17 @@ class KafkaSource(Source[dict[str, Any]]):
             self._poller = Poller(self._polled, self._topic)
             if_it_fails.pop_all()
         self._ends, self._goes_on = None, False
+        self._contents.clear()
+
+    async def restore(self, known: Mapping[PartitionId, Reached]) -> None:
+        """Take what identifies the last record of each partition."""
+        self._contents = {name: one.content for name, one in known.items() if one.content is not None}
 
     async def partitions(self) -> Iterable[PartitionId]:
         """Return the numbers of the topic's partitions."""
         return await self._threads.run(self._look)
 
-    def read(self, partition: PartitionId, position: Any) -> AsyncIterator[list[Item[dict[str, Any]]] | Reached]:
+    def read(self, partition: PartitionId, position: Any) -> AsyncIterator[list[Read[dict[str, Any]]] | Reached]:
         """Return an iterator of lists of records, from an offset on."""
         if position is not None:
             self._goes_on = True
@@ -115,7 +142,7 @@ class KafkaSource(Source[dict[str, Any]]):
                 await self._threads.run(consumer.close)
             await self._threads.close()
 
-    async def _read(self, partition: int, position: int | None) -> AsyncIterator[list[Item[dict[str, Any]]] | Reached]:
+    async def _read(self, partition: int, position: int | None) -> AsyncIterator[list[Read[dict[str, Any]]] | Reached]:
         assert self._poller is not None, "a source is opened before it is read"
         poller = self._poller
         if position is not None:
@@ -125,22 +152,42 @@ class KafkaSource(Source[dict[str, Any]]):
         if not low <= position <= high:
             raise OffsetUnavailable(self._topic, partition, position, low, high)
         end = high if self.bounded else None
-        channel = Channel(partition, position)
+        known = self._contents.get(partition)
+        if known is not None and not low <= known[0] < position:
+            known = None  # retention has removed the record
+        channel = Channel(partition, position if known is None else known[0])
         poller.assign(channel)
         try:
+            if known is not None:
+                await self._check(channel, known, position)
             while end is None or position < end:
-                items, position = self._items(await channel.take(), position, end)
+                block = await channel.take()
+                items, position = self._items(block, position, end)
                 if items:
                     yield items
-                    reached = items[-1][2]
+                    reached = _end_of(items[-1])
+                    newest = next(one for one in reversed(block) if one.offset() == reached - 1 and one.error() is None)
+                    self._contents[partition] = _content_of(newest)
+                    yield Reached(reached, self._contents[partition])
                 if position > reached:  # or a restart looks for marks of transactions that retention has removed
                     yield Reached(position)
                     reached = position
         finally:
             poller.unassign(channel)
 
-    def _items(self, block: list[Any], position: int, end: int | None) -> tuple[list[Item[dict[str, Any]]], int]:
-        items: list[Item[dict[str, Any]]] = []
+    async def _check(self, channel: Channel, known: list[Any], position: int) -> None:
+        """Compare the last record that was read; what comes after it stays in the channel."""
+        while True:
+            block = await channel.take()
+            records = [message for message in block if message.error() is None]
+            if records or any(message.offset() >= position for message in block):
+                break
+        if records and records[0].offset() == known[0] and _content_of(records[0]) != known:
+            raise TopicReplaced(self._topic, channel.partition, position)
+        channel.put_back(block)
+
+    def _items(self, block: list[Any], position: int, end: int | None) -> tuple[list[Read[dict[str, Any]]], int]:
+        items: list[Read[dict[str, Any]]] = []
         for message in block:
             offset = message.offset()
             if end is not None and offset >= end:
@@ -148,12 +195,23 @@ class KafkaSource(Source[dict[str, Any]]):
             if message.error() is not None:  # the end, for now; what lies before it may be marks of transactions
                 position = max(position, offset)
                 continue
+            if offset < position:
+                continue  # it was read before the restart
             position = offset + 1
-            kind, timestamp = message.timestamp()
-            known = None if kind == self._kafka.TIMESTAMP_NOT_AVAILABLE else timestamp
-            value = {"key": message.key(), "value": message.value(), "headers": message.headers() or []}
-            items.append((value, known, position))
+            items.append(self._item(message, position))
         return items, position
+
+    def _item(self, message: Any, position: int) -> Read[dict[str, Any]]:
+        kind, timestamp = message.timestamp()
+        known = None if kind == self._kafka.TIMESTAMP_NOT_AVAILABLE else timestamp
+        value = {"key": message.key(), "value": message.value()}
+        try:
+            return value | {"headers": message.headers() or []}, known, position
+        except ValueError as error:
+            reason = f"a header has a name that is no UTF-8: {error}"
+            return Undecodable(
+                value, position, MalformedMessage(self._topic, message.partition(), position - 1, reason)
+            )
 
     def _look(self) -> list[PartitionId]:
         found = self._list()
@@ -177,3 +235,14 @@ class KafkaSource(Source[dict[str, Any]]):
         except self._kafka.KafkaException as error:
             raise KafkaRefused(self._topic, error.args[0].str(), client.is_passing(error.args[0])) from error
         return low, high
+
+
+def _content_of(message: Any) -> list[Any]:
+    """Return what identifies a record: its offset, its time and a digest."""
+    packed = [part or b"" for part in (message.key(), message.value())]
+    digest = blake2b(len(packed[0]).to_bytes(8, "big") + packed[0] + packed[1], digest_size=8).digest()
+    return [message.offset(), message.timestamp()[1], digest]
+
+
+def _end_of(item: Read[Any]) -> Any:
+    return item.position if isinstance(item, Undecodable) else item[2]

@@ -170,3 +170,10 @@ async def test_elements_that_cannot_be_stored_or_compared_are_read_on(shape: Any
     for _ in range(2):
         await new_job(shape(values), text, sink := Epochs(), snapshots=place).run()
     assert sink.values == []
+
+
+async def test_a_wrong_timestamp_costs_its_element_only_where_the_source_says_so() -> None:
+    source = Given(["a"], iter([("x", 1, 1), ("y", 2**70, 2), ("z", 3, 3)]))
+    source.on_error = "skip"
+    await new_job(source, same, sink := Epochs()).run()
+    assert sink.values == ["x", "z"]

@@ -10,11 +10,20 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 from confluent_kafka import Producer
 
-from async_op.connectors import ConnectorNotInstalled, KafkaRefused, KafkaSource, OffsetUnavailable, Reached
+from async_op.connectors import (
+    ConnectorNotInstalled,
+    KafkaRefused,
+    KafkaSource,
+    MalformedMessage,
+    OffsetUnavailable,
+    Reached,
+    TopicReplaced,
+    Undecodable,
+)
 from async_op.connectors.kafka import client, poller
 from keygroups import ConfigError
 from tests.async_op.connectors.kafka.brokers import produce
-from tests.async_op.connectors.kit import first_items, items_of
+from tests.async_op.connectors.kit import everything_of, first_items, items_of, listed, next_items
 
 
 @asynccontextmanager
@@ -80,9 +89,9 @@ async def test_what_comes_later_is_read_too(cluster: str, topic: str) -> None:
     async with opened(cluster, topic) as source, aclosing(source.read(0, None)) as blocks:
         found = []
         while len(found) < 2:
-            found += await anext(blocks)
+            found += await next_items(blocks)
         produce(cluster, topic, numbered(2, 3))
-        assert [value["value"] for value, _, _ in await anext(blocks)] == [b"2"]
+        assert [value["value"] for value, _, _ in await next_items(blocks)] == [b"2"]
 
 
 async def test_the_beginning_may_be_the_end(cluster: str, topic: str) -> None:
@@ -126,8 +135,9 @@ async def test_the_first_positions_are_known_before_anything_is_waited_for(clust
 async def test_marks_of_transactions_are_passed(cluster: str, topic: str) -> None:
     produce(cluster, topic, numbered(0, 2))
     async with opened(cluster, topic) as source, aclosing(source.read(0, None)) as blocks:
-        while (await anext(blocks))[-1][2] < 2:
+        while (await next_items(blocks))[-1][2] < 2:
             pass
+        assert (await anext(blocks)).position == 2
         source._poller._channels[0].put([EndOfPartition(2), EndOfPartition(4)])
         assert await anext(blocks) == Reached(4)
 
@@ -137,14 +147,14 @@ async def test_a_slow_reader_pauses_its_partition(cluster: str, topic: str, monk
     monkeypatch.setattr(poller, "_MESSAGES_AT_ONCE", 10)
     produce(cluster, topic, [*numbered(0, 400), *numbered(0, 5, partition=1)])
     async with opened(cluster, topic, bounded=True) as source, aclosing(source.read(0, None)) as blocks:
-        found = await anext(blocks)
+        found = await next_items(blocks)
         channel = source._poller._channels[0]
         while not channel.is_paused:
             await asyncio.sleep(0.001)
         assert channel._put - channel._taken < 100
         assert len(await items_of(source, 1)) == 5
         async for block in blocks:
-            found += block
+            found += listed(block)
     assert [value["value"] for value, _, _ in found] == [b"%d" % n for n in range(400)]
 
 
@@ -233,3 +243,77 @@ async def test_a_consumer_that_cannot_be_made_leaves_none_open(monkeypatch: pyte
     with pytest.raises(MemoryError):
         await source.open()
     assert [consumer.is_closed for consumer in made] == [True]
+
+
+async def test_a_topic_that_was_made_anew_and_is_longer_is_told(cluster: str, topic: str) -> None:
+    produce(cluster, topic, numbered(0, 20))
+    produce(cluster, f"{topic}-anew", numbered(100, 150))
+    async with opened(cluster, topic, bounded=True) as source:
+        blocks = [block async for block in source.read(0, None)]
+    [*_, reached] = [block for block in blocks if isinstance(block, Reached)]
+    assert reached.position == 20
+    assert reached.content is not None
+    async with opened(cluster, f"{topic}-anew", bounded=True) as source:
+        await source.restore({0: reached})
+        with pytest.raises(TopicReplaced, match=r"partition 0.*another name.*new job") as raised:
+            await items_of(source, 0, 20)
+    assert pickle.loads(pickle.dumps(raised.value)).position == 20
+    produce(cluster, topic, numbered(20, 23))
+    async with opened(cluster, topic, bounded=True) as source:
+        await source.restore({0: reached})
+        assert [value["value"] for value, _, _ in await items_of(source, 0, 20)] == [b"20", b"21", b"22"]
+        assert await items_of(source, 0, 23) == []
+
+
+class OddHeaders:
+    """A record that the client cannot decode."""
+
+    def __init__(self, message) -> None:
+        self._message = message
+
+    def __getattr__(self, name: str):
+        return getattr(self._message, name)
+
+    def headers(self):
+        return b"\xff".decode()
+
+
+async def test_a_record_that_cannot_be_decoded_is_named(
+    cluster: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(cluster, topic, numbered(0, 3))
+    put = poller.Channel.put
+    odd = lambda self, block: put(self, [OddHeaders(one) if one.offset() == 1 else one for one in block])  # noqa: E731
+    monkeypatch.setattr(poller.Channel, "put", odd)
+    async with opened(cluster, topic, bounded=True) as source:
+        _, bad, _ = await everything_of(source, 0)
+    assert isinstance(bad, Undecodable)
+    assert (bad.raw, bad.position) == ({"key": b"k", "value": b"1"}, 2)
+    assert isinstance(bad.error, MalformedMessage)
+    error = pickle.loads(pickle.dumps(bad.error))
+    assert (error.topic, error.partition, error.offset) == (topic, 0, 1)
+
+
+async def test_a_source_whose_brokers_were_away_is_read_again(cluster: str, topic: str) -> None:
+    produce(cluster, topic, numbered(0, 5))
+
+    class Gone:
+        def __init__(self, consumer) -> None:
+            self._consumer = consumer
+            self.failures = 1
+
+        def __getattr__(self, name: str):
+            return getattr(self._consumer, name)
+
+        def get_watermark_offsets(self, *arguments, **options):
+            if self.failures:
+                self.failures -= 1
+                raise source._kafka.KafkaException(source._kafka.KafkaError(source._kafka.KafkaError._TRANSPORT))
+            return self._consumer.get_watermark_offsets(*arguments, **options)
+
+    async with opened(cluster, topic, bounded=True) as source:
+        source._asked = Gone(source._asked)
+        with pytest.raises(KafkaRefused) as raised:
+            await items_of(source, 0)
+        assert raised.value.is_transient
+        assert len(await items_of(source, 0)) == 5
