@@ -13,7 +13,6 @@ import pyarrow as pa
 from async_op.arrow_stream import rows_of
 from async_op.connectors.arrow import ROWS_AT_ONCE, batches_of, fitted, names_of, schema_of
 from async_op.connectors.errors import UnwritableValue
-from keygroups.values import Misfit, check_complete
 
 
 class EpochRows(ABC):
@@ -163,34 +162,6 @@ def _refusal(rows: list[Any], schema: pa.Schema) -> UnwritableValue | None:
     except UnwritableValue as error:
         return error
     return None
-
-
-def table_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the columns of a table that is made for rows: times with a zone are kept as UTC, the only one tables know.
-
-    Raises
-    ------
-    UnwritableValue
-        A column has no type, because it is null or empty in all rows.
-    """
-    for field in schema:
-        try:
-            check_complete(field.type, field.name)
-        except Misfit as misfit:
-            raise UnwritableValue({field.name: None}, misfit.place_and_reason) from misfit
-    return pa.schema([field.with_type(_in_utc(field.type)) for field in schema])
-
-
-def _in_utc(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return pa.timestamp(kind.unit, "UTC")
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)))
-    if pa.types.is_map(kind):
-        return pa.map_(_in_utc(kind.key_type), _in_utc(kind.item_type))
-    return kind
 
 
 def _encode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from async_op.connectors.epoch_rows import EpochRows, table_schema
+from async_op.connectors.epoch_rows import EpochRows
 from async_op.connectors.errors import (
     ConnectorNotInstalled,
     SinkContended,
@@ -88,7 +88,7 @@ class DeltaSink(TableSink):
         from deltalake.exceptions import CommitFailedError, DeltaError
 
         for _ in range(ATTEMPTS_MAX):
-            table = self._open(lambda: table_schema(rows.schema()))
+            table = self._open(lambda: self._made(rows.schema()))
             newest: int | None = table.transaction_version(self.name)
             if newest is None and self.was_written:
                 raise TargetReplaced(redacted(self._table), self.name)
@@ -107,7 +107,7 @@ class DeltaSink(TableSink):
     def refused_rows(self, rows: EpochRows) -> list[UnwritableValue]:
         """Return an error for every row that the table would refuse; blocks."""
         _check_installed()
-        table = self._open(lambda: table_schema(rows.schema()))
+        table = self._open(lambda: self._made(rows.schema()))
         return rows.refused(pa.schema(table.schema().to_arrow()))
 
     def _append(self, table: DeltaTable, rows: EpochRows, epoch: int) -> None:
@@ -126,7 +126,7 @@ class DeltaSink(TableSink):
         except TableNotFoundError:
             if self.was_written:
                 raise TargetMissing(redacted(self._table), was_there=True) from None
-            schema = columns() if self._schema is None else self._schema
+            schema = columns() if self._schema is None else self._made(self._schema)
         try:
             # Another attempt would put the table's description anew on top of what others have written by then.
             return DeltaTable.create(

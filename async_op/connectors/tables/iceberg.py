@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from async_op.connectors.epoch_rows import EpochRows, table_schema
+from async_op.connectors.epoch_rows import EpochRows
 from async_op.connectors.errors import (
     ConnectorNotInstalled,
     SinkContended,
@@ -80,6 +80,8 @@ class IcebergSink(TableSink):
         self._catalog_properties = dict(catalog)
         self._schema = schema
 
+    has_times = True
+
     def is_transient(self, error: Exception) -> bool:
         """Return whether the catalog or the storage may be back soon, or other writers be fewer."""
         return isinstance(error, SinkContended) or is_passing(error) or type(error).__name__ in _PASSING
@@ -93,7 +95,7 @@ class IcebergSink(TableSink):
             from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
             for _ in range(ATTEMPTS_MAX):
-                table = self._load(catalog, lambda: table_schema(rows.schema()))
+                table = self._load(catalog, lambda: self._made(rows.schema()))
                 newest = table.properties.get(self._property)
                 if newest is None and self.was_written:
                     raise TargetReplaced(redacted(self._table), self.name)
@@ -110,7 +112,7 @@ class IcebergSink(TableSink):
     def refused_rows(self, rows: EpochRows) -> list[UnwritableValue]:
         """Return an error for every row that the table would refuse; blocks."""
         with closing(self._catalog()) as catalog:
-            table = self._load(catalog, lambda: table_schema(rows.schema()))
+            table = self._load(catalog, lambda: self._made(rows.schema()))
             return rows.refused(table.schema().as_arrow())
 
     @property
@@ -146,7 +148,7 @@ class IcebergSink(TableSink):
         except NoSuchTableError:
             if self.was_written:
                 raise TargetMissing(redacted(self._table), was_there=True) from None
-            schema = columns() if self._schema is None else self._schema
+            schema = columns() if self._schema is None else self._made(self._schema)
         namespace = self._table.rpartition(".")[0]
         if not catalog.namespace_exists(namespace):
             _make(lambda: catalog.create_namespace(namespace), lambda: catalog.namespace_exists(namespace))

@@ -70,12 +70,16 @@ class PostgresSink(TableSink):
 
     def is_transient(self, error: Exception) -> bool:
         """Return whether the server or the way to it may be back soon: not for passwords, names and rights."""
-        if not (isinstance(error, OSError) or type(error).__module__.partition(".")[0] == "psycopg"):
-            return False
+        if is_passing(error):
+            return True
+        if type(error).__module__.partition(".")[0] != "psycopg":
+            return False  # and perhaps the package is missing
         import psycopg
 
-        is_wrong = any(text in str(error) for text in _WRONG)
-        return is_passing(error) or (isinstance(error, psycopg.OperationalError) and not is_wrong)
+        return isinstance(error, psycopg.OperationalError)
+
+    def _made(self, schema: pa.Schema) -> pa.Schema:
+        return schema  # no table is made here
 
     def _columns_of_table(self, schema: pa.Schema) -> list[str]:
         with self._connection() as connection:
@@ -126,12 +130,13 @@ class PostgresSink(TableSink):
         except Exception as error:
             import psycopg
 
-            if isinstance(error, psycopg.OperationalError) and error.sqlstate is not None:
-                error.args = (error.diag.message_primary,)  # its other lines quote the row that was copied
-            if not isinstance(error, psycopg.DatabaseError) or isinstance(error, psycopg.OperationalError):
+            if not isinstance(error, psycopg.DatabaseError):
+                raise
+            said = error.diag.message_primary or str(error).partition("\n")[0]
+            if isinstance(error, psycopg.OperationalError) and not any(text in said for text in _WRONG):
+                error.args = (said,)  # its other lines quote the row that was copied
                 raise
             # Without the cause: its text quotes values in DETAIL and CONTEXT.
-            said = error.diag.message_primary or type(error).__name__
             raise SinkRefused(self._table, f"{said} ({type(error).__name__}, SQLSTATE {error.sqlstate})") from None
 
     def _connection(self) -> Connection:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from async_op.connectors.epoch_rows import EpochRows, OutputRows, table_schema
+from async_op.connectors.epoch_rows import EpochRows, OutputRows
 from async_op.connectors.errors import UnwritableValue
 from async_op.connectors.own_threads import OwnThreads
 from async_op.connectors.repeats import Repeats
 from async_op.connectors.sink import ShippedSink, Sink
+from async_op.connectors.tables.columns import table_schema
 from async_op.dead_letters import OnError
 from async_op.letter_rows import LETTER_SCHEMA
 from async_op.retry import RetryPolicy
@@ -34,6 +35,9 @@ class TableSink(ShippedSink):
     """
 
     _schema: pa.Schema | None = None
+
+    has_times = False
+    """Whether tables that are made here have times of day."""
 
     def __init__(
         self, table: str, name: str, *, on_error: OnError, retry: RetryPolicy | None, dead_letters: Sink[Any] | None
@@ -66,14 +70,20 @@ class TableSink(ShippedSink):
         ConnectorNotInstalled
             The package that writes the table is missing.
         TargetMissing
-            The table does not exist and is not made here.
+            The table does not exist and is not made here, or had epochs of this job and was removed.
+        UnsupportedColumn
+            A table of this format cannot have a column.
         UnwritableValue
             The table does not have all columns.
         """
-        have = self._columns_of_table(table_schema(schema))
+        have = self._columns_of_table(self._made(schema))
         if missing := [name for name in schema.names if name not in have]:
             table, row = redacted(self._table), dict.fromkeys(schema.names)
             raise UnwritableValue(row, f"there is no column {missing[0]!r}", target=table, column=missing[0])
+
+    def _made(self, schema: pa.Schema) -> pa.Schema:
+        """Return the columns of a table that is made for rows with these."""
+        return table_schema(schema, redacted(self._table), has_times=self.has_times)
 
     def for_dead_letters(self) -> TableSink:
         """Return a sink whose table has the columns of dead letters, unless a schema was passed."""

@@ -1,0 +1,157 @@
+"""Tables that were removed or replaced while a job ran, or between two runs, and servers that are away."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyiceberg.catalog import load_catalog
+
+from async_op import FixedDelayRetry, Job
+from async_op.connectors import PostgresSink, SinkRefused, SinkUnavailable, TargetMissing, TargetReplaced
+from async_op.connectors.tables.copying import Copying
+from async_op.letter_rows import letter_value
+from tests.async_op.connectors.tables.targets import Delta, Iceberg, Postgres, Target
+from tests.async_op.job.kit import Epochs, new_job
+
+
+async def as_row(number: int) -> dict[str, Any]:
+    return {"n": number, "name": str(number)}
+
+
+def remove(target: Target) -> None:
+    match target:
+        case Delta():
+            shutil.rmtree(target.arguments[0])
+        case Iceberg():
+            catalog = load_catalog(**target.catalog)
+            catalog.drop_table("sales.orders")
+            catalog.close()
+        case Postgres():
+            with psycopg.connect(target.url) as connection:
+                connection.execute("drop table keygroups_epochs")
+
+
+def job_into(target: Target, folder: Path, *numbers: int, name: str = "job", **options: Any) -> Job:
+    sink = target.sink(name)
+    return new_job([*numbers], as_row, sink, snapshots=str(folder / "snapshots"), **options)
+
+
+async def test_a_table_that_was_removed_between_two_runs_is_not_made_again(target: Target, tmp_path: Path) -> None:
+    await job_into(target, tmp_path, 1, 2).run()
+    remove(target)
+    with pytest.raises((TargetMissing, TargetReplaced)) as raised:
+        await job_into(target, tmp_path, 1, 2, 3).run()
+    assert "another name" in str(raised.value)
+    if not isinstance(target, Postgres):
+        assert target.numbers() == []
+        await target.sink("else").write([{"n": 100, "name": ""}], 1)  # made again by another job
+        with pytest.raises(TargetReplaced):
+            await job_into(target, tmp_path, 1, 2, 3).run()
+    await job_into(target, tmp_path, 1, 2, 3, name="another").run()
+    assert 3 in target.numbers()
+
+
+async def test_a_table_that_is_removed_while_a_job_runs_is_not_made_again(target: Target, tmp_path: Path) -> None:
+    sink = target.sink()
+    await sink.write([await as_row(1)], 1)
+    remove(target)
+    with pytest.raises((TargetMissing, TargetReplaced)):
+        await sink.write([await as_row(2)], 2)
+    await sink.close()
+
+
+async def test_a_new_table_is_made_for_another_sink_of_a_job(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    await job_into(Delta(tmp_path), tmp_path, 1).run()
+    await job_into(other := Delta(tmp_path / "other"), tmp_path, 1, 2).run()
+    assert other.numbers() == [2]
+
+
+@pytest.fixture
+def constrained(server: str) -> str:
+    with psycopg.connect(server) as connection:
+        connection.execute("drop table if exists unique_numbers, keygroups_epochs")
+        connection.execute("create table unique_numbers (n bigint unique, name text)")
+    return server
+
+
+def found_in(server: str) -> list[int]:
+    with psycopg.connect(server) as connection:
+        return [n for (n,) in connection.execute("select n from unique_numbers order by n")]
+
+
+@pytest.mark.parametrize("on_error", ["skip", "dead_letter"])
+async def test_rows_that_violate_a_constraint_are_left_out_or_become_dead_letters(
+    constrained: str, on_error: Any
+) -> None:
+    sink = PostgresSink(constrained, "unique_numbers", "job", on_error=on_error)
+    letters = Epochs()
+    job = new_job([1, 2, 2, 3, 1, 4], as_row, sink, dead_letters=letters)
+    await job.run()
+
+    assert (found_in(constrained), job.progress().refused) == ([1, 2, 3, 4], 2)
+    numbers = [letter_value(letter)["n"] for letter in letters.values]
+    assert sorted(numbers) == ([1, 2] if on_error == "dead_letter" else [])
+
+
+async def test_a_connection_that_is_killed_in_the_middle_of_a_copy_is_made_again(
+    constrained: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[int] = []
+    fields = Copying._fields
+
+    def kill_once(self: Copying, row: Any) -> list[Any]:
+        if row["n"] == 500 and not killed:
+            killed.append(pid := self._connection.info.backend_pid)
+            with psycopg.connect(constrained) as other:
+                other.execute("select pg_terminate_backend(%s, 60000)", (pid,))
+        return fields(self, row)
+
+    monkeypatch.setattr(Copying, "_fields", kill_once)
+    sink = PostgresSink(constrained, "unique_numbers", "job", retry=FixedDelayRetry(3, 0.0))
+    await new_job(list(range(1000)), as_row, sink).run()
+    assert (len(killed), found_in(constrained)) == (1, [*range(1000)])
+
+
+async def test_a_commit_whose_answer_was_lost_is_not_made_twice(
+    constrained: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[int] = []
+    append = PostgresSink._append_unless_there
+
+    def lose_once(self: PostgresSink, *arguments: Any) -> Any:
+        outcome = append(self, *arguments)
+        if not lost:
+            lost.append(1)
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+        return outcome
+
+    monkeypatch.setattr(PostgresSink, "_append_unless_there", lose_once)
+    with psycopg.connect(constrained) as connection:
+        connection.execute("alter table unique_numbers drop constraint unique_numbers_n_key")
+    sink = PostgresSink(constrained, "unique_numbers", "job", retry=FixedDelayRetry(3, 0.0))
+    await new_job([1, 2], as_row, sink).run()
+    assert (len(lost), found_in(constrained)) == (1, [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("url", "attempts"), [("postgresql://127.0.0.1:1/sales", 3), ("postgresql:///no_such_database", 1)]
+)
+async def test_a_server_that_is_away_is_asked_again_and_a_wrong_name_is_not(
+    server: str, url: str, attempts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if attempts == 1:
+        url = server.replace("/postgres", "/no_such_database", 1)
+    asked: list[int] = []
+    connect: Callable[..., Any] = psycopg.connect
+    monkeypatch.setattr(psycopg, "connect", lambda *args, **options: (asked.append(1), connect(*args, **options))[1])
+    sink = PostgresSink(url, "orders", "job", retry=FixedDelayRetry(3, 0.0))
+    with pytest.raises(SinkUnavailable if attempts > 1 else SinkRefused) as raised:
+        await new_job([1], as_row, sink).run()
+    assert len(asked) == attempts
+    assert "epoch 1" in f"{raised.value}{getattr(raised.value, '__notes__', '')}"
