@@ -62,22 +62,20 @@ class Attempts:
             The error itself, with a note on what was being done, if it is not to be retried.
         """
         self._failed += 1
-        delay = self._delay(error)
-        if delay is None:
-            if self._failed > 1 or is_transient(error):
-                raise ConnectorUnavailable(self._what, self._failed, str(error)) from error
+        policy = self._policy
+        if not self._is_meant(error):
             error.add_note(f"{self._what} raised this")
             raise error
+        if policy is None or self._failed >= policy.max_attempts:
+            raise ConnectorUnavailable(self._what, self._failed, str(error)) from error
+        delay = policy.delay_after(self._failed)
         _log.warning("%s failed, next attempt in %.1f s: %s: %s", self._what, delay, type(error).__name__, error)
         await asyncio.sleep(delay)
 
-    def _delay(self, error: Exception) -> float | None:
-        policy = self._policy
-        if policy is None or self._failed >= policy.max_attempts:
-            return None
+    def _is_meant(self, error: Exception) -> bool:
         # Without `retry_on` a policy names every error, which is right for calls but would hide faults here.
-        is_named = policy.retry_on is not None and is_meant(policy.retry_on, error)
-        return policy.delay_after(self._failed) if is_named or is_transient(error) else None
+        named = None if self._policy is None else self._policy.retry_on
+        return is_transient(error) or (named is not None and is_meant(named, error))
 
 
 async def retried(policy: RetryPolicy | None, what: str, action: Callable[[], Awaitable[_T]]) -> _T:

@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from os import PathLike
 from signal import SIGINT
 from typing import Any
@@ -16,6 +17,7 @@ from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
 from async_op.dead_letters import DeadLetter
 from async_op.durations import check_delay, check_positive_delay
+from async_op.identity import Identity
 from async_op.job.adapters import sink_of, source_of
 from async_op.job.cancellation import to_the_end
 from async_op.job.chain import Plan
@@ -344,6 +346,8 @@ class Job:
         collector = Collector()
 
         def bury(step: str, letter: DeadLetter) -> None:
+            if step == SOURCE:  # it was made of no element of a step, so it has no key yet
+                letter = replace(letter, idempotency_key=Identity(lineage, SOURCE).key_of(letter.idempotency_key))
             collector.bury(row_of(letter, step))
 
         setting = Setting(

@@ -69,7 +69,11 @@ class Scenario:
     def expected_ids(self) -> list[str]:
         """The ids of all elements of the second step."""
         values = [value for values in self.input.values() for value in values if not self.is_bad(value)]
-        return [f"{one[0]}@{one[1] + 1}/{n}" for one in values for n in range(len(self.outputs_of(one)))]
+        return [
+            f"seed-{self.seed}/second/{one[0]}@{one[1] + 1}/{n}"
+            for one in values
+            for n in range(len(self.outputs_of(one)))
+        ]
 
     def is_bad(self, value: tuple[str, int, int]) -> bool:
         """Whether the first step cannot do anything with a value."""
@@ -77,7 +81,8 @@ class Scenario:
 
     def expected_letters(self) -> list[str]:
         """The ids of all dead letters."""
-        return [f"{one[0]}@{one[1] + 1}" for values in self.input.values() for one in values if self.is_bad(one)]
+        bad = [one for values in self.input.values() for one in values if self.is_bad(one)]
+        return [f"seed-{self.seed}/first/{one[0]}@{one[1] + 1}" for one in bad]
 
 
 class World:
@@ -261,6 +266,7 @@ class _Simulation:
             Output(self.world),
             snapshots=f"memory://job-{scenario.seed}",
             job_id="job",
+            idempotency_namespace=f"seed-{scenario.seed}",
             max_parallelism=GROUPS,
             parallelism=None,
             snapshot_interval=draw.choice([0.1, 1.0, 100.0]),

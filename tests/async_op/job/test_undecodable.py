@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -67,7 +68,11 @@ async def test_it_may_become_a_dead_letter_exactly_once() -> None:
     assert {(letter["step"], letter["attempts"], letter["error_type"]) for letter in letters.values} == {
         ("source", 0, "ValueError")
     }
-    assert len({letter["idempotency_key"] for letter in letters.values}) == 3
+    assert [letter["idempotency_key"].partition("/")[2] for letter in letters.values] == [
+        "source/a@3",
+        "source/a@4",
+        "source/a@8",
+    ]
 
 
 def test_dead_letters_of_a_source_need_a_sink() -> None:
@@ -174,3 +179,87 @@ async def test_the_content_stands_beside_the_position() -> None:
     await new_job(second := Remembering(6), same, sink := Epochs(), snapshots=place, parallelism=2).run()
     assert (first.restored, second.restored) == (None, {"a": Reached(4, {"digest": 4})})
     assert sink.values == [4, 5]
+
+
+class Rough(Source[Any]):
+    """Partitions with bad records, whose reads break off now and then, and that say what they have read."""
+
+    bounded = True
+    on_error: Any = "dead_letter"
+
+    def __init__(self, seed: int, is_asynchronous: bool) -> None:
+        self._draw = random.Random(seed)
+        self.partition_bad = {f"p{n}": {k for k in range(30) if self._draw.random() < 0.2} for n in range(3)}
+        self._is_asynchronous = is_asynchronous
+        self.crashes = self._draw.randrange(4)
+
+    async def restore(self, known: Any) -> None:
+        for one in known.values():
+            assert one.content is None or one.content <= one.position, "a content is beyond its position"
+
+    def partitions(self) -> list[str]:
+        if self._draw.random() < 0.3:
+            raise TimeoutError("no answer")
+        return list(self.partition_bad)
+
+    def read(self, partition: Any, position: Any) -> Any:
+        items = self._items(partition, position or 0)
+        return stream(items) if self._is_asynchronous else items
+
+    def _items(self, partition: str, position: int) -> Iterator[Any]:
+        block: list[Any] = []
+        for number in range(position, 30):
+            if self._draw.random() < 0.05:
+                if self.crashes and self._draw.random() < 0.5:
+                    self.crashes -= 1
+                    raise ValueError("a crash")
+                raise ConnectionError("broken off")
+            bad = number in self.partition_bad[partition]
+            error = ValueError(f"{partition}, {number}")
+            block.append(
+                Undecodable([partition, number], number + 1, error, number + 1 if self._draw.random() < 0.5 else None)
+                if bad
+                else ([partition, number], None, number + 1)
+            )
+            if self._draw.random() < 0.5:
+                yield block if self._draw.random() < 0.5 or len(block) != 1 else block[0]
+                block = []
+                if self._draw.random() < 0.5:
+                    yield Reached(number + 1, number + 1)
+        if block:
+            yield block
+
+
+async def stream(items: Iterator[Any]) -> AsyncIterator[Any]:
+    for item in items:
+        yield item
+
+
+@pytest.mark.parametrize("is_asynchronous", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_a_source_gives_each_record_is_an_output_or_a_dead_letter_once(
+    seed: int, is_asynchronous: bool
+) -> None:
+    async def run() -> None:
+        draw, sink, letters, place = random.Random(-seed), Epochs(), Epochs(), f"memory://{uuid.uuid4().hex}"
+        source = Rough(seed, is_asynchronous)
+        for _ in range(10):
+            try:
+                await new_job(
+                    source,
+                    same,
+                    sink,
+                    dead_letters=letters,
+                    snapshots=place,
+                    parallelism=draw.randint(1, 3),
+                    snapshot_interval=draw.choice([0.001, 1.0]),
+                ).run()
+                break
+            except ValueError as error:
+                assert str(error) == "a crash"
+        good = [[name, n] for name, bad in source.partition_bad.items() for n in range(30) if n not in bad]
+        assert sorted(sink.values) == good
+        buried = [[name, n] for name, bad in source.partition_bad.items() for n in sorted(bad)]
+        assert sorted(map(letter_value, letters.values)) == buried
+
+    in_virtual_time(run())
