@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from async_op.connectors.errors import ConnectorUnavailable
 from async_op.retry import ExponentialBackoffRetry, RetryPolicy, is_meant
+from keygroups.safe_text import text_of
 from snapshots.filesystem import is_transient as is_transient_of_storage
 
 _log = logging.getLogger(__name__)
@@ -67,9 +68,11 @@ class Attempts:
             error.add_note(f"{self._what} raised this")
             raise error
         if policy is None or self._failed >= policy.max_attempts:
-            raise ConnectorUnavailable(self._what, self._failed, str(error)) from error
+            raise ConnectorUnavailable(self._what, self._failed, text_of(error)) from error
         delay = policy.delay_after(self._failed)
-        _log.warning("%s failed, next attempt in %.1f s: %s: %s", self._what, delay, type(error).__name__, error)
+        _log.warning(
+            "%s failed, next attempt in %.1f s: %s: %s", self._what, delay, type(error).__name__, text_of(error)
+        )
         await asyncio.sleep(delay)
 
     def _is_meant(self, error: Exception) -> bool:

@@ -25,6 +25,7 @@ from async_op.job.positions import Partition, Positions
 from async_op.job.step import SOURCE
 from async_op.threads.read_ahead import read_ahead
 from keygroups.errors import ConfigError
+from keygroups.safe_text import text_of
 
 _log = logging.getLogger(__package__)
 
@@ -270,7 +271,7 @@ class Reading:
         self._positions.reached(partition, item.position, item.content)
         self.undecodable += 1
         if self.undecodable == 10 ** (len(str(self.undecodable)) - 1):  # 1, 10, 100 …: a bad file has millions
-            _log.warning("%d records could not be decoded, the newest: %s", self.undecodable, item.error)
+            _log.warning("%d records could not be decoded, the newest: %s", self.undecodable, text_of(item.error))
 
     async def _room_for_letters(self) -> None:
         """Dead letters pass by the steps, so no step holds up the source when the epoch is full of them."""
