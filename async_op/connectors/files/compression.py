@@ -103,7 +103,7 @@ class _Zstandard:
     """A stream of Zstandard frames. Python's own module comes with 3.14."""
 
     def __init__(self, file: Any) -> None:
-        self._stream = pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")
+        self._stream = pa.CompressedInputStream(pa.PythonFile(_Borrowed(file), "r"), "zstd")
 
     def read1(self, size: int) -> bytes:
         try:
@@ -113,3 +113,18 @@ class _Zstandard:
                 raise EOFError from error
             raise
         return data
+
+
+class _Borrowed:
+    """A file that Arrow does not close: a stream that is dropped to begin again would take the file with it."""
+
+    closed = False
+
+    def __init__(self, file: Any) -> None:
+        self.read = file.read
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import bz2
 import csv
 import gzip
 import io
@@ -27,11 +28,12 @@ from async_op.connectors import (
     FileVanished,
     MalformedRecord,
     RecordTooLong,
+    Undecodable,
 )
 from async_op.connectors.files import source as source_module
 from async_op.connectors.files import text
 from keygroups import ConfigError
-from tests.async_op.connectors.kit import first_items, items_of, listed, next_items, values_of
+from tests.async_op.connectors.kit import everything_of, first_items, items_of, listed, next_items, values_of
 from tests.async_op.kit import records_in
 
 
@@ -476,3 +478,63 @@ async def test_files_that_go_later_are_not_warned_of(tmp_path: Path, caplog: pyt
 def test_a_pattern_is_text_or_a_path(glob: object) -> None:
     with pytest.raises(ConfigError, match="glob="):
         FileSource(glob, "csv")
+
+
+def compressed(name: str, data: bytes) -> bytes:
+    """Compress in two members, one after the other."""
+    half = len(data) // 2
+    compress = {"gz": gzip.compress, "bz2": bz2.compress, "zst": lambda part: pa.compress(part, "zstd", asbytes=True)}
+    return b"".join(compress[name.lower().rpartition(".")[2]](part) for part in (data[:half], data[half:]))
+
+
+COMPRESSED = ["x.gz", "x.GZ", "x.bz2", "x.Bz2", "x.zst", "x.ZST"]
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+async def test_compressed_files_are_told_by_their_names_in_any_case(tmp_path: Path, name: str) -> None:
+    content = lines(*range(50_000))
+    (tmp_path / name).write_bytes(compressed(name, content))
+    async with opened(tmp_path / "*", "json") as source:
+        items = await items_of(source, f"{tmp_path}/{name}")
+        assert [value for value, _, _ in items] == list(range(50_000))
+        assert items[-1][2] == len(content)
+        for done in (1, 49_999, 50_000):
+            assert await items_of(source, f"{tmp_path}/{name}", items[done - 1][2]) == items[done:]
+
+
+@pytest.mark.parametrize("name", COMPRESSED[::2])
+@pytest.mark.parametrize("damage", ["cut", "changed"])
+async def test_of_a_broken_file_all_is_read_that_can_be(tmp_path: Path, name: str, damage: str) -> None:
+    data = bytearray(compressed(name, lines(*(f"{n} {n * 7919 % 10007}" for n in range(50_000)))))
+    if damage == "cut":
+        del data[-100:]
+    else:
+        middle = len(data) * 3 // 4
+        data[middle : middle + 50] = bytes(50)
+    (tmp_path / name).write_bytes(data)
+    async with opened(tmp_path / "*", "json", on_error="skip") as source:
+        items = await everything_of(source, f"{tmp_path}/{name}")
+    *others, bad = items
+    assert sum(not isinstance(item, Undecodable) for item in others) > 20_000
+    assert isinstance(bad.error, BrokenFile)
+    assert bad.position == (others[-1].position if isinstance(others[-1], Undecodable) else others[-1][2])
+
+
+def odd_rows() -> pa.Table:
+    """Rows of which some have values that Python has not."""
+    days = pa.array([0, 3_000_000, 1, 2], pa.int32()).cast(pa.date32())
+    texts = pa.array([b"a", b"b", b"\xff", b"d"], pa.binary()).view(pa.string())
+    moments = pa.array([0, 1, 2, 1001], pa.int64()).cast(pa.timestamp("ns"))
+    return pa.table({"n": [0, 1, 2, 3], "day": days, "text": texts, "at": moments})
+
+
+async def test_a_row_of_parquet_that_python_cannot_hold_costs_itself_only(tmp_path: Path) -> None:
+    parquet.write_table(pa.concat_tables([odd_rows()] * 600), tmp_path / "x.parquet")
+    async with opened(tmp_path / "*", "parquet", on_error="skip") as source:
+        items = await everything_of(source, f"{tmp_path}/x.parquet")
+        assert [isinstance(item, Undecodable) for item in items[:8]] == [False, True, True, True] * 2
+        reasons = [item.error.reason for item in items[1:4]]
+        assert [name in reason for name, reason in zip(("'day'", "'text'", "'at'"), reasons, strict=True)] == [True] * 3
+        assert items[2].raw["text"] == b"\xff"
+        assert items[1].raw["day"] == 3_000_000
+        assert [item.position for item in items[1:4]] == [2, 3, 4]
