@@ -94,6 +94,7 @@ class Host:
 
     async def open(self) -> None:
         """Open the operator. If that fails, the next hello or poll is answered with the error (H8)."""
+        self._operator.allow(self._residence.allowance, may_wait=True)
         try:
             await self._operator.open(self._residence.restore, preload=self._residence.is_resident)
             self._line = Line(self._operator, self._clock, self._reserve, self._fail)
@@ -197,6 +198,8 @@ class Host:
         timeout = hello.barrier_timeout
         is_bounded = hello.is_strict or self._residence.is_resident
         until = now + timeout if is_bounded and timeout is not None else None
+        # An epoch that waits for all calls must not wait for calls that wait for the next epoch.
+        self._operator.allow(hello.allowance, may_wait=until is not None)
         decoder = self._blueprint.decoder(hello.epoch)
         self._session = _Session(feeder, hello.job, decoder, timeout, is_bounded, until, now)
         line.conclude(False)
@@ -279,7 +282,7 @@ class Host:
         timers = self._operator.next_timer(), self._operator.next_timer(event_time=True)
         line.note_cut()
         part = CutPart(cut.version, snapshot.cut_id, snapshot, self._outbox.take(), *timers)
-        metrics = self._metrics(snapshot.in_flight, line)
+        metrics, holdings = self._metrics(snapshot.in_flight, line), self._operator.holdings(since_last=True)
         self.is_between_epochs = True
         if cut.final:
             self._final_version = cut.version
@@ -293,7 +296,7 @@ class Host:
             self._announcements.wrote(part.cut_id, part.version)
         finally:
             self._leave_session()
-        return say.Part(session.job, self._residence.subtask_index, cut.version, handle, metrics)
+        return say.Part(session.job, self._residence.subtask_index, cut.version, handle, metrics, holdings)
 
     def _metrics(self, in_flight: tuple[object, ...], line: Line) -> dict[str, Any]:
         now = self._operator.counted() | {
@@ -350,6 +353,7 @@ class Host:
             next_event_timer=operator.next_timer(event_time=True),
             is_loaded=operator.is_loaded,
             failure=self._found_failure(),
+            holdings=operator.holdings(),
         )
 
     # Failures, and the end.

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from async_op.resilience.lending import Allowance, Holdings
+
 DRIVER = 2**63 - 1
 """The attempt of the driver in a fence: newer than every attempt of its tasks."""
 
@@ -57,6 +59,8 @@ class Hello:
         they begin when all rows are in and the calls of the epoch before have returned.
     is_strict : bool
         Whether they begin now in any case: the calls of the epoch before may be cut off, too.
+    allowance : mapping of str to Allowed or None
+        What the operator may use of its limits; None if it keeps its share of them.
     """
 
     generation: str
@@ -66,6 +70,7 @@ class Hello:
     epoch: Any = None
     barrier_timeout: float | None = None
     is_strict: bool = False
+    allowance: Allowance | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +241,8 @@ class Part:
     metrics : mapping of str to number
         What the host has counted since its last cut, how many elements are in flight and wait for room, and whether
         there is room for the rows of another epoch.
+    holdings : mapping of str to Holding
+        What the operator held of its limits at the cut.
     """
 
     job: str
@@ -243,6 +250,7 @@ class Part:
     version: int
     handle: Any
     metrics: Mapping[str, float] = field(default_factory=dict)
+    holdings: Holdings = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +273,8 @@ class Status:
         Whether all restored state has been loaded, so that the host reads no more files of that version.
     failure : BaseException or None
         The error with which the next hello will be answered.
+    holdings : mapping of str to Holding
+        What the operator holds of its limits.
     """
 
     ready: int = 0
@@ -276,6 +286,7 @@ class Status:
     next_event_timer: int | None = None
     is_loaded: bool = False
     failure: BaseException | None = None
+    holdings: Holdings = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from async_op.in_flight.capture import capture_entry, capture_watermark
 from async_op.in_flight.entries import WatermarkEntry, new_entry
 from async_op.in_flight.keys import KeyAssignment
 from async_op.operator.operator import AsyncWaitOperator
+from async_op.resilience.lending import Allowance, Holdings
 from snapshots import InFlightElement, SubtaskRestore, SubtaskSnapshot
 from snapshots.format.in_flight_elements import RestoredQueue
 
@@ -28,6 +29,18 @@ class ResidentOperator(AsyncWaitOperator):
     def capacity(self) -> int:
         """The most elements in flight; see `OperatorOptions`."""
         return self._options.capacity
+
+    def allow(self, allowance: Allowance | None, *, may_wait: bool) -> None:
+        """Go on with what the driver allows of the limits; before `open`, begin with it. See `SharedLimits.allow`."""
+        if self._parts is None:
+            self._place = replace(self._place, allowance=allowance)
+        elif self._parts.limits is not None:
+            self._parts.limits.lent.allow(allowance, may_wait=may_wait)
+
+    def holdings(self, *, since_last: bool = False) -> Holdings:
+        """Return what it holds of its limits, and what it has used; see `SharedLimits.holdings`."""
+        limits = self._readable().limits
+        return {} if limits is None else limits.lent.holdings(since_last=since_last)
 
     @property
     def left_over(self) -> list[Waiting]:

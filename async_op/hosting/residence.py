@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from async_op.resilience.lending import Allowance
 from snapshots import SubtaskRestore
 
 LEASE_SECONDS = 120.0
@@ -47,6 +48,8 @@ class Residence:
         False for a host that ends with its epoch. It loads only the state that calls ask for. Its feeder waits as long
         as it takes for room, and for the calls of the epoch before: cut off in each epoch, a long call would never
         return.
+    allowance : mapping of str to Allowed or None
+        What the operator may use of its limits before the first hello; None if it keeps its share of them.
     """
 
     generation: str
@@ -59,3 +62,4 @@ class Residence:
     reserve_max: int = RESERVE_MAX
     reserve_bytes_max: int = RESERVE_BYTES_MAX
     is_resident: bool = True
+    allowance: Allowance | None = None

@@ -41,6 +41,7 @@ from async_op.operator.restored_states import restored_operator_states
 from async_op.options import OperatorOptions
 from async_op.plain import name_of
 from async_op.resilience import Limits, SharedLimits
+from async_op.resilience.lending import Allowance
 from async_op.runtime import Runtime
 from async_op.statistics import LatencyHistogram, ObservedLatency, Times
 from async_op.threads.loop_mailbox import LoopMailbox
@@ -83,6 +84,8 @@ class Surroundings:
         The limits that it shares with other operators in this process; None if it has its own share of them.
     identity : Identity
         What all its idempotency keys have in common.
+    allowance : mapping of str to Allowed or None
+        What the driver allows it of its limits; None if its share stays as it is.
     """
 
     runtime: Runtime
@@ -97,6 +100,7 @@ class Surroundings:
     in_flight: type[InFlight]
     limits: SharedLimits | None
     identity: Identity
+    allowance: Allowance | None
 
 
 class Parts:
@@ -254,7 +258,7 @@ class Parts:
         runtime, shared = around.runtime, around.limits
         if shared is None:
             share = runtime.subtask_index, runtime.parallelism
-            shared = SharedLimits(options.resilience, options.capacity, around.clock, share)
+            shared = SharedLimits(options.resilience, options.capacity, around.clock, share, around.allowance)
         return Limits(shared, runtime, self.latency)
 
     def _make_gate(self, options: OperatorOptions) -> KeyGate | None:
@@ -392,5 +396,6 @@ async def assemble(
         in_flight=NamedInFlight if place.is_in_chain else InFlight,
         limits=place.limits,
         identity=place.identity or Identity.of_run(None if restore is None else restore.manifest.lineage),
+        allowance=place.allowance,
     )
     return Parts(options, around)

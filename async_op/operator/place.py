@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from async_op.identity import Identity
 from async_op.resilience import SharedLimits
+from async_op.resilience.lending import Allowance
 from async_op.runtime import Runtime
 from keygroups.arguments import check_integer
 from keygroups.errors import ConfigError
@@ -27,10 +28,12 @@ class Place:
     is_in_chain : bool
         Whether its outputs are elements of another operator, and so have ids (`NamedRecord`).
     limits : SharedLimits or None
-        The limits that it shares with the other subtasks in this process. None gives it a fixed share of them.
+        The limits that it shares with the other subtasks in this process. None gives it a share of them.
     identity : Identity or None
         What all its idempotency keys have in common; None if its caller names the elements, and the snapshot or the run
         has the lineage of its timers.
+    allowance : mapping of str to Allowed or None
+        What the driver allows it of its limits; None if its share stays as it is.
 
     Raises
     ------
@@ -44,6 +47,7 @@ class Place:
     is_in_chain: bool = False
     limits: SharedLimits | None = None
     identity: Identity | None = None
+    allowance: Allowance | None = None
 
     def __post_init__(self) -> None:
         groups = default_max_parallelism(self.parallelism) if self.max_parallelism is None else self.max_parallelism

@@ -8,6 +8,7 @@ from typing import Any
 
 from async_op.clock import Clock
 from async_op.cost_errors import BudgetSpent
+from async_op.resilience.lending import Allowed, Holding
 from async_op.resilience.line import Guest, Line, Share, share_of
 from async_op.spending import Spending, check_amount
 from keygroups.arguments import check_callable, check_number
@@ -28,10 +29,10 @@ class Budget:
     exact: if no call spends more than its estimate, the limit is never exceeded, and no call is refused that would have
     fitted.
 
-    The subtasks of a job spend from one sum. The hosts of a pipeline on Spark, and operators that you create yourself,
-    have equal shares of what is left when they start. What is spent is an operator state, and so part of each snapshot:
-    restarts and rescales continue to count. Calls since the newest snapshot are not in it. A crash makes them again,
-    and the service charges for both.
+    The subtasks of a job spend from one sum. The hosts of a pipeline on Spark begin with equal shares of what is left,
+    and lend each other the rest. Operators that you create yourself have equal shares each. What is spent is an
+    operator state, and so part of each snapshot: restarts and rescales continue to count. Calls since the newest
+    snapshot are not in it. A crash makes them again, and the service charges for both.
 
     Parameters
     ----------
@@ -82,8 +83,8 @@ class Pool:
         The budget of all subtasks together.
     share : (int, int)
         Which part of what is left this process has, of how many equal ones.
-    already_spent : float
-        What the snapshot says that all subtasks have spent.
+    spent_by_all, spent_here : float
+        What the snapshot says that all subtasks have spent, and the subtasks in this process.
     clock : Clock
         The source of time.
 
@@ -94,14 +95,19 @@ class Pool:
     spent : float
         What calls have spent since the snapshot.
     line : Line
-        The calls that wait for the outcome of others.
+        The calls that wait for the outcome of others, or for what other processes lend.
+    may_wait : bool
+        Whether calls wait for what other processes lend; if not, the share of this process is all that there is.
     """
 
-    __slots__ = ("_open", "_reserved", "_share", "budget", "line", "spent")
+    __slots__ = ("_before", "_most", "_open", "_reserved", "_share", "budget", "line", "may_wait", "spent")
 
-    def __init__(self, budget: Budget, share: Share, already_spent: float, clock: Clock) -> None:
+    def __init__(self, budget: Budget, share: Share, spent_by_all: float, spent_here: float, clock: Clock) -> None:
         self.budget = budget
-        self._share = share_of(max(0, budget.limit - already_spent), *share)
+        self._before = spent_here
+        self._most = max(0, budget.limit - spent_by_all)
+        self._share = share_of(self._most, *share)
+        self.may_wait = False
         self._open = 0
         self._reserved: float = 0
         self.spent: float = 0
@@ -116,9 +122,10 @@ class Pool:
             So much is not left.
         """
         while True:
-            if self.spent >= self._share or self.spent + amount > self._share:
-                raise BudgetSpent(self.budget.unit, self.budget.limit, self._share, self.spent, amount)
-            if self.spent + self._reserved + amount <= self._share:
+            most = self._most if self.may_wait else self._share
+            if self.spent >= most or self.spent + amount > most:
+                raise BudgetSpent(self.budget.unit, self.budget.limit, most, self.spent, amount)
+            if self.spent < self._share and self.spent + self._reserved + amount <= self._share:
                 self._open += 1
                 self._reserved += amount
                 return
@@ -131,6 +138,20 @@ class Pool:
         self._reserved = self._reserved - amount if self._open else 0
         self.spent += spent
         self.look_again()
+
+    def change(self, allowed: Allowed | None, *, may_wait: bool) -> None:
+        """Go on with another share, but with no less than what is spent or set aside."""
+        if allowed is not None:
+            self._share = max(allowed.amount - self._before, self.spent + self._reserved)
+            self._most = max(allowed.most - self._before, self._share)
+        self.may_wait = may_wait
+        self.look_again()
+
+    def holding(self) -> Holding:
+        """Return what it holds of the budget, with what its subtasks had spent before."""
+        before, spent = self._before, self._before + self.spent
+        is_short = self.may_wait and self._share < self._most and len(self.line) > 0
+        return Holding(before + self._share, spent + self._reserved, is_short, spent)
 
     def look_again(self) -> None:
         """Let all calls that wait look again; those that come too late wait again."""

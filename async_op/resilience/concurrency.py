@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from async_op.clock import Clock
+from async_op.resilience.lending import Holding
 from async_op.resilience.line import Guest, Line, Share, share_of
 from keygroups.arguments import Duration, check_integer, check_number, check_positive_duration, seconds_of
 from keygroups.errors import ConfigError
@@ -18,8 +19,9 @@ class AdaptiveConcurrency:
     begins at `minimum` and doubles in each round of calls until a call fails. Then it is multiplied by `decrease`, at
     most once per round, and grows by one in each round without a failure. It limits calls, not elements in flight.
 
-    The subtasks of a job share one limit. The hosts of a pipeline on Spark, and operators that you create yourself,
-    have an equal part of the bounds each, and at least one call.
+    The subtasks of a job share one limit. The hosts of a pipeline on Spark begin with equal parts of the bounds, but
+    at least one call, and lend each other what they do not use of `maximum`. Operators that you create yourself have an
+    equal part each.
 
     Parameters
     ----------
@@ -114,6 +116,19 @@ class ConcurrencyLimiter:
         self._maximum = capacity if maximum is None else max(1, int(share_of(maximum, *self._share)))
         self._maximum = max(self._maximum, self._minimum)
         self.limit = min(max(self.limit, self._minimum), self._maximum)
+
+    def change(self, maximum: int) -> None:
+        """Go on with another upper bound."""
+        self._maximum = maximum
+        self._minimum = min(self._minimum, maximum)
+        self.limit = min(self.limit, maximum)
+        self._admit()
+
+    def holding(self) -> Holding:
+        """Return what it holds of the upper bound of all subtasks together."""
+        return Holding(
+            max(self._maximum, self.running), self.running, self.limit >= self._maximum and len(self.line) > 0
+        )
 
     async def acquire(self, guest: Guest) -> None:
         """Wait until another call may begin."""

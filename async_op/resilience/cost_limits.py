@@ -35,13 +35,15 @@ class CostLimiter:
         The calls that wait.
     units : list of str or None
         The unit of each limit; None for calls.
+    meters : list of Meter
+        What is known of each limit.
     """
 
-    __slots__ = ("_alarm", "_clock", "_held_until", "_meters", "_rings_at", "line", "units")
+    __slots__ = ("_alarm", "_clock", "_held_until", "_rings_at", "line", "meters", "units")
 
     def __init__(self, limits: Sequence[RateLimit], share: Share, clock: Clock) -> None:
         self._clock = clock
-        self._meters = [_Meter(limit, share, clock.time()) for limit in limits]
+        self.meters = [Meter(limit, share, clock.time()) for limit in limits]
         self._alarm = Alarm(clock, self._ring)
         self._rings_at = 0.0
         self._held_until = -math.inf
@@ -58,7 +60,7 @@ class CostLimiter:
         ConfigError
             A cost is no number, or a negative one.
         """
-        return Claim(self, [meter.cost_of(values) for meter in self._meters])
+        return Claim(self, [meter.cost_of(values) for meter in self.meters])
 
     def rest(self) -> None:
         """Set no timer while there is no operator."""
@@ -89,9 +91,24 @@ class CostLimiter:
 
     def settle(self, claim: Claim, amounts: Sequence[float]) -> None:
         """Correct what a call was charged, and admit the calls that now may begin."""
-        for meter, charge, amount in zip(self._meters, claim.charges, amounts, strict=True):
+        for meter, charge, amount in zip(self.meters, claim.charges, amounts, strict=True):
             meter.correct(charge, amount)
         self.look_again()
+
+    def change(self, number: int, share: RateLimit) -> None:
+        """Go on with another share of one limit."""
+        self.meters[number].change(share, self._clock.time())
+        self.look_again()
+
+    def spend_credit(self) -> None:
+        """Begin without the credit of one unit."""
+        for meter in self.meters:
+            meter.correct(meter.take(self._clock.time(), 1.0), 1.0)
+
+    def is_short(self, number: int) -> bool:
+        """Return whether the first call waits for one limit, and not only because the service has asked to wait."""
+        claim, now = self.line.first, self._clock.time()
+        return claim is not None and self._held_until <= now < self.meters[number].ready_at(claim.costs[number])
 
     def look_again(self) -> None:
         """Admit the calls that may begin now, and find out when the next one may."""
@@ -116,10 +133,10 @@ class CostLimiter:
         self._alarm.set(when)
 
     def _ready_at(self, claim: Claim) -> float:
-        return max([self._held_until, *map(_Meter.ready_at, self._meters, claim.costs)])
+        return max([self._held_until, *map(Meter.ready_at, self.meters, claim.costs)])
 
     def _take(self, claim: Claim, now: float) -> None:
-        claim.charges = [meter.take(now, cost) for meter, cost in zip(self._meters, claim.costs, strict=True)]
+        claim.charges = [meter.take(now, cost) for meter, cost in zip(self.meters, claim.costs, strict=True)]
 
 
 class Claim:
@@ -145,35 +162,57 @@ class Claim:
         self._limiter.settle(self, list(map(spending.total, self._limiter.units, self.costs)))
 
 
-class _Meter:
-    """One limit: generic cell rate, with costs and corrections."""
+class Meter:
+    """One limit: generic cell rate, with costs and corrections.
 
-    __slots__ = ("_burst", "_charges", "_cost", "_interval", "_unit", "_whole")
+    It counts in units, on a clock that advances by one when the rate has restored one unit: so a change of the rate
+    changes only how that clock goes on.
+    """
+
+    __slots__ = ("_at", "_burst", "_charges", "_cost", "_rate", "_unit", "_units", "limit", "taken")
 
     def __init__(self, limit: RateLimit, share: Share, now: float) -> None:
         own = limit.share(*share)
-        assert own.burst is not None, "a share has a burst"
+        self.limit = limit
+        self.taken = 0.0
         self._cost = limit.cost
-        self._whole = limit.whole_burst
-        self._interval = 1 / own.per_second
-        self._burst = own.burst
-        self._charges = Charges(now + (self._burst - 1) * self._interval)
+        self._rate = own.per_second
+        self._burst = own.whole_burst
+        self._at, self._units = now, 0.0
+        self._charges = Charges(self._burst - 1.0)
         self._unit = limit.unit or "calls"
 
     def cost_of(self, values: Sequence[Any]) -> float:
+        """Return what a call for some elements costs; raises `CostAboveLimit` if it can never be admitted."""
         if self._cost is None:
             return 1.0
         cost = sum(check_amount("cost", self._cost(value)) for value in values)
-        if cost > self._whole:
-            raise CostAboveLimit(cost, self._whole, self._unit)
+        if cost > self.limit.whole_burst:
+            raise CostAboveLimit(cost, self.limit.whole_burst, self._unit)
         return cost
 
     def ready_at(self, cost: float) -> float:
+        """Return when there is enough credit for a call."""
         # What costs more than this process's share of the burst needs all of it, and is paid off afterwards.
-        return self._charges.full_at - max(0.0, self._burst - cost) * self._interval
+        units = self._charges.full_at - max(0.0, self._burst - cost)
+        return self._at + (units - self._units) / self._rate
 
     def take(self, now: float, cost: float) -> Charge:
-        return self._charges.add(now, cost * self._interval)
+        """Charge a call that begins."""
+        self.taken += cost
+        return self._charges.add(self._units_at(now), cost)
 
     def correct(self, charge: Charge, amount: float) -> None:
-        self._charges.correct(charge, amount * self._interval)
+        """Charge a call what it has cost after all."""
+        self._charges.correct(charge, amount)
+
+    def change(self, share: RateLimit, now: float) -> None:
+        """Go on with another share. The credit stays the same, as far as the new burst can hold it."""
+        self._at, self._units = now, self._units_at(now)
+        more = share.whole_burst - self._burst
+        self._rate, self._burst = share.per_second, share.whole_burst
+        # Room for more credit that is not there yet is like a charge for it.
+        self._charges.correct(self._charges.add(self._units, more), more)
+
+    def _units_at(self, now: float) -> float:
+        return self._units + (now - self._at) * self._rate

@@ -17,6 +17,7 @@ from async_op.resilience.circuit_breaker import Breaker, CircuitBreaker, Permit
 from async_op.resilience.concurrency import AdaptiveConcurrency, ConcurrencyLimiter
 from async_op.resilience.cost_limits import CostLimiter
 from async_op.resilience.costs import Costs, Payer
+from async_op.resilience.lending import Allowance, Holding, Holdings
 from async_op.resilience.line import WHOLE, Guest, Share
 from async_op.resilience.rate_limit import RateLimit, RateLimiter
 from async_op.resilience.single_flight import Flights, SingleFlight
@@ -35,6 +36,9 @@ _PARTS: dict[str, type] = {
 }
 _LISTS: dict[str, type] = {"budget": Budget, "rate_limit": RateLimit}
 """The parts of which there may be several."""
+
+_LEAST_SECONDS = 0.001
+"""What is used within a shorter time says nothing about a rate."""
 
 
 class Batch(Protocol):
@@ -143,6 +147,14 @@ class Resilience:
         """The rate limits."""
         return _list_of(self.rate_limit)
 
+    def lendable(self, hosts: int) -> dict[str, float]:
+        """Return the whole of each limit that hosts lend each other, by name; the whole of a rate is 1."""
+        found: dict[str, float] = {f"rate {number}": 1.0 for number in range(len(self.rate_limits))}
+        found |= {f"budget {budget.unit}": budget.limit for budget in self.budgets}
+        if self.concurrency is not None and self.concurrency.maximum is not None:
+            found["concurrency"] = max(self.concurrency.maximum, hosts)  # each host has at least one call
+        return found
+
     def check_fits(self, function: Function) -> None:
         """Raise `ConfigError` if a part makes no sense for a function."""
         for name, part in (("cache", self.cache), ("single_flight", self.single_flight)):
@@ -167,7 +179,9 @@ class SharedLimits:
     clock : Clock
         The source of time.
     share : (int, int)
-        Which part of each limit this process has, of how many equal ones.
+        Which part of each limit this process has at first, of how many equal ones.
+    allowance : mapping of str to Allowed, optional
+        What the driver allows this process of each limit. None if it keeps its first share.
 
     Attributes
     ----------
@@ -181,9 +195,28 @@ class SharedLimits:
         The limits of rate.
     """
 
-    __slots__ = ("_guests", "_pools", "_share", "breaker", "clock", "concurrency", "rate", "settings")
+    __slots__ = (
+        "_allowance",
+        "_guests",
+        "_pools",
+        "_seen",
+        "_share",
+        "_shares",
+        "breaker",
+        "clock",
+        "concurrency",
+        "rate",
+        "settings",
+    )
 
-    def __init__(self, settings: Resilience, capacity: int, clock: Clock, share: Share = WHOLE) -> None:
+    def __init__(
+        self,
+        settings: Resilience,
+        capacity: int,
+        clock: Clock,
+        share: Share = WHOLE,
+        allowance: Allowance | None = None,
+    ) -> None:
         self.settings = settings
         self.clock = clock
         self._share = share
@@ -193,6 +226,12 @@ class SharedLimits:
         self.concurrency = None if concurrency is None else ConcurrencyLimiter(concurrency, share, capacity, clock)
         self.breaker = None if breaker is None else Breaker(breaker, clock)
         self.rate = self._new_rate()
+        self._shares = [1 / share[1]] * len(settings.rate_limits)
+        self._seen = [(clock.time(), 0.0)] * len(settings.rate_limits)
+        self._allowance: Allowance | None = None
+        self.allow(allowance, may_wait=True)
+        if allowance and self.rate is not None:
+            self.rate.spend_credit()  # it takes the place of a host that may have used its own
 
     def _new_rate(self) -> RateLimiter | CostLimiter | None:
         limits, budgets = self.settings.rate_limits, self.settings.budgets
@@ -223,11 +262,69 @@ class SharedLimits:
 
     def _account(self, budget: Budget, handle: OperatorListHandle) -> Account:
         if budget.unit not in self._pools:
-            self._pools[budget.unit] = Pool(budget, self._share, sum(handle.get()), self.clock)
+            spent_here = sum(handle.in_snapshot())
+            pool = self._pools[budget.unit] = Pool(budget, self._share, sum(handle.get()), spent_here, self.clock)
+            if self._allowance is not None:
+                pool.change(self._allowance.get(f"budget {budget.unit}"), may_wait=True)
         return Account(self._pools[budget.unit], handle)
 
     def _parts(self) -> Sequence[ConcurrencyLimiter | Breaker | RateLimiter | CostLimiter]:
         return [part for part in (self.concurrency, self.breaker, self.rate) if part is not None]
+
+    # What the driver lends.
+
+    def allow(self, allowance: Allowance | None, *, may_wait: bool) -> None:
+        """Go on with what the driver allows this process; None changes nothing.
+
+        Parameters
+        ----------
+        allowance : mapping of str to Allowed or None
+            What it may use of each limit.
+        may_wait : bool
+            Whether calls may wait for a later allowance of a budget. Not where the epoch waits for all calls.
+        """
+        self._allowance = allowance
+        for number, limit in enumerate(self.settings.rate_limits):
+            allowed = None if allowance is None else allowance.get(f"rate {number}")
+            if allowed is not None and allowed.amount != self._shares[number]:
+                self._shares[number] = allowed.amount
+                self._change_rate(number, limit.fraction(allowed.amount))
+        if allowance is not None and self.concurrency is not None and "concurrency" in allowance:
+            self.concurrency.change(int(allowance["concurrency"].amount))
+        for unit, pool in self._pools.items():
+            allowed = None if allowance is None else allowance.get(f"budget {unit}")
+            pool.change(allowed, may_wait=may_wait and allowance is not None)
+
+    def _change_rate(self, number: int, share: RateLimit) -> None:
+        if isinstance(self.rate, CostLimiter):
+            self.rate.change(number, share)
+        elif self.rate is not None:
+            self.rate.change(share)
+
+    def holdings(self, *, since_last: bool = False) -> Holdings:
+        """Return what this process holds of each limit that can be lent, and what it uses.
+
+        Of a rate, that is the average since the last call with `since_last`.
+        """
+        found = {f"rate {number}": self._rate_holding(number) for number in range(len(self._shares))}
+        if since_last:
+            self._seen = [(self.clock.time(), self._taken(number)) for number in range(len(self._shares))]
+        found |= {f"budget {unit}": pool.holding() for unit, pool in self._pools.items()}
+        if self.concurrency is not None and self.settings.concurrency and self.settings.concurrency.maximum:
+            found["concurrency"] = self.concurrency.holding()
+        return found
+
+    def _rate_holding(self, number: int) -> Holding:
+        rate, now, (before, taken) = self.rate, self.clock.time(), self._seen[number]
+        assert rate is not None, "there is a limit of rate"
+        restored = max(now - before, _LEAST_SECONDS) * self.settings.rate_limits[number].per_second
+        is_short = rate.is_short(number) if isinstance(rate, CostLimiter) else rate.is_short()
+        return Holding(self._shares[number], (self._taken(number) - taken) / restored, is_short)
+
+    def _taken(self, number: int) -> float:
+        rate = self.rate
+        assert rate is not None, "there is a limit of rate"
+        return rate.meters[number].taken if isinstance(rate, CostLimiter) else rate.taken
 
 
 class Limits:
@@ -288,6 +385,11 @@ class Limits:
         self._guest, self._rate_guest = Guest(), Guest()
         self._is_stopped = False
         self.calls = self._running = self._circuit_opened = self._circuit_refused = 0
+
+    @property
+    def lent(self) -> SharedLimits:
+        """The limits, for the driver that lends and takes back."""
+        return self._shared
 
     def protect(self, invoke: Invoke) -> Invoke:
         """Wrap a function's coroutine with the limits, for calls per element."""

@@ -15,6 +15,7 @@ from keygroups.names import STATE_NAME
 from keygroups.representation import counts_repr
 
 _BURST_SECONDS = 0.1
+_ROUNDING = 1e-9
 _COST_BURST_SECONDS = 60
 """Services state limits of tokens by the minute, and let a call cost as much as a minute has."""
 
@@ -23,8 +24,9 @@ _COST_BURST_SECONDS = 60
 class RateLimit:
     """Limits the calls per second of all subtasks together, at any parallelism.
 
-    The subtasks of a job share one limit, so a single busy one gets all of it. The hosts of a pipeline on Spark, and
-    operators that you create yourself, have an equal share each.
+    The subtasks of a job share one limit, so a single busy one gets all of it. The hosts of a pipeline on Spark
+    begin with equal shares and lend each other what they do not use. Operators that you create yourself have an equal
+    share each.
 
     In any period of t seconds, at most `burst + per_second · t` calls begin: the generic cell rate algorithm (ITU-T
     I.371, 1996). An operator starts with a credit of one call; calling less often saves up credit for a burst.
@@ -105,6 +107,11 @@ class RateLimit:
             return max(1, round(self.per_second * _COST_BURST_SECONDS))
         return max(1, int(self.per_second * _BURST_SECONDS))
 
+    def fraction(self, amount: float) -> RateLimit:
+        """Return a fraction of the limit; its burst is rounded down, but is at least one."""
+        burst = max(1, int(self.whole_burst * amount + _ROUNDING))
+        return replace(self, per_second=self.per_second * amount, burst=burst)
+
     def share(self, subtask_index: int, parallelism: int) -> RateLimit:
         """Return the share of one subtask."""
         own = self.whole_burst // parallelism + (subtask_index < self.whole_burst % parallelism)
@@ -127,11 +134,14 @@ class RateLimiter:
     ----------
     line : Line
         The calls that wait.
+    taken : int
+        How many calls were admitted.
     """
 
-    __slots__ = ("_alarm", "_burst_seconds", "_clock", "_full_at", "_held_until", "_interval", "line")
+    __slots__ = ("_alarm", "_burst_seconds", "_clock", "_full_at", "_held_until", "_interval", "line", "taken")
 
     def __init__(self, limit: RateLimit, clock: Clock) -> None:
+        self.taken = 0
         self._clock = clock
         self._interval = 1 / limit.per_second
         self._burst_seconds = (limit.whole_burst - 1) * self._interval
@@ -167,6 +177,25 @@ class RateLimiter:
         if len(self.line):
             self._alarm.set(max(self._next_at(), self._clock.time()))
 
+    def change(self, limit: RateLimit) -> None:
+        """Go on with another share of the limit. The credit stays the same, as far as the new burst can hold it."""
+        now = self._clock.time()
+        used_credit = max(0.0, self._full_at - now) / self._interval
+        old_burst = self._burst_seconds / self._interval + 1
+        self._interval = 1 / limit.per_second
+        self._burst_seconds = (limit.whole_burst - 1) * self._interval
+        self._full_at = now + (used_credit + limit.whole_burst - old_burst) * self._interval
+        if len(self.line):
+            self._alarm.set(max(self._next_at(), now))
+
+    def spend_credit(self) -> None:
+        """Begin without the credit of one call."""
+        self._full_at += self._interval
+
+    def is_short(self) -> bool:
+        """Return whether calls wait for the rate, and not only because the service has asked to wait."""
+        return bool(len(self.line)) and self._held_until <= self._clock.time()
+
     def look_again(self) -> None:
         """Do nothing: the alarm rings for the first call in the line, whichever operator it belongs to."""
 
@@ -179,6 +208,7 @@ class RateLimiter:
 
     def _take(self, now: float) -> None:
         self._full_at = max(self._full_at, now) + self._interval
+        self.taken += 1
 
     def _admit(self) -> None:
         # A timer may ring too early by a rounding error.

@@ -135,6 +135,33 @@ def test_a_budget_counts_over_subtasks_and_restarts(spark: SparkSession, tmp_pat
     assert refused == 28
 
 
+def test_the_only_busy_host_gets_the_budget_of_all(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.range(100).selectExpr("id", "1 AS user")
+    rows.repartition(1).write.parquet(str(tmp_path / "rows"))
+    function = Ask(tmp_path / "calls")
+    pipeline = AsyncPipeline(
+        function,
+        key_by="user",
+        output_schema="id bigint, rest bigint",
+        snapshots=tmp_path / "snapshots",
+        operator_id="ask",
+        parallelism=4,
+        max_parallelism=8,
+        on_error="skip",
+        resilience=Resilience(budget=Budget(40, "calls_made", cost=lambda row: 1)),
+    )
+    query = pipeline.start(
+        spark.readStream.schema(rows.schema).parquet(str(tmp_path / "rows")),
+        lambda rows, epoch: None,
+        checkpoint_location=tmp_path / "checkpoint",
+        trigger={"availableNow": True},
+    )
+    query.awaitTermination()
+
+    assert len(function.calls) == 40
+    assert sum(epoch.budget_refused for epoch in pipeline.progress()) == 60
+
+
 def test_what_makes_no_sense_is_refused_before_anything_runs(spark: SparkSession, tmp_path: Path) -> None:
     cache = Resilience(cache=Cache(key=str, max_entries=1))
     with pytest.raises(ConfigError):

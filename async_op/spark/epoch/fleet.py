@@ -15,6 +15,7 @@ from async_op.hosting.overseer import Overseer
 from async_op.hosting.placement import Address
 from async_op.hosting.process.places import sockets_of
 from async_op.hosting.wire.secret import new_secret
+from async_op.resilience.lending import Lender
 from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.spark.task.pickling import names_bound_to_tasks, pickled
 from async_op.spark.task.report import Report, SubtaskReport
@@ -54,6 +55,7 @@ class Fleet:
         self._jobs = count(1)
         self._access: HostAccess | None = None
         self._overseer: Overseer | None = None
+        self._lender: Lender | None = None
         self._is_loaded = True
         self._has_warned = False
         self._had_room = True
@@ -74,7 +76,7 @@ class Fleet:
             assert self.parallelism is None, "the hosts of another parallelism have been told to end"
             self._begin(parallelism)
         assert self._access is not None, "a generation has begun"
-        return self._access
+        return self._access if self._lender is None else replace(self._access, allowances=self._lender.plan())
 
     def locate(self, reports: Iterable[Report]) -> None:
         """Note where hosts are, also after a failed epoch, so that `end` can stop them."""
@@ -87,6 +89,9 @@ class Fleet:
         reports = list(reports)
         self._had_room = all(report.part.metrics["has_room"] for report in reports)
         self._is_loaded = all(report.part.metrics["is_loaded"] or report.address is None for report in reports)
+        if self._lender is not None:
+            holdings = {report.subtask_index: report.part.holdings for report in reports}
+            self._lender.note([holdings[subtask] for subtask in sorted(holdings)])
         if self._overseer is None or self._access is None:
             return
         for report in reports:
@@ -132,6 +137,15 @@ class Fleet:
         statuses = self.poll()
         return len(statuses) == self.parallelism and all(status.has_room for status in statuses)
 
+    @property
+    def is_budget_short(self) -> bool:
+        """Whether calls waited for more of a budget at the end of the newest epoch."""
+        return self._lender is not None and self._lender.is_budget_short
+
+    def can_lend(self, statuses: Iterable[Status]) -> bool:
+        """Tell whether an epoch would help a host that waits for what others do not use of a limit."""
+        return self._lender is not None and self._lender.can_help([status.holdings for status in statuses])
+
     def committed(self, version: int) -> None:
         """Tell the hosts that a version is committed: those whose final cut belongs to it end."""
         if self._overseer is not None:
@@ -156,7 +170,7 @@ class Fleet:
             self._overseer.stop(version)
             self._overseer.__exit__()
             self._stop_strays(version)
-        self._overseer = self._access = self.parallelism = None
+        self._overseer = self._access = self._lender = self.parallelism = None
         self._had_room = True
 
     def _stop_strays(self, version: int) -> None:
@@ -188,6 +202,8 @@ class Fleet:
             driver_host=self._driver_host,
         )
         self._overseer = Overseer(generation, self._secret).__enter__()
+        resilience = blueprint.options.resilience
+        self._lender = None if resilience is None else Lender(resilience.lendable(parallelism), parallelism)
 
 
 def _may_be_resident(blueprint: EpochBlueprint) -> bool:

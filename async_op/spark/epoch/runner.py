@@ -39,6 +39,12 @@ from snapshots.surroundings import newest_or_empty
 
 _log = logging.getLogger(__package__)
 
+_LENDING_EPOCHS_MAX = 8
+"""How often hosts lend each other budgets before a drain: two epochs move all that is left to the first that waits."""
+
+_LENDING_SECONDS = 0.5
+"""How long each of these epochs waits for calls."""
+
 _ATTEMPTS_MAX = 4
 """How often an epoch is tried before the query fails, if hosts are lost; Spark tries a task as often."""
 
@@ -189,6 +195,7 @@ class EpochRunner:
             if self._latest is not None and self.has_pending_work:
                 parallelism = self.parallelism
                 self._make_way_for(spark, parallelism)
+                self._lend_budgets(spark, parallelism)
                 self._run_without_input(spark, parallelism, timeout, is_strict=timeout is not None)
 
     def deliver_ready(self, spark: SparkSession) -> None:
@@ -238,7 +245,9 @@ class EpochRunner:
             return self.has_pending_work and self._pauses.is_over()
         in_flight = sum(status.in_flight + status.waiting for status in statuses)
         is_any_different = any(status.ready or status.failure for status in statuses) or in_flight < self.in_flight
-        return is_any_different or self._times.is_watermark_due()
+        if is_any_different or self._times.is_watermark_due():
+            return True
+        return self._pauses.is_over() and self.fleet.can_lend(statuses)
 
     def _wait_for_room(self, spark: SparkSession, parallelism: int) -> None:
         """Run epochs without input until all hosts have room: otherwise more would wait with each micro-batch.
@@ -248,6 +257,13 @@ class EpochRunner:
         barrier_timeout = max(1.0, self._settings.barrier_timeout or 0.0)
         while not self._has_room(parallelism):
             self._run_without_input(spark, parallelism, barrier_timeout, for_room=True)
+
+    def _lend_budgets(self, spark: SparkSession, parallelism: int) -> None:
+        """Run epochs in which hosts lend each other what is left of budgets: the next epoch waits for all calls."""
+        for _ in range(_LENDING_EPOCHS_MAX):
+            if self.fleet.parallelism is None or not self.fleet.is_budget_short:
+                return
+            self._run_without_input(spark, parallelism, _LENDING_SECONDS)
 
     def _has_room(self, parallelism: int) -> bool:
         """Tell whether all hosts have room for the rows of another epoch; of hosts to come, only the manifest tells."""

@@ -123,6 +123,7 @@ class EpochTask:
             self.epoch_id,
             self.barrier_timeout,
             self.is_strict,
+            self.access.allowance(subtask_index),
         )
 
     def _residence(self, subtask_index: int) -> Residence:
@@ -131,6 +132,7 @@ class EpochTask:
             subtask_index=subtask_index,
             restore=self.newest.restore(subtask_index, self.parallelism),
             manifest_id=self.newest.manifest_id,
+            allowance=self.access.allowance(subtask_index),
         )
 
 

@@ -22,6 +22,7 @@ from async_op.hosting.process.resident import Instructions
 from async_op.hosting.residence import Residence
 from async_op.hosting.thread import HostThread
 from async_op.hosting.wire.sockets import connect
+from async_op.resilience.lending import Allowance
 from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.threads.waits import Waits
 
@@ -47,6 +48,8 @@ class HostAccess:
         The address last reported for the host of each subtask.
     driver_host : str or None
         The driver's address, which tells a host on which interface to listen; None if hosts listen on no network.
+    allowances : sequence of mapping
+        What each operator may use of its limits in an epoch; empty if each keeps its share of them.
     """
 
     generation: str
@@ -55,6 +58,11 @@ class HostAccess:
     secret: bytes | None = field(default=None, repr=False)
     addresses: Mapping[int, Address] = field(default_factory=dict)
     driver_host: str | None = None
+    allowances: Sequence[Allowance] = ()
+
+    def allowance(self, subtask_index: int) -> Allowance | None:
+        """Return what the operator of a subtask may use of its limits; None if it keeps its share of them."""
+        return self.allowances[subtask_index] if self.allowances else None
 
 
 class TaskWays:
