@@ -198,8 +198,8 @@ class Host:
         timeout = hello.barrier_timeout
         is_bounded = hello.is_strict or self._residence.is_resident
         until = now + timeout if is_bounded and timeout is not None else None
-        # An epoch that waits for all calls must not wait for calls that wait for the next epoch.
-        self._operator.allow(hello.allowance, may_wait=until is not None)
+        # In its task an operator ends with the epoch, so no later one could bring what its calls wait for.
+        self._operator.allow(hello.allowance, may_wait=is_bounded)
         decoder = self._blueprint.decoder(hello.epoch)
         self._session = _Session(feeder, hello.job, decoder, timeout, is_bounded, until, now)
         line.conclude(False)
@@ -242,8 +242,17 @@ class Host:
 
     async def _feed(self, session: _Session, line: Line, rows: Any) -> say.Reply:
         line.put(session.decode(rows), self._blueprint.bytes_of(rows))
-        await line.wait_until_at_most(_LINE_MAX, session.until)
+        await self._wait_in_line(line, _LINE_MAX, session)
         return say.Done()
+
+    async def _wait_in_line(self, line: Line, length: int, session: _Session) -> None:
+        """Wait until no more elements wait for room; but not for calls that wait for the next epoch themselves."""
+        while True:
+            now = self._clock.time()
+            await line.wait_until_at_most(length, min(session.until or math.inf, now + _SETTLE_SECONDS))
+            is_over = session.until is not None and self._clock.time() >= session.until
+            if len(line) <= length or is_over or self._operator.waits_for_loans:
+                return
 
     async def _feed_watermark(self, session: _Session, line: Line, watermark: Watermark) -> None:
         is_first = not line and self._operator.statistics().in_flight == 0
@@ -267,11 +276,13 @@ class Host:
 
     async def _wait_for_calls(self, line: Line, session: _Session) -> bool:
         while True:
-            await line.wait_until_at_most(0, session.until)
+            await self._wait_in_line(line, 0, session)
             until = math.inf if session.until is None else session.until
             if await self._operator.settle(max(0.0, min(_SETTLE_SECONDS, until - self._clock.time()))) and not line:
                 return True
             if session.until is not None and self._clock.time() >= session.until:
+                return False
+            if self._operator.waits_for_loans:
                 return False
 
     async def _cut(self, session: _Session, line: Line, cut: say.Cut) -> say.Reply:

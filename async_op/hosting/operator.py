@@ -37,6 +37,12 @@ class ResidentOperator(AsyncWaitOperator):
         elif self._parts.limits is not None:
             self._parts.limits.lent.allow(allowance, may_wait=may_wait)
 
+    @property
+    def waits_for_loans(self) -> bool:
+        """Whether all its calls wait for what other hosts give up of a budget, which only another epoch can bring."""
+        limits = self._readable().limits
+        return limits is not None and limits.lent.waits_for_loans
+
     def holdings(self, *, since_last: bool = False) -> Holdings:
         """Return what it holds of its limits, and what it has used; see `SharedLimits.holdings`."""
         limits = self._readable().limits

@@ -147,11 +147,20 @@ class Pool:
         self.may_wait = may_wait
         self.look_again()
 
+    @property
+    def is_short(self) -> bool:
+        """Whether calls wait, and other processes may have something left."""
+        return self.may_wait and self._share < self._most and len(self.line) > 0
+
+    @property
+    def waits_for_loans(self) -> bool:
+        """Whether calls wait, and not for the outcome of calls under way."""
+        return not self._open and self.is_short
+
     def holding(self) -> Holding:
         """Return what it holds of the budget, with what its subtasks had spent before."""
         before, spent = self._before, self._before + self.spent
-        is_short = self.may_wait and self._share < self._most and len(self.line) > 0
-        return Holding(before + self._share, spent + self._reserved, is_short, spent)
+        return Holding(before + self._share, spent + self._reserved, self.is_short, spent)
 
     def look_again(self) -> None:
         """Let all calls that wait look again; those that come too late wait again."""

@@ -314,6 +314,11 @@ class SharedLimits:
             found["concurrency"] = self.concurrency.holding()
         return found
 
+    @property
+    def waits_for_loans(self) -> bool:
+        """Whether no call is under way, because all wait for what other processes give up of a budget."""
+        return any(pool.waits_for_loans for pool in self._pools.values())
+
     def _rate_holding(self, number: int) -> Holding:
         rate, now, (before, taken) = self.rate, self.clock.time(), self._seen[number]
         assert rate is not None, "there is a limit of rate"

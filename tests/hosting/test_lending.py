@@ -301,16 +301,29 @@ def test_a_hello_brings_what_a_host_may_use_and_its_part_says_what_it_holds() ->
     hosted(test, of_a_quarter(), allowance={})
 
 
-@pytest.mark.parametrize("allowance", [None, {}], ids=["fixed shares", "an epoch that waits for all calls"])
-def test_no_call_waits_for_what_no_later_epoch_could_bring(allowance: Any) -> None:
+@pytest.mark.parametrize(
+    "lives", [{"allowance": None}, {"allowance": {}, "is_resident": False}], ids=["fixed shares", "in a task"]
+)
+def test_no_call_waits_for_what_no_later_epoch_could_bring(lives: dict[str, Any]) -> None:
     async def test(task: Run) -> None:
-        await task.hello(None if allowance is not None else 1.0, allowance=allowance)
+        await task.hello(allowance=lives["allowance"])
         await task.feed(*range(40))
         assert await task.settle()
         await task.cut()
         assert task.metrics["budget_refused"] == 20
 
-    hosted(test, of_a_quarter(), allowance=allowance)
+    hosted(test, of_a_quarter(), **lives)
+
+
+def test_an_epoch_that_waits_for_all_calls_does_not_wait_for_the_next_epoch() -> None:
+    async def test(task: Run) -> None:
+        await task.hello(allowance={})
+        await task.feed(*range(2000))
+        assert not await task.settle()
+        await task.cut()
+        assert (task.metrics["calls"], task.metrics["budget_refused"]) == (20, 0)
+
+    hosted(test, of_a_quarter(), allowance={})
 
 
 def test_a_host_that_takes_the_place_of_another_one_has_its_share_and_no_credit() -> None:

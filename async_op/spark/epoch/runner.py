@@ -40,10 +40,7 @@ from snapshots.surroundings import newest_or_empty
 _log = logging.getLogger(__package__)
 
 _LENDING_EPOCHS_MAX = 8
-"""How often hosts lend each other budgets before a drain: two epochs move all that is left to the first that waits."""
-
-_LENDING_SECONDS = 0.5
-"""How long each of these epochs waits for calls."""
+"""So many epochs for each host may move budgets at the end of a query: two move all that is left to one host."""
 
 _ATTEMPTS_MAX = 4
 """How often an epoch is tried before the query fails, if hosts are lost; Spark tries a task as often."""
@@ -183,6 +180,8 @@ class EpochRunner:
             barrier_timeout = None if is_last else self._settings.barrier_timeout
             order = EpochOrder(source.advance(self.position), parallelism, barrier_timeout, source)
             self._run(spark, self._routing.route(frame, parallelism), order)
+            if is_last:
+                self._end_waits_for_budgets(spark, parallelism)
 
     def drain(self, spark: SparkSession, timeout: float | None = None) -> None:
         """Run an epoch without input, if it has work to do: fire due timers, and wait until nothing is in flight.
@@ -195,8 +194,9 @@ class EpochRunner:
             if self._latest is not None and self.has_pending_work:
                 parallelism = self.parallelism
                 self._make_way_for(spark, parallelism)
-                self._lend_budgets(spark, parallelism)
                 self._run_without_input(spark, parallelism, timeout, is_strict=timeout is not None)
+                if timeout is None:
+                    self._end_waits_for_budgets(spark, parallelism)
 
     def deliver_ready(self, spark: SparkSession) -> None:
         """Run an epoch without input if hosts have news since the newest epoch. It waits for no call.
@@ -258,12 +258,12 @@ class EpochRunner:
         while not self._has_room(parallelism):
             self._run_without_input(spark, parallelism, barrier_timeout, for_room=True)
 
-    def _lend_budgets(self, spark: SparkSession, parallelism: int) -> None:
-        """Run epochs in which hosts lend each other what is left of budgets: the next epoch waits for all calls."""
-        for _ in range(_LENDING_EPOCHS_MAX):
-            if self.fleet.parallelism is None or not self.fleet.is_budget_short:
+    def _end_waits_for_budgets(self, spark: SparkSession, parallelism: int) -> None:
+        """Run epochs until no call waits for what another host has left of a budget; each ends once all calls do."""
+        for _ in range(_LENDING_EPOCHS_MAX * parallelism):
+            if not self.fleet.is_budget_short:
                 return
-            self._run_without_input(spark, parallelism, _LENDING_SECONDS)
+            self._run_without_input(spark, parallelism, None)
 
     def _has_room(self, parallelism: int) -> bool:
         """Tell whether all hosts have room for the rows of another epoch; of hosts to come, only the manifest tells."""
