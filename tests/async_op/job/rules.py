@@ -46,7 +46,7 @@ _OPERATOR_STATE = "tests/async_op/operator/test_operator_state.py"
 RULES: dict[str, tuple[Mutant, ...]] = {
     "All steps are cut in one turn of the loop": (
         Mutant(mutants.positions_cut_earlier, 5),
-        Mutant(mutants.last_step_cut_earlier, 8),
+        Mutant(mutants.last_step_cut_earlier, 5),
     ),
     "Elements between two steps are in the snapshot, in channel order": (
         Mutant(mutants.without_what_is_between, 5),
@@ -64,14 +64,14 @@ RULES: dict[str, tuple[Mutant, ...]] = {
     ),
     "Steps open last to first": (Mutant(mutants.opened_first_to_last, 5),),
     "After a final cut nothing more happens": (
-        Mutant(mutants.calls_go_on_after_a_final_cut, 6),
+        Mutant(mutants.calls_go_on_after_a_final_cut, 2),
         Mutant(mutants.outputs_leave_after_a_final_cut, 1),
     ),
     "Unknown steps are refused": (
         Mutant(mutants.unknown_steps_are_ignored, Case(f"{_JOB}/test_job.py", "test_unknown_steps_are_refused")),
     ),
     "Elements go to the owner of their key group, and without a key to the same subtask": (
-        Mutant(mutants.another_key_group, 2),
+        Mutant(mutants.another_key_group, 5),
         Mutant(
             mutants.without_a_key_to_the_next_subtask,
             Case(f"{_JOB}/test_rules.py", "test_a_step_without_a_key_gets_the_elements_of_its_own_subtask"),
@@ -103,9 +103,9 @@ RULES: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     "An epoch that was not delivered comes after a restart, one that was does not": (
-        Mutant(mutants.undelivered_epochs_are_forgotten, 5),
-        Mutant(mutants.marks_come_first, 29),
-        Mutant(mutants.marks_are_ignored, 6),
+        Mutant(mutants.undelivered_epochs_are_forgotten, 22),
+        Mutant(mutants.marks_come_first, 37),
+        Mutant(mutants.marks_are_ignored, 2),
     ),
     "Back-pressure passes from the sink to the source": (
         Mutant(
