@@ -34,6 +34,15 @@ def key_getter(key_by: KeyBy | None) -> Callable[[Any], Hashable] | None:
     return key_by
 
 
+def columns_of(key_by: KeyBy | None) -> list[str] | None:
+    """Return the names of the key columns: none without keys, and None for a function, which has no names."""
+    if key_by is None:
+        return []
+    if isinstance(key_by, str):
+        return [key_by]
+    return list(key_by) if isinstance(key_by, list | tuple) else None
+
+
 @dataclass(frozen=True, slots=True)
 class _Column:
     name: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -36,6 +37,8 @@ class Committer:
         The job's snapshots.
     claim : Claim or None
         The right to commit; None until there is a snapshot.
+    keys : dict
+        The names of the key columns of each step, and None for a step whose keys a function makes.
 
     Attributes
     ----------
@@ -43,7 +46,10 @@ class Committer:
         The newest snapshot.
     """
 
-    def __init__(self, store: SnapshotStore, claim: Claim | None) -> None:
+    def __init__(
+        self, store: SnapshotStore, claim: Claim | None, keys: Mapping[str, list[str] | None] = MappingProxyType({})
+    ) -> None:
+        self._keys = dict(keys)
         self._store = store
         self._claim = claim
         self.snapshot: Snapshot | None = None if claim is None else claim.snapshot
@@ -71,7 +77,7 @@ class Committer:
         handles = [handle for handle, _ in written]
         metrics = counts | counts_of_written(handles, sum(seconds for _, seconds in written))
         parallelism = parts[0][1].parallelism
-        position = {"job": {"parallelism": parallelism}}
+        position = {"job": {"parallelism": parallelism, "keys": self._keys}}
         snapshot = pending.commit(handles, source_position=position, metrics=metrics)
         self._claim = self._claim or Claim(snapshot)
         self.snapshot = snapshot
@@ -114,6 +120,12 @@ def chosen_parallelism(snapshot: Snapshot) -> int | None:
     """Return the parallelism that somebody has chosen for a snapshot since the job wrote it; None if nobody has."""
     position: dict[str, Any] = (snapshot.source_position or {}).get("job", {})
     return snapshot.parallelism if position.get("parallelism") != snapshot.parallelism else None
+
+
+def stored_columns(snapshot: Snapshot, step: str) -> list[str] | None:
+    """Return the key columns that a snapshot names for a step; None if a function made its keys, or none are named."""
+    keys: dict[str, list[str] | None] = (snapshot.source_position or {}).get("job", {}).get("keys", {})
+    return keys.get(step)
 
 
 def unknown_steps(snapshot: Snapshot, names: Sequence[str]) -> list[str]:

@@ -13,6 +13,7 @@ from signal import SIGINT
 from typing import Any
 
 from async_op.arrow_stream import ArrowStream
+from async_op.changed_keys import checked_getter
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
 from async_op.dead_letters import DeadLetter
@@ -21,7 +22,7 @@ from async_op.identity import Identity
 from async_op.job.adapters import sink_of, source_of
 from async_op.job.cancellation import to_the_end
 from async_op.job.chain import Plan
-from async_op.job.committing import Committer, chosen_parallelism, unknown_steps
+from async_op.job.committing import Committer, chosen_parallelism, stored_columns, unknown_steps
 from async_op.job.display import shown
 from async_op.job.errors import JobAlreadyRunning, JobInsideEventLoop, JobNotRunning, RepartitionUndone
 from async_op.job.outputs import Collector
@@ -30,6 +31,7 @@ from async_op.job.progress import JobProgress
 from async_op.job.run import Run, Setting, Stop
 from async_op.job.signals import EndingSignals
 from async_op.job.step import SOURCE, Step, steps_of
+from async_op.key_columns import columns_of, key_getter
 from async_op.letter_rows import row_of
 from async_op.plain import AnyFunction
 from async_op.retention import Collector as GarbageCollector
@@ -141,7 +143,7 @@ class Job:
         storage_options: dict[str, Any] | None = None,
     ) -> None:
         self._source = source_of(source)
-        self._steps = steps_of(steps)
+        self._steps = self._given_steps = steps_of(steps)
         self._sink = sink_of("sink", sink)
         self._dead_letters = None if dead_letters is None else sink_of("dead_letters", dead_letters).for_dead_letters()
         buries = [name for name, step in self._steps.items() if step.on_error == "dead_letter"]
@@ -217,7 +219,8 @@ class Job:
         JobAlreadyRunning
             It runs already.
         IncompatibleSnapshot
-            The newest snapshot has a step that this job does not have, or another max parallelism, hash or lineage.
+            The newest snapshot has a step that this job does not have, or another max parallelism, hash, lineage or
+            keys.
         ConfigError
             `rescale` was called before the snapshot was read, and the snapshot has fewer key groups than that.
         ElementFailed, AsyncTimeoutError
@@ -361,7 +364,8 @@ class Job:
             garbage=None if self._retention is None else GarbageCollector(self._retention),
             bury=bury,
         )
-        return Run(setting, Committer(self._store, claim), collector, parallelism)
+        keys = {name: columns_of(step.key_by) for name, step in self._given_steps.items()}
+        return Run(setting, Committer(self._store, claim, keys), collector, parallelism)
 
     def _claim(self) -> tuple[Claim | None, str]:
         """Take over the job's snapshots, and its lineage; without a snapshot there is nothing to take over yet."""
@@ -379,8 +383,15 @@ class Job:
         chosen = chosen_parallelism(latest)
         if chosen is not None and self._parallelism not in (None, chosen):
             warnings.warn(RepartitionUndone(chosen, self._parallelism), stacklevel=2)
+        self._steps = {name: self._with_checked_keys(latest, name, step) for name, step in self._given_steps.items()}
         lineage = lineage_of(folder, latest.manifest, self._namespace)
         return self._store.claim(max_parallelism=self._max_parallelism, hash=self._hash), lineage
+
+    def _with_checked_keys(self, latest: Snapshot, name: str, step: Step) -> Step:
+        wanted, found = columns_of(step.key_by), stored_columns(latest, name)
+        getter = key_getter(step.key_by)
+        checked = checked_getter(latest, name, getter, wanted, found)
+        return step if checked is getter else replace(step, key_by=checked)
 
     def _key_groups(self, parallelism: int) -> int:
         """Return the number of key groups of a job that has no snapshot yet."""

@@ -7,6 +7,7 @@ from typing import Any
 from async_op.options import OperatorOptions
 from keygroups.hashing import key_hasher
 from keygroups.ranges import subtask_of
+from snapshots import IncompatibleSnapshot
 
 
 class Route:
@@ -44,6 +45,8 @@ class Route:
             return subtask
         try:
             key_group = self._hash(self._key_by(value)) % self._max_parallelism
+        except IncompatibleSnapshot:
+            raise  # no element may come in: the state is of other keys
         except Exception:  # noqa: BLE001 - raised again, or handled, by the operator that gets it
             return subtask
         return subtask_of(key_group, self._parallelism, self._max_parallelism)

@@ -14,6 +14,7 @@ from async_op.in_flight.in_flight import InFlight
 from async_op.in_flight.keys import KeyAssignment
 from async_op.timers.deadlines import Deadlines
 from keygroups.errors import KeyGroupOutOfRange
+from snapshots import IncompatibleSnapshot
 
 TURN = 1024
 """After this many elements without a wait, the event loop runs, so that calls can begin."""
@@ -120,8 +121,8 @@ class Intake:
         assert self._keys is not None, "called only if there is a key_by"
         try:
             self._keys.set_key(entry)
-        except KeyGroupOutOfRange:
-            raise  # the element is not wrong: it was sent to the wrong subtask
+        except (KeyGroupOutOfRange, IncompatibleSnapshot):
+            raise  # the element is not wrong: it was sent to the wrong subtask, or the state is of other keys
         except Exception as error:  # noqa: BLE001 - the user's `key_by` failed, or the key is unusable
             self._refused[entry] = error
 

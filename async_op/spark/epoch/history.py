@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
+from async_op.changed_keys import check_columns
 from async_op.spark.epoch.checkpoint import Checkpoint
-from async_op.spark.epoch.position import SourcePosition, StoredKey, stored_keys
+from async_op.spark.epoch.position import SourcePosition, stored_keys
 from async_op.spark.errors import UnrelatedHistories
 from async_op.spark.rows.routing import Routing
 from keygroups.errors import ConfigError
@@ -83,9 +83,8 @@ def check_keys(latest: Snapshot | None, routing: Routing) -> None:
     """
     wanted, found = stored_keys(routing.keys), SourcePosition.of(latest).keys
     # Snapshots of earlier releases do not name their keys.
-    if found is not None and found != wanted:
-        advice = "state of other keys cannot be adopted: pass the snapshot's keys, or another operator_id for new state"
-        raise IncompatibleSnapshot("key columns", _listed(wanted), _listed(found), advice)
+    if found is not None:
+        check_columns("key columns", [str(key) for key in wanted], [str(key) for key in found], "operator_id")
 
 
 def check_fits(store: SnapshotStore, routing: Routing, parallelism: int) -> None:
@@ -107,10 +106,6 @@ def check_fits(store: SnapshotStore, routing: Routing, parallelism: int) -> None
         if expected != stored:
             rewrite = f"keygroups repartition {store.uri} --rewrite --parallelism {parallelism} {option} {expected}"
             raise IncompatibleSnapshot(what, expected, stored, f"pass the snapshot's, or rewrite it first: {rewrite}")
-
-
-def _listed(keys: Sequence[StoredKey]) -> str:
-    return ", ".join(map(str, keys)) or "none"
 
 
 def _reason(uri: str, position: SourcePosition, checkpoint: Checkpoint) -> str | None:

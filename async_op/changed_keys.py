@@ -1,0 +1,149 @@
+"""Whether an operator still has the keys under which a snapshot holds its state and its elements in flight.
+
+With other keys, the state of one key would be read and written for another. Names of columns are compared by name. The
+keys that a function makes are compared by what they are: those of elements in flight are computed again, and the first
+new one must have the type of a stored key of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+from keygroups.errors import in_message
+from keygroups.names import in_step
+from keygroups.state import identity_of
+from keygroups.state.timers import TIMER_STATES, Timer
+from snapshots import IncompatibleSnapshot, InFlightElement, Snapshot
+from snapshots.format.steps import of_step
+from snapshots.format.subtask import NO_KEY_GROUP
+
+SAMPLE = 1000
+"""How many stored keys, and how many elements in flight, of a step are looked at."""
+
+KeyGetter = Callable[[Any], Hashable]
+
+_ADVICE = "pass the key_by with which the snapshot was made, or choose another {} to begin with new state"
+
+
+def check_columns(what: str, wanted: Sequence[str], found: Sequence[str], where: str) -> None:
+    """Check that the key columns are those of the snapshot.
+
+    Parameters
+    ----------
+    what : str
+        What they are, such as "key columns".
+    wanted, found : list of str
+        Those of the operator, and those of the snapshot; with their types, where these are known.
+    where : str
+        What to choose another one of, to begin with new state.
+
+    Raises
+    ------
+    IncompatibleSnapshot
+        They are others.
+    """
+    if list(wanted) != list(found):
+        advice = f"state of other keys cannot be adopted: {_ADVICE.format(where)}"
+        raise IncompatibleSnapshot(what, ", ".join(wanted) or "none", ", ".join(found) or "none", advice)
+
+
+def checked_getter(
+    snapshot: Snapshot, step: str, key_by: KeyGetter | None, wanted: Sequence[str] | None, found: Sequence[str] | None
+) -> KeyGetter | None:
+    """Check that a step of a job has the keys of its snapshot, and return its `key_by`, which goes on to check.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot that is to be restored.
+    step : str
+        The step.
+    key_by : callable or None
+        Returns the key of a value.
+    wanted, found : list of str or None
+        The key columns of the step now and in the snapshot; None if a function makes its keys, or they are unknown.
+
+    Raises
+    ------
+    IncompatibleSnapshot
+        They are others, and the snapshot has something under them.
+    """
+    if not _holds_keys(snapshot, step):
+        return key_by
+    if wanted is not None and found is not None:
+        check_columns(f"key columns of step {step}", wanted, found, "job_id")
+        return key_by
+    if key_by is None:
+        return None
+    is_compared = False
+    for element in _in_flight(snapshot, step):
+        _compare(step, key_by, element)
+        is_compared = True
+    stored = set() if is_compared else _stored_shapes(snapshot, step)
+    return _FirstKeyChecked(step, key_by, stored) if stored else key_by
+
+
+def _holds_keys(snapshot: Snapshot, step: str) -> bool:
+    held = of_step(snapshot.manifest, step)
+    return step in snapshot.step_names and bool(held.states or held.in_flight_count)
+
+
+def _in_flight(snapshot: Snapshot, step: str) -> Iterable[InFlightElement]:
+    shares = (snapshot.restore(subtask, step=step) for subtask in range(snapshot.parallelism))
+    elements = (element for share in shares for element in share.queue().elements)
+    keyed = (one for one in elements if one.key_group != NO_KEY_GROUP and not isinstance(one.value, Timer))
+    return islice(keyed, SAMPLE)
+
+
+def _compare(step: str, key_by: KeyGetter, element: InFlightElement) -> None:
+    try:
+        key: object = key_by(element.value)
+        is_same = identity_of(key) == identity_of(element.key)
+    except Exception as error:  # noqa: BLE001 - a function that has once made this key
+        key, is_same = error, False
+    if not is_same:
+        what = f"the key of element {element.element_id!r} in flight in step {step}"
+        raise IncompatibleSnapshot(what, in_message(key), in_message(element.key), _ADVICE.format("job_id"))
+
+
+def _stored_shapes(snapshot: Snapshot, step: str) -> set[str]:
+    """Return the types of a sample of the state's keys."""
+    shapes = set[str]()
+    for info in of_step(snapshot.manifest, step).states:
+        if info.name in TIMER_STATES:
+            continue
+        rows = snapshot.to_reader(in_step(step, info.name))
+        keys = (key for batch in rows for key in batch.column("key").slice(0, SAMPLE).to_pylist())
+        shapes |= set(map(_shape, islice(keys, SAMPLE)))
+    return shapes
+
+
+def _shape(key: object) -> str:
+    if isinstance(key, dict):  # a key of several columns
+        key = tuple(key.values())
+    if isinstance(key, tuple | list):
+        return f"({', '.join(map(_shape, key))})"
+    return type(key).__name__
+
+
+class _FirstKeyChecked:
+    """A `key_by` whose first key must have the type of a stored one: then the state is certainly of other keys."""
+
+    __slots__ = ("_key_by", "_shapes", "_step")
+
+    def __init__(self, step: str, key_by: KeyGetter, shapes: set[str]) -> None:
+        self._step = step
+        self._key_by = key_by
+        self._shapes = shapes
+
+    def __call__(self, value: Any) -> Hashable:
+        key = self._key_by(value)
+        if self._shapes:
+            found = _shape(key)
+            if found not in self._shapes:
+                what = f"the type of keys of step {self._step}"
+                raise IncompatibleSnapshot(what, found, " or ".join(sorted(self._shapes)), _ADVICE.format("job_id"))
+            self._shapes = set()
+        return key

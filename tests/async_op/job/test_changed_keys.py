@@ -1,0 +1,132 @@
+"""A job whose keys have changed is refused by name before anything is claimed or called: states would be mixed."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import pytest
+
+from async_op import AsyncFunction, InvocationContext, Step
+from keygroups import ValueState
+from snapshots import IncompatibleSnapshot, SnapshotStore
+from tests.async_op.job.kit import Counting, Epochs, Gated, Log, new_job
+
+ORDERS = [{"user": "ann", "item": "tea", "number": 1}, {"user": "bob", "item": "salt", "number": 2}]
+
+
+def by_user(value: Any) -> Any:
+    return value["user"]
+
+
+def by_item(value: Any) -> Any:
+    return value["item"]
+
+
+def by_number(value: Any) -> Any:
+    return value["number"]
+
+
+class Keeping(AsyncFunction[Any, Any]):
+    """Keeps a state, and returns its key."""
+
+    states = (ValueState("last"),)
+
+    async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        ctx.state(self.states[0]).update(value["number"])
+        return [value]
+
+
+def options_of(folder: str) -> dict[str, Any]:
+    return {"snapshots": folder, "job_id": "job", "max_parallelism": 8}
+
+
+async def refused(folder: str, key_by: Any, match: str, *, values: Any = ORDERS, on_error: Any = "fail") -> None:
+    """Start a job with a key_by, which must be refused without a call or a commit."""
+    store, counting = SnapshotStore(folder, "job"), Counting()
+    called = []
+
+    async def call(value: Any, ctx: InvocationContext) -> list[Any]:
+        called.append(value)
+        return [value]
+
+    counting.async_invoke = call  # type: ignore[method-assign]
+    version = store.newest_version()
+    step = Step(counting, "count", key_by=key_by, on_error=on_error)
+    with pytest.raises(IncompatibleSnapshot, match=match):
+        await new_job(values, step, Epochs(), snapshot_interval=1000.0, **options_of(folder)).run()
+    assert called == []
+    assert store.newest_version() <= version + 1  # at most the claim
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "named"),
+    [
+        ("user", "item", "count of the snapshot is 'user', but 'item' is needed"),
+        ("user", ["user", "item"], "'user', but 'user, item'"),
+        (["user", "item"], ["item", "user"], "'user, item', but 'item, user'"),
+    ],
+)
+async def test_other_columns_are_refused(before: Any, after: Any, named: str) -> None:
+    folder = f"memory://{uuid.uuid4().hex}"
+    await new_job(ORDERS, Step(Counting(), "count", key_by=before), Epochs(), **options_of(folder)).run()
+    version = SnapshotStore(folder, "job").newest_version()
+    await refused(folder, after, named)
+    assert SnapshotStore(folder, "job").newest_version() == version
+    await new_job([*ORDERS, *ORDERS], Step(Counting(), "count", key_by=before), Epochs(), **options_of(folder)).run()
+
+
+async def test_a_later_step_is_checked_too_and_one_with_nothing_may_change() -> None:
+    folder = f"memory://{uuid.uuid4().hex}"
+
+    async def same(value: Any) -> Any:
+        return value
+
+    def steps(first: str, second: str) -> list[Step]:
+        return [Step(same, "same", key_by=first), Step(Keeping(), "keep", key_by=second)]
+
+    await new_job(ORDERS, steps("user", "user"), Epochs(), **options_of(folder)).run()
+    await new_job([*ORDERS, ORDERS[0]], steps("item", "user"), Epochs(), **options_of(folder)).run()
+    with pytest.raises(IncompatibleSnapshot, match="step keep .*'user', but 'item'"):
+        await new_job(ORDERS, steps("item", "item"), Epochs(), **options_of(folder)).run()
+
+
+@pytest.mark.parametrize("after", [by_item, "item"])
+async def test_keys_in_flight_are_computed_again(after: Any) -> None:
+    folder, gated = f"memory://{uuid.uuid4().hex}", Gated()
+    job = new_job(Log(ORDERS), Step(gated, "count", key_by=by_user), Epochs(), **options_of(folder))
+    run = asyncio.create_task(job.run())
+    await gated.arrived.wait()
+    job.stop(drain=False)
+    await run
+    version = SnapshotStore(folder, "job").newest_version()
+    await refused(folder, after, "in flight in step count .*key_by")
+    assert SnapshotStore(folder, "job").newest_version() == version
+
+    gated.gate.set()
+    sink = Epochs()
+    again = new_job(Log(ORDERS), Step(gated, "count", key_by="user"), sink, **options_of(folder))
+    run = asyncio.create_task(again.run())
+    await sink.have(2)
+    again.stop()
+    await run
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+async def test_keys_of_another_type_than_those_of_the_state_are_refused(on_error: Any) -> None:
+    folder = f"memory://{uuid.uuid4().hex}"
+    await new_job(ORDERS, Step(Counting(), "count", key_by=by_user), Epochs(), **options_of(folder)).run()
+    more = [*ORDERS, *ORDERS]
+    await refused(folder, by_number, "type of keys of step count .*'str', but 'int'", values=more, on_error=on_error)
+    both = lambda value: (value["user"], value["number"])  # noqa: E731
+    await refused(folder, both, r"'str', but '\(str, int\)'", values=more, on_error=on_error)
+    await new_job(more, Step(Counting(), "count", key_by=by_user), Epochs(), **options_of(folder)).run()
+
+
+async def test_the_snapshot_names_the_columns() -> None:
+    folder = f"memory://{uuid.uuid4().hex}"
+    await new_job(ORDERS, Step(Counting(), "count", key_by="user"), Epochs(), **options_of(folder)).run()
+    assert SnapshotStore(folder, "job").load().source_position == {
+        "job": {"parallelism": 1, "keys": {"count": ["user"]}}
+    }
