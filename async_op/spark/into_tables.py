@@ -9,7 +9,11 @@ from typing import Any, Literal, TypeVar
 from pyspark.sql import DataFrame
 
 from async_op.connectors import DeltaSink, IcebergSink, PostgresSink
+from async_op.connectors.sink import SINK_RETRY
+from async_op.connectors.sink import Sink as AnySink
 from async_op.connectors.tables.table_sink import TableSink
+from async_op.dead_letters import OnError
+from async_op.retry import RetryPolicy
 from async_op.spark.connect.query import ConnectQuery
 from async_op.spark.epoch.delivery import Sink
 from async_op.spark.epoch.history import Adopt
@@ -22,6 +26,7 @@ from keygroups.errors import ConfigError
 from keygroups.representation import representation
 from keygroups.spark.session import is_connect
 from snapshots.filesystem import redacted
+from snapshots.format.sink_notes import SinkNotes
 
 T = TypeVar("T")
 
@@ -71,6 +76,9 @@ class IntoTables(ABC):
         storage_options: dict[str, str] | None = None,
         catalog: dict[str, Any] | None = None,
         url: str | None = None,
+        on_error: OnError = "fail",
+        retry: RetryPolicy | None = SINK_RETRY,
+        dead_letters: AnySink[Any] | None = None,
     ) -> PipelineQuery | ConnectQuery:
         """Start, or continue, and append the outputs to a table: each epoch once, through crashes and restarts.
 
@@ -99,6 +107,15 @@ class IntoTables(ABC):
             The properties of Iceberg's catalog, which it needs.
         url : str, optional
             The PostgreSQL database, which it needs. It is never shown.
+        on_error : {"fail", "skip", "dead_letter"}
+            What becomes of a row that the table refuses, such as one that violates a constraint: it fails the epoch, is
+            left out, or goes to `dead_letters` with its epoch. Not for Parquet.
+        retry : RetryPolicy, optional
+            How often an epoch is written, and how long the query waits in between, if the table does not answer: by
+            default 20 attempts, two minutes on average. None for one attempt. Parquet is written once; Spark repeats
+            its tasks.
+        dead_letters : Sink, optional
+            Where the refused rows go, such as a `FileSink`.
 
         Raises
         ------
@@ -121,12 +138,17 @@ class IntoTables(ABC):
         ...     events, "s3://lake/visits", format="delta", checkpoint_location="/data/checkpoint")
         """
         options = {"name": name, "storage_options": storage_options, "catalog": catalog, "url": url}
+        if format == "parquet" and (on_error != "fail" or dead_letters is not None):
+            raise ConfigError("on_error", on_error, "Spark writes Parquet, and refuses no row: leave it out")
         last = self._stages[-1]
-        sink = _sink(table, format, options, last.store.operator_id)
+        delivery = {"on_error": on_error, "retry": retry, "dead_letters": dead_letters}
+        sink = _sink(table, format, options, delivery, last.store.operator_id)
         if isinstance(sink, ParquetFolder):
             sink.prepare(last.output_schema.names)
         check_start(stream_df, sink, last.output_schema, checkpoint_location, trigger)
         if isinstance(sink, TableSink) and not is_connect(stream_df):
+            # A table that was removed must not be made again before the sink can tell.
+            sink.was_written = SinkNotes(last.store.folder).was_written("outputs", repr(sink))
             sink.prepare(arrow_schema(stream_df.sparkSession, last.output_schema))
         return self.start(stream_df, sink, checkpoint_location=checkpoint_location, trigger=trigger, adopt=adopt)
 
@@ -156,17 +178,17 @@ class ParquetFolder:
 
 
 def _sink(
-    table: str | PathLike[str], format: TableFormat, options: dict[str, Any], operator_id: str
+    table: str | PathLike[str], format: TableFormat, options: dict[str, Any], delivery: dict[str, Any], operator_id: str
 ) -> TableSink | ParquetFolder:
     _check(table, format, options)
     name = operator_id if options["name"] is None else options["name"]
     match format:
         case "delta":
-            return DeltaSink(str(table), name, storage_options=options["storage_options"])
+            return DeltaSink(str(table), name, storage_options=options["storage_options"], **delivery)
         case "iceberg":
-            return IcebergSink(str(table), name, catalog=_needed("catalog", options, dict))
+            return IcebergSink(str(table), name, catalog=_needed("catalog", options, dict), **delivery)
         case "postgres":
-            return PostgresSink(_needed("url", options, str), str(table), name)
+            return PostgresSink(_needed("url", options, str), str(table), name, **delivery)
         case "parquet":
             return ParquetFolder(str(table))
 

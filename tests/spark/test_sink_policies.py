@@ -1,0 +1,142 @@
+"""The sinks of the package at the end of a pipeline: tried again, refused rows by `on_error`, and removed tables."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from async_op import FixedDelayRetry
+from async_op.connectors import DeltaSink, FileSink, PostgresSink
+from async_op.letter_rows import letter_value
+from async_op.spark import AsyncPipeline
+from async_op.spark.epoch import delivery
+from keygroups import ConfigError
+from tests.async_op.connectors.tables.targets import Delta
+from tests.postgres_server import postgres_url
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+pytestmark = pytest.mark.spark
+
+
+async def name_it(row: dict[str, Any]) -> tuple[int, str]:
+    return row["n"], f"name {row['n']}"
+
+
+def pipeline(folder: Path) -> AsyncPipeline:
+    return AsyncPipeline(
+        name_it,
+        key_by="n",
+        output_schema="n bigint, name string",
+        snapshots=folder / "snapshots",
+        operator_id="named",
+        parallelism=1,
+        resident=False,
+    )
+
+
+def begin(spark: SparkSession, folder: Path, table: str, **options: Any) -> Any:
+    stream = spark.readStream.schema("n bigint").parquet(str(folder / "in"))
+    return pipeline(folder).to_table(
+        stream, table, checkpoint_location=folder / "checkpoint", trigger={"availableNow": True}, **options
+    )
+
+
+def feed(spark: SparkSession, folder: Path, *numbers: int) -> None:
+    rows = spark.createDataFrame([(n,) for n in numbers], "n bigint")
+    rows.coalesce(1).write.mode("append").parquet(str(folder / "in"))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with postgres_url() as url:
+        yield url
+
+
+@pytest.fixture
+def table(server: str) -> str:
+    with psycopg.connect(server) as connection:
+        connection.execute("drop table if exists unique_numbers, keygroups_epochs")
+        connection.execute("create table unique_numbers (n bigint unique check (n < 100), name text)")
+    return "unique_numbers"
+
+
+def found_in(server: str) -> list[int]:
+    with psycopg.connect(server) as connection:
+        return [n for (n,) in connection.execute("select n from unique_numbers order by n")]
+
+
+def letters_in(folder: Path) -> list[int]:
+    lines = [line for file in (folder / "letters").glob("*.jsonl") for line in file.read_text().splitlines()]
+    return sorted(letter_value(json.loads(line))["n"] for line in lines)
+
+
+def test_refused_rows_become_dead_letters_once_although_the_epoch_comes_again(
+    spark: SparkSession, tmp_path: Path, server: str, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed(spark, tmp_path, 1, 200, 2, 2, 300, 3)
+    options = {"on_error": "dead_letter", "dead_letters": FileSink(tmp_path / "letters", "json")}
+
+    def die(*_: Any) -> None:
+        raise RuntimeError("killed before the mark")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(delivery, "_remember", die)
+        with pytest.raises(StreamingQueryException):
+            begin(spark, tmp_path, table, format="postgres", url=server, **options).awaitTermination()
+    begin(spark, tmp_path, table, format="postgres", url=server, **options).awaitTermination()
+
+    assert found_in(server) == [1, 2, 3]
+    assert letters_in(tmp_path) == [2, 200, 300]
+
+
+def test_a_connection_that_is_lost_is_made_again(
+    spark: SparkSession, tmp_path: Path, server: str, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed(spark, tmp_path, 1, 2)
+    lost: list[int] = []
+    append = PostgresSink._append_unless_there
+
+    def lose(self: PostgresSink, *arguments: Any) -> Any:
+        if len(lost) < 2:
+            lost.append(1)
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+        return append(self, *arguments)
+
+    monkeypatch.setattr(PostgresSink, "_append_unless_there", lose)
+    retry = FixedDelayRetry(3, 0.0)
+    begin(spark, tmp_path, table, format="postgres", url=server, retry=retry).awaitTermination()
+    assert (len(lost), found_in(server)) == (2, [1, 2])
+
+
+def test_a_table_that_was_removed_is_not_made_again(spark: SparkSession, tmp_path: Path) -> None:
+    target = Delta(tmp_path)
+    (table,) = target.arguments
+    feed(spark, tmp_path, 1)
+    begin(spark, tmp_path, table, format="delta").awaitTermination()
+    shutil.rmtree(table)
+    feed(spark, tmp_path, 2)
+    with pytest.raises(LookupError, match="written into it before"):
+        begin(spark, tmp_path, table, format="delta")
+    with pytest.raises((LookupError, StreamingQueryException), match="is gone"):
+        stream = spark.readStream.schema("n bigint").parquet(str(tmp_path / "in"))
+        query = pipeline(tmp_path).start(stream, DeltaSink(table, "named"), checkpoint_location=tmp_path / "checkpoint")
+        query.awaitTermination()
+    assert target.numbers() == []
+
+
+def test_options_that_can_never_work_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    with pytest.raises(ConfigError, match="refuses no row"):
+        begin(spark, tmp_path, str(tmp_path / "t"), format="parquet", on_error="skip")
+    with pytest.raises(ConfigError, match="pass it a sink"):
+        begin(spark, tmp_path, str(tmp_path / "t"), format="delta", on_error="dead_letter")
