@@ -23,6 +23,7 @@ from .errors import (
     TimersUnavailable,
     TooManySubmitted,
     UnusableTimestamp,
+    ValueRefused,
     WrongEventLoop,
 )
 from .functions import (
@@ -126,6 +127,7 @@ __all__ = [
     "TooManySubmitted",
     "UnknownUnit",
     "UnusableTimestamp",
+    "ValueRefused",
     "WaitStrategies",
     "Watermark",
     "WrongEventLoop",

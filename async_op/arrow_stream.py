@@ -8,8 +8,11 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from async_op.errors import shorten
 from keygroups.errors import ConfigError
+from keygroups.safe_text import described, repr_of
 from keygroups.values.casts import in_microseconds
+from snapshots.format.subtask import RefusedValue
 
 ROWS_AT_ONCE = 1024
 """How many rows become Python objects at a time; their outputs are consumed before more rows are converted."""
@@ -28,7 +31,7 @@ def has_arrow_stream(stream: object) -> bool:
     return hasattr(stream, "__arrow_c_stream__")
 
 
-def rows_of_stream(stream: Any) -> Iterator[dict[str, Any]]:
+def rows_of_stream(stream: Any) -> Iterator[Any]:
     """Return the rows as dicts by column name, in the order of the stream; batches are pulled one by one.
 
     Raises
@@ -59,6 +62,33 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     return _dicts_of(names)(zip(*columns, strict=True))
 
 
+def readable_rows_of(batch: pa.RecordBatch) -> Iterator[Any]:
+    """Return the rows as `rows_of` does, with a `RefusedValue` for each row that Python's types cannot hold.
+
+    A date in the year 10000, nanoseconds or text that is no UTF-8 must not hold up the other rows.
+    """
+    try:
+        return rows_of(batch)
+    except Exception:  # noqa: BLE001 - Arrow and Python raise many kinds of errors
+        return map(_row_of, (batch.slice(row, 1) for row in range(batch.num_rows)))
+
+
+def _row_of(row: pa.RecordBatch) -> Any:
+    """Return the row of a batch with one row, or what is known of a row that cannot be read."""
+    try:
+        return next(rows_of(row))
+    except Exception as error:  # noqa: BLE001 - as above
+        known = {name: _text_of(column) for name, column in zip(row.schema.names, row.columns, strict=True)}
+        return RefusedValue(repr_of(known), described(error))
+
+
+def _text_of(column: pa.Array) -> str:
+    try:
+        return shorten(column.to_pylist()[0])
+    except Exception as error:  # noqa: BLE001 - as above
+        return f"({column.type} that cannot be read: {type(error).__name__})"
+
+
 def slices_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Cut batches into pieces of at most `ROWS_AT_ONCE` rows."""
     for batch in batches:
@@ -80,7 +110,7 @@ def _dicts_of(names: tuple[str, ...]) -> Callable[[Iterable[tuple[Any, ...]]], I
     return made
 
 
-def _rows(reader: pa.RecordBatchReader) -> Iterator[dict[str, Any]]:
+def _rows(reader: pa.RecordBatchReader) -> Iterator[Any]:
     with reader:
         for piece in slices_of(reader):
-            yield from rows_of(piece)
+            yield from readable_rows_of(piece)

@@ -203,6 +203,26 @@ class KeyColumnMissing(KeyGroupsError, LookupError):
         )
 
 
+class ValueRefused(KeyGroupsError, ValueError):
+    """No call is made for an element, because its value cannot be read, or could not be stored while it was in flight.
+
+    Attributes
+    ----------
+    element : str
+        What is known of the value, shortened.
+    reason : str
+        Why it cannot be used.
+    """
+
+    def __init__(self, element: str, reason: str) -> None:
+        self.element = element
+        self.reason = reason
+        super().__init__(
+            f"the value cannot be used: {reason}; correct it in the source, or let on_error skip the element or keep "
+            "it as a dead letter"
+        )
+
+
 class UnusableTimestamp(KeyGroupsError, ValueError):
     """`timestamps` has found no timestamp in an element, or something else.
 

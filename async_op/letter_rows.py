@@ -23,6 +23,7 @@ from async_op.errors import shorten
 from keygroups.codec import pack, unpack
 from keygroups.errors import KeyGroupsError
 from keygroups.safe_text import printable, text_of
+from snapshots.format.subtask import RefusedValue
 
 LETTER_SCHEMA = pa.schema(
     [
@@ -95,6 +96,8 @@ def encoded(value: object) -> tuple[str, Encoding]:
     if type(value) is bytes:
         text = _utf_8(value)
         return (base64.b64encode(value).decode(), "base64") if text is None else (text, "text")
+    if type(value) is RefusedValue:
+        return printable(value.text), "repr"
     writer = _Writer()
     try:
         text = _json(writer.part(value, 0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -11,7 +11,7 @@ from async_op.clock import TimerHandle
 from async_op.context import Scope
 from async_op.elements import Element, ElementId
 from async_op.functions import AsyncBatchFunction
-from async_op.in_flight.entries import Block, Entry
+from async_op.in_flight.entries import Block, Entry, new_entry
 from async_op.in_flight.in_flight import InFlight
 from async_op.timers.deadlines import Deadlines
 from keygroups.arguments import seconds_of
@@ -37,6 +37,10 @@ class Batching:
         Watches the timeouts of new blocks.
     calls : BatchCalls
         Makes the calls.
+    vet : callable or None
+        Returns the errors of values that are refused, by their index; see `Vet`. None takes all values.
+    refuse : callable
+        Called with the entry of a value that is refused, and the error.
 
     Attributes
     ----------
@@ -50,9 +54,11 @@ class Batching:
         "_deadlines",
         "_function",
         "_in_flight",
+        "_refuse",
         "_scope",
         "_size",
         "_timer",
+        "_vet",
         "_waiting",
         "room",
     )
@@ -65,7 +71,11 @@ class Batching:
         in_flight: InFlight,
         deadlines: Deadlines,
         calls: BatchCalls,
+        vet: Callable[[Sequence[Any]], dict[int, Exception]] | None,
+        refuse: Callable[[Entry, Exception], None],
     ) -> None:
+        self._vet = vet
+        self._refuse = refuse
         self._function = function
         self._scope = scope
         self._in_flight = in_flight
@@ -78,6 +88,12 @@ class Batching:
 
     def accept(self, value: Any, timestamp: int | None, element_id: ElementId | None) -> None:
         """Accept a new element."""
+        if self._vet is not None and (refused := self._vet((value,))):
+            self._drop((value, timestamp, element_id), refused[0])
+        else:
+            self._accept(value, timestamp, element_id)
+
+    def _accept(self, value: Any, timestamp: int | None, element_id: ElementId | None) -> None:
         block = self._block or self._begin_block()
         block.elements.append((value, timestamp, element_id))
         if self._scope.timeout is not None:
@@ -153,7 +169,21 @@ class Batching:
         """Cancel all calls and wait until they have ended."""
         await self._calls.close()
 
+    def _drop(self, element: Element, error: Exception) -> None:
+        self.end_block()
+        entry = new_entry(*element, self._in_flight.accepted)
+        self._in_flight.put((entry,))
+        self._refuse(entry, error)
+
     def _accept_all(self, elements: list[Element]) -> None:
+        refused = {} if self._vet is None else self._vet([value for value, _, _ in elements])
+        if refused:
+            for index, element in enumerate(elements):
+                if index in refused:
+                    self._drop(element, refused[index])
+                else:
+                    self._accept(*element)
+            return
         block = self._block or self._begin_block()
         block.elements += elements
         if self._scope.timeout is not None:

@@ -7,7 +7,7 @@ from async_op.options import OperatorOptions
 from keygroups.state.timers import Timer
 from snapshots import InFlightElement
 from snapshots.format.in_flight_elements import RestoredQueue
-from snapshots.format.subtask import NO_KEY_GROUP
+from snapshots.format.subtask import NO_KEY_GROUP, RefusedValue
 
 Waiting = Element | Watermark
 """An element or watermark that has been handed over and has no room yet."""
@@ -15,15 +15,17 @@ Waiting = Element | Watermark
 
 def fitting_part(queue: RestoredQueue, options: OperatorOptions) -> tuple[RestoredQueue, list[Waiting]]:
     """Return the part of a queue that goes back into the operator, and the other elements in their order."""
-    keyless = [element for element in queue.elements if _is_keyless(element, options)]
-    elements = tuple(element for element in queue.elements if not _is_keyless(element, options))
+    refused = [element for element in queue.elements if _is_refused(element, options)]
+    elements = tuple(element for element in queue.elements if not _is_refused(element, options))
     size = _begun(elements, options.capacity, has_budgets=options.timeout is not None)
-    left_over = [_waiting_of(element) for element in (*keyless, *elements[size:])]
+    left_over = [_waiting_of(element) for element in (*refused, *elements[size:])]
     return RestoredQueue(elements[:size], queue.watermark), left_over
 
 
-def _is_keyless(element: InFlightElement, options: OperatorOptions) -> bool:
-    """Tell whether an element waited with an invalid key; the error policy applies when it comes in."""
+def _is_refused(element: InFlightElement, options: OperatorOptions) -> bool:
+    """Tell whether an element waited with an invalid key or value; the error policy applies when it comes in."""
+    if isinstance(element.value, RefusedValue):
+        return True
     return options.key_by is not None and not element.is_watermark and element.key_group == NO_KEY_GROUP
 
 

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from collections.abc import Callable, Hashable
+from decimal import Decimal
 from typing import Any
+
+import numpy as np
 
 from async_op.elements import looked_up
 from async_op.errors import named_element
 from async_op.identity import Identity
 from async_op.in_flight.entries import Entry, is_timer
-from keygroups.errors import KeyGroupOutOfRange, NullKey, UnsupportedKey
+from keygroups.codec import pack
+from keygroups.errors import KeyGroupOutOfRange, NullKey, UnstorableValue, UnsupportedKey
 from keygroups.hashing import key_hasher
 from keygroups.ranges import KeyGroupRange
 from keygroups.state import identity_of
-from snapshots.format.subtask import NO_KEY_GROUP
+from snapshots.format.subtask import NO_KEY_GROUP, RefusedValue
 
 _KNOWN_KEYS_MAX = 65_536
+
+_STORABLE = frozenset({str, int, bytes, bool, float, Decimal, dt.date, dt.datetime})
+"""Types of keys that every snapshot can hold."""
 
 
 class KeyAssignment:
@@ -67,7 +75,7 @@ class KeyAssignment:
 
         Raises
         ------
-        NullKey, UnsupportedKey
+        NullKey, UnstorableValue, UnsupportedKey
             The key is null, or it has no stable hash.
         KeyGroupOutOfRange
             Another subtask owns the key group.
@@ -89,6 +97,8 @@ class KeyAssignment:
             entry.identity = key if is_plain else identity_of(key)
             entry.key_group = key_group
         except Exception as error:
+            if isinstance(entry.value, RefusedValue):
+                return  # it has no key; the value itself is refused next
             note = f"raised for the key of element {self.name_of(entry)}"
             if note not in getattr(error, "__notes__", ()):
                 error.add_note(note)
@@ -103,10 +113,24 @@ class KeyAssignment:
             key_group = self._hash(key) % self._max_parallelism
         except NullKey:  # one of several key columns is null
             raise NullKey(f"element {self.name_of(entry)}") from None
+        if type(key) not in _STORABLE:
+            self._check_storable(key)
         owned = self._owned
         if not owned.start <= key_group <= owned.end:
             raise KeyGroupOutOfRange(key_group, owned.start, owned.end)
         return key_group
+
+    def _check_storable(self, key: Any) -> None:
+        """Refuse keys of classes derived from text or numbers: they have a hash, and no snapshot could hold them."""
+        parts = key if type(key) is tuple else (key,)
+        for part in parts:
+            if type(part) not in _STORABLE and not isinstance(part, np.generic | dt.datetime):
+                try:
+                    pack(part, "a key")
+                except UnstorableValue:
+                    raise UnsupportedKey(
+                        type(part).__qualname__, self._hash_name, "its plain value, such as .value of an Enum"
+                    ) from None
 
     def name_of(self, entry: Entry) -> str:
         """Return how messages name the element of an entry."""

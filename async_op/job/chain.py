@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from copy import copy
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
+from async_op.calls.checked_outputs import with_checked_outputs
 from async_op.clock import LoopClock
 from async_op.dead_letters import DeadLetter
 from async_op.hosting.counters import Counted
@@ -18,6 +18,7 @@ from async_op.job.operators import Merge, Receiver, StepOperator, StepSubtask
 from async_op.job.routing import Route
 from async_op.job.step import Step
 from async_op.operator.place import Place
+from async_op.operator.vetting import StorableOutputs, unstorable_among
 from async_op.options import OperatorOptions
 from async_op.resilience import SharedLimits
 from snapshots import Snapshot, SubtaskRestore, SubtaskSnapshot
@@ -143,7 +144,7 @@ class Chain:
     def _new_subtask(self, name: str, index: int, receiver: Any, merge: Merge | None) -> StepSubtask:
         options = self._plan.steps[name]
         # Each subtask opens a function of its own, as it would in a process of its own.
-        options = replace(options, function=copy(options.function))
+        options = replace(options, function=with_checked_outputs(options.function, StorableOutputs()))
         place = Place(
             parallelism=self.parallelism,
             subtask_index=index,
@@ -151,6 +152,7 @@ class Chain:
             is_in_chain=True,
             limits=self._plan.limits.get(name),
             identity=Identity(self._plan.lineage, name),
+            vet=unstorable_among(),
         )
         operator = StepOperator.of_step(options, place, receiver, merge, self._on_failure)
         inlet = self._inlets[name][index]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -12,6 +12,7 @@ from async_op.elements import Element, ElementId
 from async_op.in_flight.entries import Entry, add_entries, new_entry
 from async_op.in_flight.in_flight import InFlight
 from async_op.in_flight.keys import KeyAssignment
+from async_op.operator.vetting import Vet
 from async_op.timers.deadlines import Deadlines
 from keygroups.errors import KeyGroupOutOfRange
 from snapshots import IncompatibleSnapshot
@@ -45,9 +46,22 @@ class Intake:
     drops : bool
         If true, an element without a usable key fails for good, as if its call had failed. Otherwise the error is
         raised to the caller that puts it in.
+    vet : Vet or None
+        Refuses values, whose elements then fail for good as if their calls had failed.
     """
 
-    __slots__ = ("_deadlines", "_in_flight", "_keys", "_now", "_refuse", "_refused", "_set_key", "_start", "_timeout")
+    __slots__ = (
+        "_deadlines",
+        "_in_flight",
+        "_keys",
+        "_now",
+        "_refuse",
+        "_refused",
+        "_set_key",
+        "_start",
+        "_timeout",
+        "_vet",
+    )
 
     def __init__(
         self,
@@ -59,8 +73,10 @@ class Intake:
         scope: Scope,
         *,
         drops: bool,
+        vet: Vet | None,
     ) -> None:
         self._in_flight = in_flight
+        self._vet = vet
         self._start = start
         self._deadlines = deadlines
         self._keys = keys
@@ -81,6 +97,8 @@ class Intake:
         entry = new_entry(value, timestamp, element_id, self._in_flight.accepted)
         if self._set_key is not None:
             self._set_key(entry)
+        if self._vet is not None:
+            self._vet_all((entry,))
         if self._timeout is not None:
             entry.deadline = deadline = self._now() + self._timeout
             if deadline < self._deadlines.due:
@@ -104,7 +122,14 @@ class Intake:
     def end_block(self) -> None:
         """Do nothing: every element is its own entry."""
 
+    def _vet_all(self, entries: Sequence[Entry]) -> None:
+        assert self._vet is not None, "called only if values are checked"
+        for index, error in self._vet([entry.value for entry in entries]).items():
+            self._refused[entries[index]] = error
+
     def _start_all(self, entries: list[Entry]) -> None:
+        if self._vet is not None:
+            self._vet_all(entries)
         if self._timeout is not None:
             deadline = self._now() + self._timeout
             for entry in entries:

@@ -38,6 +38,7 @@ from async_op.operator.owned_state import OwnedState
 from async_op.operator.place import Place
 from async_op.operator.recovery import Recovery
 from async_op.operator.restored_states import restored_operator_states
+from async_op.operator.vetting import Vet
 from async_op.options import OperatorOptions
 from async_op.plain import name_of
 from async_op.resilience import Limits, SharedLimits
@@ -80,6 +81,8 @@ class Surroundings:
         Called with the error that ends the operator.
     in_flight : type
         The class through which all outputs leave.
+    vet : Vet or None
+        Refuses values.
     limits : SharedLimits or None
         The limits that it shares with other operators in this process; None if it has its own share of them.
     identity : Identity
@@ -98,6 +101,7 @@ class Surroundings:
     waiters: Waiters
     crash: Callable[[BaseException], None]
     in_flight: type[InFlight]
+    vet: Vet | None
     limits: SharedLimits | None
     identity: Identity
     allowance: Allowance | None
@@ -162,14 +166,15 @@ class Parts:
         self.mailbox = LoopMailbox(clock)
         self.calls = calls_of(function, self.mailbox)
         self.workers = self._make_workers(options)
-        self.batches = self._make_batches(function, options.capacity)
+        self.batches = self._make_batches(function, options.capacity, around.vet)
         self.loading = self._make_loading(around)
         self.dispatch = Dispatch(
             self.gate, self.loading, self.backoff, self.deadlines, self.batches, self.workers, self.completion
         )
-        self.intake = self._make_intake(options)
+        self.intake = self._make_intake(options, around)
         self.back_pressure = self._make_back_pressure(options, around)
-        self.recovery = Recovery(self.in_flight, self.dispatch, self.timers, clock, options.timeout)
+        refuse = self.completion.refuse
+        self.recovery = Recovery(self.in_flight, self.dispatch, self.timers, clock, options.timeout, refuse)
 
     async def open_function(self) -> None:
         """Open the function, and let it write its operator maps until `open` returns."""
@@ -293,14 +298,15 @@ class Parts:
         """The histogram for callers of the function; with limits, the limits measure the calls without their waits."""
         return self.latency if self.limits is None else LatencyHistogram()
 
-    def _make_batches(self, function: Function, capacity: int) -> Batching | None:
+    def _make_batches(self, function: Function, capacity: int, vet: Vet | None) -> Batching | None:
         if not isinstance(function, AsyncBatchFunction):
             return None
         queue = self.in_flight.queue
         calls = BatchCalls(
             function, self.scope, self.contexts, capacity, queue, self._call_latency, self.completion, self.limits
         )
-        return Batching(function, self.scope, capacity, self.in_flight, self.deadlines, calls)
+        refuse = self.completion.refuse
+        return Batching(function, self.scope, capacity, self.in_flight, self.deadlines, calls, vet, refuse)
 
     def _make_loading(self, around: Surroundings) -> Loading | None:
         # Timers are loaded before everything else.
@@ -309,7 +315,7 @@ class Parts:
             return None
         return Loading(tables, lambda entry: self.dispatch.ready(entry), around.crash, everything=around.preload)
 
-    def _make_intake(self, options: OperatorOptions) -> Intake | Batching:
+    def _make_intake(self, options: OperatorOptions, around: Surroundings) -> Intake | Batching:
         if self.batches is not None and options.key_by is None and not self._looks_at_all:
             return self.batches
         return Intake(
@@ -319,7 +325,9 @@ class Parts:
             self.deadlines,
             None if options.key_by is None else self.keys,
             self.scope,
-            drops=options.on_error != "fail",
+            # In a job the element stays in flight, as after a failed call, so that its last snapshot has all others.
+            drops=options.on_error != "fail" or around.in_flight is NamedInFlight,
+            vet=around.vet,
         )
 
     @property
@@ -394,6 +402,7 @@ async def assemble(
         waiters=waiters,
         crash=crash,
         in_flight=NamedInFlight if place.is_in_chain else InFlight,
+        vet=place.vet,
         limits=place.limits,
         identity=place.identity or Identity.of_run(None if restore is None else restore.manifest.lineage),
         allowance=place.allowance,

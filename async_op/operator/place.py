@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from async_op.identity import Identity
+from async_op.operator.vetting import Vet
 from async_op.resilience import SharedLimits
 from async_op.resilience.lending import Allowance
 from async_op.runtime import Runtime
@@ -35,6 +36,9 @@ class Place:
     allowance : mapping of str to Allowed or None
         What the driver allows it of its limits; None if its share stays as it is.
 
+    vet : Vet or None
+        Refuses values that cannot be used or stored before any call is made for them. None takes all values.
+
     Raises
     ------
     ConfigError
@@ -48,6 +52,7 @@ class Place:
     limits: SharedLimits | None = None
     identity: Identity | None = None
     allowance: Allowance | None = None
+    vet: Vet | None = None
 
     def __post_init__(self) -> None:
         groups = default_max_parallelism(self.parallelism) if self.max_parallelism is None else self.max_parallelism

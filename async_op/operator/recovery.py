@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from async_op.calls.dispatch import Dispatch
 from async_op.clock import Clock
 from async_op.in_flight.entries import Entry, is_timer, new_entry
 from async_op.in_flight.in_flight import InFlight
+from async_op.operator.vetting import unreadable_among
 from async_op.timers.service import TimerService
 from keygroups.state import identity_of
 from snapshots import InFlightElement
@@ -30,6 +31,8 @@ class Recovery:
         The source of time, for the remaining time budgets.
     timeout : float or None
         The operator's timeout. An element that has more time left, or was stored without a budget, gets this one.
+    refuse : callable
+        Called with the entry of an element whose value could not be stored, and the error.
 
     Attributes
     ----------
@@ -37,11 +40,28 @@ class Recovery:
         Elements that are called again, and elements whose stored outputs are emitted.
     """
 
-    __slots__ = ("_clock", "_dispatch", "_in_flight", "_pending", "_timeout", "_timers", "reemitted", "reinvoked")
+    __slots__ = (
+        "_clock",
+        "_dispatch",
+        "_in_flight",
+        "_pending",
+        "_refuse",
+        "_timeout",
+        "_timers",
+        "reemitted",
+        "reinvoked",
+    )
 
     def __init__(
-        self, in_flight: InFlight, dispatch: Dispatch, timers: TimerService | None, clock: Clock, timeout: float | None
+        self,
+        in_flight: InFlight,
+        dispatch: Dispatch,
+        timers: TimerService | None,
+        clock: Clock,
+        timeout: float | None,
+        refuse: Callable[[Entry, Exception], None],
     ) -> None:
+        self._refuse = refuse
         self._in_flight = in_flight
         self._dispatch = dispatch
         self._timers = timers
@@ -68,6 +88,8 @@ class Recovery:
                 self._in_flight.put_watermark(element.timestamp)
             elif element.outputs is not None:
                 self._emit(element)
+            elif refusal := unreadable_among((element.value,)):
+                self._refuse(self._put(element), refusal[0])
             else:
                 pending.append((self._prepare(element), element.delay))
         self._pending.extend(entry for entry, _ in pending)

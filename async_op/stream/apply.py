@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from async_op.arrow_stream import has_arrow_stream
 from async_op.clock import Clock
 from async_op.dead_letters import OnError
 from async_op.durations import check_timeout
 from async_op.key_columns import key_getter
+from async_op.operator.vetting import unreadable_among
 from async_op.options import Mode, OperatorOptions, StateBackend
 from async_op.plain import AnyFunction, as_function
 from async_op.resilience import Resilience
@@ -83,4 +85,5 @@ def apply(
         resilience=resilience,
         state_backend=state_backend,
     )
-    return LocalStream(options, clock, timestamps_of(timestamps, watermark_delay)).outputs(stream)
+    vet = unreadable_among if has_arrow_stream(stream) else None
+    return LocalStream(options, clock, timestamps_of(timestamps, watermark_delay), vet).outputs(stream)

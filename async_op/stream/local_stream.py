@@ -13,6 +13,8 @@ from async_op.elements import Element
 from async_op.in_flight.in_flight import OutputValues
 from async_op.operator.open_function import end_after_failure
 from async_op.operator.operator import AsyncWaitOperator
+from async_op.operator.place import Place
+from async_op.operator.vetting import Vet
 from async_op.options import OperatorOptions
 from async_op.stream.timestamps import LAST_WATERMARK, Timestamps
 from async_op.threads.read_ahead import read_ahead
@@ -31,11 +33,17 @@ class LocalStream:
     the operator.
     """
 
-    def __init__(self, options: OperatorOptions, clock: Clock | None, timestamps: Timestamps | None = None) -> None:
+    def __init__(
+        self,
+        options: OperatorOptions,
+        clock: Clock | None,
+        timestamps: Timestamps | None = None,
+        vet: Vet | None = None,
+    ) -> None:
         self._kept = OutputValues()
         self._kept_max = options.capacity
         self._function = options.function
-        self._operator = _StreamOperator.of(options, self._kept, clock=clock)
+        self._operator = _StreamOperator.of(options, self._kept, place=Place(vet=vet), clock=clock)
         self._taken = asyncio.Event()
         self._timestamps = timestamps
         # In order, watermarks change nothing unless timers wait for them, and each takes up the room of an element.

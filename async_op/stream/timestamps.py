@@ -11,6 +11,7 @@ from async_op.elements import Element
 from async_op.errors import UnusableTimestamp
 from keygroups.arguments import Duration, check_callable
 from keygroups.errors import ConfigError
+from snapshots.format.subtask import RefusedValue
 
 TimestampsBy: TypeAlias = Callable[[Any], int | datetime | None] | str
 """How to get the timestamp of a value: a callable, or a column name."""
@@ -51,6 +52,8 @@ class Timestamps:
         UnusableTimestamp
             The value has no such column, or its timestamp is of another type.
         """
+        if type(value) is RefusedValue:
+            return value, None, None
         timestamp = self._timestamp(value)
         if timestamp is not None:
             self._watermark = max(self._watermark, timestamp - self._behind)

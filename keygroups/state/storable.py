@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import msgpack
 import pyarrow as pa
 from pyarrow import types
 
@@ -22,6 +23,12 @@ _CERTAIN: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
     (types.is_large_binary, bytes),
 )
 """Checks of Arrow types that hold every value of a Python type."""
+
+_ALWAYS_PLAIN = frozenset({int, float, bool, bytes, type(None)})
+"""Types whose values can always be stored. Text is none of them, because it may hold half a surrogate pair."""
+
+_MARKS = bytes([*range(0xC4, 0xCA), *range(0xD4, 0xD9)])
+"""What msgpack marks bytes and extensions with."""
 
 _IMMUTABLE = (
     *(types.is_integer, types.is_floating, types.is_boolean, types.is_temporal, types.is_decimal),
@@ -83,3 +90,48 @@ def check_storable(value: Any, type_: pa.DataType | None, where: str) -> None:
 def _is_plain(value: Any) -> bool:
     kind = type(value)
     return kind is int or kind is float or kind is bool or value is None or (kind is str and value.isascii())
+
+
+class StorableCheck:
+    """Tells quickly whether values without an Arrow type can be stored. Only one thread may use it.
+
+    Parameters
+    ----------
+    where : str
+        What holds the values, for error messages.
+    """
+
+    __slots__ = ("_packer", "_where")
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        # Reused: to make a packer takes longer than to pack a small dict.
+        self._packer = msgpack.Packer(default=_not_native, strict_types=True)
+
+    def is_storable(self, value: Any) -> bool:
+        """Return whether a value can be stored."""
+        return type(value) in _ALWAYS_PLAIN or self._is_native(value) or self.error_of(value) is None
+
+    def are_storable(self, values: Sequence[Any]) -> bool:
+        """Return whether all values can certainly be stored; False if only a check of each one can tell."""
+        return _ALWAYS_PLAIN.issuperset(map(type, values)) or self._is_native(list(values))
+
+    def error_of(self, value: Any) -> Exception | None:
+        """Return the error of an attempt to store a value; None if it can be stored."""
+        try:
+            pack(value, self._where)
+        except Exception as error:  # noqa: BLE001 - a codec of the user's may fail in any way
+            return error
+        return None
+
+    def _is_native(self, value: Any) -> bool:
+        try:
+            packed = self._packer.pack(value)
+        except Exception:  # noqa: BLE001 - the exact check tells what is wrong
+            return False
+        # msgpack takes bytearrays and views of memory for bytes. Where no byte marks such a thing, there is none.
+        return len(packed.translate(None, _MARKS)) == len(packed)
+
+
+def _not_native(value: object) -> Any:
+    raise TypeError

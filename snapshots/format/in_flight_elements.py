@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,14 +12,20 @@ import pyarrow as pa
 
 from keygroups.codec import pack, unpack
 from keygroups.ranges import KeyGroupRange
+from keygroups.safe_text import described, printable, repr_of
 from keygroups.state.timers import Timer
 from snapshots.format.parquet import KEY_GROUP
-from snapshots.format.subtask import NO_KEY_GROUP, InFlightElement
+from snapshots.format.subtask import NO_KEY_GROUP, InFlightElement, RefusedValue
 
 _PACKED = {b"keygroups.encoding": b"msgpack"}
 
 _TIMERS = ("processing_time_timer", "event_time_timer")
 """The kinds of timers; the index is whether they are in event time."""
+
+_REFUSED = "refused"
+"""The kind of a record without a usable value; in place of the value it has a text and the reason."""
+
+_shortener = reprlib.Repr()
 
 IN_FLIGHT_SCHEMA = pa.schema(
     [
@@ -40,15 +47,29 @@ IN_FLIGHT_SCHEMA = pa.schema(
 
 
 def in_flight_table(elements: Iterable[InFlightElement]) -> pa.Table:
-    """Encode elements as rows, sorted by key group and, within a key group, in queue order."""
+    """Encode elements as rows, sorted by key group and, within a key group, in queue order.
+
+    An element whose value or outputs cannot be stored is stored with a `RefusedValue`, so a restore fails it by its
+    error policy, and calls for the others. One such element must not stop each snapshot of all others.
+    """
     ordered = sorted(elements, key=lambda element: (element.key_group, element.channel, element.sequence))
-    rows = [_to_row(element) for element in ordered]
+    rows = [_storable_row(element) for element in ordered]
     return pa.Table.from_pylist(rows, schema=IN_FLIGHT_SCHEMA)
 
 
 def in_flight_elements(table: pa.Table) -> list[InFlightElement]:
     """Decode the rows of `in_flight_table`."""
     return [_from_row(row) for row in table.to_pylist()]
+
+
+def _storable_row(element: InFlightElement) -> dict[str, Any]:
+    try:
+        return _to_row(element)
+    except Exception as error:  # noqa: BLE001 - a codec of the user's may fail in any way
+        what = "value" if element.outputs is None else "outputs"
+        text = repr_of(element.value if element.outputs is None else element.outputs, _shortener.repr)
+        refused = RefusedValue(text, f"its {what} could not be stored: {described(error)}")
+        return _to_row(element._replace(value=refused, completed=False, outputs=None))
 
 
 def _to_row(element: InFlightElement) -> dict[str, Any]:
@@ -66,12 +87,20 @@ def _to_row(element: InFlightElement) -> dict[str, Any]:
         "delay": element.delay,
         "timestamp": timer.timestamp if timer else element.timestamp,
         "key": pack(element.key, where),
-        "value": pack(None if timer else element.value, where),
+        "value": pack(_stored_value(element.value), where),
         "outputs": None if element.outputs is None else pack(list(element.outputs), where),
     }
 
 
+def _stored_value(value: Any) -> Any:
+    if isinstance(value, RefusedValue):
+        return [printable(value.text), printable(value.reason)]
+    return None if isinstance(value, Timer) else value
+
+
 def _kind_of(element: InFlightElement) -> str:
+    if isinstance(element.value, RefusedValue):
+        return _REFUSED
     if isinstance(element.value, Timer):
         return _TIMERS[element.value.event_time]
     return "watermark" if element.is_watermark else "record"
@@ -85,7 +114,7 @@ def _from_row(row: Mapping[str, Any]) -> InFlightElement:
         sequence=row["sequence"],
         is_watermark=kind == "watermark",
         completed=row["completed"],
-        value=timer or unpack(row["value"]),
+        value=timer or (RefusedValue(*unpack(row["value"])) if kind == _REFUSED else unpack(row["value"])),
         timestamp=None if timer and not timer.event_time else row["timestamp"],
         key=unpack(row["key"]),
         key_group=row[KEY_GROUP],

@@ -17,6 +17,25 @@ NO_KEY_GROUP = -1
 """The key group of an element without a key, and of a watermark."""
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedValue:
+    """What stands in place of a value that cannot be used: no call is made for it, and its element fails.
+
+    A value that cannot be decoded is one from the beginning. A value that cannot be stored becomes one in a snapshot,
+    so that one element stops neither the others nor the snapshot.
+
+    Attributes
+    ----------
+    text : str
+        The value as text, shortened, for reading.
+    reason : str
+        Why it cannot be used.
+    """
+
+    text: str
+    reason: str
+
+
 class InFlightElement(NamedTuple):
     """An element that the operator has accepted but not yet emitted.
 

@@ -11,8 +11,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from async_op import AsyncDataStream
+from async_op import AsyncBatchFunction, AsyncDataStream, ElementFailed, ValueRefused
 from async_op.arrow_stream import ROWS_AT_ONCE
+from async_op.letter_rows import row_of
 from keygroups import ConfigError, codec
 from tests.async_op.kit import Instant, reading_has_ended
 
@@ -139,6 +140,44 @@ async def test_the_times_of_a_pandas_frame_are_types_of_python() -> None:
 
 @pytest.mark.parametrize("kind", [pa.timestamp("ns"), pa.duration("ns"), pa.time64("ns")], ids=str)
 async def test_nanoseconds_that_would_be_lost_are_refused_by_column(kind: pa.DataType) -> None:
-    with pytest.raises(ConfigError, match=r"column 'at'.*round it") as caught:
+    with pytest.raises(ElementFailed, match=r"column 'at'.*round it"):
         await rows_of(pa.table({"at": pa.array([1001], kind)}))
-    assert caught.value.value == str(kind)
+
+
+NO_UTF_8 = pa.array([b"a", b"\xed\xa0\xbd", b"c"])
+BAD_CELLS: list[tuple[str, pa.Array]] = [
+    ("a date in the year 10000", pa.array([0, 2_932_897, 1], pa.date32())),
+    ("a time in the year 10000", pa.array([0, 253_402_300_800_000_000, 1], pa.timestamp("us"))),
+    ("nanoseconds", pa.array([0, 1, 1000], pa.timestamp("ns"))),
+    ("text that is no UTF-8", pa.Array.from_buffers(pa.string(), 3, NO_UTF_8.buffers())),
+]
+
+
+@pytest.mark.parametrize(("cell", "column"), BAD_CELLS, ids=[name for name, _ in BAD_CELLS])
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("key_by", [None, "n"])
+async def test_a_row_that_python_cannot_read_is_the_fault_of_one_element(
+    cell: str, column: pa.Array, batched: bool, key_by: str | None
+) -> None:
+    letters: list[Any] = []
+    called: list[int] = []
+
+    async def note(row: Any) -> int:
+        called.append(row["n"])
+        return int(row["n"])
+
+    class NoteAll(AsyncBatchFunction):
+        max_batch_size = 2
+
+        async def async_invoke_batch(self, rows: Any, ctxs: Any) -> Any:
+            return [[await note(row)] for row in rows]
+
+    options: dict[str, Any] = {"on_error": "dead_letter", "dead_letters": letters.append, "key_by": key_by}
+    table = pa.table({"n": [0, 1, 2], "cell": column})
+    stream = AsyncDataStream.ordered_wait(table, NoteAll() if batched else note, **options)
+    assert [output async for output in stream] == [0, 2]
+    assert sorted(called) == [0, 2]
+    (letter,) = letters
+    assert isinstance(letter.error, ValueRefused), cell
+    assert (letter.attempts, row_of(letter)["value_encoding"]) == (0, "repr")
+    assert "'n': '1'" in letter.value.text

@@ -22,9 +22,9 @@ from async_op import (
     ElementFailed,
 )
 from async_op.arrow_stream import ROWS_AT_ONCE, rows_of, slices_of
+from async_op.calls.checked_outputs import with_checked_outputs
 from async_op.spark import OutputMismatch
 from async_op.spark.rows.arrow_outputs import DEAD_LETTER, OutputWriter
-from async_op.spark.rows.checked_rows import with_checked_rows
 from tests.examples import scaled
 
 COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("text", pa.string()), pa.field("tags", pa.list_(pa.int32()))])
@@ -157,7 +157,7 @@ async def test_the_element_of_a_row_that_does_not_fit_is_named_and_the_others_go
     outputs: list[Any] = []
     letters: list[DeadLetter] = []
     operator = AsyncWaitOperator(
-        with_checked_rows(function, OutputWriter(COLUMNS)),
+        with_checked_outputs(function, OutputWriter(COLUMNS)),
         outputs.append,
         on_error="dead_letter",
         dead_letters=letters.append,
@@ -182,7 +182,7 @@ async def test_a_fallback_that_does_not_fit_fails_its_element() -> None:
         async def timeout(self, value: int, ctx: Any) -> Any:
             return [("no number", "x", None)]
 
-    operator = AsyncWaitOperator(with_checked_rows(Never(), OutputWriter(COLUMNS)), lambda _: None, timeout=0.01)
+    operator = AsyncWaitOperator(with_checked_outputs(Never(), OutputWriter(COLUMNS)), lambda _: None, timeout=0.01)
     await operator.open()
     with pytest.raises(ElementFailed, match="element 3 .*column 'id'"):
         await operator.process(3)

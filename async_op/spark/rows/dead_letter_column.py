@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
 
+from async_op.arrow_stream import readable_rows_of
 from async_op.dead_letters import DeadLetter, InPlace, OnError
 from async_op.letter_rows import LETTER_SCHEMA, row_of
 from async_op.spark.rows.arrow_outputs import DEAD_LETTER, OutputWriter
@@ -75,7 +76,7 @@ def batches_in_place(writer: OutputWriter) -> InPlace:
     """Return what turns a failed record batch into a batch with a dead letter for each row."""
 
     def convert(letter: DeadLetter) -> list[pa.RecordBatch]:
-        rows = letter.value.to_pylist()
+        rows = readable_rows_of(letter.value)
         return [writer.batch_of([{DEAD_LETTER: _row_of(replace(letter, value=row))} for row in rows])]
 
     return InPlace(convert)

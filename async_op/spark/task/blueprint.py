@@ -12,14 +12,15 @@ from pickle import loads
 
 import pyarrow as pa
 
+from async_op.calls.checked_outputs import with_checked_outputs
 from async_op.elements import Element, Record, Watermark
 from async_op.hosting.blueprint import CutPart
 from async_op.hosting.operator import ResidentOperator
 from async_op.identity import Identity
 from async_op.operator.place import Place
+from async_op.operator.vetting import unreadable_among
 from async_op.options import OperatorOptions
 from async_op.spark.rows.arrow_outputs import OutputWriter
-from async_op.spark.rows.checked_rows import with_checked_rows
 from async_op.spark.task.epoch_elements import EpochElements
 from snapshots import PendingSnapshot, SubtaskHandle, SubtaskSnapshot
 
@@ -80,12 +81,13 @@ class EpochBlueprint:
 
     def operator(self, subtask_index: int, output: Callable[[Record | Watermark], object]) -> ResidentOperator:
         """Return the operator of a subtask, not opened yet."""
-        function = with_checked_rows(self.options.function, self._writer)
+        function = with_checked_outputs(self.options.function, self._writer)
         place = Place(
             parallelism=self.parallelism,
             subtask_index=subtask_index,
             max_parallelism=self.max_parallelism,
             identity=self.identity,
+            vet=unreadable_among,
         )
         return ResidentOperator.of(replace(self.options, function=function), output, place=place)
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from async_op.arrow_stream import rows_of
+from async_op.arrow_stream import readable_rows_of
 from async_op.elements import Element
 from async_op.spark.task.event_times import event_times
 from keygroups.codec import pack
+from snapshots.format.subtask import RefusedValue
 
 
 class EpochElements:
@@ -38,7 +39,7 @@ class EpochElements:
     def of(self, batch: pa.RecordBatch) -> Iterable[Element]:
         """Return the elements of the epoch's next rows."""
         ids = zip(repeat(_RowIds(batch, self._identities)), range(batch.num_rows), strict=False)
-        return zip(rows_of(batch), event_times(batch, self._event_time), ids, strict=True)
+        return zip(readable_rows_of(batch), event_times(batch, self._event_time), ids, strict=True)
 
 
 class _Identities:
@@ -49,10 +50,11 @@ class _Identities:
         self._seen = Counter[bytes]()
         self.lock = threading.Lock()
 
-    def of(self, row: dict[str, Any]) -> str:
+    def of(self, row: dict[str, Any] | RefusedValue) -> str:
         """Return the id of a row. Nobody can tell equal rows apart, so it does not matter which is asked for first."""
         digest = self._prefix.copy()
-        digest.update(pack(list(row.values()), "a row"))
+        values = [row.text, row.reason] if isinstance(row, RefusedValue) else list(row.values())
+        digest.update(pack(values, "a row"))
         identity = digest.digest()
         number = self._seen[identity]
         self._seen[identity] = number + 1
@@ -80,5 +82,5 @@ class _RowIds:
     def _make(self) -> None:
         with self._identities.lock:  # a function on a thread may ask while the event loop does
             if self._batch is not None:
-                self._ids = list(map(self._identities.of, rows_of(self._batch)))
+                self._ids = list(map(self._identities.of, readable_rows_of(self._batch)))
                 self._batch = None

@@ -9,13 +9,13 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from async_op.arrow_stream import rows_of, slices_of
+from async_op.arrow_stream import readable_rows_of, slices_of
+from async_op.calls.checked_outputs import with_checked_outputs
 from async_op.dead_letters import InPlace
 from async_op.elements import Element
 from async_op.functions import AsyncBatchFunction, Function
 from async_op.spark.rows.arrow_function import ArrowFunction, recut
 from async_op.spark.rows.arrow_outputs import OutputWriter
-from async_op.spark.rows.checked_rows import with_checked_rows
 from async_op.spark.rows.dead_letter_column import batches_in_place, rows_in_place
 from async_op.spark.task.operator_thread import OUTPUTS_AT_ONCE
 
@@ -41,12 +41,12 @@ class RowElements:
 
     def function(self) -> Function:
         """Return the function as the operator calls it, with its outputs checked."""
-        return with_checked_rows(self.row_function, self.writer)
+        return with_checked_outputs(self.row_function, self.writer)
 
     def elements_in(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Iterable[Element]]:
         """Return the elements, in portions that are fed together."""
         for part in slices_of(batches):
-            yield zip(rows_of(part), repeat(None), repeat(None), strict=False)
+            yield zip(readable_rows_of(part), repeat(None), repeat(None), strict=False)
 
     def batches_of(self, outputs: Sequence[Any]) -> list[pa.RecordBatch]:
         """Return output rows as one batch."""

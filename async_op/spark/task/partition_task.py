@@ -11,6 +11,8 @@ from async_op.elements import Record, Watermark
 from async_op.errors import ElementFailed
 from async_op.hosting.garbage import rare_collections
 from async_op.operator.operator import AsyncWaitOperator
+from async_op.operator.place import Place
+from async_op.operator.vetting import unreadable_among
 from async_op.options import OperatorOptions
 from async_op.spark.task.flush import flusher
 from async_op.spark.task.operator_thread import OperatorThread
@@ -57,4 +59,4 @@ class PartitionTask:
     def make_operator(self, output: Callable[[Record | Watermark], object]) -> AsyncWaitOperator:
         """Return the operator for one partition."""
         options = replace(self.options, function=self.elements.function(), capacity=self.elements.capacity)
-        return AsyncWaitOperator.of(options, output)
+        return AsyncWaitOperator.of(options, output, place=Place(vet=unreadable_among))

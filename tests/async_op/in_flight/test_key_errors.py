@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 import pytest
@@ -18,6 +19,10 @@ BY_USER: dict[str, Any] = {"key_by": lambda value: value["user"]}
 
 def _row(number: int, user: object = "ann") -> dict[str, Any]:
     return {"id": number, "user": user}
+
+
+class Color(enum.StrEnum):
+    RED = "red"
 
 
 class Counting(AsyncFunction):
@@ -62,6 +67,8 @@ BAD_KEYS: list[tuple[Any, type[Exception]]] = [
     ({"ann"}, UnsupportedKey),
     (["ann"], UnsupportedKey),
     (2**64, UnsupportedKey),
+    (Color.RED, UnsupportedKey),
+    (("ann", Color.RED), UnsupportedKey),
     ("half an emoji \ud83d", UnsupportedKey),
 ]
 

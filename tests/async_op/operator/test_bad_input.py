@@ -15,15 +15,16 @@ from async_op import (
     AsyncWaitOperator,
     BlockingFunction,
     CallbackFunction,
+    ElementFailed,
     InvocationContext,
+    ValueRefused,
 )
 from async_op.retry import RetryPolicy
 from keygroups import ConfigError, KeyGroupOutOfRange, NullKey, UnsupportedKey, ValueState, key_group_of, subtask_of
-from keygroups.errors import UnstorableValue
 from keygroups.state import StateAccessOutsideInvocation, StateNotDeclared
 from snapshots import IncompatibleSnapshot, Snapshot
 from tests.async_op.batches import Doubles
-from tests.async_op.kit import Bench, Service, commit, new_store, opened
+from tests.async_op.kit import Bench, Instant, Service, commit, opened
 
 COUNT = ValueState("count", pa.int64(), default=0)
 
@@ -167,15 +168,39 @@ class Unstorable:
 
 
 @pytest.mark.behaviour("what cannot be stored is an error, and nothing is stored")
-async def test_a_snapshot_of_what_cannot_be_stored_names_it_and_commits_nothing() -> None:
-    store = new_store()
-    async with opened(Service()) as bench:
-        await bench.operator.process(Unstorable(), element_id="row-7")
-        cut = await bench.operator.snapshot()
+async def test_a_value_that_cannot_be_stored_fails_its_element_after_a_restore_and_no_other() -> None:
+    letters: list[Any] = []
+    options: dict[str, Any] = {"on_error": "dead_letter", "dead_letters": letters.append, "mode": "ordered"}
+    async with opened(Service(), **options) as bench:
+        for number, value in enumerate([1, Unstorable(), "half an emoji \ud83d", 2]):
+            await bench.operator.process(value, element_id=f"row-{number}")
+        stored = await commit(await bench.operator.snapshot())
+    async with opened(Instant(), restore=stored.restore(0), **options) as bench:
+        await bench.operator.finish()
 
-        with pytest.raises(UnstorableValue, match="in-flight element 'row-7' holds a Unstorable"):
-            await commit(cut, store=store)
-        assert store.latest() is None
+        assert bench.shown == [1, 2]
+        assert [(letter.idempotency_key, letter.attempts) for letter in letters] == [("row-1", 0), ("row-2", 0)]
+        assert all(isinstance(letter.error, ValueRefused) for letter in letters)
+        assert letters[1].value.text == r"'half an emoji \ud83d'"
+    with pytest.raises(ElementFailed, match=r"id row-1\).*its value could not be stored: UnstorableValue"):
+        async with opened(Instant(), restore=stored.restore(0)):
+            pass
+
+
+async def test_outputs_that_cannot_be_stored_fail_their_element_after_a_restore_and_no_other() -> None:
+    letters: list[Any] = []
+    options: dict[str, Any] = {"on_error": "dead_letter", "dead_letters": letters.append, "mode": "ordered"}
+    service = Service()
+    async with opened(service, **options) as bench:
+        await bench.feed("first", "second", "third")
+        await service.answer("second", outputs=[Unstorable()])
+        await service.answer("third", outputs=["3"])
+        stored = await commit(await bench.operator.snapshot())
+    async with opened(Instant(), restore=stored.restore(0), **options) as bench:
+        await bench.operator.finish()
+
+        assert bench.shown == ["first", "3"]
+        assert ["its outputs could not be stored" in str(letter.error) for letter in letters] == [True]
 
 
 async def counted(**options: Any) -> Snapshot:

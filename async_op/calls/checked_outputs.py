@@ -1,13 +1,12 @@
-"""Checks each row that a function returns, while it is still known which element it belongs to."""
+"""Checks each output that a function returns, while it is still known which element it belongs to."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from async_op.context import InvocationContext
-from async_op.errors import InvalidFunctionResult
 from async_op.functions import (
     AsyncBatchFunction,
     AsyncFunction,
@@ -16,46 +15,57 @@ from async_op.functions import (
     Function,
     ResultFuture,
 )
-from async_op.outputs import checked as checked_outputs
-from async_op.spark.errors import OutputMismatch
-from async_op.spark.rows.arrow_outputs import OutputWriter
+from async_op.outputs import checked as checked_results
 
 Check = Callable[[Any], Any]
+
+
+class OutputCheck(Protocol):
+    """Checks single outputs: for a table's columns, or for a snapshot."""
+
+    def check(self, output: Any) -> None:
+        """Raise an error if an output cannot be used."""
+        ...
+
+    def fits(self, output: Any) -> bool:
+        """Return whether an output certainly can be used; quick, because this runs for every output."""
+        ...
+
 
 _F = TypeVar("_F", bound=Function)
 
 
-def with_checked_rows(function: _F, writer: OutputWriter) -> _F:
-    """Return a copy of a function whose calls fail if what they return does not fit the output schema.
+def with_checked_outputs(function: _F, outputs: OutputCheck) -> _F:
+    """Return a copy of a function whose calls fail if they return an output that cannot be used.
 
-    It is a failure of the element, like any other failure of its call: the error names the element, and the error
-    policy applies.
+    It is a failure of the element, like any other failure of its call: the error names the element, none of its writes
+    count, and the error policy applies.
 
     Parameters
     ----------
     function : Function
         A function of any kind, except one of record batches.
-    writer : OutputWriter
-        Checks the rows against the output schema.
+    outputs : OutputCheck
+        Checks the outputs.
     """
     checked = copy.copy(function)
 
-    def check(outputs: Any) -> Any:
-        rows = checked_outputs(outputs)
-        for row in rows:
-            writer.check(row)
-        return rows
+    def check(result: Any) -> Any:
+        found = checked_results(result)
+        for output in found:
+            outputs.check(output)
+        return found
 
     replaced: dict[str, Any] = {
-        "timeout": _checked_coroutine(checked.timeout, check, writer.fits),
-        "on_timer": _checked_coroutine(checked.on_timer, check, writer.fits),
+        "timeout": _checked_coroutine(checked.timeout, check, outputs.fits),
+        "on_timer": _checked_coroutine(checked.on_timer, check, outputs.fits),
     }
     if checked.knows_outputs:
         replaced["known_outputs"] = _checked_if_known(checked.known_outputs, check)
     if isinstance(checked, AsyncBatchFunction):
         replaced["async_invoke_batch"] = _checked_batch(checked.async_invoke_batch, check)
     elif isinstance(checked, AsyncFunction):
-        replaced["async_invoke"] = _checked_coroutine(checked.async_invoke, check, writer.fits)
+        replaced["async_invoke"] = _checked_coroutine(checked.async_invoke, check, outputs.fits)
     elif isinstance(checked, BlockingFunction):
         replaced["invoke"] = _checked_call(checked.invoke, check)
     elif isinstance(checked, CallbackFunction):
@@ -81,7 +91,7 @@ def _checked_batch(call: Callable[[Any, Any], Awaitable[Any]], check: Check) -> 
     def check_one(result: Any) -> Any:
         try:
             return result if isinstance(result, BaseException) else check(result)
-        except (InvalidFunctionResult, OutputMismatch) as error:
+        except Exception as error:  # noqa: BLE001
             return error  # fails this element, not the others in its batch
 
     async def invoke(values: Sequence[Any], ctxs: Sequence[InvocationContext]) -> Any:
