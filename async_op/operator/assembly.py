@@ -126,14 +126,7 @@ class Parts:
         self._function = function
         self.runtime = runtime
         self.times = Times(clock)
-        self.keys = KeyAssignment(
-            options.hash,
-            runtime.subtask_index,
-            runtime.max_parallelism,
-            runtime.key_groups,
-            options.key_by,
-            around.identity,
-        )
+        self.keys = _keys_of(options, around)
         self.in_flight = self._make_in_flight(options, around)
         self.deadlines = Deadlines(clock, self.in_flight.queue.pending, lambda entry: self.dispatch.expire(entry))
         self.backoff = Backoff(clock, lambda entry: self.dispatch.ready(entry))
@@ -408,3 +401,15 @@ async def assemble(
         allowance=place.allowance,
     )
     return Parts(options, around)
+
+
+def _keys_of(options: OperatorOptions, around: Surroundings) -> KeyAssignment:
+    runtime = around.runtime
+    return KeyAssignment(
+        options.hash,
+        runtime.subtask_index,
+        runtime.max_parallelism,
+        runtime.key_groups,
+        options.key_by,
+        around.identity,
+    )
