@@ -12,12 +12,14 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from async_op import AsyncFunction
+from async_op.hosting.process.launch import launch
+from async_op.hosting.process.places import place_of
+from async_op.hosting.process.resident import Instructions
+from async_op.hosting.residence import Residence
+from async_op.options import OperatorOptions
+from async_op.plain import as_function
 from async_op.spark import AsyncPipeline
+from async_op.spark.task.blueprint import EpochBlueprint
+from async_op.spark.task.ways import MODULES
 from benchmarks import _epochs
 from benchmarks._epochs import LARGE, SMALL, batch_milliseconds, pipeline_batches, write_state
 from benchmarks._session import session
@@ -41,6 +51,7 @@ LONG_CALL_SECONDS, MICRO_BATCH_SECONDS, LONG_BATCHES, LONG_ROWS = 3.0, 1, 60, 20
 OPEN_EPOCHS = 100
 GAP_CALL_SECONDS, GAP_CAPACITY, GAP_BATCHES, GAP_ROWS = 0.3, 100, 12, 1000
 EPOCHS, WARM_UP_EPOCHS, EPOCH_ROWS = 24, 8, 1000
+STARTS = 9
 USERS = 10_000
 
 
@@ -222,7 +233,7 @@ def _seconds_to_first_row(run: Run, folder: Path) -> float:
 
 
 CASES = {"calls ÷ rows": calls_per_row, "openings": openings, "share of gaps": share_of_gaps}
-OTHERS = ("epochs", "state", "cold start")
+OTHERS = ("epochs", "state", "cold start", "starts")
 
 
 def measure(spark: SparkSession, names: list[str]) -> dict[str, Any]:
@@ -236,7 +247,7 @@ def measure(spark: SparkSession, names: list[str]) -> dict[str, Any]:
                         CASES[name](spark, Path(folder), resident=resident), 3
                     )
         else:
-            figures |= {"epochs": epochs, "state": state, "cold start": cold_start}[name](spark)
+            figures |= {"epochs": epochs, "state": state, "cold start": cold_start, "starts": starts}[name](spark)
     return figures
 
 
@@ -277,6 +288,56 @@ def cold_start(spark: SparkSession) -> dict[str, Any]:
     """Return what it takes until the first call, above Spark's own."""
     with tempfile.TemporaryDirectory() as folder:
         return {"first call after, s": round(cold_start_seconds(spark, Path(folder)), 3)}
+
+
+def starts(spark: SparkSession) -> dict[str, Any]:
+    """Return what the start of a host costs once its machine has another one, and the memory that it does not share."""
+    with tempfile.TemporaryDirectory() as folder:
+        processes, seconds = [], []
+        for subtask in range(1 + STARTS):
+            began = time.monotonic()
+            processes.append(_started(Path(folder), subtask))
+            seconds.append(time.monotonic() - began)
+        processor = [_processor_seconds(process) for process in processes]
+        unshared = [_unshared_bytes(process) for process in processes]
+        for process in processes:
+            os.kill(process, signal.SIGTERM)
+    return {
+        "start of a further host, s": round(statistics.median(seconds[1:]), 3),
+        "its processor time, s": round(statistics.median(processor[1:]), 3),
+        "memory that it does not share, MB": round(statistics.median(unshared[1:]) / 1e6, 1),
+    }
+
+
+def _started(folder: Path, subtask: int) -> int:
+    """Start a host as a task does, and return its process once its operator is open."""
+    options = OperatorOptions(function=as_function(Service(folder / "book", 0.0)), key_by=itemgetter("user"))
+    schema = pa.schema([("id", pa.int64())])
+    blueprint = EpochBlueprint(
+        options=options, event_time=None, parallelism=128, max_parallelism=128, output_schema=schema
+    )
+    instructions = Instructions(
+        place=place_of("benchmark", "", subtask, str(folder)),
+        secret=b"benchmark",
+        blueprint=cloudpickle.dumps(blueprint),
+        residence=Residence(generation="", subtask_index=subtask),
+    )
+    starting = launch(instructions, MODULES)
+    while True:
+        try:
+            next(starting)
+        except StopIteration as started:
+            return int(started.value.process.rpartition(":")[2])
+
+
+def _processor_seconds(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def _unshared_bytes(process: int) -> int:
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private"))
 
 
 def main() -> None:

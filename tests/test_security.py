@@ -23,8 +23,9 @@ CODE_LOADERS = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib", 
 
 UNPICKLE: dict[str, str] = {
     "async_op/hosting/process/__main__.py": "standard input, from the process that started this one",
-    "async_op/hosting/process/launch.py": "standard output of the process that it started",
+    "async_op/hosting/process/launch.py": "what the process answers that it started",
     "async_op/hosting/process/resident.py": "the blueprint, from the process that started this one",
+    "async_op/hosting/process/template.py": "a connection in a folder that only this user can open",
     "async_op/hosting/wire/frames.py": "messages between sides that have proved to know the run's secret",
     "async_op/spark/bounded/storing.py": "the result of a job of its own",
     "async_op/spark/task/blueprint.py": "what the driver sent with its task, or a feeder with the secret",

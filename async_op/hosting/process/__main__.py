@@ -1,28 +1,47 @@
-"""`python -m async_op.hosting.process`: the process of a host. `launch` starts it."""
+"""`python -m async_op.hosting.process`: the process of a host, or the template of many. `launch` starts both."""
 
 from __future__ import annotations
 
 import os
 import pickle
 import sys
-from typing import BinaryIO
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO, NoReturn
 
 
 def main() -> None:
-    """Detach from the starting process, then run a host; standard output gets its address, or why it has none."""
+    """Detach from the starting process, then run a host; standard output gets its address, or why it has none.
+
+    With descriptors as arguments, run a template, which forks a host for each connection.
+    """
     if os.fork():
         # The worker that started this may end at any time. The host is no child of it, but stays in its process group.
         os._exit(0)
+    if sys.argv[1:]:
+        _be_template(*sys.argv[1:])
     with open(0, "rb", closefd=False) as told:
-        search_path, instructions = pickle.load(told)  # noqa: S301 - from the process that started this one
+        search_path, instructions, watched = pickle.load(told)  # noqa: S301 - from the process that started this one
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a function prints goes to the log
     _read_nothing()
+    _live(search_path, instructions, watched, answer)
+
+
+def _be_template(listening: str, lock: str, owner: str, folder: str, name: str, start: str, *modules: str) -> NoReturn:
+    from async_op.hosting.process import template
+    from async_op.hosting.process.places import Place
+
+    template.serve(int(listening), int(lock), int(owner), Place(Path(folder), name, start), modules, _live)
+
+
+def _live(search_path: list[str], instructions: bytes, watched: int | None, answer: BinaryIO) -> None:
     sys.path[:] = search_path
     try:
         from async_op.hosting.process.resident import live
 
-        live(pickle.loads(instructions), lambda address: _say(answer, address))  # noqa: S301 - as above
+        told = pickle.loads(instructions)  # noqa: S301 - from the process that started this one
+        live(replace(told, watched=watched), lambda address: _say(answer, address))
     except Exception as error:
         if not answer.closed:
             _say(answer, error)

@@ -16,7 +16,7 @@ from pyspark import SparkFiles
 from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.feeder import Channel, Waiting
 from async_op.hosting.placement import Address
-from async_op.hosting.process.launch import launch, watch
+from async_op.hosting.process.launch import COMMON_MODULES, launch, watch
 from async_op.hosting.process.places import Place, place_of
 from async_op.hosting.process.resident import Instructions
 from async_op.hosting.residence import Residence
@@ -25,6 +25,9 @@ from async_op.hosting.wire.sockets import connect
 from async_op.resilience.lending import Allowance
 from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.threads.waits import Waits
+
+MODULES = (*COMMON_MODULES, __name__)
+"""What every host of a query needs: this module also loads PySpark, which the modules of most functions import."""
 
 _LEASE_SECONDS = 10.0**9
 """Without end in practice: nobody renews the lease of a host inside a task, and the host ends with the task."""
@@ -139,7 +142,7 @@ class TaskWays:
                 watched=watched,
                 prepare=partial(_share_files, SparkFiles.getRootDirectory()),
             )
-            return (yield from launch(instructions))
+            return (yield from launch(instructions, MODULES))
         finally:
             if watched is not None:
                 os.close(watched)

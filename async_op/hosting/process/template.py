@@ -1,0 +1,285 @@
+"""The template of hosts: a process that has loaded what all hosts need, and forks one in milliseconds.
+
+A fresh interpreter spends 0.7 to 1.0 s of processor time on imports and has 90 MB of memory of its own; a fork takes
+5 ms, and shares the pages of the template. There is one template for each executor and machine: the first task that
+needs a host starts it, and it ends soon after its last host, or with the executor.
+
+The template has one Python thread. It forks in its only loop, so no lock is held and no pool exists at that moment. The
+native threads that OpenBLAS starts on import are ended by OpenBLAS's own fork handler, and start again on demand.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import importlib
+import os
+import pickle
+import resource
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, NoReturn, TypeAlias
+
+from async_op.hosting.process.places import Place, leave, place_of
+
+IDLE_SECONDS = 30.0
+"""How long a template outlives its last host: a rescale, or the next query, finds it warm."""
+
+FORKED = b"+"
+"""What a forked host sends first. A connection that ends without it met a template that was about to end."""
+
+_HEADER = struct.Struct("!Q")
+
+_LOADED_ONCE = ("PYTHON", "OMP_", "OPENBLAS_", "MKL_", "LD_", "ARROW_", "MALLOC_", "LC_", "LANG", "TZ")
+"""How the names of variables begin that the interpreter and native libraries read only when they are loaded."""
+
+_LIMITS = tuple(getattr(resource, name) for name in sorted(dir(resource)) if name.startswith("RLIMIT_"))
+
+Live: TypeAlias = Callable[[list[str], bytes, int | None, BinaryIO], object]
+"""Runs a host until it ends, given the search path, the pickled instructions, what it watches, and for its address."""
+
+
+class Order(NamedTuple):
+    """What a template is told about the host that it forks, apart from the descriptors of its log and its owner.
+
+    Attributes
+    ----------
+    environment : dict of str to str
+        The environment that the host gets.
+    folder : str
+        The working directory of the starting process.
+    search_path : list of str
+        Its `sys.path`.
+    instructions : bytes
+        The pickled instructions of the host.
+    """
+
+    environment: dict[str, str]
+    folder: str
+    search_path: list[str]
+    instructions: bytes
+
+
+# In the process that starts a host.
+
+
+def connect(owner: int, modules: Sequence[str]) -> socket.socket | None:
+    """Return a connection to the template, which this starts if there is none.
+
+    Returns None while another process is about to start or end it: then try again.
+
+    Parameters
+    ----------
+    owner : int
+        A descriptor that becomes readable when the template must end.
+    modules : sequence of str
+        What the template loads before it forks.
+
+    Raises
+    ------
+    HostUnreachable
+        The template's folder or socket cannot be made.
+    OSError
+        The process cannot be started.
+    """
+    place = place_of(_name_of(owner, modules), "", 0)
+    connected = socket.socket(socket.AF_UNIX)
+    try:
+        connected.connect(str(place.socket))
+    except (FileNotFoundError, ConnectionRefusedError):
+        connected.close()
+    else:
+        return connected
+    held = place.try_lock()
+    if held is None:
+        return None
+    try:
+        return _start(place, held, owner, modules)
+    finally:
+        os.close(held)  # the template holds it, too
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a host: this process's own, in which another Python finds the same modules."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def send(connected: socket.socket, order: Order, log: int, watched: int | None) -> None:
+    """Tell a template which host to fork, and give it the log and what the host watches."""
+    told = pickle.dumps(order)
+    socket.send_fds(connected, [_HEADER.pack(len(told))], [log] if watched is None else [log, watched])
+    connected.sendall(told)
+    connected.shutdown(socket.SHUT_WR)
+
+
+def _start(place: Place, held: int, owner: int, modules: Sequence[str]) -> socket.socket:
+    """Start a template under its lock; who connects is served once it has loaded everything."""
+    place.socket.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(place.socket))
+        listening.listen()
+        connected = socket.socket(socket.AF_UNIX)
+        connected.connect(str(place.socket))
+        handed_over = [listening.fileno(), held, owner]
+        with place.open_log() as log:
+            subprocess.run(
+                [sys.executable, "-P", "-m", "async_op.hosting.process", *map(str, [*handed_over, *place]), *modules],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=handed_over,
+                env=environment(),
+                check=False,  # it detaches at once; what becomes of it is seen by who connects
+            )
+    return connected
+
+
+def _name_of(owner: int, modules: Sequence[str]) -> str:
+    """Return what tells templates apart: whatever a host would inherit that it cannot change after the fork."""
+    facts: list[object] = [
+        _process_of(owner),
+        sys.executable,
+        (__file__, Path(__file__).stat().st_mtime_ns),
+        [resource.getrlimit(limit) for limit in _LIMITS],
+        (os.getpriority(os.PRIO_PROCESS, 0), sorted(os.sched_getaffinity(0))),
+        sorted((name, value) for name, value in os.environ.items() if name.startswith(_LOADED_ONCE)),
+        list(modules),
+    ]
+    return "template " + hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
+
+
+def _process_of(owner: int) -> str:
+    """Return the process that a pidfd stands for, with the time at which it started: ids are used again."""
+    lines = Path(f"/proc/self/fdinfo/{owner}").read_text(encoding="ascii").splitlines()
+    pid = next(line.split()[1] for line in lines if line.startswith("Pid:"))
+    started = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
+    return f"{pid} since {started}"
+
+
+# In the template.
+
+
+def serve(listening: int, lock: int, owner: int, place: Place, modules: Sequence[str], live: Live) -> NoReturn:
+    """Load modules, then fork a host for each connection until nothing needs the template any more.
+
+    Parameters
+    ----------
+    listening, lock, owner : int
+        The descriptors of the socket on which starting processes connect, of the template's lock, and of what it must
+        not outlive.
+    place : Place
+        Where its socket and lock are.
+    modules : sequence of str
+        What all hosts need. None of them starts a thread when it is imported.
+    live : callable
+        Runs a host, in the forked process.
+    """
+    for module in modules:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # a collection in a host would otherwise write to, and so copy, every page with a Python object
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C goes to the whole group, and hosts end by themselves
+    with socket.socket(fileno=listening) as server:
+        connected = _next_host(server, owner)
+    if connected is None:
+        place.clear()
+        leave(place.folder)
+        os._exit(0)
+    for inherited in (lock, owner):
+        os.close(inherited)
+    _become_host(connected, live)
+
+
+def _next_host(server: socket.socket, owner: int) -> socket.socket | None:
+    """Fork for each connection; returns it in the forked process, and None in the template when that is to end."""
+    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler nothing would be written to the pipe
+    signal.set_wakeup_fd(wake)
+    hosts = 0
+    while True:
+        ready, _, _ = select.select([server.fileno(), owner, woken], [], [], None if hosts else IDLE_SECONDS)
+        if owner in ready or not (ready or hosts):
+            return None
+        if woken in ready:
+            os.read(woken, 4096)
+            hosts -= _ended_children()
+        if server.fileno() in ready:
+            connected, _ = server.accept()
+            if _fork():
+                connected.close()
+                hosts += 1
+                continue
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.close(woken)
+            os.close(wake)
+            return connected
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        # Python warns of native threads: OpenBLAS ends its own before a fork. There is no Python thread but this one.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _ended_children() -> int:
+    """Take note of hosts that have ended, so that the kernel can forget them; returns how many."""
+    ended = 0
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            ended += 1
+    return ended
+
+
+# In a forked host.
+
+
+def _become_host(connected: socket.socket, live: Live) -> NoReturn:
+    """Take over what the starting process has, and run the host; the process ends with it."""
+    try:
+        with connected:
+            connected.sendall(FORKED)
+            order, log, watched = _receive(connected)
+            answer = os.fdopen(os.dup(connected.fileno()), "wb")
+        for stream in (1, 2):
+            os.dup2(log, stream)
+        os.close(log)
+        _take_over(order)
+        live(order.search_path, order.instructions, watched, answer)
+    except BaseException:  # noqa: BLE001 - the log has it: `live` has printed it, or it is printed here
+        traceback.print_exc()
+    finally:
+        os._exit(1)  # a host that ends well has done so already
+
+
+def _receive(connected: socket.socket) -> tuple[Order, int, int | None]:
+    header, descriptors, _, _ = socket.recv_fds(connected, _HEADER.size, 2, socket.MSG_WAITALL)
+    (size,) = _HEADER.unpack(header)
+    with connected.makefile("rb") as told:
+        order = pickle.loads(told.read(size))  # noqa: S301 - from a process of this user, who alone can open the folder
+    log, *rest = descriptors
+    return order, log, rest[0] if rest else None
+
+
+def _take_over(order: Order) -> None:
+    """Take what a fork has of its template in place of the starting process."""
+    os.environ.clear()
+    os.environ.update(order.environment)
+    time.tzset()
+    with suppress(OSError):  # it may have been removed; then a fresh process would have none either
+        os.chdir(order.folder)
+    # Python's own generator seeds itself in a fork; NumPy's would give all hosts the same numbers.
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
