@@ -260,7 +260,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
 def is_running(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it ended before, or while, its state was read
         return False
     return state != "Z"
 
