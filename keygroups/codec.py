@@ -9,12 +9,14 @@ from __future__ import annotations
 import datetime as dt
 import re
 import uuid
+import zoneinfo
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
+from operator import is_
 from typing import Any
 
 import msgpack
@@ -23,9 +25,13 @@ import numpy as np
 from keygroups.errors import ConfigError, KeyGroupsError, MissingCodec, UnstorableValue
 
 _BIG_INT, _TUPLE, _SET, _FROZENSET, _DECIMAL, _UUID, _DATETIME, _DATE, _TIME, _TIMEDELTA, _NAMED = range(1, 12)
-_NATIVE = (type(None), bool, int, float, str, bytes)
-_BUILTIN = frozenset({*_NATIVE, list, dict})
+_BYTEARRAY, _NUMPY = range(12, 14)
+_NATIVE = frozenset({type(None), bool, int, float, str, bytes})
+_BUILTIN = frozenset({*_NATIVE, bytearray, list, dict})
 _CODEC_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+_BYTES_OR_EXTENSION = bytes([*range(0xC4, 0xCA), *range(0xD4, 0xD9)])
+"""What msgpack marks bytes and extensions with. Where none of these bytes is, there is neither of them."""
 
 NESTED_EXTENSIONS_MAX = 64
 """How deep tuples, sets and other extensions may be nested. (msgpack allows 511 nested lists and dicts in each.)"""
@@ -129,8 +135,8 @@ def pack(value: object, where: str) -> bytes:
     Parameters
     ----------
     value : object
-        Built from None, bool, int, float, str, bytes, list, tuple, dict, set, frozenset, the classes of
-        `datetime`, `Decimal`, `UUID`, numpy scalars (stored as the Python value they stand for) and types with a codec.
+        Built from None, bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset, the classes of
+        `datetime` with zones of `datetime` or `zoneinfo`, `Decimal`, `UUID`, numpy scalars and types with a codec.
     where : str
         What holds the value, for the error message.
 
@@ -149,23 +155,61 @@ def pack(value: object, where: str) -> bytes:
 
 def _pack(value: object, where: str, depth: int) -> bytes:
     def extend(item: Any) -> Any:
-        if isinstance(item, np.generic):
-            item = _python_value(item)
-            if type(item) in _NATIVE:
-                return item
-        number, to_plain = _ENCODERS.get(type(item)) or _registered_encoder(item, where)
+        number, to_plain = _ENCODERS.get(type(item)) or _other_encoder(item, where)
         if depth == NESTED_EXTENSIONS_MAX:
             raise ValueError(f"more than {NESTED_EXTENSIONS_MAX} extensions in each other")
         return msgpack.ExtType(number, _pack(to_plain(item), where, depth + 1))
 
     try:
-        return msgpack.packb(value, default=extend, strict_types=True)  # type: ignore[no-any-return]
+        packed: bytes = msgpack.packb(value, default=extend, strict_types=True)
+        is_certain = len(packed.translate(None, _BYTES_OR_EXTENSION)) == len(packed)
+        if is_certain or (distinct := _distinct(value, where)) is value:
+            return packed
+        return msgpack.packb(distinct, default=extend, strict_types=True)  # type: ignore[no-any-return]
     except (ValueError, RecursionError) as error:
         raise UnstorableValue(f"{type(value).__qualname__} ({error})", where) from error
 
 
-def _registered_encoder(item: object, where: str) -> tuple[int, Callable[[Any], object]]:
+def _distinct(value: Any, where: str) -> Any:
+    """Return a value with extensions for bytearrays, which msgpack itself packs as bytes; the value itself without any.
+
+    Views of memory would become bytes, too, and an `ExtType` whatever has its number, so both are refused.
+    """
+    kind = type(value)
+    if kind in _NATIVE:
+        return value
+    if kind is dict:
+        if _NATIVE.issuperset(map(type, value.values())) and _NATIVE.issuperset(map(type, value)):
+            return value
+        items = {_distinct(key, where): _distinct(item, where) for key, item in value.items()}
+        return value if all(map(is_, items.values(), value.values())) else items
+    if kind is list:
+        if _are_numbers(value) or _NATIVE.issuperset(map(type, value)):
+            return value
+        elements = [_distinct(item, where) for item in value]
+        return value if all(map(is_, elements, value)) else elements
+    if kind is bytearray:
+        return msgpack.ExtType(_BYTEARRAY, msgpack.packb(bytes(value)))
+    if kind is memoryview or kind is msgpack.ExtType:
+        raise UnstorableValue(kind.__qualname__, where)
+    return value
+
+
+def _are_numbers(values: list[Any]) -> bool:
+    """Return whether a list begins with a number and can be added up, so that no bytes are in it: a quick check."""
+    if not values or type(values[0]) is not float:
+        return False
+    try:
+        sum(values)
+    except Exception:  # noqa: BLE001 - whatever the other types say
+        return False
+    return True
+
+
+def _other_encoder(item: object, where: str) -> tuple[int, Callable[[Any], object]]:
     codec = _codecs_of_types.get(type(item))
+    if codec is None and isinstance(item, np.generic) and item.dtype.kind in _NUMPY_KINDS and item.dtype.char != "g":
+        return _NUMPY, _numpy_parts
     if codec is None:
         raise UnstorableValue(type(item).__qualname__, where)
     names = _used.get()
@@ -219,17 +263,82 @@ def _decode(depth: int, number: int, data: bytes) -> Any:
 _HOOKS = tuple(partial(_decode, depth) for depth in range(NESTED_EXTENSIONS_MAX + 1))
 
 
-def _python_value(scalar: np.generic) -> Any:
-    value = scalar.item()
-    if type(value) is int and scalar.dtype.kind in "mM":
-        raise ValueError(f"{scalar.dtype} is finer than the microseconds of a datetime")
-    return value
+_NUMPY_TYPE = re.compile(r"[<>|][biufmM]\d{1,2}(\[\d{0,9}[a-zA-Z]{1,2}\])?")
+"""The types of NumPy's scalars as the snapshot has them."""
+
+_NUMPY_KINDS = "biufmMUS"
+"""The kinds of NumPy's scalars whose bytes are the same on all machines, but for the order, which is stored."""
 
 
-def _time_parts(moment: dt.datetime | dt.time) -> str:
-    if moment.tzinfo is not None and moment.utcoffset() is None:
-        raise ValueError(f"the zone of {moment!r} has no offset")
-    return moment.isoformat()
+def _numpy_parts(scalar: np.generic) -> list[object]:
+    """Return the type and the content of a scalar; text and bytes as such, because arrays drop zeros at their end."""
+    if isinstance(scalar, str | bytes):
+        return [scalar.dtype.kind, str(scalar) if isinstance(scalar, str) else bytes(scalar)]
+    return [scalar.dtype.str, scalar.tobytes()]
+
+
+def _numpy_scalar(parts: Any) -> np.generic:
+    name, content = parts
+    if name in ("U", "S"):
+        return np.str_(content) if name == "U" else np.bytes_(content)
+    if not _NUMPY_TYPE.fullmatch(name):
+        raise ValueError(f"{name} is no type of a scalar")
+    scalar: np.generic = np.frombuffer(content, np.dtype(name), 1)[0]
+    return scalar
+
+
+def _bytearray(content: Any) -> bytearray:
+    if type(content) is not bytes:
+        raise ValueError("a bytearray is made of bytes")
+    return bytearray(content)
+
+
+def _time_parts(moment: dt.datetime | dt.time) -> object:
+    """Return a time as text with its offset, or with its zone and fold if the text would lose them."""
+    zone = moment.tzinfo
+    if not moment.fold and (zone is None or (type(zone) is dt.timezone and _is_whole(zone))):
+        return moment.isoformat()
+    return [moment.replace(tzinfo=None).isoformat(), moment.fold, _zone_parts(zone)]
+
+
+def _is_whole(zone: dt.timezone) -> bool:
+    """Return whether the text of an offset has all of a zone: no name, and no fraction of a second."""
+    offset = zone.utcoffset(None)
+    return zone.tzname(None) == dt.timezone(offset).tzname(None) and not offset.microseconds
+
+
+def _zone_parts(zone: dt.tzinfo | None) -> object:
+    if zone is None:
+        return None
+    if type(zone) is dt.timezone:
+        offset = zone.utcoffset(None)
+        return [offset.days, offset.seconds, offset.microseconds, zone.tzname(None)]
+    if type(zone) is zoneinfo.ZoneInfo and zone.key is not None:
+        return zone.key
+    raise ValueError(f"its time zone is a {type(zone).__qualname__}: use zoneinfo.ZoneInfo or datetime.timezone")
+
+
+def _with_zone(kind: type[Any]) -> Callable[[Any], object]:
+    def decode(parts: Any) -> object:
+        if isinstance(parts, str):
+            return kind.fromisoformat(parts)
+        text, fold, zone = parts
+        return kind.fromisoformat(text).replace(fold=fold, tzinfo=_zone_of(zone))
+
+    return decode
+
+
+def _zone_of(parts: Any) -> dt.tzinfo | None:
+    if parts is None:
+        return None
+    if isinstance(parts, str):
+        try:
+            return zoneinfo.ZoneInfo(parts)
+        except (zoneinfo.ZoneInfoNotFoundError, OSError):
+            raise ValueError(f"the time zone {parts!r} is not known here; install tzdata") from None
+    *offset, name = parts
+    zone = dt.timezone(dt.timedelta(*offset))
+    return zone if zone.tzname(None) == name else dt.timezone(dt.timedelta(*offset), name)
 
 
 _ENCODERS: dict[type, tuple[int, Callable[[Any], object]]] = {
@@ -253,9 +362,11 @@ _DECODERS: dict[int, Callable[[Any], object]] = {
     _FROZENSET: frozenset,
     _DECIMAL: Decimal,
     _UUID: lambda value: uuid.UUID(bytes=bytes(value)),
-    _DATETIME: dt.datetime.fromisoformat,
+    _DATETIME: _with_zone(dt.datetime),
     _DATE: dt.date.fromisoformat,
-    _TIME: dt.time.fromisoformat,
+    _TIME: _with_zone(dt.time),
     _TIMEDELTA: lambda parts: dt.timedelta(*parts),
     _NAMED: _decode_registered,
+    _BYTEARRAY: _bytearray,
+    _NUMPY: _numpy_scalar,
 }

@@ -7,7 +7,7 @@ exports, the data source and Spark's outputs.
 
 from __future__ import annotations
 
-from keygroups.values.columns import array_of, values_of
+from keygroups.values.columns import ColumnEncoder, array_of, values_of
 from keygroups.values.fitting import EXACT, SPARK, TABLES, Rules
 from keygroups.values.inference import check_complete, infer_schema
 from keygroups.values.misfit import Misfit
@@ -17,6 +17,7 @@ __all__ = [
     "EXACT",
     "SPARK",
     "TABLES",
+    "ColumnEncoder",
     "Misfit",
     "Rules",
     "array_of",

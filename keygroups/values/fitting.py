@@ -16,7 +16,7 @@ from keygroups.values.misfit import Refusal
 from keygroups.values.scalars import Kind, kind_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Rules:
     """What a column accepts besides values of its own Python type.
 
@@ -59,22 +59,14 @@ def has_none(values: Iterable[Any]) -> bool:
 
 
 class Fitter:
-    """Fits values to one type. `many` and `one` raise `Refusal`.
-
-    Attributes
-    ----------
-    narrows : bool
-        Whether floats may become infinite, which only the finished column shows.
-    """
-
-    narrows = False
+    """Fits values to one type."""
 
     def is_plain(self, values: Sequence[Any]) -> bool:
         """Return whether Arrow takes all values as they are; errors of Arrow, such as of a range, may still occur."""
         raise NotImplementedError
 
     def one(self, value: Any) -> Any:
-        """Return a value, which is not None, in the form in which Arrow takes it."""
+        """Return a value, which is not None, in the form in which Arrow takes it, or raise `Refusal`."""
         raise NotImplementedError
 
     def item(self, value: Any, step: str, *, nullable: bool = True) -> Any:
@@ -108,17 +100,16 @@ class _Scalars(Fitter):
         self._kinds = kind.plain
         self._bulk = kind.bulk
         self.one = kind.one  # type: ignore[method-assign, assignment]
-        self.narrows = kind.narrows
 
     def is_plain(self, values: Sequence[Any]) -> bool:
         kinds = {*map(type, values)}
-        has_none = type(None) in kinds
+        is_whole = type(None) not in kinds
         kinds.discard(type(None))
         if not kinds <= self._kinds:
             return False
         if self._bulk is None or not kinds:
             return True
-        return self._bulk([value for value in values if value is not None] if has_none else values)
+        return self._bulk(values if is_whole else [value for value in values if value is not None], kinds)
 
 
 class _Lists(Fitter):
@@ -128,7 +119,6 @@ class _Lists(Fitter):
         self._item_type = type_.value_type
         self._size = type_.list_size if types.is_fixed_size_list(type_) else None
         self._any = rules.any_container
-        self.narrows = self._items.narrows
 
     def is_plain(self, values: Sequence[Any]) -> bool:
         kinds = {*map(type, values)} - {type(None)}
@@ -168,7 +158,6 @@ class _Structs(Fitter):
         self._fields = {field.name: (fitter_of(field.type, rules), field.nullable) for field in fields}
         self._are_distinct = len(self._fields) == len(fields)
         self._rules = rules
-        self.narrows = any(fitter.narrows for fitter, _ in self._fields.values())
 
     def is_plain(self, values: Sequence[Any]) -> bool:
         structs = [value for value in values if value is not None]
@@ -221,7 +210,6 @@ class _Maps(Fitter):
         self._items = fitter_of(type_.item_type, rules)
         self._nullable = type_.item_field.nullable
         self._any = rules.any_container
-        self.narrows = self._keys.narrows or self._items.narrows
 
     def is_plain(self, values: Sequence[Any]) -> bool:
         maps = [value for value in values if value is not None]
@@ -232,7 +220,7 @@ class _Maps(Fitter):
         # Two keys of one dict may be one key of the column only if they are of two types, or rounded.
         return (
             len({*map(type, keys)}) <= 1
-            and not self._keys.narrows
+            and not {*map(type, keys)} & {float}
             and not has_none(keys)
             and (self._nullable or not has_none(items))
             and self._keys.is_plain(keys)

@@ -21,7 +21,7 @@ from pyarrow import types
 from keygroups.values.misfit import Refusal
 
 _One = Callable[[Any], Any]
-_Bulk = Callable[[Sequence[Any]], bool]
+_Bulk = Callable[[Sequence[Any], set[type]], bool]
 
 CONVERSION_ERRORS = (pa.ArrowException, ArithmeticError, KeyError, TypeError, ValueError)
 """What Arrow raises when it cannot convert a value."""
@@ -55,15 +55,12 @@ class Kind:
     one : callable
         Returns any other value in Arrow's form, or raises `Refusal`.
     bulk : callable, optional
-        Returns whether values of the plain types need no closer look.
-    narrows : bool
-        Whether a float may become infinite.
+        Returns whether values, whose plain types it is told, need no closer look.
     """
 
     plain: frozenset[type]
     one: _One
     bulk: _Bulk | None = None
-    narrows: bool = False
 
 
 def kind_of(type_: pa.DataType, *, naive_is_local: bool = False, bytes_like: bool = False) -> Kind:
@@ -169,13 +166,17 @@ def _floats(type_: pa.DataType) -> Kind:
             raise Refusal("it would become infinite; declare it as double")
         return value  # type: ignore[no-any-return]
 
-    def bulk(values: Sequence[Any]) -> bool:
-        whole = [value for value in values if type(value) is int]
+    def bulk(values: Sequence[Any], kinds: set[type]) -> bool:
+        whole = [value for value in values if type(value) is int] if int in kinds else ()
         return not whole or (min(whole) >= -_EXACT_INTEGERS and max(whole) <= _EXACT_INTEGERS)
+
+    def bulk_of_narrow(values: Sequence[Any], _kinds: set[type]) -> bool:
+        # Without a call for each number, as embeddings are long: none is greater than all of them together.
+        return math.hypot(*values) < infinite
 
     if type_.bit_width == 64:
         return Kind(frozenset({int, float}), one, bulk)
-    return Kind(frozenset({float}), one, None, narrows=True)
+    return Kind(frozenset({float}), one, bulk_of_narrow)
 
 
 def _equal_float(value: Any) -> float:
@@ -251,7 +252,7 @@ def _timestamps(type_: pa.TimestampType, *, naive_is_local: bool) -> Kind:
             raise Refusal("its fold would be lost; give it a time zone")
         return _coarse(value, step, type_)  # type: ignore[no-any-return]
 
-    def bulk(values: Sequence[Any]) -> bool:
+    def bulk(values: Sequence[Any], _kinds: set[type]) -> bool:
         zones = [*map(_zones, values)]
         if zone is None:
             fits = zones.count(None) == len(zones) and not any(map(_folds, values))
@@ -321,7 +322,7 @@ def _times(type_: pa.DataType) -> Kind:
             raise Refusal("its time zone or fold would be lost; remove it")
         return _coarse(value, step, type_)  # type: ignore[no-any-return]
 
-    def bulk(values: Sequence[Any]) -> bool:
+    def bulk(values: Sequence[Any], _kinds: set[type]) -> bool:
         zones = [*map(_zones, values)]
         is_plain = zones.count(None) == len(zones) and not any(map(_folds, values))
         return is_plain and (step == 1 or not any(one % step for one in map(_microseconds, values)))
@@ -343,7 +344,7 @@ def _durations(type_: pa.DurationType) -> Kind:
         _check_range(value, type_)
         return value
 
-    def bulk(values: Sequence[Any]) -> bool:
+    def bulk(values: Sequence[Any], _kinds: set[type]) -> bool:
         return step == 1 or not any(value.microseconds % step for value in values)
 
     return Kind(frozenset({dt.timedelta}), one, bulk)
@@ -375,7 +376,7 @@ def _decimals(type_: pa.DataType) -> Kind:
             raise Refusal(f"it has more than {type_.scale} digits after the point, for which {type_} has no room")
         return fitted
 
-    def bulk(values: Sequence[Any]) -> bool:
+    def bulk(values: Sequence[Any], _kinds: set[type]) -> bool:
         return not any(value.is_signed() for value in values if not value and type(value) is Decimal)
 
     return Kind(frozenset({Decimal, int}), one, bulk)

@@ -20,6 +20,8 @@ TIMES = st.one_of(
     st.dates(),
     st.times(),
     st.times(timezones=OFFSETS),
+    st.times(timezones=st.timezones()),
+    st.datetimes(timezones=st.timedeltas(-dt.timedelta(hours=23), dt.timedelta(hours=23)).map(dt.timezone)),
     st.timedeltas(),
 )
 HASHABLE_LEAVES = st.one_of(
@@ -31,11 +33,17 @@ HASHABLE_LEAVES = st.one_of(
     st.floats(),
     st.text(),
     st.binary(),
+    st.binary().map(np.bytes_),
+    st.floats().map(np.float64),
     st.decimals(allow_nan=False),
     st.uuids(),
     TIMES,
 )
-LEAVES = HASHABLE_LEAVES | st.sampled_from([Decimal("NaN"), Decimal("sNaN"), Decimal("-Infinity")])
+LEAVES = (
+    HASHABLE_LEAVES
+    | st.binary().map(bytearray)
+    | st.sampled_from([Decimal("NaN"), Decimal("sNaN"), Decimal("-Infinity")])
+)
 KEYS = st.recursive(
     HASHABLE_LEAVES, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=4
 )
@@ -65,8 +73,7 @@ def shown(value: Any) -> object:
         case float():
             return kind, "nan" if math.isnan(value) else value.hex()
         case dt.datetime() | dt.time():
-            # Not by ==, which says no to a time in the hour in which a clock was set back.
-            return kind, value.replace(tzinfo=None).isoformat(), value.utcoffset()
+            return kind, repr(value), value.tzname()
         case _:
             return kind, str(value)
 
@@ -83,10 +90,10 @@ def test_every_value_comes_back_with_its_types(value: object) -> None:
     st.sampled_from([np.int8, np.int32, np.int64, np.uint16, np.uint64, np.float32, np.float64, np.bool_]),
     st.integers(0, 127),
 )
-def test_a_numpy_scalar_comes_back_as_its_python_value(kind: type[np.generic], value: int) -> None:
+def test_a_numpy_scalar_comes_back_as_it_is(kind: type[np.generic], value: int) -> None:
     scalar: Any = kind(value)
 
-    assert shown(unpack(pack({"a": [scalar]}, "a test"))) == shown({"a": [scalar.item()]})
+    assert repr(unpack(pack({"a": [scalar]}, "a test"))) == repr({"a": [scalar]})
 
 
 @given(VALUES, st.data())

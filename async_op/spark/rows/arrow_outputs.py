@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from async_op.spark.errors import OutputMismatch
-from async_op.spark.rows.fitted_values import Fit, fit_of
+from keygroups.values import SPARK, ColumnEncoder, Misfit
 
 DEAD_LETTER = "dead_letter"
 """The name of the column that tells why a row has no outputs."""
@@ -30,8 +30,6 @@ _PLAIN_TYPES: list[tuple[Callable[[pa.DataType], bool], str]] = [
 ]
 """Column types with a quick check: for each, the expression that is true only for values that certainly fit."""
 
-_CONVERSION_ERRORS = (pa.ArrowException, OverflowError, TypeError, ValueError)
-
 
 class OutputWriter:
     """Makes record batches of one schema from what a function returns.
@@ -50,8 +48,8 @@ class OutputWriter:
         self._fields = list(schema)
         self._letters = self._fields.pop() if self._names[-1:] == (DEAD_LETTER,) else None
         self._own_names = self._names[: len(self._fields)]
-        self._fits = [fit_of(field.type) for field in schema]
-        self._values_fit = _check_of(self._fields, self._fits[: len(self._fields)])
+        self._encoders = [ColumnEncoder(field.type, SPARK, field.name) for field in schema]
+        self._values_fit = _check_of(self._fields, self._encoders[: len(self._fields)])
 
     def __reduce__(self) -> tuple[type[OutputWriter], tuple[pa.Schema]]:
         return OutputWriter, (self.schema,)
@@ -65,8 +63,8 @@ class OutputWriter:
             An output does not have the columns of the schema, or a value does not have the type of its column.
         """
         columns = self._columns(outputs)
-        of_columns = zip(columns, self.schema, self._fits, strict=True)
-        arrays = [_array(column, field, fit, outputs) for column, field, fit in of_columns]
+        of_columns = zip(columns, self.schema, self._encoders, strict=True)
+        arrays = [_array(column, field, encoder, outputs) for column, field, encoder in of_columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def check(self, output: Any) -> None:
@@ -78,8 +76,8 @@ class OutputWriter:
             It does not have the columns of the schema, or a value does not have the type of its column.
         """
         if not self.fits(output):
-            for value, field, fit in zip(self._row(output), self._fields, self._fits, strict=False):
-                _check_value(output, value, field, fit)
+            for value, field, encoder in zip(self._row(output), self._fields, self._encoders, strict=False):
+                _array([value], field, encoder, [output])
 
     def fits(self, output: Any) -> bool:
         """Tell whether a dict or tuple certainly fits the schema; takes a fraction of a microsecond for plain types."""
@@ -142,28 +140,29 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     return column
 
 
-def _array(values: Sequence[Any], field: pa.Field, fit: Fit, outputs: Sequence[Any]) -> pa.Array:
+def _array(values: Sequence[Any], field: pa.Field, encoder: ColumnEncoder, outputs: Sequence[Any]) -> pa.Array:
     try:
-        array = pa.array(fit(values), field.type)
-    except _CONVERSION_ERRORS:
-        for output, value in zip(outputs, values, strict=True):
-            _check_value(output, value, field, fit)
-        raise
+        array = encoder.array(values)
+    except Misfit as misfit:
+        found = f"its value is of type {type(values[misfit.row]).__name__}, not {field.type}"
+        inside = misfit.column.removeprefix(field.name)
+        reason = f"{found}: {inside and f'at {inside}, '}{misfit.reason}"
+        raise OutputMismatch(outputs[misfit.row], field.name, reason) from misfit
     if array.null_count and not field.nullable:
         first = array.is_null().index(True).as_py()
         raise OutputMismatch(outputs[first], field.name, "null in a column that is not nullable")
     return array
 
 
-def _check_of(fields: Sequence[pa.Field], fits: Sequence[Fit]) -> Callable[..., bool]:
+def _check_of(fields: Sequence[pa.Field], encoders: Sequence[ColumnEncoder]) -> Callable[..., bool]:
     """Return the function that tells whether the values of a row, one argument each, certainly fit.
 
     It is made as one expression, because a loop over columns and their checks would take three times as long.
     """
     names = [f"v{number}" for number in range(len(fields))]
     tests = [_test_of(field, name) for field, name in zip(fields, names, strict=True)]
-    of_fields = zip(names, fields, fits, strict=True)
-    converters = {f"{name}_fits": partial(_fits, field, fit) for name, field, fit in of_fields}
+    of_fields = zip(names, fields, encoders, strict=True)
+    converters = {f"{name}_fits": partial(_fits, field, encoder) for name, field, encoder in of_fields}
     source = f"lambda {', '.join(names)}: {' and '.join(tests) or True}"
     check: Callable[..., bool] = eval(source, converters)  # noqa: S307 - made of nothing but numbers and the text above
     return check
@@ -176,19 +175,9 @@ def _test_of(field: pa.Field, name: str) -> str:
     return f"({' or '.join([*tests, f'{name}_fits({name})'])})"
 
 
-def _fits(field: pa.Field, fit: Fit, value: Any) -> bool:
+def _fits(field: pa.Field, encoder: ColumnEncoder, value: Any) -> bool:
     try:
-        _check_value(value, value, field, fit)
+        _array([value], field, encoder, [value])
     except OutputMismatch:
         return False
     return True
-
-
-def _check_value(output: Any, value: Any, field: pa.Field, fit: Fit) -> None:
-    if value is None and not field.nullable:
-        raise OutputMismatch(output, field.name, "null in a column that is not nullable")
-    try:
-        pa.array(fit([value]), field.type)
-    except _CONVERSION_ERRORS as error:
-        reason = f"its value is of type {type(value).__name__}, not {field.type}: {error}"
-        raise OutputMismatch(output, field.name, reason) from error

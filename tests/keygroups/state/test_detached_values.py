@@ -52,6 +52,7 @@ VALUES: list[tuple[pa.DataType | None, Any, Callable[[Any], object]]] = [
     (None, Basket(["a"]), lambda value: value.fruits.append("leak")),
     (STRUCT, {"x": 1, "tags": ["a"]}, lambda value: value["tags"].append("leak")),
     (pa.list_(pa.int64()), [1], lambda value: value.append(2)),
+    (None, bytearray(b"a"), lambda value: value.extend(b"leak")),
     (pa.list_(pa.float64()), np.array([1.0]), lambda value: value.__setitem__(0, 2.0)),
 ]
 TTLS = pytest.mark.parametrize("ttl", [None, 1000.0])
