@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Sequence
-from typing import Any
+import re
+from collections.abc import Iterable
+
+_QUOTED = re.compile(r'[",\r\n]')
+"""What a cell needs quotes for. `csv.writer` leaves a bare carriage return without, which readers take for a line end."""
 
 
-class CsvWriter:
-    r"""Writes rows as `csv.writer` does, with ``\n`` as the end of a line.
-
-    `csv.writer` quotes a field with a bare ``\r`` only if ``\r`` is part of its line end; without quotes, a reader
-    takes that ``\r`` for the end of the row.
-
-    Parameters
-    ----------
-    file : text file
-        A file that was opened with ``newline=""``.
+def csv_line(cells: Iterable[str | None]) -> str:
+    r"""Return cells as a line of CSV: None is an empty cell, and empty text is a pair of quotes.
 
     Examples
     --------
-    >>> import io
-    >>> file = io.StringIO(newline="")
-    >>> CsvWriter(file).writerows([["a", "b"], ["one\rtwo", 3]])
-    >>> file.getvalue()
-    'a,b\n"one\rtwo","3"\n'
+    >>> csv_line(["a,b", None, ""])
+    '"a,b",,""\n'
     """
+    written = [*map(_quoted, cells)]
+    # Readers skip an empty line.
+    return (",".join(written) if len(written) != 1 else written[0] or '""') + "\n"
 
-    def __init__(self, file: Any) -> None:
-        self._usual = csv.writer(file, lineterminator="\n")
-        self._quoted = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
 
-    def writerow(self, fields: Sequence[Any]) -> None:
-        """Write one row."""
-        needs_quotes = any(isinstance(field, str) and "\r" in field for field in fields)
-        (self._quoted if needs_quotes else self._usual).writerow(fields)
-
-    def writerows(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Write rows."""
-        for row in rows:
-            self.writerow(row)
+def _quoted(cell: str | None) -> str:
+    if cell is None:
+        return ""
+    return f'"{cell.replace(chr(34), chr(34) * 2)}"' if not cell or _QUOTED.search(cell) else cell

@@ -43,7 +43,7 @@ def batches_of(values: Sequence[Any], schema: pa.Schema) -> Iterator[pa.RecordBa
     """
     for start in range(0, len(values), ROWS_AT_ONCE):
         rows = values[start : start + ROWS_AT_ONCE]
-        yield _named(rows, lambda rows=rows: rows_to_batch(rows, schema))  # type: ignore[misc]
+        yield _named(rows, lambda rows=rows: rows_to_batch(rows, schema), start)  # type: ignore[misc]
 
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -57,11 +57,12 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     try:
         return casts.cast_batch(batch, schema)
     except Misfit as misfit:
-        raise UnwritableValue(batch, misfit.place_and_reason) from misfit
+        raise UnwritableValue(batch, misfit.reason, column=misfit.column) from misfit
 
 
-def _named(values: Sequence[Any], convert: Callable[[], _T]) -> _T:
+def _named(values: Sequence[Any], convert: Callable[[], _T], start: int = 0) -> _T:
     try:
         return convert()
     except Misfit as misfit:
-        raise UnwritableValue(values[misfit.row], misfit.place_and_reason) from misfit
+        index = start + misfit.row
+        raise UnwritableValue(values[misfit.row], misfit.reason, column=misfit.column or None, index=index) from misfit

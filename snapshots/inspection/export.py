@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from keygroups.arguments import check_location
-from keygroups.csv_rows import CsvWriter
+from keygroups.csv_rows import csv_line
 from keygroups.errors import ConfigError
 from keygroups.ranges import KeyGroupRange
 from snapshots.format.columns import is_packed
@@ -209,24 +209,26 @@ class _JsonLines:
 
 
 class _Csv:
-    """Writes CSV with a header; None is an empty cell."""
+    """Writes CSV with a header; None is an empty cell, and empty text is a pair of quotes."""
 
     def __init__(self, file: io.TextIOBase, schema: pa.Schema) -> None:
-        self._writer = CsvWriter(file)
-        self._writer.writerow(schema.names)
+        self._file = file
+        self._file.write(csv_line(schema.names))
 
     def write(self, table: pa.Table) -> None:
         """Write the rows."""
         columns = [_cells(table, name) for name in table.schema.names]
-        self._writer.writerows(zip(*columns, strict=True))
+        self._file.writelines(map(csv_line, zip(*columns, strict=True)))
 
 
-def _cells(table: pa.Table, name: str) -> Iterable[Any]:
+def _cells(table: pa.Table, name: str) -> Iterable[str | None]:
     field = table.schema.field(name)
     is_nested = is_packed(field) or types.is_nested(field.type)
     for value in map(plain, decode_column(table, name)):
-        is_text = value is None or isinstance(value, str)
-        yield json.dumps(value, ensure_ascii=False) if is_nested and not is_text else value
+        if value is None or isinstance(value, str):
+            yield value
+        else:
+            yield json.dumps(value, ensure_ascii=False) if is_nested else str(value)
 
 
 def _text_sink(make: Callable[[io.TextIOBase, pa.Schema], _Sink]) -> Callable[[str, pa.Schema], Any]:

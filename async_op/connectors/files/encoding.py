@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Sequence
-from datetime import date, datetime, time
 from typing import Any
 
 from async_op.connectors.arrow import batches_of, names_of, schema_of
 from async_op.connectors.errors import UnwritableValue
-from keygroups.csv_rows import CsvWriter
+from keygroups.csv_rows import csv_line
+from keygroups.values.misfit import Refusal
+from keygroups.values.texts import cell_of, json_of
 
 FORMATS = {"json": "jsonl", "csv": "csv", "parquet": "parquet"}
 """The formats, and how the names of their files end."""
@@ -26,40 +26,49 @@ def encode(values: Sequence[Any], format: str, schema: Any = None) -> bytes:
     """
     match format:
         case "json":
-            return b"".join(_json(value) for value in values)
+            return b"".join(_json(value, index) for index, value in enumerate(values))
         case "csv":
             return _csv(values)
         case _:
             return _parquet(values, schema)
 
 
-def _json(value: Any) -> bytes:
+def _json(value: Any, index: int) -> bytes:
     try:
-        return json.dumps(value, allow_nan=False, ensure_ascii=False, default=_text_of).encode() + b"\n"
-    except (TypeError, ValueError) as error:
-        raise UnwritableValue(value, f"it is no JSON: {error}") from error
-
-
-def _text_of(value: Any) -> str:
-    if isinstance(value, date | datetime | time):
-        return value.isoformat()
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+        return json_of(value).encode() + b"\n"
+    except Refusal as refusal:
+        raise _unwritable(value, refusal, index, refusal.path.removeprefix(".")) from None
 
 
 def _csv(values: Sequence[Any]) -> bytes:
     names = names_of(values)
-    text = io.StringIO(newline="")
-    writer = CsvWriter(text)
-    writer.writerow(names)
-    for value in values:
-        if nested := [name for name, field in value.items() if isinstance(field, dict | list | tuple | set)]:
-            raise UnwritableValue(value, f"{nested[0]!r} is nested, and CSV is flat")
-        writer.writerow([_field(value.get(name)) for name in names])
-    return text.getvalue().encode()
+    lines = [csv_line(names)] if names else []
+    for index, value in enumerate(values):
+        cells: dict[str, str | None] = {}
+        for name, field in value.items():
+            try:
+                cells[name] = cell_of(field)
+            except Refusal as refusal:
+                raise _unwritable(value, refusal, index, name) from None
+        lines.append(csv_line(map(cells.get, names)))
+    try:
+        return "".join(lines).encode()
+    except UnicodeEncodeError:
+        index = next(index for index, line in enumerate(lines) if not _is_text(line)) - 1
+        reason = "it holds half of a surrogate pair, which UTF-8 cannot encode"
+        raise UnwritableValue(values[max(index, 0)], reason, index=max(index, 0)) from None
 
 
-def _field(field: Any) -> Any:
-    return field.isoformat() if isinstance(field, date | datetime | time) else field
+def _is_text(line: str) -> bool:
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _unwritable(value: Any, refusal: Refusal, index: int, column: str) -> UnwritableValue:
+    return UnwritableValue(value, refusal.reason, column=column or None, index=index)
 
 
 def _parquet(values: Sequence[Any], schema: Any) -> bytes:

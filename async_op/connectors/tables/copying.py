@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from async_op.connectors.errors import UnwritableValue
+from async_op.connectors.tables.postgres_types import fit_of
 from keygroups.errors import SHOW_VALUES
+from keygroups.values import misfit
 
 if TYPE_CHECKING:
     from psycopg import Connection, Error
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 1024
 """How many rows of a refused epoch are in memory while the refused ones among them are looked for."""
-_JSON = {"json", "jsonb"}
 _OF_ROWS = ("22", "23", "44", "P0")
 """The classes of SQLSTATE that blame a row: its data, a constraint, a view's check option, a trigger that raises."""
 _VIOLATIONS = {"23503": "foreign key", "23505": "unique", "23514": "check", "23P01": "exclusion"}
@@ -66,13 +67,12 @@ class Copying:
         self, connection: Connection, table: Identifier, types: Mapping[str, str], names: Sequence[str]
     ) -> None:
         from psycopg import sql
-        from psycopg.types.json import Jsonb
 
         self._connection = connection
         self._relation = table._obj[-1]
         self._types = types
         self._names = names
-        self._wraps: list[Callable[[Any], Any]] = [Jsonb if types[name] in _JSON else _as_it_is for name in names]
+        self._fits = [fit_of(types[name]) for name in names]
         columns = sql.SQL(", ").join(map(sql.Identifier, names))
         self._statement = sql.SQL("copy {} ({}) from stdin").format(table, columns)
 
@@ -140,8 +140,14 @@ class Copying:
         return refusal
 
     def _fields(self, row: Mapping[str, Any]) -> list[Any]:
-        fields = map(row.get, self._names)
-        return [None if field is None else wrap(field) for wrap, field in zip(self._wraps, fields, strict=True)]
+        fields = []
+        for name, fit in zip(self._names, self._fits, strict=True):
+            field = row.get(name)
+            try:
+                fields.append(None if field is None else fit(field))
+            except misfit.Refusal as refusal:
+                raise UnwritableValue(row, refusal.reason, column=name + refusal.path) from None
+        return fields
 
     def _refused_here(self, index: int, row: Mapping[str, Any], error: Exception) -> Refusal:
         """Return the refusal of a row that the client cannot send: look for the column."""
@@ -192,7 +198,3 @@ def _reason_here(error: Exception, field: object) -> str:
     if isinstance(error, TypeError | RecursionError):
         return f"it is no JSON: {error}"
     return str(error) if "adapt" not in str(error) else f"a {type(field).__name__} has no type in PostgreSQL"
-
-
-def _as_it_is(field: Any) -> Any:
-    return field

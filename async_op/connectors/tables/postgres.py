@@ -186,7 +186,7 @@ class PostgresSink(TableSink):
 
     def _columns(self, connection: Connection, table: Identifier) -> dict[str, str]:
         look = (
-            "select attname, format_type(atttypid, null) from pg_attribute "
+            "select attname, format_type(atttypid, atttypmod) from pg_attribute "
             "where attrelid = to_regclass(%s) and attnum > 0 and not attisdropped"
         )
         found = connection.execute(look, (table.as_string(connection),)).fetchall()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import msgpack
+import numpy as np
 import pyarrow as pa
 
 from keygroups.codec import pack, unpack
@@ -108,14 +109,20 @@ class RowEncoding:
                 return pack(value, self._where)
         if kind is Expiring:
             return _EXPIRING + _EXPIRES_AT.pack(value.expires_at) + self.encode(value.value)
+        if self._type is not None and isinstance(value, np.generic):
+            # Its column gives the Python value that it stands for.
+            return self._in_column(value)
         try:
             return pack(value, self._where)
         except UnstorableValue:
             if self._type is None:
                 raise
             # A value that only a column of the declared type can hold, such as a numpy array.
-            batch = pa.record_batch([array_of([value], self._type)], ["value"])
-            return _ARROW + bytes(batch.serialize())
+            return self._in_column(value)
+
+    def _in_column(self, value: Any) -> bytes:
+        batch = pa.record_batch([array_of([value], self._type)], ["value"])
+        return _ARROW + bytes(batch.serialize())
 
     def decode(self, data: bytes) -> Any:
         """Decode a value."""

@@ -110,9 +110,9 @@ async def test_a_schema_makes_all_epochs_alike(tmp_path: Path) -> None:
     sink = FileSink(str(tmp_path), "parquet", schema=schema)
     await sink.write([{"n": 1}], 1)
     assert parquet.read_schema(tmp_path / "epoch-00000000000000000001.parquet").equals(schema)
-    with pytest.raises(UnwritableValue, match="column 'other': there is no such column"):
+    with pytest.raises(UnwritableValue, match="column 'other'.*there is no such column"):
         await sink.write([{"n": 1}, {"n": 2, "other": 3}], 2)
-    with pytest.raises(UnwritableValue, match="column 'n': it is a str, not int64") as raised:
+    with pytest.raises(UnwritableValue, match="column 'n'.*it is a str, not int64") as raised:
         await sink.write([{"n": 1}, {"n": "two"}], 2)
     assert "two" in raised.value.value
     assert len(visible(tmp_path)) == 1
@@ -145,7 +145,7 @@ async def test_dates_are_text_in_json(tmp_path: Path) -> None:
         ("csv", 7, "no dict"),
         ("parquet", 7, "no dict"),
         ("parquet", {1: 2}, "no dict"),
-        ("parquet", {"x": object()}, "column 'x': there is no type for object"),
+        ("parquet", {"x": object()}, "column 'x'.*there is no type for object"),
     ],
     ids=["bytes", "nan", "nested", "csv row", "parquet row", "name", "object"],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import traceback
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import psycopg
@@ -43,17 +44,19 @@ def numbers(server: str) -> list[int]:
 
 
 REFUSED = {
-    "type": ({"n": SECRET}, "n", "bigint"),
+    "number for text": ({"mail": 15}, "mail", "it is a int, not string"),
+    "type": ({"n": SECRET}, "n", "it is a str, not int64"),
     "unique": ({"n": 1, "mail": SECRET}, None, "unique constraint 'constrained_n_key'"),
-    "length": ({"mail": SECRET * 3}, "mail", "StringDataRightTruncation"),
+    "length": ({"mail": SECRET * 3}, "mail", "its length does not fit character varying(30)"),
+    "amount": ({"amount": Decimal("99.25")}, "amount", "more than 1 digits after the point"),
     "check": ({"checked": f"z{SECRET}"}, None, "check constraint 'constrained_checked_check'"),
     "null": ({"needed": None, "mail": SECRET}, "needed", "is not null"),
     "foreign key": ({"known": SECRET}, None, "foreign key constraint 'constrained_known_fkey'"),
     "deferred foreign key": ({"later": SECRET}, None, "foreign key constraint 'constrained_later_fkey'"),
-    "datetime in JSON": ({"extra": {"mail": SECRET, "at": datetime(2026, 1, 2)}}, "extra", "datetime"),
-    "half an emoji in JSON": ({"extra": {"mail": SECRET, "face": "\ud83d"}}, "extra", "jsonb"),
+    "datetime in JSON": ({"extra": {"mail": SECRET, "at": datetime(2026, 1, 2)}}, "extra.at", "datetime"),
+    "half an emoji in JSON": ({"extra": {"mail": SECRET, "face": "\ud83d"}}, "extra", "surrogate"),
     "deep JSON": ({"extra": DEEP}, "extra", "JSON"),
-    "half an emoji": ({"mail": f"{SECRET}\ud83d"}, "mail", "UTF-8"),
+    "half an emoji": ({"mail": f"{SECRET}\ud83d"}, "mail", "surrogate"),
     "NUL": ({"mail": f"{SECRET}\0"}, "mail", "NUL"),
     "object": ({"mail": object()}, "mail", "object"),
     "unknown column": ({"other": SECRET}, "other", "no column 'other'"),
@@ -81,13 +84,13 @@ async def test_a_refused_row_is_named_with_table_column_and_line_and_its_values_
     assert numbers(server) == []
 
 
-@pytest.mark.parametrize("kind", ["type", "unique"])
+@pytest.mark.parametrize("kind", ["unique"])
 async def test_the_environment_shows_what_postgresql_says(
     server: str, table: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SHOW_VALUES, "1")
     sink = sink_into(server)
-    with pytest.raises(UnwritableValue, match=r"invalid input syntax.*ann@|Key \(n\)=\(1\) already exists"):
+    with pytest.raises(UnwritableValue, match=r"Key \(n\)=\(1\) already exists"):
         await sink.write([{"n": 1}, REFUSED[kind][0]], 1)
     await sink.close()
 

@@ -1,0 +1,108 @@
+"""Python values as JSON and CSV: written so that they can be read again, or refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from decimal import Decimal
+from typing import Any
+
+from keygroups.values.misfit import Refusal
+from keygroups.values.scalars import without_numpy
+
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+_TIMES = frozenset({dt.date, dt.datetime, dt.time})
+_CELLS = frozenset({str, int, float, bool, Decimal, uuid.UUID})
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
+
+def json_of(value: Any, *, is_exact: bool = False) -> str:
+    """Return a value as JSON in one line.
+
+    Parameters
+    ----------
+    value : object
+        Built from None, bool, int, float, str, list, and dict with text as keys.
+    is_exact : bool
+        Whether tuples, which become lists, and dates and times, which become ISO 8601 text, are refused, too.
+
+    Raises
+    ------
+    Refusal
+        JSON would change the value, or has no form for it. Its path leads to it.
+
+    Examples
+    --------
+    >>> json_of({"on": dt.date(2026, 1, 2), "tags": ("a",)})
+    '{"on": "2026-01-02", "tags": ["a"]}'
+    """
+    try:
+        text = _encode(_json_form(value, is_exact))
+    except ValueError:
+        raise Refusal("it is no JSON: it holds infinity or no number, which JSON lacks; use None or text") from None
+    except RecursionError:
+        raise Refusal("it is no JSON: it is nested too deeply") from None
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Refusal("it holds half of a surrogate pair, which UTF-8 cannot encode") from None
+    return text
+
+
+def _json_form(value: Any, is_exact: bool) -> Any:
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is dict:
+        return _json_dict(value, is_exact)
+    if kind is list or (kind is tuple and not is_exact):
+        if _PLAIN.issuperset(map(type, value)):
+            return value
+        return [_inside(item, f"[{at}]", is_exact) for at, item in enumerate(value)]
+    if kind in _TIMES and not is_exact:
+        return value.isoformat()
+    plain = without_numpy(value)
+    if plain is not value:
+        return _json_form(plain, is_exact)
+    raise Refusal(f"it is no JSON: a {kind.__qualname__} has no form in JSON; convert it to text or numbers")
+
+
+def _json_dict(value: dict[Any, Any], is_exact: bool) -> dict[str, Any]:
+    for key in value:
+        if type(key) is not str:
+            raise Refusal(f"it is no JSON: a key is a {type(key).__qualname__}, and keys are text in JSON")
+    if _PLAIN.issuperset(map(type, value.values())):
+        return value
+    return {key: _inside(item, f".{key}", is_exact) for key, item in value.items()}
+
+
+def _inside(value: Any, step: str, is_exact: bool) -> Any:
+    try:
+        return _json_form(value, is_exact)
+    except Refusal as refusal:
+        raise refusal.inside(step) from None
+
+
+def cell_of(value: Any) -> str | None:
+    """Return a value as the text of a CSV cell, and None as it is.
+
+    Raises
+    ------
+    Refusal
+        The value is nested or binary, or its class has no text that stands for it.
+    """
+    kind = type(value)
+    if value is None or kind is str:
+        return value  # type: ignore[no-any-return]
+    if kind in _CELLS:
+        return str(value)
+    if kind in _TIMES:
+        return value.isoformat()  # type: ignore[no-any-return]
+    if isinstance(value, dict | list | tuple | set | frozenset):
+        raise Refusal("it is nested, and CSV is flat; write JSON, or convert it to text")
+    plain = without_numpy(value)
+    if plain is not value:
+        return cell_of(plain)
+    raise Refusal(f"a {kind.__qualname__} has no form in CSV; convert it to text")
