@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 _QUOTED = re.compile(r'[",\r\n]')
-"""What a cell needs quotes for. `csv.writer` sets none for a bare carriage return, which readers take for a line end."""
+"""What a cell needs quotes for; `csv.writer` has none for a bare carriage return, which readers take for a line end."""
 
 
 def csv_line(cells: Iterable[str | None]) -> str:
