@@ -364,6 +364,7 @@ class Limits:
         "_costs",
         "_flights",
         "_guest",
+        "_is_judged",
         "_is_stopped",
         "_latency",
         "_rate",
@@ -389,6 +390,7 @@ class Limits:
         self.hold = None if shared.rate is None or not settings.rate_limits else shared.rate.hold
         self._guest, self._rate_guest = Guest(), Guest()
         self._is_stopped = False
+        self._is_judged = shared.concurrency is not None or shared.breaker is not None
         self.calls = self._running = self._circuit_opened = self._circuit_refused = 0
 
     @property
@@ -450,9 +452,14 @@ class Limits:
         payment_of: Callable[_Args, tuple[Sequence[Any], Payer]],
     ) -> Callable[_Args, Coroutine[Any, Any, _Result]]:
         rate = self._rate if isinstance(self._rate, RateLimiter) else None
+        breaker, guest = self._breaker, self._rate_guest
 
         async def call(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
-            permit = await self._permit(rate)
+            permit = 0
+            if breaker is not None:
+                permit = await self._permit(breaker, rate)
+            elif rate is not None:
+                await rate.acquire(guest)
             self.calls += elements_of(*args, **kwargs)
             return await self._watch(permit, invoke(*args, **kwargs))
 
@@ -460,7 +467,11 @@ class Limits:
             assert self._costs is not None, "costs are counted"
             values, payer = payment_of(*args, **kwargs)
             async with self._costs.bill(values) as bill:
-                permit = await self._permit(bill.claim)
+                permit = 0
+                if breaker is not None:
+                    permit = await self._permit(breaker, bill.claim)
+                else:
+                    await bill.claim.acquire(guest)
                 bill.begin(payer)
                 self.calls += elements_of(*args, **kwargs)
                 return await self._watch(permit, invoke(*args, **kwargs))
@@ -496,7 +507,8 @@ class Limits:
         finally:
             self._running -= 1
             self._latency.add(self._clock.time() - began)
-            self._record(permit, began, failed=failed)
+            if self._is_judged:
+                self._record(permit, began, failed=failed)
 
     def _record(self, permit: Permit, began: float, *, failed: bool) -> None:
         if self._is_stopped:
@@ -509,20 +521,18 @@ class Limits:
         if self._breaker is not None:
             self._circuit_opened += self._breaker.record(permit, failed=failed)
 
-    async def _permit(self, pace: Pace | None) -> Permit:
+    async def _permit(self, breaker: Breaker, pace: Pace | None) -> Permit:
         """Wait until a call may begin in the current step of the loop."""
-        breaker = self._breaker
         while True:
-            permit = 0 if breaker is None else await self._permit_of(breaker)
+            permit = await self._permit_of(breaker)
             if pace is None:
                 return permit
             try:
                 await pace.acquire(self._rate_guest)
             except BaseException:
-                if breaker is not None:
-                    breaker.give_back(permit)
+                breaker.give_back(permit)
                 raise
-            if breaker is None or breaker.holds(permit):
+            if breaker.holds(permit):
                 return permit
             pace.give_back()  # the breaker opened during the wait
 
