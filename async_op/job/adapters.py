@@ -32,14 +32,14 @@ class ArrowRows(Iterable[dict[str, Any]]):
         return rows_of_stream(self.table)
 
 
-_SAMPLED_MAX = 512
+_SAMPLED_MAX = 4096
 
 
 class Samples:
     """A digest of some elements of an iterable, by which a job notices that it gets other ones after a restart.
 
     Not of all, because that would cost more than everything else that a job does for an element: of the first, second,
-    fourth, eighth and so on, and from 512 on of every 512th.
+    fourth, eighth and so on, and from 4,096 on of every 4,096th.
 
     Attributes
     ----------
@@ -118,10 +118,12 @@ class IterableSource(Source[Any]):
                 self._skip(number, value)
             self._check_skipped(number, start)
         samples = self._samples
+        following = samples.next
         for number, value in enumerate(values, number + 1):  # noqa: B020 - it goes on where the loop above has ended
             self._taken = number
-            if number == samples.next:
+            if number == following:
                 samples.take(number, value)
+                following = samples.next
                 yield value, None, number
                 yield Reached(number, [length, samples.count, samples.digest])
             else:

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -187,7 +187,7 @@ class Reading:
         what = f"reading partition {partition.id!r} of {type(self._source).__name__}"
         with connector(what):
             partition.text = partition_text(self._source.full_name(partition.id))
-            async with aclosing(self._items_with_retry(partition, what)) as found:
+            async with aclosing(self._items(partition, what)) as found:
                 async for items in found:
                     if isinstance(items, Reached):
                         self.moves += self._positions.reached(partition, items.position, items.content)
@@ -196,33 +196,37 @@ class Reading:
         partition.has_ended = True
         self._news.wake()
 
-    async def _items_with_retry(self, partition: Partition, what: str) -> AsyncGenerator[Any, None]:
+    async def _items(self, partition: Partition, what: str) -> AsyncGenerator[Any, None]:
         """Yield what the source yields; after a transient error it is read again from where the partition is."""
         attempts = Attempts(self._source.retry, what)
         while True:
             try:
-                async with aclosing(self._items(partition)) as found:
-                    async for items in found:
-                        yield items
+                reader, is_blocking = self._reader(partition)
+                try:
+                    async for items in reader:
+                        if is_blocking and not _SINGLE.issuperset(map(type, items)):
+                            for piece in _pieces_of(items):
+                                yield piece
+                        else:
+                            yield items
                         attempts.succeeded()
+                finally:
+                    close = getattr(reader, "aclose", None)
+                    if close is not None:
+                        await close()
                 break
             except Exception as error:  # noqa: BLE001 - raised there, if it is final
                 await attempts.failed(error)
 
-    async def _items(self, partition: Partition) -> AsyncGenerator[Any, None]:
+    def _reader(self, partition: Partition) -> tuple[AsyncIterator[Any], bool]:
+        """Return an iterator of what a source yields, and whether it comes in runs from a thread."""
         items: Any = self._source.read(partition.id, partition.position)
-        if not isinstance(items, AsyncIterator):
-            if isinstance(items, str | bytes) or not isinstance(items, Iterable):
-                raise self._wrong("read()", items, "return an iterator, or write it with `yield`")
-            is_single = isinstance(self._source, IterableSource)
-            items = _unpacked(read_ahead(items, _ELEMENTS_AHEAD if is_single else _READ_AHEAD))
-        try:
-            async for item in items:
-                yield item
-        finally:
-            close = getattr(items, "aclose", None)
-            if close is not None:
-                await close()
+        if isinstance(items, AsyncIterator):
+            return items, False
+        if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+            raise self._wrong("read()", items, "return an iterator, or write it with `yield`")
+        is_single = isinstance(self._source, IterableSource)
+        return read_ahead(items, _ELEMENTS_AHEAD if is_single else _READ_AHEAD), True
 
     async def _hand_on(self, partition: Partition, items: deque[Any]) -> None:
         """Hand on what a partition has yielded; its position advances with each element."""
@@ -294,24 +298,19 @@ class Reading:
         return bool(self._entrances) and not self._is_paused
 
 
-async def _unpacked(runs: AsyncGenerator[list[Any], None]) -> AsyncGenerator[Any, None]:
-    """Yield what a blocking iterator has yielded; its single items stay together in runs, which saves turns."""
-    async with aclosing(runs):
-        async for run in runs:
-            if _SINGLE.issuperset(map(type, run)):
-                yield run
-                continue
-            items: list[Any] = []
-            for piece in run:
-                if isinstance(piece, list | Reached):
-                    if items:
-                        yield items
-                    yield piece
-                    items = []
-                else:
-                    items.append(piece)
-            if items:
-                yield items
-
-
 _SINGLE = frozenset({tuple, Undecodable})
+
+
+def _pieces_of(run: list[Any]) -> Iterator[Any]:
+    """Take apart what a blocking iterator has yielded in a row; its single items stay together."""
+    items: list[Any] = []
+    for piece in run:
+        if type(piece) is tuple or not isinstance(piece, (list, Reached)):
+            items.append(piece)
+            continue
+        if items:
+            yield items
+        yield piece
+        items = []
+    if items:
+        yield items
