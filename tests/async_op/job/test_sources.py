@@ -161,8 +161,8 @@ async def test_another_iterable_under_the_id_of_a_job_is_refused(
 
 
 @pytest.mark.parametrize("shape", SHAPES[:4], ids=IDS[:4])
-async def test_elements_that_cannot_be_stored_or_compared_are_read_on(shape: Any) -> None:
-    place, values = f"memory://{uuid.uuid4().hex}", [object(), "\ud83d", float("nan"), [[]]]
+async def test_elements_that_cannot_be_compared_are_read_on(shape: Any) -> None:
+    place, values = f"memory://{uuid.uuid4().hex}", [float("nan"), [[]], {2, 1}, 2**70]
 
     async def text(value: Any) -> str:
         return type(value).__name__
