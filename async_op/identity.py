@@ -25,7 +25,7 @@ from snapshots.lineage import new_lineage
 KEY_CHARACTERS_MAX = 255
 """Stripe and others refuse longer keys."""
 
-_PARTITION_CHARACTERS_MAX = 96
+_PARTITION_CHARACTERS_MAX = 144
 _TAIL_CHARACTERS = 60
 """Of a longer name of a partition, a digest stays, and the end: the end of a path tells more than its beginning."""
 
