@@ -157,3 +157,16 @@ def test_every_type_of_value_is_kept_as_json(spark: SparkSession) -> None:
 def test_what_can_never_work_is_refused_at_once(spark: SparkSession, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         _apply(spark, **options)
+
+
+class Half(AsyncFunction):
+    async def async_invoke(self, value: Any, ctx: Any) -> list[Any]:
+        raise ValueError("half an emoji \ud83d")
+
+
+def test_an_error_whose_text_is_no_utf_8_reaches_the_driver_and_the_dead_letter(spark: SparkSession) -> None:
+    frame = spark.range(0, 1, 1, 1)
+    (row,) = AsyncDataStream.ordered_wait(frame, Half(), **AS_COLUMN).collect()
+    assert row.dead_letter.error_message == "half an emoji \\ud83d"
+    with pytest.raises(Exception, match=r"half an emoji \\ud83d"):
+        AsyncDataStream.ordered_wait(frame, Half(), output_schema=SCHEMA).collect()

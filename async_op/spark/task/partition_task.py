@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -54,9 +55,20 @@ class PartitionTask:
         except ElementFailed as failure:
             # The driver gets only one traceback, so it should be that of the user's function.
             cause = failure.__cause__
+            if cause is not None and not _can_be_sent(cause):
+                failure.__cause__, failure.__suppress_context__ = None, True
             raise failure.with_traceback(None if cause is None else cause.__traceback__)  # noqa: B904 - the same error
 
     def make_operator(self, output: Callable[[Record | Watermark], object]) -> AsyncWaitOperator:
         """Return the operator for one partition."""
         options = replace(self.options, function=self.elements.function(), capacity=self.elements.capacity)
         return AsyncWaitOperator.of(options, output, place=Place(vet=unreadable_among))
+
+
+def _can_be_sent(cause: BaseException) -> bool:
+    """Return whether PySpark can send an error's traceback; half a surrogate pair in it would end the worker."""
+    try:
+        "".join(traceback.format_exception(cause)).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
