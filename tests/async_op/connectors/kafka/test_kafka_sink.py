@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import pickle
 import subprocess
 import sys
+import tempfile
 import time
 
 import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from async_op import FixedDelayRetry
 from async_op.connectors import (
     EpochsBehind,
     KafkaRefused,
@@ -23,7 +26,9 @@ from async_op.connectors import (
 )
 from async_op.connectors.kafka import client
 from keygroups import ConfigError
+from tests.async_op.connectors.kafka import brokers
 from tests.async_op.connectors.kafka.brokers import make_topic, read_all
+from tests.async_op.job.kit import new_job, running, same
 
 
 def sink_into(server: str, topic: str, name: str | None = None) -> KafkaSink:
@@ -319,3 +324,23 @@ def test_settings_are_never_shown() -> None:
 def test_settings_that_can_never_work_are_refused(name, config) -> None:
     with pytest.raises(ConfigError):
         KafkaSink("t", name, config)
+
+
+async def test_a_job_waits_for_brokers_that_are_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "REQUEST_SECONDS_MAX", 1.0)
+    address = f"127.0.0.1:{brokers._free_port()}"
+    sink = KafkaSink("late", "job", {"bootstrap.servers": address, "log_level": 0}, retry=FixedDelayRetry(600, 0.1))
+    with tempfile.TemporaryFile() as log:
+        job = new_job([b"1"], same, sink)
+        async with running(job) as task:
+            while sink._threads is None:
+                await asyncio.sleep(0)
+            process = await asyncio.to_thread(brokers._start, address, log)
+            try:
+                assert await asyncio.to_thread(brokers._answers, process, address)
+                await asyncio.to_thread(make_topic, address, "late")
+                await task
+                assert await asyncio.to_thread(read_all, address, "late") == [b"1"]
+            finally:
+                process.kill()
+                process.wait()
