@@ -14,7 +14,7 @@ from typing import Any
 import fsspec
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -145,7 +145,8 @@ def copy_and_truncate(log: Any) -> None:
 def compress(log: Any) -> None:
     rename(log)
     old = log.with_name("app.log.1")
-    log.with_name("app.log.1.gz").write_bytes(gzip.compress(old.read_bytes()))
+    number = len(list(log.parent.glob("*.gz"))) + 1
+    log.with_name(f"app.log.{number}.gz").write_bytes(gzip.compress(old.read_bytes()))
     old.unlink()
 
 
@@ -244,6 +245,7 @@ async def test_names_that_are_no_utf_8_are_read(tmp_path: Path) -> None:
     assert await nights.run() == [2]
 
 
+@example(steps=["append", "compress", "append", "compress"])
 @given(steps=st.lists(st.sampled_from(["append", "rename", "copy", "compress", "run", "replace"]), max_size=12))
 async def test_whatever_happens_to_a_log_all_is_read_once_or_the_job_says_so(
     steps: list[str], tmp_path_factory: pytest.TempPathFactory
