@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Protocol
 
+import pyarrow as pa
 from immutables import Map
 
 from keygroups.descriptors import (
@@ -26,6 +27,8 @@ from keygroups.state.errors import StateAccessOutsideInvocation
 from keygroups.state.identity import identity_of, original_of
 from keygroups.state.storable import check_storable
 from keygroups.state.transaction import UNCHANGED, Handle
+
+_INT64 = pa.int64()
 
 _NO_ENTRIES: Map[Hashable, Any] = Map()
 
@@ -283,6 +286,8 @@ class MapHandle(EntriesHandle):
         descriptor, kind = self.table.descriptor, type(key)
         assert isinstance(descriptor, MapState), "the table has this kind"
         declared = descriptor.key_type
+        if declared is None and kind is int and not -(2**63) <= key < 2**63:  # type: ignore[operator]
+            declared = _INT64  # the column that a snapshot has for them
         if declared is not None or not (kind is int or kind is bool or (kind is str and key.isascii())):  # type: ignore[attr-defined]
             check_storable(key, declared, f"a map key in {self._where()}")
 

@@ -223,3 +223,17 @@ async def test_a_state_that_did_not_take_a_value_keeps_no_write_of_its_call() ->
     await new_job(range(4), Step(Count(), key_by=lambda value: "a", on_error="skip"), sink).run()
     assert sorted(sink.values) == [0, 2, 3]
     assert counts == [1, 2, 2, 3], "the call of the bad output has counted"
+
+
+@pytest.mark.parametrize("key", [2**63, -(2**63) - 1, Color.RED, Level.HIGH, "\ud83d"], ids=repr)
+async def test_a_map_key_that_no_column_holds_fails_the_call_that_put_it(key: Any) -> None:
+    class Put(AsyncFunction):
+        states = (NOTES,)
+
+        async def async_invoke(self, value: Any, ctx: Any) -> list[Any]:
+            ctx.state(NOTES).put(key if value == 1 else value, 1)
+            return [value]
+
+    sink = Epochs()
+    await new_job(range(3), Step(Put(), key_by=lambda value: "a", on_error="skip"), sink).run()
+    assert sorted(sink.values) == [0, 2]
