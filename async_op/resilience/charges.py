@@ -39,6 +39,13 @@ class Charges:
     leaves of a tree whose nodes say what the charges below them do together, and a correction changes one path. Charges
     that are final are folded together, so the tree is no larger than the open charges need.
 
+    Why a tree may do that: a charge of `c` at `t` maps the moment `x` at which the credit is complete to
+    ``max(x, t) + c``, which is ``max(x + a, b)`` with ``a = c`` and ``b = t + c``. Such maps are closed under
+    composition: ``max(max(x + a1, b1) + a2, b2)`` is ``max(x + a1 + a2, max(b1 + a2, b2))``. Composition is
+    associative, so each node may hold the map of all charges below it, in their order, and the root holds the map of
+    all. ``(0, -inf)`` changes nothing, and stands for leaves without a charge. Times and amounts may be in any unit
+    that both share; limits that are lent count in units of cost, on a clock that the rate drives.
+
     Parameters
     ----------
     full_at : float
