@@ -7,6 +7,7 @@ import json
 import logging
 import pickle
 import shutil
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ async def test_a_sink_that_is_away_for_a_while_is_tried_again(
 
 
 async def test_a_sink_that_stays_away_is_named_with_its_epoch_and_the_next_start_delivers() -> None:
-    snapshots = "memory://a sink that stays away"
+    snapshots = f"memory://{uuid.uuid4().hex}"
     with pytest.raises(SinkUnavailable) as raised:
         await new_job([1, 2], same, Away(100), snapshots=snapshots).run()
     error = pickle.loads(pickle.dumps(raised.value))
@@ -196,7 +197,7 @@ async def test_refused_outputs_are_dead_letters_once_wherever_a_job_stops(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the sink refuses other outputs after the restart, what was noted counts."""
-    snapshots, threes = f"memory://refused {place}", {3, 6}
+    snapshots, threes = f"memory://{uuid.uuid4().hex}", {3, 6}
     written: dict[int, list[Any]] = {}
     buried: dict[int, list[Any]] = {}
 
