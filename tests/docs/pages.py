@@ -28,7 +28,7 @@ FOLDER = "/home/you/folder"
 _FENCE = RawFencedCodeBlockLexer(re.compile(r'(?P<language>\w*)(?: title="(?P<title>[^"]+)")?[^\n]*\n'))
 
 _VOLATILE = (
-    (re.compile(r"\b[0-9a-f]{32}\b"), "<id>"),
+    (re.compile(r"\b(?:[0-9a-f]{32}|[0-9a-f]{24})\b"), "<id>"),
     (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(\+00:00|Z)"), "<time>"),
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC"), "<time>"),
     (re.compile(r"(\d+ min )?\d+(\.\d+)? (s|min|h|d) ago"), "<age>"),
