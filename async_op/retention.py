@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 import time
@@ -50,6 +51,10 @@ class Retention:
         check_retention(self.keep_last, self.min_age)
 
 
+_END_SECONDS = 30.0
+"""How long the end of a run or of a program waits for a collection."""
+
+
 class Collector:
     """Collects an operator's garbage beside its epochs, one collection at a time.
 
@@ -94,14 +99,16 @@ class Collector:
         if now < self._due or self._is_running():
             return
         self._due = now + seconds_of(self._retention.min_age) / _COLLECTIONS_PER_AGE
-        # Not a daemon: otherwise a program that ends after a few epochs would never finish a collection.
-        self._thread = threading.Thread(target=self._collect, args=(folder,), name="keygroups retention", daemon=False)
+        # A daemon, because a storage that hangs must keep no process alive. A program that ends after a few epochs
+        # waits for it a while, or it would never finish a collection.
+        self._thread = threading.Thread(target=self._collect, args=(folder,), name="keygroups retention", daemon=True)
+        atexit.register(self._thread.join, _END_SECONDS)
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the running collection, if there is one."""
+        """Wait for the running collection, if there is one, but not for a storage that does not answer."""
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_END_SECONDS)
 
     def _is_running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
@@ -119,3 +126,4 @@ class Collector:
             self.failures = 0
             found = len(report.expired), len(report.files), report.bytes
             _log.info("retention in %s: removed %d versions, %d files, %d bytes", folder.uri, *found)
+        atexit.unregister(threading.current_thread().join)

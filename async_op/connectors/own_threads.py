@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
+
+from snapshots.threads import DaemonPool
 
 _T = TypeVar("_T")
 _CLOSE_SECONDS_MAX = 30.0
@@ -28,7 +30,7 @@ class OwnThreads:
     """
 
     def __init__(self, name: str, count: int) -> None:
-        self._pool = ThreadPoolExecutor(count, name)
+        self._pool = DaemonPool(count, name)
 
     async def run(self, work: Callable[[], _T]) -> _T:
         """Return what `work` returns; work whose awaiter is cancelled goes on, if it has begun."""

@@ -6,13 +6,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 from async_op.hosting.errors import HostLost, HostUnreachable
 from async_op.hosting.messages import DRIVER, Committed, Conclude, Fence, Message, Poll, Renew, Reply, Status, Stop
 from async_op.hosting.placement import Address
 from async_op.hosting.residence import LEASE_SECONDS
 from async_op.hosting.wire.sockets import SocketChannel, connect
+from snapshots.threads import DaemonPool
 
 _log = logging.getLogger(__package__)
 
@@ -154,7 +154,7 @@ class Overseer:
         ]
         if not missing:
             return
-        with ThreadPoolExecutor(min(len(missing), _CONNECTIONS_AT_ONCE), "keygroups connect") as pool:
+        with DaemonPool(min(len(missing), _CONNECTIONS_AT_ONCE), "keygroups connect") as pool:
             for address, channel in zip(missing, pool.map(self._connected, missing), strict=True):
                 if channel is None:
                     self._left_alone[address] = time.monotonic() + _RETRY_SECONDS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +16,7 @@ from async_op.job.step import SOURCE
 from snapshots import Claim, PendingSnapshot, Snapshot, SnapshotStore, SubtaskHandle, SubtaskSnapshot
 from snapshots.format.sink_notes import SinkNotes
 from snapshots.format.steps import of_step
+from snapshots.threads import DaemonPool
 
 _WRITERS = 8
 """How many parts are written at the same time: on remote storage, most of the time is waiting."""
@@ -96,7 +96,7 @@ class Committer:
 
     def _write(self, pending: PendingSnapshot, parts: Sequence[Part], outputs: pa.Table) -> list[Written]:
         last = parts[-1][0]
-        writers = ThreadPoolExecutor(min(_WRITERS, len(parts)), "keygroups write")
+        writers = DaemonPool(min(_WRITERS, len(parts)), "keygroups write")
         try:
             writing = [
                 writers.submit(_write_part, pending, name, part, outputs if name == last else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import warnings
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
@@ -47,8 +48,15 @@ from keygroups.representation import html_facts, representation
 from snapshots import Claim, IncompatibleSnapshot, Snapshot, SnapshotStore
 from snapshots.lineage import lineage_of
 from snapshots.surroundings import newest_or_empty
+from snapshots.threads import DaemonPool
 
 DEFAULT_RETENTION = Retention()
+
+_THREADS = min(32, (os.cpu_count() or 1) + 4)
+"""How many threads `asyncio.to_thread` has in `run_sync`: as many as elsewhere."""
+
+_THREADS_SECONDS = 5.0
+"""How long the end of `run_sync` waits for what still runs there."""
 
 AnySource = Source[Any] | Iterable[Any] | AsyncIterable[Any] | ArrowStream
 AnySink = Sink[Any] | Callable[[list[Any], int], Any]
@@ -253,7 +261,9 @@ class Job:
         """Run in an event loop of its own, for programs without one.
 
         The first Ctrl-C or SIGTERM stops the job at a cut, and this returns. A second one gives up at once and raises
-        `KeyboardInterrupt`, or `SystemExit` for SIGTERM. On any other thread than the main one, signals change nothing.
+        `KeyboardInterrupt`, or `SystemExit` for SIGTERM, once a commit that is under way has ended. A third one ends
+        the process. On any other thread than the main one, signals change nothing. A call that blocks does not hold up
+        the end of the program: its thread ends with the process.
 
         Parameters
         ----------
@@ -268,11 +278,17 @@ class Job:
         if running_loop() is not None:
             raise JobInsideEventLoop(self._store.operator_id)
         signals = EndingSignals(self._stop_at_cut)
-        asyncio.run(signals.heed(self.run(show_progress=show_progress)))
+        asyncio.run(self._run_alone(signals, show_progress))
         if signals.gave_up_at is SIGINT:
             raise KeyboardInterrupt
         if signals.gave_up_at is not None:
             raise SystemExit(128 + signals.gave_up_at)  # as a shell tells that a signal has ended a process
+
+    async def _run_alone(self, signals: EndingSignals, show_progress: bool) -> None:
+        # Threads of `asyncio.to_thread` that hang would keep the program alive, in 3.11 even this method.
+        threads = DaemonPool(_THREADS, "keygroups loop", _THREADS_SECONDS)
+        asyncio.get_running_loop().set_default_executor(threads)
+        await signals.heed(self.run(show_progress=show_progress))
 
     def stop(self, *, drain: bool = True) -> None:
         """End the run: `run` returns once everything is committed and delivered.

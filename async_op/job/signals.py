@@ -49,6 +49,10 @@ class EndingSignals:
             return
         self.gave_up_at = number
         task.cancel()
+        # Giving up finishes a commit that is under way. If its storage hangs, a third signal ends the process as usual.
+        for asking in _ASKING:
+            asyncio.get_running_loop().remove_signal_handler(asking)
+            signal.signal(asking, signal.SIG_DFL)
 
     @contextmanager
     def _handled(self, task: asyncio.Task[object]) -> Iterator[None]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, Protocol
+
+from snapshots.threads import DaemonPool
 
 
 class Pool(Protocol):
@@ -48,11 +50,11 @@ class NewThreads:
 
     def start(self, work: Callable[[], object], name: str) -> None:
         """Do work on a thread of its own."""
-        threading.Thread(target=work, name=name).start()
+        threading.Thread(target=work, name=name, daemon=True).start()
 
     def pool(self, count: int, name: str) -> Pool:
         """Return a pool of so many threads."""
-        return ThreadPoolExecutor(count, thread_name_prefix=name)
+        return DaemonPool(count, name)
 
 
 _NEW_THREADS = NewThreads()

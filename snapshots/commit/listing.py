@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain, pairwise
 from typing import NamedTuple
@@ -23,6 +22,7 @@ from snapshots.filesystem import Folder
 from snapshots.format.file_lists import REQUESTS_AT_ONCE, remember
 from snapshots.format.head import FILE_LISTS, list_to_bytes
 from snapshots.format.manifest import Channel, DataFile, FileList, ListInfo, Manifest
+from snapshots.threads import DaemonPool
 
 INLINE_MAX = 512
 """So many files of keyed state, and so many channels and their files, are in the manifest itself: a small one has no
@@ -149,7 +149,7 @@ def _write(folder: Folder, attempt_id: str, lists: Sequence[_Entries]) -> list[F
 
     if not lists:
         return []
-    with ThreadPoolExecutor(min(len(lists), REQUESTS_AT_ONCE), "keygroups lists") as pool:
+    with DaemonPool(min(len(lists), REQUESTS_AT_ONCE), "keygroups lists") as pool:
         return list(pool.map(write, enumerate(lists)))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from weakref import WeakValueDictionary
 
 from snapshots.errors import SnapshotCorrupted
@@ -12,6 +11,7 @@ from snapshots.filesystem import Folder
 from snapshots.format.head import list_from_bytes
 from snapshots.format.manifest import FileList, ListInfo
 from snapshots.format.parquet import damage_named
+from snapshots.threads import DaemonPool
 
 REQUESTS_AT_ONCE = 16
 
@@ -41,7 +41,7 @@ def read_lists(folder: Folder, infos: Sequence[ListInfo]) -> tuple[FileList, ...
     found = held_lists(infos)
     missing = [info for info in infos if info not in found]
     if missing:
-        with ThreadPoolExecutor(min(len(missing), REQUESTS_AT_ONCE), "keygroups lists") as pool:
+        with DaemonPool(min(len(missing), REQUESTS_AT_ONCE), "keygroups lists") as pool:
             found |= zip(missing, pool.map(lambda info: read_list(folder, info), missing), strict=True)
     return tuple(found[info] for info in infos)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Self
 
@@ -15,6 +15,7 @@ from snapshots.filesystem import Folder
 from snapshots.format.manifest import DataFile
 from snapshots.format.manifest_schema import FileKind
 from snapshots.format.parquet import EncodedFile, ParquetEncoder
+from snapshots.threads import DaemonPool
 
 FILE_BYTES = 32 * 2**20
 """A file ends at the next key group once it has this many bytes …"""
@@ -57,7 +58,7 @@ class FileWriter:
         self._prefix = f"data/{attempt_id}"
         self._stored: list[DataFile] = []
         self._storing: Future[DataFile] | None = None
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread: DaemonPool | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -88,7 +89,7 @@ class FileWriter:
         encoded = encoder.finish(metadata)
         self._wait()
         if goes_on:
-            self._thread = self._thread or ThreadPoolExecutor(1, "snapshot-files")
+            self._thread = self._thread or DaemonPool(1, "snapshot-files")
             self._storing = self._thread.submit(self._store, label, path, key_groups, encoded)
         else:
             self._stored.append(self._store(label, path, key_groups, encoded))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from keygroups.errors import KeyGroupsError
@@ -11,6 +10,7 @@ from snapshots.filesystem import Folder
 from snapshots.filesystem.errors import PathObstructed
 from snapshots.format.manifest import Manifest
 from snapshots.restore.snapshot import newest_snapshot
+from snapshots.threads import DaemonPool
 
 REQUESTS_AT_ONCE = 16
 
@@ -81,7 +81,7 @@ def operators_in(folder: Folder, limit: int) -> Operators:
         return Operators(folder.uri, (own,), 1, 1)
     names = [name for name in folder.names("") if not name.startswith(".")]
     looked_into = names[:limit]
-    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+    with DaemonPool(REQUESTS_AT_ONCE) as pool:
         found = pool.map(_summary_of, (folder.child(name) for name in looked_into))
         return Operators(folder.uri, tuple(one for one in found if one is not None), len(names), len(looked_into))
 

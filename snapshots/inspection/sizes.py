@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +14,7 @@ from keygroups.representation import fields_repr
 from snapshots.format.manifest import DataFile
 from snapshots.format.parquet import ParquetReader, RowGroup
 from snapshots.restore.snapshot import Snapshot
+from snapshots.threads import DaemonPool
 
 REQUESTS_AT_ONCE = 16
 
@@ -109,7 +109,7 @@ def key_group_sizes(snapshot: Snapshot) -> dict[str, KeyGroupSizes]:
     manifest = snapshot.manifest
     files = manifest.files_of("keyed", "delta")
     readers = {file.path: ParquetReader(snapshot.folder, file) for file in files}
-    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+    with DaemonPool(REQUESTS_AT_ONCE) as pool:
         layouts = dict(zip(readers, pool.map(ParquetReader.layout, readers.values()), strict=True))
         shared = [(path, group.number) for path, layout in layouts.items() for group in layout if _is_shared(group)]
         looked_into = shared if len(shared) <= COLUMN_READS_MAX else []

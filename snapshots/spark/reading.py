@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +27,7 @@ from snapshots.restore.snapshot import Snapshot
 from snapshots.spark.items import OperatorStateReader
 from snapshots.spark.pruning import WantedKeyGroups
 from snapshots.spark.types import arrow_schema_of, spark_schema_of
+from snapshots.threads import DaemonPool
 
 IN_FLIGHT = "in_flight"
 METADATA = "metadata"
@@ -216,7 +216,7 @@ def _rows_of(parquet: ParquetReader, runs: Sequence[tuple[int, int]]) -> Iterato
 def _key_types(snapshot: Snapshot, info: StateInfo) -> list[pa.DataType | None]:
     """Return the types of a state's index columns, from the footers; None for msgpack."""
     files = [file for file in snapshot.manifest.files_of("keyed", "delta", state=info.name) if file.rows]
-    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+    with DaemonPool(REQUESTS_AT_ONCE) as pool:
         schemas = list(pool.map(lambda file: _file_schema(snapshot.folder, file), files))
     columns = index_columns(info.kind)
     return [common_key_type({type_of(schema.field(column)) for schema in schemas}) for column in columns]

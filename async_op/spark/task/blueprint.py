@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pickle import loads
@@ -23,6 +22,7 @@ from async_op.options import OperatorOptions
 from async_op.spark.rows.arrow_outputs import OutputWriter
 from async_op.spark.task.epoch_elements import EpochElements
 from snapshots import PendingSnapshot, SubtaskHandle, SubtaskSnapshot
+from snapshots.threads import DaemonPool
 
 _REPORTED_BYTES_MAX = 4 * 2**20
 """Outputs of an epoch that tasks may report, as Arrow data; what is more the sink reads from storage."""
@@ -112,7 +112,7 @@ class EpochBlueprint:
         started = time.monotonic()
         outputs = pa.Table.from_batches(part.runs, self.output_schema)
         # Not the loop's default threads: the user's function may occupy all of them.
-        writer = ThreadPoolExecutor(1, "keygroups write")
+        writer = DaemonPool(1, "keygroups write")
         loop = asyncio.get_running_loop()
         try:
             handle = await loop.run_in_executor(writer, _write, target, part.snapshot, outputs)
