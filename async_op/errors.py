@@ -8,7 +8,7 @@ from typing import Any
 
 from keygroups.arguments import Duration, check_duration
 from keygroups.errors import KeyGroupsError, in_message
-from keygroups.safe_text import described, printable, repr_of
+from keygroups.safe_text import described, errors_in, printable, repr_of
 
 
 class _Shortener(reprlib.Repr):
@@ -129,8 +129,11 @@ class OperatorInterrupted(KeyGroupsError, RuntimeError):
 
 
 def is_failure(error: BaseException) -> bool:
-    """Return whether an error is the failure of one element: true for every `Exception`, false for `SystemExit` etc."""
-    return isinstance(error, Exception | asyncio.CancelledError)
+    """Return whether an error is the failure of one element: true for every `Exception`, false for `SystemExit` etc.
+
+    A group is a failure unless one of the errors in it is not.
+    """
+    return all(isinstance(one, Exception | asyncio.CancelledError) for one in errors_in(error))
 
 
 def as_exception(error: BaseException) -> Exception:

@@ -13,6 +13,7 @@ from async_op.errors import RetryAfter
 from keygroups.arguments import Duration, check_callable, check_integer, check_number
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
+from keygroups.safe_text import errors_in
 
 RetryOn: TypeAlias = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 RetryIfResult: TypeAlias = Callable[[Sequence[Any]], bool]
@@ -21,12 +22,17 @@ _DELAY = "seconds, zero or more"
 
 
 def is_meant(errors: RetryOn | None, error: BaseException) -> bool:
-    """Return whether an error matches `errors`; without `errors`, every error does."""
+    """Return whether an error matches `errors`, a group if any error in it does; without `errors`, every error does."""
     if errors is None:
         return True
     if isinstance(errors, type | tuple):
-        return isinstance(error, errors)
-    return errors(error)
+        return isinstance(error, errors) or any(isinstance(one, errors) for one in errors_in(error))
+    return any(map(errors, errors_in(error)))
+
+
+def seconds_asked(error: BaseException) -> float | None:
+    """Return how long the service asks to wait; None unless the error is a `RetryAfter`, or a group with one."""
+    return max((one.seconds for one in errors_in(error) if isinstance(one, RetryAfter)), default=None)
 
 
 def check_errors(name: str, errors: object) -> None:
@@ -49,6 +55,10 @@ class RetryPolicy(ABC):
 
     A `RetryAfter` error is always retried after the delay that it carries, as long as attempts are left. A
     `CallRefused` error is never retried.
+
+    An exception group, such as that of an `asyncio.TaskGroup`, is judged by the errors in it, at any depth: one
+    `CallRefused` makes it final; else it is retried after the longest delay of its `RetryAfter` errors, or if
+    `retry_on` matches any of the errors. A predicate gets each of them, never the group.
     """
 
     def __init__(self, max_attempts: int, retry_on: RetryOn | None, retry_if_result: RetryIfResult | None) -> None:
@@ -75,10 +85,11 @@ class RetryPolicy(ABC):
 
     def delay_after_error(self, attempt: int, error: BaseException) -> float | None:
         """Return the seconds until the next attempt, or None if the error is final."""
-        if attempt >= self.max_attempts or isinstance(error, CallRefused):
+        if attempt >= self.max_attempts or any(isinstance(one, CallRefused) for one in errors_in(error)):
             return None
-        if isinstance(error, RetryAfter):
-            return error.seconds
+        seconds = seconds_asked(error)
+        if seconds is not None:
+            return seconds
         return self.delay_after(attempt) if is_meant(self._retry_on, error) else None
 
     def delay_after_result(self, attempt: int, outputs: Sequence[Any]) -> float | None:

@@ -36,9 +36,10 @@ async def joined_answer(stream: AsyncIterable[bytes | str]) -> tuple[str, dict[s
     Raises
     ------
     IncompleteAnswer
-        The stream has ended before the answer has, or the service has reported an error in the middle.
+        The stream has ended before the answer has, perhaps within an event, or the service has reported an error in
+        the middle.
     ValueError
-        An event is no JSON.
+        An event is no JSON, and is not the last one.
 
     Examples
     --------
@@ -53,18 +54,24 @@ async def joined_answer(stream: AsyncIterable[bytes | str]) -> tuple[str, dict[s
     """
     pieces: list[str] = []
     usage: dict[str, Any] = {}
-    error = None
+    error, cut_off = None, None
     async with aclosing(_data_of(stream)) as events:
         async for data in events:
+            if cut_off is not None:
+                raise cut_off
             if data == _END:
                 return "".join(pieces), usage
-            event = json.loads(data)
+            try:
+                event = json.loads(data)
+            except ValueError as raised:
+                cut_off = raised  # if nothing follows, the stream has ended within this event
+                continue
             error = event.get("error")
             if error is not None:
                 break
             pieces += map(_text_of, event.get("choices") or ())
             usage = event.get("usage") or usage
-    raise IncompleteAnswer(sum(map(len, pieces)), error)
+    raise IncompleteAnswer(sum(map(len, pieces)), error) from cut_off
 
 
 def _text_of(choice: dict[str, Any]) -> str:
@@ -93,7 +100,7 @@ async def _lines_of(stream: AsyncIterable[bytes | str]) -> AsyncGenerator[str, N
                 lines = [line.decode() for line in whole]
             for line in lines:
                 yield line
-        yield rest.decode()
+        yield rest.decode(errors="replace")  # the stream may have ended within a character
     finally:
         close = getattr(pieces, "aclose", None)  # generators have it, other iterators need not
         if close is not None:

@@ -6,11 +6,14 @@ raise. If such a text reached a log, a dead letter or a manifest as it is, one b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 TEXT_MAX = 16_384
 """The most characters of an error's message that are kept: more than any log line or column of a table needs."""
+
+_SHOWN_MAX = 5
+"""How many errors of an exception group its text shows."""
 
 
 def printable(text: str, limit: int | None = TEXT_MAX) -> str:
@@ -53,7 +56,30 @@ def text_of(error: object) -> str:
     >>> text_of(Broken())
     '(no message: str() of this Broken raised KeyError)'
     """
-    return _attempted(error, str, "no message")
+    text = _attempted(error, str, "no message")
+    if not isinstance(error, BaseExceptionGroup):
+        return text
+    inside = list(errors_in(error))
+    shown = "; ".join(map(described, inside[:_SHOWN_MAX]))
+    more = f"; and {len(inside) - _SHOWN_MAX} more" if len(inside) > _SHOWN_MAX else ""
+    return printable(f"{text}: {shown}{more}")
+
+
+def errors_in(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors in an exception group, also in groups within it; any other error is the only one.
+
+    Examples
+    --------
+    >>> list(errors_in(ExceptionGroup("tasks", [OSError(1), ExceptionGroup("more", [KeyError(2)])])))
+    [OSError(1), KeyError(2)]
+    """
+    left = [error]
+    while left:
+        one = left.pop()
+        if isinstance(one, BaseExceptionGroup):
+            left += reversed(one.exceptions)
+        else:
+            yield one
 
 
 def described(error: BaseException) -> str:

@@ -13,12 +13,13 @@ from async_op.calls.isolation import CallContexts
 from async_op.calls.workers import Outcomes
 from async_op.cancellation import cancel_all
 from async_op.context import InvocationContext, Scope
-from async_op.errors import IncompleteBatch, RetryAfter
+from async_op.errors import IncompleteBatch
 from async_op.functions import AsyncBatchFunction
 from async_op.in_flight.entries import Block, Entry
 from async_op.in_flight.queues import ElementQueue
 from async_op.outputs import are_plain, are_single, checked, one_for_each
 from async_op.resilience import Limits
+from async_op.retry import seconds_asked
 from async_op.statistics import LatencyHistogram
 
 
@@ -192,8 +193,8 @@ class BatchCalls:
         hold = self._scope.hold
         if hold is not None:
             for result in results:
-                if isinstance(result, RetryAfter):
-                    hold(result.seconds)
+                if isinstance(result, BaseException) and (seconds := seconds_asked(result)) is not None:
+                    hold(seconds)
 
     def _distribute(self, batch: BatchCall, results: Sequence[Any]) -> None:
         start = 0

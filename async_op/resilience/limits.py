@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from async_op.clock import Clock
 from async_op.context import Invoke
-from async_op.errors import CircuitOpen, RetryAfter
+from async_op.errors import CircuitOpen
 from async_op.functions import AsyncBatchFunction, Function
 from async_op.resilience.budget import Account, Budget, Pool
 from async_op.resilience.cache import Cache, OutputCache
@@ -21,7 +21,7 @@ from async_op.resilience.lending import Allowance, Holding, Holdings
 from async_op.resilience.line import WHOLE, Guest, Share
 from async_op.resilience.rate_limit import RateLimit, RateLimiter
 from async_op.resilience.single_flight import Flights, SingleFlight
-from async_op.retry import RetryOn, check_errors, is_meant
+from async_op.retry import RetryOn, check_errors, is_meant, seconds_asked
 from async_op.runtime import Runtime
 from async_op.statistics import LatencyHistogram, ResilienceStatistics
 from keygroups.errors import ConfigError
@@ -500,8 +500,8 @@ class Limits:
             raise
         except Exception as error:
             # Before anything of this call is given back, with which the next one would begin.
-            if isinstance(error, RetryAfter) and self.hold is not None:
-                self.hold(error.seconds)
+            if self.hold is not None and (seconds := seconds_asked(error)) is not None:
+                self.hold(seconds)
             failed = is_meant(self._settings.failure_on, error)
             raise
         finally:

@@ -132,6 +132,28 @@ async def test_an_error_of_the_stream_comes_through(kind: type[BaseException]) -
     assert answer.is_closed
 
 
+WHOLE = "\n\n".join((event("posi"), event("tive, é"), event(usage={"total_tokens": 32}), END)).encode()
+
+
+@pytest.mark.parametrize("length", range(len(WHOLE)))
+async def test_an_answer_that_ends_anywhere_before_its_end_is_incomplete(length: int) -> None:
+    answer = Answer(WHOLE[:length])
+
+    with pytest.raises(IncompleteAnswer, match="the stream ended after"):
+        await joined_answer(answer.stream())
+    assert answer.is_closed
+
+
+async def test_a_line_that_breaks_off_is_incomplete_although_its_end_is_unknown() -> None:
+    """`aiter_lines` of HTTPX gives the rest of a stream as a line."""
+    answer = Answer(event("posi"), 'data: {"choices": [{"delta": {"con')
+
+    with pytest.raises(IncompleteAnswer) as caught:
+        await joined_answer(answer.stream())
+    assert caught.value.characters == len("posi")
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
 async def test_an_event_that_cannot_be_read_closes_the_stream() -> None:
     answer = Answer(event("posi"), "data: {", END)
 
