@@ -19,6 +19,8 @@ _CHANGED = (
     "namespace; if you mean to change it, stop what runs and call store.edit().set_lineage({!r}).commit()"
 )
 
+_MEND = "write the manifest's lineage into this object, or remove it"
+
 
 def new_lineage() -> str:
     """Return a lineage that no other operator has: 96 random bits as text."""
@@ -58,6 +60,29 @@ def first_lineage(folder: Folder) -> str:
         return _stored(folder)
     except FileNotFoundError:
         return new_lineage()
+
+
+def adopt_lineage(folder: Folder, lineage: str | None) -> None:
+    """Bring the folder's object in line with a manifest that was committed with another lineage on purpose."""
+    if lineage is not None and folder.exists(LINEAGE) and folder.read(LINEAGE, 0, _BYTES_MAX + 1) != lineage.encode():
+        folder.replace(LINEAGE, lineage.encode())
+
+
+def verify_lineage(folder: Folder, manifest: Manifest) -> None:
+    """Check that the folder's object agrees with the newest manifest: without manifests, it alone makes the keys.
+
+    Raises
+    ------
+    SnapshotCorrupted
+        The object is damaged, or of another operator.
+    """
+    try:
+        stored = _stored(folder)
+    except FileNotFoundError:
+        return
+    if manifest.lineage is not None and stored != manifest.lineage:
+        damage = f"it is {stored!r}, and the newest manifest has {manifest.lineage!r}, with which calls were made: {_MEND}"
+        raise SnapshotCorrupted(folder.path(LINEAGE), damage)
 
 
 def check_lineage(manifest: Manifest | None, namespace: str | None) -> None:

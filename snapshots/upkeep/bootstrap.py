@@ -21,7 +21,7 @@ from snapshots.format.manifest import DataFile, StateInfo
 from snapshots.format.parquet import damage_named
 from snapshots.format.schemas import check_descriptor, state_info
 from snapshots.format.sealing import check_json
-from snapshots.lineage import first_lineage
+from snapshots.lineage import adopt_lineage, first_lineage
 from snapshots.restore.snapshot import Snapshot
 from snapshots.surroundings import explain_empty
 from snapshots.upkeep.state_files import write_state
@@ -102,7 +102,9 @@ def copy_snapshot(source: Snapshot, folder: Folder, *, keep_lineage: bool) -> Sn
     if delivered := last_delivered(source.folder):
         mark_delivered(folder, delivered)
     mark_expired(folder, source.version)
-    return Snapshot(folder, put_manifest(folder, manifest))
+    copied = Snapshot(folder, put_manifest(folder, manifest))
+    adopt_lineage(folder, manifest.lineage)
+    return copied
 
 
 def _check_empty(folder: Folder, begun: int | None = None, name: str | None = None) -> None:

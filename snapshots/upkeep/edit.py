@@ -23,7 +23,7 @@ from snapshots.format.features import features_of
 from snapshots.format.manifest import DataFile, Manifest, OperatorStateInfo, StateInfo
 from snapshots.format.schemas import ENTRY_COLUMNS, check_descriptor, state_info
 from snapshots.format.steps import check_step
-from snapshots.lineage import new_lineage
+from snapshots.lineage import adopt_lineage, new_lineage
 from snapshots.restore.reader import decode_column
 from snapshots.restore.snapshot import Snapshot
 from snapshots.restore.streaming import StateStream, all_key_groups
@@ -283,7 +283,9 @@ class Editor:
             channels=tuple(replace(channel, cut_id=None) for channel in draft.channels),
             required_features=features_of(draft.files, draft.states, draft.channels),
         )
-        return Snapshot(self._folder, put_manifest(self._folder, manifest))
+        committed = Snapshot(self._folder, put_manifest(self._folder, manifest))
+        adopt_lineage(self._folder, draft.lineage)
+        return committed
 
     def _rewritten(self, state: str | StateDescriptor, step: str | None, change: _Change) -> Self:
         if isinstance(state, str):

@@ -10,16 +10,17 @@ import pyarrow as pa
 
 from keygroups.ranges import KeyGroupRange
 from keygroups.representation import fields_repr, html_table
-from snapshots.errors import ManifestMissing, SnapshotCorrupted
+from snapshots.errors import ManifestMissing, SnapshotCorrupted, SnapshotNotFound
 from snapshots.filesystem import Folder
 from snapshots.format import compute as pc
 from snapshots.format.file_lists import read_list
 from snapshots.format.manifest import DataFile, ListInfo, Manifest, manifest_name
 from snapshots.format.parquet import KEY_GROUP, ParquetReader, damage_named
 from snapshots.format.subtask import NO_KEY_GROUP
+from snapshots.lineage import LINEAGE, verify_lineage
 from snapshots.restore.reader import StateReader
 from snapshots.surroundings import not_found
-from snapshots.versions import load_requested, lost_text, lost_versions, newest_version
+from snapshots.versions import load_manifest, load_requested, lost_text, lost_versions, newest_version
 
 Progress = Callable[[int, int], None]
 """Called with the number of bytes done and the total number of bytes."""
@@ -69,7 +70,8 @@ class VerifyReport:
 def verify_version(folder: Folder, version: int | None, progress: Progress | None = None) -> VerifyReport:
     """Read every file of a version and compare it with the manifest.
 
-    None means the newest version; then older versions must also be there, unless retention has removed them.
+    None means the newest version; then older versions must also be there, unless retention has removed them, and the
+    folder's lineage must be the manifest's.
 
     Raises
     ------
@@ -88,7 +90,9 @@ def verify_version(folder: Folder, version: int | None, progress: Progress | Non
         report = verify(folder, load_requested(folder, checked), progress)
     except SnapshotCorrupted as error:
         report = VerifyReport(checked, 0, 0, (_problem(error),))
-    return report if version is not None else replace(report, problems=(*report.problems, *_lost(folder)))
+    if version is not None:
+        return report
+    return replace(report, problems=(*report.problems, *_lost(folder), *_other_lineage(folder, checked)))
 
 
 def verify(folder: Folder, manifest: Manifest, progress: Progress | None = None) -> VerifyReport:
@@ -114,6 +118,17 @@ def verify(folder: Folder, manifest: Manifest, progress: Progress | None = None)
 def _lost(folder: Folder) -> Iterator[Problem]:
     for gap in lost_versions(folder):
         yield Problem(folder.path(manifest_name(gap[0])), None, lost_text(gap))
+
+
+def _other_lineage(folder: Folder, newest: int) -> Iterator[Problem]:
+    # Older manifests may have another lineage, which was changed since.
+    try:
+        verify_lineage(folder, load_manifest(folder, newest))
+    except SnapshotNotFound:
+        return  # retention removed it meanwhile
+    except SnapshotCorrupted as error:
+        if error.path == folder.path(LINEAGE):
+            yield _problem(error)
 
 
 def _problem(error: SnapshotCorrupted) -> Problem:

@@ -7,7 +7,7 @@ import json
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,21 +24,50 @@ from tests.s3_server import KEY, SECRET, s3_server
 _START_SECONDS_MAX = 600
 
 Environment = dict[str, str]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 CUSTOMERS = {number: {"id": number, "name": f"customer {number}", "tier": "gold"} for number in range(1, 101)}
 
 
 class HttpService:
-    """Customers, one by one and many at once, and a language model that is none."""
+    """Customers, one by one and many at once, payments, and a language model that is none.
+
+    It honours idempotency keys as paid services do: a key that has an answer gets it again, whatever is asked.
+    """
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
+        self.payments: list[dict[str, int]] = []
+        self.moods: dict[str, str] = {}
+        self.answers: dict[str, web.Response] = {}
 
     def application(self) -> web.Application:
-        application = web.Application()
+        application = web.Application(middlewares=[self.answer_once])
+        application.router.add_get("/payments", self.paid)
+        application.router.add_post("/payments", self.pay)
         application.router.add_get("/customers/{id}", self.customer)
         application.router.add_post("/customers", self.customers)
         application.router.add_post("/v1/chat/completions", self.complete)
         return application
+
+    @web.middleware
+    async def answer_once(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Keep the answers to calls with a key that were not refused."""
+        key = request.headers.get("Idempotency-Key")
+        if key in self.answers:
+            kept = self.answers[key]
+            return web.Response(body=kept.body, status=kept.status, headers=kept.headers)
+        answer = await handler(request)
+        if key is not None and answer.status not in {429, 503} and isinstance(answer, web.Response):
+            self.answers[key] = answer
+        return answer
+
+    async def pay(self, request: web.Request) -> web.Response:
+        assert request.headers["Idempotency-Key"]
+        self.payments.append(await request.json())
+        return web.json_response({"number": len(self.payments)})
+
+    async def paid(self, request: web.Request) -> web.Response:
+        return web.json_response({"count": len(self.payments), "total": sum(one["amount"] for one in self.payments)})
 
     async def customer(self, request: web.Request) -> web.Response:
         number = int(request.match_info["id"])
@@ -56,13 +85,14 @@ class HttpService:
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        assert request.headers["Idempotency-Key"]
+        key = request.headers["Idempotency-Key"]
         question = body["messages"][-1]["content"]
         self.calls[question] += 1
         if "box" in question and self.calls[question] == 1:
             used_up = {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "20ms"}
             return web.json_response({"error": {"code": "rate_limit_exceeded"}}, status=429, headers=used_up)
-        mood = "positive" if "love" in question else "negative"
+        # Streamed answers are made again from the mood that was kept.
+        mood = self.moods.setdefault(key, "positive" if "love" in question else "negative")
         prompt = len(question.split())
         usage = {"prompt_tokens": prompt, "completion_tokens": 2, "total_tokens": prompt + 2}
         deltas: list[Any] = [{"role": "assistant"}, {"content": mood[:4]}, {"content": mood[4:]}]

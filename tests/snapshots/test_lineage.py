@@ -10,7 +10,7 @@ import pytest
 from keygroups.errors import ConfigError
 from snapshots import IncompatibleSnapshot, SnapshotCorrupted, SnapshotStore
 from snapshots.filesystem import Folder, MemoryFolder
-from snapshots.lineage import LINEAGE, lineage_of
+from snapshots.lineage import LINEAGE, lineage_of, new_lineage
 from snapshots.upkeep.adoption import begin_anew, move_source
 from tests.snapshot_kit import new_store, parts
 
@@ -112,3 +112,41 @@ def test_a_namespace_is_kept_for_a_start_without_it() -> None:
     folder = new_store().folder
     assert lineage_of(folder, None) != "payments"
     assert lineage_of(folder, None, "payments") == lineage_of(folder, None) == "payments"
+
+
+def test_verify_names_a_lineage_that_is_not_the_one_of_the_newest_manifest() -> None:
+    store = new_store()
+    lineage = lineage_of(store.folder, None)
+    store.claim(parallelism=1)
+    assert store.verify().ok
+    for damage in (new_lineage().encode(), b"../other"):
+        store.folder.replace(LINEAGE, damage)
+        (problem,) = store.verify().problems
+        assert (problem.path, problem.key_groups) == (store.folder.path(LINEAGE), None)
+        assert "lineage" in problem.what
+    store.folder.replace(LINEAGE, lineage.encode())
+    assert store.verify().ok
+
+
+def test_a_lineage_that_was_changed_on_purpose_is_no_damage() -> None:
+    store, instead = new_store(), new_store()
+    lineage_of(store.folder, None)
+    lineage_of(instead.folder, None)
+    store.claim(parallelism=1)
+    store.edit().set_lineage("payments").commit()
+    store.copy_to(instead, keep_lineage=True)
+    for changed in (store, instead):
+        assert changed.verify().ok
+        assert changed.folder.read(LINEAGE) == b"payments"
+    assert store.verify(1).ok  # which has the earlier one
+
+
+def test_retention_never_takes_the_lineage() -> None:
+    store = new_store()
+    lineage = lineage_of(store.folder, None).encode()
+    store.write(parts({"count": {"a": 1}}))
+    store.write(parts({"count": {"a": 2}}))
+    report = store.collect_garbage(keep_last=1, min_age=0.0, dry_run=False)
+    assert report.files
+    assert LINEAGE not in report.files
+    assert store.folder.read(LINEAGE) == lineage
