@@ -81,7 +81,9 @@ def verify_lineage(folder: Folder, manifest: Manifest) -> None:
     except FileNotFoundError:
         return
     if manifest.lineage is not None and stored != manifest.lineage:
-        damage = f"it is {stored!r}, and the newest manifest has {manifest.lineage!r}, with which calls were made: {_MEND}"
+        damage = (
+            f"it is {stored!r}, and the newest manifest has {manifest.lineage!r}, with which calls were made: {_MEND}"
+        )
         raise SnapshotCorrupted(folder.path(LINEAGE), damage)
 
 
