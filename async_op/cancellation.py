@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from keygroups.safe_text import errors_in
 
 _log = logging.getLogger(__name__)
 
@@ -23,3 +27,35 @@ async def cancel_all(tasks: Iterable[asyncio.Task[None]]) -> None:
         _, running = await asyncio.wait(running, timeout=_WAIT_SECONDS)
     if running:
         _log.warning("%d calls ignore their cancellation and are left running", len(running))
+
+
+@asynccontextmanager
+async def closed_after(iterable: AsyncIterable[Any]) -> AsyncIterator[AsyncIterator[Any]]:
+    """Give the iterator of an async iterable, and close it in the same task, however the iteration ends.
+
+    Left to Python, a generator would be closed by the garbage collector, in another task and perhaps after the event
+    loop: a cancel scope, a timeout or a task group in it could not be left. An error of the closing is logged if
+    something else has ended the iteration, so that it hides nothing.
+    """
+    iterator = aiter(iterable)
+    try:
+        yield iterator
+    except BaseException as error:
+        await _close(iterator, error)
+        raise
+    await _close(iterator, None)
+
+
+async def _close(iterator: Any, after: BaseException | None) -> None:
+    close = getattr(iterator, "aclose", None)  # generators have it, other iterators need not
+    if close is None:
+        return
+    try:
+        await close()
+    except BaseException as error:
+        inside = [one for one in errors_in(error) if not isinstance(one, GeneratorExit)]
+        if not inside:
+            return  # a task group of asyncio wraps even what closes its generator
+        if after is None or not all(isinstance(one, Exception) for one in inside):
+            raise
+        _log.exception("an async iterator did not close well after %s, which is raised", type(after).__name__)

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import aclosing
 from typing import Any
 
+from async_op.cancellation import closed_after
 from async_op.errors import IncompleteAnswer
 
 _DATA = "data:"
@@ -89,8 +90,7 @@ async def _data_of(stream: AsyncIterable[bytes | str]) -> AsyncGenerator[str, No
 
 async def _lines_of(stream: AsyncIterable[bytes | str]) -> AsyncGenerator[str, None]:
     rest = b""
-    pieces = aiter(stream)
-    try:
+    async with closed_after(stream) as pieces:
         async for piece in pieces:
             if isinstance(piece, str):
                 lines = piece.split("\n")
@@ -101,7 +101,3 @@ async def _lines_of(stream: AsyncIterable[bytes | str]) -> AsyncGenerator[str, N
             for line in lines:
                 yield line
         yield rest.decode(errors="replace")  # the stream may have ended within a character
-    finally:
-        close = getattr(pieces, "aclose", None)  # generators have it, other iterators need not
-        if close is not None:
-            await close()

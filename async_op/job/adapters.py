@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from async_op.arrow_stream import ArrowStream, has_arrow_stream, rows_of_stream
+from async_op.cancellation import closed_after
 from async_op.connectors.errors import InputReplaced
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import PartitionId, Reached, Source
@@ -131,21 +132,22 @@ class IterableSource(Source[Any]):
 
     async def _read_async(self, iterable: AsyncIterable[Any], number: int, start: int) -> AsyncIterator[Any]:
         samples, has_checked = self._samples, number >= start
-        async for value in iterable:
-            number += 1
-            if number <= start:
-                self._skip(number, value)
-                continue
-            if not has_checked:
-                self._check_skipped(start, start)
-                has_checked = True
-            self._taken = number
-            if number == samples.next:
-                samples.take(number, value)
-                yield value, None, number
-                yield Reached(number, [None, samples.count, samples.digest])
-            else:
-                yield value, None, number
+        async with closed_after(iterable) as values:
+            async for value in values:
+                number += 1
+                if number <= start:
+                    self._skip(number, value)
+                    continue
+                if not has_checked:
+                    self._check_skipped(start, start)
+                    has_checked = True
+                self._taken = number
+                if number == samples.next:
+                    samples.take(number, value)
+                    yield value, None, number
+                    yield Reached(number, [None, samples.count, samples.digest])
+                else:
+                    yield value, None, number
         if not has_checked:
             self._check_skipped(number, start)
 

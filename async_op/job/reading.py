@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import aclosing
 from typing import Any
 
+from async_op.cancellation import closed_after
 from async_op.clock import Clock
 from async_op.connectors.retrying import Attempts, retried
 from async_op.connectors.source import PartitionId, Reached, Source, Undecodable
@@ -202,18 +203,14 @@ class Reading:
         while True:
             try:
                 reader, is_blocking = self._reader(partition)
-                try:
-                    async for items in reader:
+                async with closed_after(reader) as found:
+                    async for items in found:
                         if is_blocking and not _SINGLE.issuperset(map(type, items)):
                             for piece in _pieces_of(items):
                                 yield piece
                         else:
                             yield items
                         attempts.succeeded()
-                finally:
-                    close = getattr(reader, "aclose", None)
-                    if close is not None:
-                        await close()
                 break
             except Exception as error:  # noqa: BLE001 - raised there, if it is final
                 await attempts.failed(error)

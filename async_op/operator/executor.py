@@ -112,12 +112,16 @@ class OperatorExecutor:
         return self._hand_over(partial(call, *arguments, **options), urgent=False)
 
     def snapshot(self) -> Future[SubtaskSnapshot]:
-        """Cut the operator before anything else that waits for the event loop, results of calls included."""
+        """Cut the operator before whatever else threads have handed to the event loop, results of their calls included.
+
+        Coroutines take their turns on the event loop itself: one whose wait is over may run, and complete its element,
+        before the cut. Either way the snapshot has the element as pending or as completed.
+        """
         self._count_urgent()
         return self._hand_over(self._cut, urgent=True)
 
     def close(self) -> Future[None]:
-        """Close the operator; after this nothing else that waits for the event loop runs."""
+        """Close the operator; nothing that threads hand to the event loop runs after this."""
         self._count_urgent()
         return self._hand_over(self._close, urgent=True)
 

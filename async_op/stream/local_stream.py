@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import Any, TypeAlias, TypeVar
 
 from async_op.arrow_stream import has_arrow_stream, rows_of_stream
+from async_op.cancellation import closed_after
 from async_op.clock import Clock
 from async_op.elements import Element
 from async_op.in_flight.in_flight import OutputValues
@@ -93,8 +94,9 @@ class LocalStream:
 
     async def _feed(self, stream: Stream[Any]) -> None:
         if isinstance(stream, AsyncIterable):
-            async for value in stream:
-                await self._feed_one(value)
+            async with closed_after(stream) as values:
+                async for value in values:
+                    await self._feed_one(value)
         elif isinstance(stream, Collection):
             await self._feed_all(iter(stream))
         else:
