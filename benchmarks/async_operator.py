@@ -14,7 +14,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -77,6 +77,17 @@ class Case:
     wanted: float | None = None
     options: dict[str, Any] = field(default_factory=dict)
     snapshot_every: float | None = None
+    value: Callable[[int], Any] | None = None
+
+    def values(self) -> Sequence[Any]:
+        """Return the elements: numbers, unless the case has others."""
+        numbers = range(self.elements)
+        return numbers if self.value is None else list(map(self.value, numbers))
+
+
+def a_row(number: int) -> dict[str, Any]:
+    """Return a dict of plain values, which a function may change, so that each call gets a copy."""
+    return {"id": number, "name": "order", "price": 1.5, "quantity": 3, "city": "Oslo", "is_paid": True}
 
 
 CASES = (
@@ -96,6 +107,9 @@ CASES = (
     ),
     Case("batches of 1000, at once", BatchAtOnce, 200_000, 0.8),
     Case("10 ms, unordered, snapshot every 100 ms", lambda: Slow(0.010), 30_000, None, {}, 0.1),
+    Case("10 ms, unordered, dicts", lambda: Slow(0.010), 30_000, None, value=a_row),
+    Case("1 ms, unordered, dicts", lambda: Slow(0.001), 60_000, None, value=a_row),
+    Case("at once, unordered, dicts", AtOnce, 200_000, None, value=a_row),
 )
 
 
@@ -110,8 +124,9 @@ async def run_operator(case: Case) -> float:
     operator = AsyncWaitOperator(case.function(), output, capacity=CAPACITY, **case.options)
     await operator.open()
     cutting = asyncio.create_task(cut_snapshots(operator, case.snapshot_every))
+    values = case.values()
     started = time.perf_counter()
-    await operator.process_all((value, None, None) for value in range(case.elements))
+    await operator.process_all((value, None, None) for value in values)
     await operator.finish()
     seconds = time.perf_counter() - started
     cutting.cancel()
@@ -136,7 +151,7 @@ async def run_floor(case: Case) -> float:
         nonlocal count
         count += 1
 
-    values = iter(range(case.elements))
+    values = iter(case.values())
     if isinstance(function, BatchAtOnce):
         worker = lambda: call_batches(function, values, output)  # noqa: E731
     else:
