@@ -17,7 +17,7 @@ from keygroups.state import identity_of
 from keygroups.state.timers import TIMER_STATES, Timer
 from snapshots import IncompatibleSnapshot, InFlightElement, Snapshot
 from snapshots.format.steps import of_step
-from snapshots.format.subtask import NO_KEY_GROUP
+from snapshots.format.subtask import NO_KEY_GROUP, RefusedValue
 
 SAMPLE = 1000
 """How many stored keys, and how many elements in flight, of a step are looked at."""
@@ -79,7 +79,7 @@ def checked_getter(
         return None
     is_compared = False
     for element in _in_flight(snapshot, step):
-        _compare(step, key_by, element)
+        _compare(f" in step {step}", key_by, element, "job_id")
         is_compared = True
     stored = set() if is_compared else _stored_shapes(snapshot, step)
     return _FirstKeyChecked(step, key_by, stored) if stored else key_by
@@ -93,19 +93,37 @@ def _holds_keys(snapshot: Snapshot, step: str) -> bool:
 def _in_flight(snapshot: Snapshot, step: str) -> Iterable[InFlightElement]:
     shares = (snapshot.restore(subtask, step=step) for subtask in range(snapshot.parallelism))
     elements = (element for share in shares for element in share.queue().elements)
-    keyed = (one for one in elements if one.key_group != NO_KEY_GROUP and not isinstance(one.value, Timer))
-    return islice(keyed, SAMPLE)
+    return islice(_keyed(elements), SAMPLE)
 
 
-def _compare(step: str, key_by: KeyGetter, element: InFlightElement) -> None:
+def check_in_flight(elements: Iterable[InFlightElement], key_by: KeyGetter | None) -> None:
+    """Check that `key_by` makes the stored keys of the elements that an operator restores.
+
+    Raises
+    ------
+    IncompatibleSnapshot
+        It makes another key of an element, or none.
+    """
+    if key_by is not None:
+        for element in _keyed(elements):
+            _compare("", key_by, element, "folder")
+
+
+def _keyed(elements: Iterable[InFlightElement]) -> Iterable[InFlightElement]:
+    """Leave out what has no key, and what has no value of which a key could be made."""
+    without = (Timer, RefusedValue)
+    return (one for one in elements if one.key_group != NO_KEY_GROUP and not isinstance(one.value, without))
+
+
+def _compare(where: str, key_by: KeyGetter, element: InFlightElement, other: str) -> None:
     try:
         key: object = key_by(element.value)
         is_same = identity_of(key) == identity_of(element.key)
     except Exception as error:  # noqa: BLE001 - a function that has once made this key
         key, is_same = error, False
     if not is_same:
-        what = f"the key of element {element.element_id!r} in flight in step {step}"
-        raise IncompatibleSnapshot(what, in_message(key), in_message(element.key), _ADVICE.format("job_id"))
+        what = f"the key of element {element.element_id!r} in flight{where}"
+        raise IncompatibleSnapshot(what, in_message(key), in_message(element.key), _ADVICE.format(other))
 
 
 def _stored_shapes(snapshot: Snapshot, step: str) -> set[str]:

@@ -7,6 +7,7 @@ from asyncio import get_running_loop
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Self
 
+from async_op.changed_keys import check_in_flight
 from async_op.clock import Clock
 from async_op.dead_letters import DeadLetter, OnError
 from async_op.durations import check_timeout
@@ -212,7 +213,7 @@ class AsyncWaitOperator(FrontDoor):
         Raises
         ------
         IncompatibleSnapshot
-            The snapshot does not fit this operator or its function.
+            The snapshot does not fit this operator or its function, or `key_by` makes other keys than it did.
         SnapshotCorrupted
             A file is damaged.
         OperatorClosed
@@ -376,7 +377,9 @@ class AsyncWaitOperator(FrontDoor):
         await self._give_up()
 
     def _fitting(self, queue: RestoredQueue) -> RestoredQueue:
-        return queue  # an operator of a host overrides this to take only what fits
+        """Check the restored elements; an operator of a host overrides this to take only what fits."""
+        check_in_flight(queue.elements, self._options.key_by)
+        return queue
 
     def _check(self) -> Parts:
         """Return the parts; raises unless the operator is open and called on its event loop."""

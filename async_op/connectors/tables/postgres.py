@@ -36,8 +36,9 @@ _STATEMENT_SECONDS_MAX = 300
 class PostgresSink(TableSink):
     """Appends each epoch to a PostgreSQL table, once. It needs the extra ``postgres``.
 
-    Rows come by ``COPY``, in one transaction with the number of the epoch, which is kept in the table
-    ``keygroups_epochs`` of the same database. That row is locked meanwhile, so several writers of one job take turns.
+    Rows come by ``COPY``, in one transaction with the number of the epoch, which is kept with the table's oid in the
+    table ``keygroups_epochs`` of the same database. That row is locked meanwhile, so several writers of one job take
+    turns. A table that was dropped and created again is `TargetReplaced`.
 
     Parameters
     ----------
@@ -92,7 +93,8 @@ class PostgresSink(TableSink):
                 return newest
             refusal = self._copying(connection, rows).copy(rows.dicts())
             if refusal is None:
-                connection.execute("update keygroups_epochs set epoch = %s where job = %s", (epoch, self.name))
+                note = "update keygroups_epochs set epoch = %s, target = to_regclass(%s) where job = %s"
+                connection.execute(note, (epoch, self._identifier().as_string(connection), self.name))
                 return None
             connection.rollback()
             if refusal.index is not None:
@@ -164,12 +166,15 @@ class PostgresSink(TableSink):
         """Return the newest epoch; nobody else can note the next one until the transaction ends."""
         note = "insert into keygroups_epochs (job, epoch) values (%s, -1) on conflict (job) do nothing"
         connection.execute(note, (self.name,))
-        look = "select epoch from keygroups_epochs where job = %s for update"
-        found = connection.execute(look, (self.name,)).fetchone()
+        look = "select epoch, target = to_regclass(%s) from keygroups_epochs where job = %s for update"
+        found = connection.execute(look, (self._identifier().as_string(connection), self.name)).fetchone()
         assert found is not None, "inserted above"
-        if self.was_written and found[0] < 0:
+        newest, is_same = found
+        if self.was_written and newest < 0:
             raise TargetReplaced(f"{self._table} (keygroups_epochs)", self.name)
-        return int(found[0])
+        if is_same is False:  # null without a table, which is looked for next
+            raise TargetReplaced(self._table, self.name)
+        return int(newest)
 
     def _copying(self, connection: Connection, rows: EpochRows) -> Copying:
         table = self._identifier()
@@ -202,8 +207,11 @@ def _make_epochs(connection: Connection) -> None:
     # Who may only write must not be asked for the right to create.
     if connection.execute("select to_regclass('keygroups_epochs')").fetchone() == (None,):
         try:
+            # A regclass is the table's oid, which tells a table from a later one of its name. A dump writes it as a
+            # name, so that it is right after a restore.
             connection.execute(
-                "create table if not exists keygroups_epochs (job text primary key, epoch bigint not null)"
+                "create table if not exists keygroups_epochs "
+                "(job text primary key, epoch bigint not null, target regclass)"
             )
         except (DuplicateObject, DuplicateTable, UniqueViolation):  # made by another writer at the same time
             connection.rollback()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from operator import itemgetter
 from typing import Any
 
 import pytest
 
 from async_op import ElementFailed, Record, Watermark
 from keygroups import ConfigError
+from snapshots import IncompatibleSnapshot
 from tests.async_op.kit import BOTH, Bench, Instant, Service, commit, opened, shown_element
 
 
@@ -260,3 +262,36 @@ async def test_who_waits_for_what_was_restored_learns_of_a_failure() -> None:
         await service.fail(1, ValueError("no"))
         with pytest.raises(ElementFailed):
             await waiting
+
+
+def remainder(value: int) -> int:
+    return value % 3
+
+
+def no_key(value: int) -> int:
+    raise KeyError(value)
+
+
+@pytest.mark.parametrize("other", [str, lambda value: value % 2, no_key])
+async def test_other_keys_than_those_in_flight_are_refused_before_any_call(other: Any) -> None:
+    async with opened(Service(), key_by=remainder, capacity=4) as bench:
+        await bench.feed(2, 3)
+        snapshot = await commit(await bench.operator.snapshot())
+
+    service = Service()
+    with pytest.raises(IncompatibleSnapshot, match="the key of element .* in flight"):
+        async with opened(service, key_by=other, restore=snapshot.restore(0)):
+            pass
+    assert service.called == []
+    async with opened(service, key_by=remainder, restore=snapshot.restore(0)):
+        assert service.called == [2, 3]
+
+
+async def test_an_element_whose_value_could_not_be_stored_does_not_say_that_keys_have_changed() -> None:
+    async with opened(Service(), key_by=itemgetter("key")) as bench:
+        await bench.feed({"key": 1, "odd": object()})
+        snapshot = await commit(await bench.operator.snapshot())
+
+    async with opened(Service(), key_by=itemgetter("key"), on_error="skip", restore=snapshot.restore(0)) as bench:
+        await bench.operator.finish()
+        assert bench.operator.statistics().skipped == 1

@@ -65,6 +65,39 @@ async def test_a_table_that_is_removed_while_a_job_runs_is_not_made_again(target
     await sink.close()
 
 
+@pytest.mark.parametrize("was_written", [True, False])
+async def test_a_table_of_postgresql_that_was_made_again_is_noticed(
+    server: str, tmp_path: Path, was_written: bool
+) -> None:
+    target = Postgres(server)
+    await job_into(target, tmp_path, 1, 2).run()
+    with psycopg.connect(server) as connection:
+        connection.execute("truncate orders")
+        connection.execute("alter table orders add column later int")
+    await job_into(target, tmp_path, 1, 2, 3).run()
+    assert target.numbers() == [3]  # the same table
+
+    with psycopg.connect(server) as connection:
+        connection.execute("drop table orders")
+        connection.execute("create table orders (n bigint, name text)")
+    if not was_written:
+        shutil.rmtree(tmp_path / "snapshots")  # its first epochs would count as repeats
+    with pytest.raises(TargetReplaced) as raised:
+        await job_into(target, tmp_path, 1, 2, 3, 4).run()
+    assert raised.value.target == "public.orders"
+    assert target.numbers() == []
+    await job_into(target, tmp_path, 1, 2, 3, 4, name="another").run()
+    assert 4 in target.numbers()
+
+
+async def test_a_dump_of_the_note_of_epochs_names_the_table(server: str) -> None:
+    target = Postgres(server)
+    await target.sink().write([await as_row(1)], 1)
+    with psycopg.connect(server) as connection:
+        (dumped,) = connection.execute("select target::text from keygroups_epochs").fetchone() or ("",)
+    assert dumped in {"orders", "public.orders"}  # and no number, which would be another table's after a restore
+
+
 async def test_a_new_table_is_made_for_another_sink_of_a_job(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     await job_into(Delta(tmp_path), tmp_path, 1).run()
