@@ -25,6 +25,6 @@ def without_luck(seed: int) -> Iterator[None]:
     with ExitStack() as patches:
         patches.enter_context(mock.patch.object(uuid, "uuid4", new_id))
         for module in (files, file_lists, listing):
-            patches.enter_context(mock.patch.object(module, "ThreadPoolExecutor", OneAfterTheOther))
+            patches.enter_context(mock.patch.object(module, "DaemonPool", OneAfterTheOther))
         patches.enter_context(mock.patch.object(retry, "pause"))
         yield

@@ -126,8 +126,10 @@ def check(rows: list[dict[str, Any]]) -> None:
         else:
             assert repr(letter_value(row)) == repr(value)
         assert letter_key(row) == key_of(value)
-        assert (row["step"], row["error_type"]) == ("pay", "ValueError")
-        assert "half an emoji \\ud83d and \\x00" in row["error_message"]
+        # What no snapshot can hold is refused before its call.
+        is_refused = type(value) in (object, str)
+        assert (row["step"], row["error_type"]) == ("pay", "UnstorableValue" if is_refused else "ValueError")
+        assert is_refused or "half an emoji \\ud83d and \\x00" in row["error_message"]
 
 
 @pytest.mark.parametrize("target", SINKS)
