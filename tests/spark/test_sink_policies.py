@@ -20,6 +20,7 @@ from async_op.connectors import DeltaSink, FileSink, PostgresSink
 from async_op.letter_rows import letter_value
 from async_op.spark import AsyncPipeline
 from async_op.spark.epoch import delivery
+from async_op.spark.epoch.sinks import IntoSink
 from keygroups import ConfigError
 from tests.async_op.connectors.tables.targets import Delta
 from tests.postgres_server import postgres_url
@@ -97,6 +98,39 @@ def test_refused_rows_become_dead_letters_once_although_the_epoch_comes_again(
 
     assert found_in(server) == [1, 2, 3]
     assert letters_in(tmp_path) == [2, 200, 300]
+
+
+@pytest.mark.parametrize(("is_written", "rows", "letters"), [(True, [1, 2], [2, 200]), (False, [1, 2, 200], [2])])
+def test_a_constraint_that_changes_before_an_epoch_comes_again_loses_no_row(
+    spark: SparkSession,
+    tmp_path: Path,
+    server: str,
+    table: str,
+    monkeypatch: pytest.MonkeyPatch,
+    is_written: bool,
+    rows: list[int],
+    letters: list[int],
+) -> None:
+    feed(spark, tmp_path, 1, 200, 2, 2)
+    options = {"on_error": "dead_letter", "dead_letters": FileSink(tmp_path / "letters", "json")}
+    owner, name = (delivery, "_remember") if is_written else (IntoSink, "_bury")
+    work = getattr(owner, name)
+
+    def die(*arguments: Any) -> None:
+        if not is_written:
+            work(*arguments)
+        raise RuntimeError("killed before the mark, or between the dead letters and the rest of the epoch")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, die)
+        with pytest.raises(StreamingQueryException):
+            begin(spark, tmp_path, table, format="postgres", url=server, **options).awaitTermination()
+    assert (found_in(server), letters_in(tmp_path)) == ([1, 2] if is_written else [], [2, 200])
+    with psycopg.connect(server) as connection:
+        connection.execute("alter table unique_numbers drop constraint unique_numbers_n_check")
+    begin(spark, tmp_path, table, format="postgres", url=server, **options).awaitTermination()
+
+    assert (found_in(server), letters_in(tmp_path)) == (rows, letters)
 
 
 def test_a_connection_that_is_lost_is_made_again(
