@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from functools import lru_cache
 
 import pyarrow as pa
@@ -128,14 +127,17 @@ def _is_bytes(type_: pa.DataType) -> bool:
 
 
 def _first_failure(column: pa.Array, type_: pa.DataType) -> int:
-    def fails(row: int) -> bool:
+    """Return the first row that cannot be cast: each half is cast only if the search goes on in it."""
+    low, high = 0, len(column)
+    while high - low > 1:
+        middle = (low + high) // 2
         try:
-            column.slice(0, row + 1).cast(type_)
+            column.slice(low, middle - low).cast(type_)
         except pa.ArrowException:
-            return True
-        return False
-
-    return bisect_left(range(len(column)), True, key=fails)
+            high = middle
+        else:
+            low = middle
+    return low
 
 
 def _in_microseconds(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

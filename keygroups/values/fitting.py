@@ -233,8 +233,7 @@ class _Maps(Fitter):
             (self._keys.item(key, ".key", nullable=False), self._items.item(item, ".value", nullable=self._nullable))
             for key, item in pairs
         ]
-        keys = [key for key, _ in entries]
-        if any(key in keys[:at] for at, key in enumerate(keys)):
+        if _has_doubles([key for key, _ in entries]):
             raise Refusal("it has a key twice")
         return entries
 
@@ -246,6 +245,21 @@ class _Maps(Fitter):
         if self._any and isinstance(value, list) and all(_is_entry(entry) for entry in value):
             return [(entry["key"], entry["value"]) for entry in value]
         raise Refusal(f"it is a {type(value).__qualname__}, not a map")
+
+
+def _has_doubles(keys: list[Any]) -> bool:
+    """Return whether two keys are equal; keys that Arrow has as lists, structs or maps have no hash."""
+    try:
+        return len(set(keys)) < len(keys)
+    except TypeError:
+        return len(set(map(_hashable, keys))) < len(keys)
+
+
+def _hashable(key: Any) -> Any:
+    if isinstance(key, dict):
+        # The fields of all keys of one type have one order.
+        return tuple((name, _hashable(item)) for name, item in key.items())
+    return tuple(map(_hashable, key)) if isinstance(key, list | tuple) else key
 
 
 def _is_entry(entry: Any) -> bool:

@@ -15,6 +15,8 @@ from keygroups.errors import ConfigError, NullKey, UnstorableValue, in_message
 from keygroups.hashes.columns import is_bytes, is_text
 from keygroups.hashing import key_groups_of
 from keygroups.state import identity_of, original_of
+from keygroups.values import Misfit, values_of
+from keygroups.values.casts import can_hold, cast, in_microseconds
 from snapshots.errors import DuplicateKey
 from snapshots.format import compute as pc
 from snapshots.format.columns import (
@@ -28,7 +30,7 @@ from snapshots.format.columns import (
 )
 from snapshots.format.manifest import StateInfo
 from snapshots.format.parquet import KEY_GROUP
-from snapshots.format.schemas import ENTRY_COLUMNS, widens
+from snapshots.format.schemas import ENTRY_COLUMNS
 from snapshots.restore.reader import decode_column
 
 Rows: TypeAlias = "pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[tuple[Hashable, Any]]"
@@ -95,11 +97,13 @@ class RowEncoding:
         schema = keyed_schema(self.info, *(type_ for _, type_ in indices.values()))
         arrays = {name: column for name, (column, _) in indices.items()}
         if "position" in schema.names:
-            arrays["position"] = piece.column("position").cast(pa.int64())
+            if piece.column("position").null_count:
+                raise ConfigError("rows", "null", f"each element of the list state {self.info.name!r} has a position")
+            arrays["position"] = self._cast(piece, "position", pa.int64())
         arrays["value"] = self._values(piece, schema.field("value"))
         # Optional columns of the state are taken if they are given.
         optional = [field for field in schema if field.name not in arrays and field.name in piece.schema.names]
-        arrays |= {field.name: piece.column(field.name).cast(field.type) for field in optional}
+        arrays |= {field.name: self._cast(piece, field.name, field.type) for field in optional}
         return self._with_key_groups(arrays, schema)
 
     def _index_column(self, piece: pa.Table, name: str) -> tuple[pa.Array, pa.DataType | None]:
@@ -112,25 +116,37 @@ class RowEncoding:
             column = column.cast(field.type.value_type)
         native = None if is_packed(field) else _native_key_type(column.type)
         if native is not None:
-            column = column.cast(native)
+            column = self._cast(piece, name, native)
             if native == pa.float64():
                 numbers = column.to_numpy() + 0.0  # turns -0.0 into 0.0
                 column = pa.array(np.where(np.isnan(numbers), np.nan, numbers), native)
             return column, native
-        keys = decode_column(piece, name) if is_packed(field) else column.to_pylist()
+        keys = decode_column(piece, name) if is_packed(field) else values_of(in_microseconds(name, column))
         return _encoded_keys([identity_of(_as_key(key)) for key in keys], where)
 
     def _values(self, piece: pa.Table, field: pa.Field) -> pa.Array:
-        column, given = piece.column("value"), piece.schema.field("value")
         declared = self.info.arrow_type
-        if types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
         if declared is None:
             return encode_column(decode_column(piece, "value"), field, f"state {self.info.name!r}")
-        if is_packed(given) or not _fits(column.type, declared):
-            found = "msgpack" if is_packed(given) else str(given.type)
-            raise ConfigError("rows", found, f"values of state {self.info.name!r} are {declared}: cast them before")
-        return column.cast(declared)
+        if is_packed(piece.schema.field("value")):
+            raise self._other_type("msgpack", "value", declared)
+        return self._cast(piece, "value", declared)
+
+    def _cast(self, piece: pa.Table, name: str, type_: pa.DataType) -> pa.ChunkedArray:
+        """Return a column with another type, or raise for a type that may change values, or a value that would be."""
+        column = piece.column(name)
+        if not can_hold(column.type, type_):
+            raise self._other_type(str(column.type), name, type_)
+        try:
+            return cast(column, type_, name)
+        except Misfit as misfit:
+            (key,) = decode_column(piece.slice(misfit.row, 1), "key")
+            where = f"state {self.info.name!r} of key {in_message(key)}"
+            raise UnstorableValue(f"value that does not fit {type_}", where, misfit.place_and_reason) from None
+
+    def _other_type(self, found: str, name: str, type_: pa.DataType) -> ConfigError:
+        what = "values" if name == "value" else f"the column {name!r}"
+        return ConfigError("rows", found, f"{what} of state {self.info.name!r} are {type_}: cast them before")
 
     def _from_pairs(self, pairs: Iterable[tuple[Hashable, Any]]) -> Iterator[pa.Table]:
         rows = self._entries(pairs)
@@ -195,25 +211,6 @@ def _as_key(value: Any) -> Any:
     if isinstance(value, dict):
         return tuple(map(_as_key, value.values()))
     return tuple(map(_as_key, value)) if isinstance(value, list) else value
-
-
-def _fits(given: pa.DataType, declared: pa.DataType) -> bool:
-    """Return whether a column of one type can be cast to another without changing its values."""
-    if widens(given, declared) or types.is_null(given):
-        return True
-    if (is_text(given) and is_text(declared)) or (is_bytes(given) and is_bytes(declared)):
-        return True
-    if _is_list(given) and _is_list(declared):
-        return _fits(given.value_type, declared.value_type)
-    if types.is_struct(given) and types.is_struct(declared):
-        held = {field.name: field.type for field in given}
-        names = {field.name for field in declared}
-        return held.keys() == names and all(_fits(held[field.name], field.type) for field in declared)
-    return False
-
-
-def _is_list(type_: pa.DataType) -> bool:
-    return bool(types.is_list(type_) or types.is_large_list(type_))
 
 
 def check_whole(info: StateInfo, rows: pa.Table) -> None:

@@ -14,7 +14,8 @@ import pytest
 from keygroups import ConfigError, KeyGroupRange, UnstorableValue, ValueState, key_group_of
 from keygroups.codec import unpack
 from keygroups.state import MemoryBackend
-from keygroups.values import values_of
+from keygroups.values import Misfit, array_of, values_of
+from keygroups.values.casts import cast
 from tests.snapshot_kit import COUNT, PROFILE, G, content_of, new_store, part, parts, restored, words
 
 
@@ -251,3 +252,24 @@ class TestToArrow:
 
         with pytest.raises(UnstorableValue, match="a key of state 'count' holds a complex"):
             new_store().write([part(backend, 0, 1)])
+
+
+@pytest.mark.parametrize("key_type", [pa.float64(), pa.struct({"n": pa.int64()}), pa.list_(pa.int64())], ids=str)
+def test_keys_of_a_large_map_are_compared_in_linear_time(key_type: pa.DataType) -> None:
+    make = {"double": float, "list<item: int64>": lambda n: [n]}.get(str(key_type), lambda n: {"n": n})
+    pairs = [(make(n), n) for n in range(20_000)]
+
+    assert len(array_of([pairs], pa.map_(key_type, pa.int64()))[0]) == len(pairs)
+    with pytest.raises(Misfit, match="a key twice"):
+        array_of([[*pairs, pairs[0]]], pa.map_(key_type, pa.int64()))
+
+
+@pytest.mark.parametrize("row", [0, 1, 4, 6])
+def test_the_first_row_that_a_cast_refuses_is_named(row: int) -> None:
+    numbers = [1] * 7
+    numbers[row] = numbers[-1] = 2**40
+
+    with pytest.raises(Misfit) as caught:
+        cast(pa.array(numbers), pa.int32(), "n")
+
+    assert (caught.value.row, caught.value.column) == (row, "n")

@@ -155,6 +155,8 @@ def arrow(**columns: Any) -> pa.Table:
 
 
 NUMBERS = ValueState("n", pa.int32())
+MOMENTS = ValueState("moments", pa.timestamp("us"))
+POINTS = ValueState("points", pa.struct({"x": pa.int64()}))
 
 
 @pytest.mark.parametrize(
@@ -169,7 +171,13 @@ NUMBERS = ValueState("n", pa.int32())
         (CLICKS, arrow(key=["a", "a"], position=[-1, 1], value=["x", "y"]), ConfigError, "without a gap"),
         (CLICKS, arrow(key=["a"], value=["x"]), ConfigError, "position is not there"),
         (COUNT, arrow(key=["a"], value=[1.5]), ConfigError, "are int64"),
-        (NUMBERS, arrow(key=["a"], value=[2**40]), ConfigError, "are int32"),
+        (NUMBERS, arrow(key=["b", "a"], value=[1, 2**40]), UnstorableValue, "key 'a'.*column 'value'"),
+        (MOMENTS, arrow(key=["a"], value=pa.array([1], pa.timestamp("ns"))), UnstorableValue, "column 'value'"),
+        (POINTS, arrow(key=["a"], value=[{"x": 1, "y": 2}]), ConfigError, "cast them before"),
+        (COUNT, arrow(key=pa.array([1, 2**63], pa.uint64()), value=[1, 2]), UnstorableValue, "column 'key'"),
+        (COUNT, arrow(key=pa.array([1], pa.timestamp("ns")), value=[1]), ConfigError, "nanoseconds"),
+        (CLICKS, arrow(key=["a"], position=[0.5], value=["x"]), ConfigError, "'position'"),
+        (CLICKS, arrow(key=["a"], position=pa.nulls(1, pa.int64()), value=["x"]), ConfigError, "has a position"),
         (NUMBERS, [("a", 2**40)], UnstorableValue, "key 'a'"),
         (CLICKS, [("a", "text")], UnstorableValue, "instead of a list"),
         (PRICES, [("a", 1)], UnstorableValue, "instead of a map"),
