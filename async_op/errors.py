@@ -229,6 +229,8 @@ class ValueRefused(KeyGroupsError, ValueError):
 class UnusableTimestamp(KeyGroupsError, ValueError):
     """`timestamps` has found no timestamp in an element, or something else.
 
+    It fails its element alone, by `on_error`: its text is the reason of the element's `ValueRefused`.
+
     Attributes
     ----------
     element : str

@@ -85,5 +85,6 @@ def apply(
         resilience=resilience,
         state_backend=state_backend,
     )
-    vet = unreadable_among if has_arrow_stream(stream) else None
-    return LocalStream(options, clock, timestamps_of(timestamps, watermark_delay), vet).outputs(stream)
+    times = timestamps_of(timestamps, watermark_delay)
+    vet = unreadable_among if times is not None or has_arrow_stream(stream) else None
+    return LocalStream(options, clock, times, vet).outputs(stream)

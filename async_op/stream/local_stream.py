@@ -110,7 +110,9 @@ class LocalStream:
         await self._operator.finish()
 
     async def _feed_one(self, value: Any) -> None:
-        timestamp = None if self._timestamps is None else self._timestamps.element(value)[1]
+        timestamp = None
+        if self._timestamps is not None:
+            value, timestamp, _ = self._timestamps.element(value)
         if self._watermarks is not None and self._watermarks.is_ahead:
             await self._operator.process_watermark(self._watermarks.take())
         await self._operator.process(value, timestamp)

@@ -11,6 +11,7 @@ from async_op.elements import Element
 from async_op.errors import UnusableTimestamp
 from keygroups.arguments import Duration, check_callable
 from keygroups.errors import ConfigError
+from keygroups.safe_text import described, repr_of
 from snapshots.format.subtask import RefusedValue
 
 TimestampsBy: TypeAlias = Callable[[Any], int | datetime | None] | str
@@ -47,14 +48,15 @@ class Timestamps:
     def element(self, value: Any) -> Element:
         """Return the element of a value.
 
-        Raises
-        ------
-        UnusableTimestamp
-            The value has no such column, or its timestamp is of another type.
+        A value without a usable timestamp is replaced by a `RefusedValue`, so `on_error` decides on it alone and the
+        stream continues.
         """
         if type(value) is RefusedValue:
             return value, None, None
-        timestamp = self._timestamp(value)
+        try:
+            timestamp = self._timestamp(value)
+        except Exception as error:  # noqa: BLE001 - also what the caller's own function raises
+            return RefusedValue(repr_of(value), described(error)), None, None
         if timestamp is not None:
             self._watermark = max(self._watermark, timestamp - self._behind)
         return value, timestamp, None

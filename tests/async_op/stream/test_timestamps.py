@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from async_op import AsyncBatchFunction, AsyncDataStream, AsyncFunction, InvocationContext, UnusableTimestamp
+from async_op import AsyncBatchFunction, AsyncDataStream, AsyncFunction, ElementFailed, InvocationContext
 from keygroups import ConfigError, ValueState
 from tests.async_op.kit import Instant, Service, settle
 
@@ -215,17 +215,34 @@ async def test_a_column_name_and_datetimes_are_timestamps_too(mode: str) -> None
 
 @pytest.mark.parametrize("make", [list, iter, asynchronous])
 @pytest.mark.parametrize("time", [1.5, "now", True, 2**63, {}])
-async def test_what_is_no_timestamp_reaches_the_taker(make: Any, time: Any) -> None:
-    with pytest.raises(UnusableTimestamp, match="milliseconds since the epoch"):
+async def test_what_is_no_timestamp_fails_its_element(make: Any, time: Any) -> None:
+    with pytest.raises(ElementFailed) as caught:
         async for _ in AsyncDataStream.ordered_wait(make([("a", time)]), Instant(), timestamps=at):
             pass
+    assert "UnusableTimestamp" in str(caught.value)
 
 
 async def test_a_missing_column_is_named() -> None:
-    with pytest.raises(UnusableTimestamp, match="no column 'at'") as caught:
+    with pytest.raises(ElementFailed, match="no column 'at'"):
         async for _ in AsyncDataStream.ordered_wait([{"time": 1}], Instant(), timestamps="at"):
             pass
-    assert caught.value.column == "at"
+
+
+@pytest.mark.parametrize("mode", WAITS)
+@pytest.mark.parametrize("policy", ["skip", "dead_letter"])
+@pytest.mark.parametrize("bad", [{"id": 9}, {"id": 9, "at": "now"}, {"id": 9, "at": 2**63}, 5])
+async def test_a_bad_timestamp_costs_no_other_element(mode: str, policy: Any, bad: Any) -> None:
+    letters: list[Any] = []
+    rows = [{"id": 1, "at": 1}, bad, {"id": 2, "at": 2}]
+    options: dict[str, Any] = {"dead_letters": letters.append} if policy == "dead_letter" else {}
+    wait = WAITS[mode](rows, Instant(), timestamps="at", key_by="id", on_error=policy, **options)
+    assert len([output async for output in wait]) == 2
+    assert ["UnusableTimestamp" in str(letter.error) for letter in letters] == [True] * (policy == "dead_letter")
+
+
+async def test_a_function_for_timestamps_that_raises_costs_no_other_element() -> None:
+    wait = AsyncDataStream.ordered_wait([("a", 1), (), ("b", 2)], Instant(), timestamps=at, on_error="skip")
+    assert len([output async for output in wait]) == 2
 
 
 @pytest.mark.parametrize(
