@@ -31,7 +31,7 @@ _BUILTIN = frozenset({*_NATIVE, bytearray, list, dict})
 _CODEC_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 _BYTES_OR_EXTENSION = bytes([*range(0xC4, 0xCA), *range(0xD4, 0xD9)])
-"""What msgpack marks bytes and extensions with. Where none of these bytes is, there is neither of them."""
+"""What msgpack marks bytes and extensions with."""
 
 NESTED_EXTENSIONS_MAX = 64
 """How deep tuples, sets and other extensions may be nested. (msgpack allows 511 nested lists and dicts in each.)"""
@@ -153,21 +153,67 @@ def pack(value: object, where: str) -> bytes:
     return _pack(value, where, 0)
 
 
-def _pack(value: object, where: str, depth: int) -> bytes:
-    def extend(item: Any) -> Any:
-        number, to_plain = _ENCODERS.get(type(item)) or _other_encoder(item, where)
-        if depth == NESTED_EXTENSIONS_MAX:
-            raise ValueError(f"more than {NESTED_EXTENSIONS_MAX} extensions in each other")
-        return msgpack.ExtType(number, _pack(to_plain(item), where, depth + 1))
+class _Packer:
+    """Packs values, and what their extensions hold. Only one call at a time may use it.
 
-    try:
-        packed: bytes = msgpack.packb(value, default=extend, strict_types=True)
-        is_certain = len(packed.translate(None, _BYTES_OR_EXTENSION)) == len(packed)
-        if is_certain or (distinct := _distinct(value, where)) is value:
+    Parameters
+    ----------
+    depth : int
+        How many extensions the values are in.
+    """
+
+    __slots__ = ("_depth", "_pack", "where")
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._pack = msgpack.Packer(default=self._extend, strict_types=True).pack
+        self.where = ""
+
+    def pack(self, value: object) -> bytes:
+        """Return a value as msgpack."""
+        packed: bytes = self._pack(value)
+        if (type(value) is list and _are_numbers(value)) or not has_marks(packed):
             return packed
-        return msgpack.packb(distinct, default=extend, strict_types=True)  # type: ignore[no-any-return]
+        if (distinct := _distinct(value, self.where)) is value:
+            return packed
+        return self._pack(distinct)  # type: ignore[no-any-return]
+
+    def _extend(self, item: Any) -> Any:
+        number, to_plain = _ENCODERS.get(type(item)) or _other_encoder(item, self.where)
+        if self._depth == NESTED_EXTENSIONS_MAX:
+            raise ValueError(f"more than {NESTED_EXTENSIONS_MAX} extensions in each other")
+        return msgpack.ExtType(number, _pack(to_plain(item), self.where, self._depth + 1))
+
+
+_PACKERS: tuple[list[_Packer], ...] = tuple([] for _ in range(NESTED_EXTENSIONS_MAX + 1))
+"""Packers at rest, by depth: to make one takes longer than to pack a small dict. No two threads pop the same one."""
+
+_KEPT_BYTES = 65_536
+"""A packer keeps the memory of its largest value, so those that have packed more are not kept."""
+
+
+def _pack(value: object, where: str, depth: int) -> bytes:
+    resting = _PACKERS[depth]
+    try:
+        packer = resting.pop()
+    except IndexError:
+        packer = _Packer(depth)
+    packer.where = where
+    try:
+        packed: bytes = packer.pack(value)
     except (ValueError, RecursionError) as error:
         raise UnstorableValue(f"{type(value).__qualname__} ({error})", where) from error
+    if len(packed) <= _KEPT_BYTES:
+        resting.append(packer)
+    return packed
+
+
+def has_marks(packed: bytes) -> bool:
+    """Return whether packed bytes may hold bytes or an extension: whether a byte is there that msgpack marks them with.
+
+    msgpack takes bytearrays and views of memory for bytes. Where no byte marks such a thing, there is none.
+    """
+    return len(packed.translate(None, _BYTES_OR_EXTENSION)) < len(packed)
 
 
 def _distinct(value: Any, where: str) -> Any:

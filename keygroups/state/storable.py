@@ -9,7 +9,7 @@ import msgpack
 import pyarrow as pa
 from pyarrow import types
 
-from keygroups.codec import pack
+from keygroups.codec import has_marks, pack
 from keygroups.errors import UnstorableValue
 from keygroups.values import Misfit, array_of
 
@@ -26,9 +26,6 @@ _CERTAIN: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
 
 _ALWAYS_PLAIN = frozenset({int, float, bool, bytes, type(None)})
 """Types whose values can always be stored. Text is none of them, because it may hold half a surrogate pair."""
-
-_MARKS = bytes([*range(0xC4, 0xCA), *range(0xD4, 0xD9)])
-"""What msgpack marks bytes and extensions with."""
 
 _IMMUTABLE = (
     *(types.is_integer, types.is_floating, types.is_boolean, types.is_temporal, types.is_decimal),
@@ -129,8 +126,7 @@ class StorableCheck:
             packed = self._packer.pack(value)
         except Exception:  # noqa: BLE001 - the exact check tells what is wrong
             return False
-        # msgpack takes bytearrays and views of memory for bytes. Where no byte marks such a thing, there is none.
-        return len(packed.translate(None, _MARKS)) == len(packed)
+        return not has_marks(packed)
 
 
 def _not_native(value: object) -> Any:

@@ -74,9 +74,28 @@ def _unwritable(value: Any, refusal: Refusal, index: int, column: str) -> Unwrit
 def _parquet(values: Sequence[Any], schema: Any) -> bytes:
     from pyarrow import parquet
 
-    schema = schema_of(values, partial=True) if schema is None else schema
+    if schema is None:
+        schema = schema_of(values, partial=True)
+        _check_structs(schema, values)
     content = io.BytesIO()
     with parquet.ParquetWriter(content, schema) as writer:
         for batch in batches_of(values, schema):
             writer.write_batch(batch)
     return content.getvalue()
+
+
+def _check_structs(schema: Any, values: Sequence[Any]) -> None:
+    """Raise for a column of dicts that are all empty, for which Parquet has no type."""
+    for field in schema:
+        if _has_empty_struct(field.type):
+            index = next(index for index, value in enumerate(values) if value.get(field.name) is not None)
+            reason = "it is or holds a dict that is empty in all rows, so it has no fields; pass a schema"
+            raise UnwritableValue(values[index], reason, column=field.name, index=index)
+
+
+def _has_empty_struct(type_: Any) -> bool:
+    from pyarrow import types
+
+    if types.is_struct(type_) and not type_.num_fields:
+        return True
+    return any(_has_empty_struct(type_.field(at).type) for at in range(type_.num_fields))
