@@ -32,7 +32,7 @@ class VirtualJobLoop(VirtualLoop):
         self.beside = _Later(self)
 
     def run_forever(self) -> None:
-        with mock.patch.object(committing, "ThreadPoolExecutor", OneAfterTheOther):
+        with mock.patch.object(committing, "DaemonPool", OneAfterTheOther):
             super().run_forever()
 
 
