@@ -10,9 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from async_op.arrow_stream import rows_of
 from async_op.connectors.arrow import ROWS_AT_ONCE, batches_of, fitted, names_of, schema_of
 from async_op.connectors.errors import UnwritableValue
+from keygroups.values import values_of
+from keygroups.values.casts import in_microseconds
 
 
 class EpochRows(ABC):
@@ -137,7 +138,7 @@ class FrameRows(EpochRows):
 
     def dicts(self) -> Iterator[dict[str, Any]]:
         """Yield the rows as dicts of Python values."""
-        return (row for batch in self._all() for row in rows_of(batch))
+        return (row for batch in self._all() for row in dicts_of(batch))
 
     def _all(self) -> Iterator[pa.RecordBatch]:
         start = 0
@@ -162,6 +163,13 @@ def _refusal(rows: list[Any], schema: pa.Schema) -> UnwritableValue | None:
     except UnwritableValue as error:
         return error
     return None
+
+
+def dicts_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Return rows with maps as dicts: to JSON, as in `jsonb`, a map is an object."""
+    names = batch.schema.names
+    columns = [values_of(in_microseconds(name, column)) for name, column in zip(names, batch.columns, strict=True)]
+    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
 def _encode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from async_op.connectors import UnwritableValue
+from async_op.connectors.epoch_rows import dicts_of
 from async_op.connectors.files.encoding import encode
+from async_op.connectors.tables.postgres_types import fit_of
 from keygroups import UnstorableValue
 from keygroups.codec import pack, unpack
 from keygroups.values import EXACT, TABLES, Misfit, array_of, infer_schema, rows_to_batch, values_of
@@ -193,3 +195,11 @@ def test_values_without_a_type(value: Any) -> None:
     else:
         (back,) = unpack(packed)
         assert (type(back), repr(back)) == (type(value), repr(value))
+
+
+def test_a_map_of_spark_is_an_object_in_jsonb() -> None:
+    numbers = pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64()))
+    (row, empty) = dicts_of(pa.record_batch([numbers], ["m"]))
+
+    assert json.loads(fit_of("jsonb")(row["m"]).dumps(None)) == {"a": 1}
+    assert empty == {"m": None}
