@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from async_op.connectors.errors import SinkUnavailable, UnwritableValue
+from async_op.connectors.retrying import Attempts
 from async_op.connectors.sink import Sink
 from async_op.dead_letters import DeadLetter
 from async_op.letter_rows import row_of
@@ -15,8 +16,8 @@ from snapshots.format.sink_notes import RefusedOutput
 _log = logging.getLogger(__package__)
 
 
-class Attempts:
-    """Decides after each failure of a sink whether to try again. It waits for nothing itself.
+class SinkAttempts(Attempts):
+    """The attempts at opening a sink, or at writing an epoch to it.
 
     Parameters
     ----------
@@ -27,45 +28,20 @@ class Attempts:
     """
 
     def __init__(self, sink: Sink[Any], epoch: int | None) -> None:
+        doing = f"opening {sink!r}" if epoch is None else f"writing epoch {epoch} to {sink!r}"
+        super().__init__(sink.retry, doing, sink.is_transient)
         self._sink = sink
         self._epoch = epoch
-        self._count = 0
 
     def delay_after(self, error: Exception, *, is_last: bool = False) -> float:
-        """Return the seconds until the next attempt; raises the error, with epoch and sink, if there is none.
+        """Return the seconds until the next attempt, as `Attempts` does; an output that is refused learns its epoch."""
+        if isinstance(error, UnwritableValue):
+            error.epoch = self._epoch
+        return super().delay_after(error, is_last=is_last)
 
-        Parameters
-        ----------
-        error : Exception
-            What the sink has raised.
-        is_last : bool
-            Whether there is no time for another attempt.
-
-        Raises
-        ------
-        SinkUnavailable
-            The error may pass, and there was no attempt left.
-        """
-        self._count += 1
-        doing = f"opening {self._sink!r}" if self._epoch is None else f"writing epoch {self._epoch} to {self._sink!r}"
-        if not self._may_pass(error):
-            if isinstance(error, UnwritableValue):
-                error.epoch = self._epoch
-            error.add_note(f"while {doing}")
-            raise error
-        retry = self._sink.retry
-        delay = None if is_last or retry is None else retry.delay_after_error(self._count, error)
-        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        if delay is None:
-            raise SinkUnavailable(repr(self._sink), self._epoch, self._count, reason) from error
-        _log.warning("%s failed at attempt %d and is tried again in %.1f s: %s", doing, self._count, delay, reason)
-        return delay
-
-    def _may_pass(self, error: Exception) -> bool:
-        retry = self._sink.retry
-        if retry is not None and retry.retry_on is not None:
-            return retry.delay_after_error(1, error) is not None or self._sink.is_transient(error)
-        return self._sink.is_transient(error)
+    def unavailable(self, reason: str) -> SinkUnavailable:
+        """Return the error that ends the attempts."""
+        return SinkUnavailable(repr(self._sink), self._epoch, self.failed, reason)
 
 
 class Refused:

@@ -1,4 +1,4 @@
-"""What is transient in a source, and how often it is tried again: one rule for all sources."""
+"""Which errors of connectors are transient, and what follows a failure: one rule for all sources and sinks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from async_op.connectors.errors import ConnectorUnavailable
+from async_op.errors import RetryAfter
 from async_op.retry import ExponentialBackoffRetry, RetryPolicy, is_meant
 from keygroups.safe_text import text_of
 from snapshots.filesystem import is_transient as is_transient_of_storage
@@ -26,6 +27,17 @@ def is_transient(error: BaseException) -> bool:
     return is_transient_of_storage(error) if said is None else bool(said)
 
 
+def is_transient_of_library(error: BaseException) -> bool:
+    """Return whether the same write may succeed later, also for errors of libraries that give no error number.
+
+    The object stores of Delta and Iceberg raise a plain `OSError` for whatever the network does. Readers cannot use
+    this rule: Arrow raises the same class for a damaged file.
+    """
+    final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
+    is_unnumbered = isinstance(error, OSError) and error.errno is None and not isinstance(error, final)
+    return is_unnumbered or is_transient(error)
+
+
 # A broker or a storage that restarts is away for 20 to 60 seconds; the delays add up to 75. They have no jitter: a job
 # has few readers, and a random delay would make the sum, and so what is survived, a matter of luck.
 RETRY: RetryPolicy = ExponentialBackoffRetry(10, 0.5, 15.0, jitter=False)
@@ -33,7 +45,7 @@ RETRY: RetryPolicy = ExponentialBackoffRetry(10, 0.5, 15.0, jitter=False)
 
 
 class Attempts:
-    """The attempts at one thing, until it succeeds.
+    """Decides after each failure whether there is another attempt, and logs it. It waits for nothing itself.
 
     Parameters
     ----------
@@ -41,51 +53,64 @@ class Attempts:
         How often to try, and after which delays; None for once.
     what : str
         What is being done, for the log and the error: "reading partition 0 of Orders".
+    passes : callable
+        Returns whether an error is transient.
     """
 
-    def __init__(self, policy: RetryPolicy | None, what: str) -> None:
+    def __init__(
+        self, policy: RetryPolicy | None, what: str, passes: Callable[[Exception], bool] = is_transient
+    ) -> None:
         self._policy = policy
         self._what = what
-        self._failed = 0
+        self._passes = passes
+        self.failed = 0
 
     def succeeded(self) -> None:
-        """Begin to count anew: something came."""
-        self._failed = 0
+        """Count from the beginning: something came."""
+        self.failed = 0
 
-    async def failed(self, error: Exception) -> None:
-        """Wait for the next attempt.
+    def delay_after(self, error: Exception, *, is_last: bool = False) -> float:
+        """Return the seconds until the next attempt.
+
+        Parameters
+        ----------
+        error : Exception
+            What the attempt has raised.
+        is_last : bool
+            Whether there is no time for another attempt.
 
         Raises
         ------
         ConnectorUnavailable
-            There is no further attempt.
+            The error is transient, and no attempt is left.
         Exception
-            The error itself, with a note on what was being done, if it is not to be retried.
+            The error itself, with a note on what was being done, if it is not retried.
         """
-        self._failed += 1
+        self.failed += 1
         policy = self._policy
-        if not self._is_meant(error):
+        # Without `retry_on` a policy names every error, which is right for calls but would hide faults here.
+        named = None if policy is None else policy.retry_on
+        if not (isinstance(error, RetryAfter) or self._passes(error) or (named is not None and is_meant(named, error))):
             error.add_note(f"{self._what} raised this")
             raise error
-        if policy is None or self._failed >= policy.max_attempts:
-            raise ConnectorUnavailable(self._what, self._failed, text_of(error)) from error
-        delay = policy.delay_after(self._failed)
-        _log.warning(
-            "%s failed, next attempt in %.1f s: %s: %s", self._what, delay, type(error).__name__, text_of(error)
-        )
-        await asyncio.sleep(delay)
+        reason = f"{type(error).__name__}: {text_of(error)}"
+        if policy is None or is_last or self.failed >= policy.max_attempts:
+            raise self.unavailable(reason) from error
+        delay = error.seconds if isinstance(error, RetryAfter) else policy.delay_after(self.failed)
+        _log.warning("%s failed at attempt %d and is tried again in %.1f s: %s", self._what, self.failed, delay, reason)
+        return delay
 
-    def _is_meant(self, error: Exception) -> bool:
-        # Without `retry_on` a policy names every error, which is right for calls but would hide faults here.
-        named = None if self._policy is None else self._policy.retry_on
-        return is_transient(error) or (named is not None and is_meant(named, error))
+    def unavailable(self, reason: str) -> Exception:
+        """Return the error that ends the attempts."""
+        return ConnectorUnavailable(self._what, self.failed, reason)
 
 
 async def retried(policy: RetryPolicy | None, what: str, action: Callable[[], Awaitable[_T]]) -> _T:
-    """Return what an action returns, retrying after transient errors; raises what `Attempts.failed` does."""
+    """Return what an action returns, retrying after transient errors; raises what `Attempts.delay_after` does."""
     attempts = Attempts(policy, what)
     while True:
         try:
             return await action()
         except Exception as error:  # noqa: BLE001 - raised there, if it is final
-            await attempts.failed(error)
+            delay = attempts.delay_after(error)
+        await asyncio.sleep(delay)

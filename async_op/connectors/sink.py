@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from async_op.connectors.errors import UnwritableValue
+from async_op.connectors.retrying import is_transient_of_library
 from async_op.dead_letters import OnError
 from async_op.retry import ExponentialBackoffRetry, RetryPolicy
 from keygroups.arguments import check_choice, check_instance
@@ -160,10 +161,4 @@ class ShippedSink(Sink[Any]):
 
     def is_transient(self, error: Exception) -> bool:
         """Return whether an attempt may succeed after this error: one of the network or of storage."""
-        return is_passing(error)
-
-
-def is_passing(error: BaseException) -> bool:
-    """Return whether an error is one of networks and storage, and not one of names, rights or values."""
-    final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
-    return isinstance(error, OSError) and not isinstance(error, final)
+        return is_transient_of_library(error)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from async_op.connectors.delivering import Attempts, Refused
+from async_op.connectors.delivering import Refused, SinkAttempts
 from async_op.connectors.errors import UnwritableValue
 from async_op.connectors.sink import Sink
 from async_op.in_flight.waiters import Waiters
@@ -168,7 +168,7 @@ class Delivery:
 
     async def _tried(self, sink: Sink[Any], epoch: int | None, work: Callable[[], Awaitable[_T]]) -> _T:
         """Return what the work returns, at the first attempt that succeeds."""
-        attempts = Attempts(sink, epoch)
+        attempts = SinkAttempts(sink, epoch)
         while True:
             try:
                 return await work()

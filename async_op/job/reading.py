@@ -213,7 +213,8 @@ class Reading:
                         attempts.succeeded()
                 break
             except Exception as error:  # noqa: BLE001 - raised there, if it is final
-                await attempts.failed(error)
+                delay = attempts.delay_after(error)
+            await asyncio.sleep(delay)
 
     def _reader(self, partition: Partition) -> tuple[AsyncIterator[Any], bool]:
         """Return an iterator of what a source yields, and whether it comes in runs from a thread."""

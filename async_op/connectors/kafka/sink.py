@@ -18,7 +18,8 @@ from async_op.connectors.kafka import client
 from async_op.connectors.kafka.rows import PARTS, check_columns, record_of
 from async_op.connectors.own_threads import OwnThreads
 from async_op.connectors.repeats import Repeats
-from async_op.connectors.sink import SINK_RETRY, ShippedSink, Sink, is_passing
+from async_op.connectors.retrying import is_transient_of_library
+from async_op.connectors.sink import SINK_RETRY, ShippedSink, Sink
 from async_op.dead_letters import OnError
 from async_op.retry import RetryPolicy
 from keygroups.arguments import check_integer
@@ -160,7 +161,7 @@ class KafkaSink(ShippedSink):
 
     def is_transient(self, error: Exception) -> bool:
         """Return whether brokers may be back soon."""
-        return error.is_transient if isinstance(error, KafkaRefused) else is_passing(error)
+        return is_transient_of_library(error)
 
     def write_rows(self, rows: EpochRows, epoch: int) -> None:
         """Write the rows of an epoch in one transaction, unless it is there; blocks.

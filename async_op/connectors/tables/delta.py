@@ -15,7 +15,8 @@ from async_op.connectors.errors import (
     TargetReplaced,
     UnwritableValue,
 )
-from async_op.connectors.sink import SINK_RETRY, Sink, is_passing
+from async_op.connectors.retrying import is_transient_of_library
+from async_op.connectors.sink import SINK_RETRY, Sink
 from async_op.connectors.tables.table_sink import ATTEMPTS_MAX, TableSink
 from async_op.dead_letters import OnError
 from async_op.retry import RetryPolicy
@@ -75,7 +76,7 @@ class DeltaSink(TableSink):
 
     def is_transient(self, error: Exception) -> bool:
         """Return whether the storage may be back soon, or other writers be fewer."""
-        if isinstance(error, SinkContended) or is_passing(error):
+        if isinstance(error, SinkContended) or is_transient_of_library(error):
             return True
         return type(error).__module__.partition(".")[0] == "deltalake" and _STORAGE in str(error)
 

@@ -16,7 +16,8 @@ from async_op.connectors.errors import (
     TargetReplaced,
     UnwritableValue,
 )
-from async_op.connectors.sink import SINK_RETRY, Sink, is_passing
+from async_op.connectors.retrying import is_transient_of_library
+from async_op.connectors.sink import SINK_RETRY, Sink
 from async_op.connectors.tables.table_sink import ATTEMPTS_MAX, TableSink
 from async_op.dead_letters import OnError
 from async_op.retry import RetryPolicy
@@ -84,7 +85,7 @@ class IcebergSink(TableSink):
 
     def is_transient(self, error: Exception) -> bool:
         """Return whether the catalog or the storage may be back soon, or other writers be fewer."""
-        return isinstance(error, SinkContended) or is_passing(error) or type(error).__name__ in _PASSING
+        return isinstance(error, SinkContended) or is_transient_of_library(error) or type(error).__name__ in _PASSING
 
     def _columns_of_table(self, schema: pa.Schema) -> list[str]:
         with closing(self._catalog()) as catalog:

@@ -15,7 +15,8 @@ from async_op.connectors.errors import (
     TargetReplaced,
     UnwritableValue,
 )
-from async_op.connectors.sink import SINK_RETRY, Sink, is_passing
+from async_op.connectors.retrying import is_transient_of_library
+from async_op.connectors.sink import SINK_RETRY, Sink
 from async_op.connectors.tables.copying import Copying
 from async_op.connectors.tables.table_sink import TableSink
 from async_op.dead_letters import OnError
@@ -71,7 +72,7 @@ class PostgresSink(TableSink):
 
     def is_transient(self, error: Exception) -> bool:
         """Return whether the server or the way to it may be back soon: not for passwords, names and rights."""
-        if is_passing(error):
+        if is_transient_of_library(error):
             return True
         if type(error).__module__.partition(".")[0] != "psycopg":
             return False  # and perhaps the package is missing

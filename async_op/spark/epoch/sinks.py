@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame
 
-from async_op.connectors.delivering import Attempts, Refused
+from async_op.connectors.delivering import Refused, SinkAttempts
 from async_op.connectors.epoch_rows import FrameRows
 from async_op.connectors.errors import UnwritableValue
 from async_op.connectors.sink import ShippedSink, Sink
@@ -85,7 +85,7 @@ class IntoSink:
 
 
 def _tried(sink: Sink[Any], epoch: int, work: Callable[[], _T], hurry: threading.Event) -> _T:
-    attempts = Attempts(sink, epoch)
+    attempts = SinkAttempts(sink, epoch)
     while True:
         try:
             return work()
