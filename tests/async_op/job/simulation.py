@@ -26,6 +26,8 @@ GROUPS = 8
 KEYS = 5
 COUNT = ValueState("count", default=0)
 SEEN = ListState("seen")
+HALF_A_PAIR = "\ud83d"
+"""Half of a surrogate pair, which no snapshot and no key can hold."""
 RUN_SECONDS = 2000
 """Far above the longest run, in virtual time."""
 
@@ -78,6 +80,15 @@ class Scenario:
     def is_bad(self, value: tuple[str, int, int]) -> bool:
         """Whether the first step cannot do anything with a value."""
         return value[1] % 7 == 6
+
+    def badness(self, value: tuple[str, int, int]) -> str:
+        """What is wrong with a bad value: its call fails, its output cannot be stored, or it has no usable key."""
+        return ("call", "output", "key")[value[1] // 7 % 3]
+
+    def key_of(self, value: Any) -> Any:
+        """Return the key of a value; for some bad values a text that no key can be."""
+        is_bad = self.is_bad(value) and self.badness(value) == "key"
+        return HALF_A_PAIR if is_bad else value[2]
 
     def expected_letters(self) -> list[str]:
         """The ids of all dead letters."""
@@ -179,6 +190,8 @@ class Call(AsyncFunction[Any, Any]):
         self.world.note("result", self.step, ctx.idempotency_key)
         self.world.finished[self.step, ctx.idempotency_key] += 1
         if self.step == 1 and self.world.scenario.is_bad(tuple(value)):
+            if self.world.scenario.badness(tuple(value)) == "output":
+                return [HALF_A_PAIR]
             raise ValueError("of no use")
         return self.outputs(value, ctx)
 
@@ -240,7 +253,7 @@ class _Simulation:
         if self.store.newest_version() and draw.random() < 0.2:
             self.store.repartition(draw.randint(1, 3))
         retry = FixedDelayRetry(20, 0.01, retry_on=OSError)
-        first: dict[str, Any] = {"key_by": lambda value: value[2]} if scenario.keyed_first else {}
+        first: dict[str, Any] = {"key_by": scenario.key_of} if scenario.keyed_first else {}
         steps = [
             Step(
                 Call(self.world, 1),
