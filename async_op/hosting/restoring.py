@@ -23,7 +23,12 @@ def fitting_part(queue: RestoredQueue, options: OperatorOptions) -> tuple[Restor
 
 
 def _is_refused(element: InFlightElement, options: OperatorOptions) -> bool:
-    """Tell whether an element waited with an invalid key or value; the error policy applies when it comes in."""
+    """Tell whether an element waited with an invalid key or value; the error policy applies when it comes in.
+
+    A completed element has met its policy already: a second time, its dead letter would be delivered twice.
+    """
+    if element.completed:
+        return False
     if isinstance(element.value, RefusedValue):
         return True
     return options.key_by is not None and not element.is_watermark and element.key_group == NO_KEY_GROUP
