@@ -289,7 +289,7 @@ class Worker:
         # Not through the loop's task factory: an eager factory would run the task before the pool knows about it.
         # In a context of its own: whoever wakes a worker may be a call.
         loop, context = asyncio.get_running_loop(), pool.contexts.fresh()
-        self.task = asyncio.Task(self._work(pool, context), loop=loop, name="keygroups worker", context=context)
+        self.task = asyncio.Task(self._run(pool, context), loop=loop, name="keygroups worker", context=context)
 
     def interrupt(self) -> None:
         """Cancel the call. It may ignore the cancellation, so another worker may stand in for this one."""
@@ -302,21 +302,37 @@ class Worker:
         self._pool.limit -= 1
         return self._pool.retire(self)
 
-    def _hand_over(
-        self, entry: Entry, invocation: InvocationContext, outputs: Any, failure: BaseException | None
-    ) -> None:
-        """Pass on the outcome of a call that has set context variables, where nothing sees them."""
+    def _leave(self, entry: Entry, invocation: InvocationContext, outputs: Any, failure: BaseException | None) -> None:
+        """Pass on the outcome of a call that has set context variables, where nothing sees them, and end."""
         outcomes, run = self._pool.outcomes, self._pool.contexts.run
         if failure is None:
             run(outcomes.complete, entry, invocation, outputs)
         else:
             run(outcomes.end, entry, invocation, failure)
+        if entry.call is self or not self._stand_down():
+            self._pool.replace(self)
+
+    def _is_cancelled(self, entry: Entry, error: BaseException) -> bool:
+        """Return whether the operator has cancelled a call; if its function awaited what was cancelled, it failed."""
+        return isinstance(error, asyncio.CancelledError) and entry.call is self and self.task.cancelling() > 0
+
+    async def _run(self, pool: Workers, context: Context) -> None:
+        """Work, and tell of errors. A frame around `_work` costs only calls that wait, and them little."""
+        try:
+            await self._work(pool, context)
+        except BaseException as error:
+            # Raised by what was called back. If it was cancelled, the operator has ended, or the function did it.
+            pool.outcomes.crash(error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
 
     async def _work(self, pool: Workers, context: Context) -> None:
         """Make calls until there are too many workers. Only the result of an entry's current invocation counts.
 
         Calls run in the context of the task: to step each in one of its own costs 0.35 µs, to compare two contexts a
         thirtieth of that, as long as no variable was set. A call that leaves one set is the last one of its worker.
+        A flat dict as value and one output are the usual cases, for which calls of `own_copy` and `checked` would
+        cost as much as the work.
         """
         todo, scope, invoke, completed = pool.todo, pool.scope, pool.invoke, pool.completed
         unchanged = context.copy()
@@ -324,68 +340,51 @@ class Worker:
         invocation: InvocationContext | None
         failure: BaseException | None = None
         pool.woken()
-        try:
-            while True:
-                entry = todo.popleft() if todo else pool.take()
-                if entry is None:
-                    outputs, invocation, value = (), None, None  # keep nothing of the last call in memory
-                    if await pool.rest(self):
-                        continue
-                    return
-                entry.call = self
-                entry.invocation = invocation = InvocationContext()
-                invocation.entry, invocation.scope, invocation.handles = entry, scope, None
-                failure = None
-                try:
-                    value = entry.value
-                    if type(value) not in UNCHANGING:
-                        # The usual case, in which the calls of two functions would cost as much as the copy.
-                        is_flat = type(value) is dict and IMMUTABLE.issuperset(map(type, value.values()))
-                        value = value.copy() if is_flat else own_copy(value)
-                    if entry.expired:
-                        outputs = await pool.fallback(value, invocation)
-                    elif pool.unmeasured:
-                        pool.unmeasured -= 1
-                        outputs = await invoke(value, invocation)
-                    else:
-                        outputs = await pool.measure(self, value, invocation)
-                    # One output is the usual case; for it, a call of `checked` would cost as much as the check.
-                    if type(outputs) not in PLAIN or len(outputs) != 1 or type(outputs[0]) in UNAWAITED:
-                        outputs = checked(outputs)
-                except asyncio.CancelledError as error:
-                    # Cancelled by the operator, or by something that the function awaited: that is a failure.
-                    if entry.call is self and self.task.cancelling():
-                        raise
-                    failure = error
-                except BaseException as error:  # noqa: BLE001 - every error of the function is an outcome
-                    failure = error
-                try:
-                    has_changed = context != unchanged
-                except Exception:  # noqa: BLE001 - a variable was set to what cannot be compared
-                    has_changed = True
-                if has_changed:
-                    self._hand_over(entry, invocation, outputs if failure is None else (), failure)
-                elif failure is not None:
-                    pool.outcomes.end(entry, invocation, failure)
-                    failure = None
-                elif completed is None or entry.invocation is not invocation:
-                    pool.outcomes.complete(entry, invocation, outputs)
-                elif not pool.stopped:
-                    entry.invocation = None
-                    if invocation.handles is not None:  # the function has set it
-                        commit(invocation.handles)  # type: ignore[unreachable]
-                    entry.outputs = outputs
-                    completed(entry)
-                if entry.call is not self and self._stand_down():
-                    return
-                if has_changed:
-                    pool.replace(self)
-                    return
-        except asyncio.CancelledError as error:
-            # Unless the operator has ended, the function or somebody else cancelled the task.
-            pool.outcomes.crash(error)
-            raise
-        except BaseException as error:  # noqa: BLE001 - raised by what was called back
-            pool.outcomes.crash(error)
-        finally:
-            failure = None  # an error refers to this frame
+        while True:
+            entry = todo.popleft() if todo else pool.take()
+            if entry is None:
+                outputs, invocation, value = (), None, None  # keep nothing of the last call in memory
+                if await pool.rest(self):
+                    continue
+                return
+            entry.call = self
+            entry.invocation = invocation = InvocationContext()
+            invocation.entry, invocation.scope, invocation.handles = entry, scope, None
+            try:
+                value = entry.value
+                if type(value) not in UNCHANGING:
+                    is_flat = type(value) is dict and IMMUTABLE.issuperset(map(type, value.values()))
+                    value = value.copy() if is_flat else own_copy(value)
+                if entry.expired:
+                    outputs = await pool.fallback(value, invocation)
+                elif pool.unmeasured:
+                    pool.unmeasured -= 1
+                    outputs = await invoke(value, invocation)
+                else:
+                    outputs = await pool.measure(self, value, invocation)
+                if type(outputs) not in PLAIN or len(outputs) != 1 or type(outputs[0]) in UNAWAITED:
+                    outputs = checked(outputs)
+            except BaseException as error:
+                if self._is_cancelled(entry, error):
+                    raise
+                failure = error
+            try:
+                has_changed = context != unchanged
+            except Exception:  # noqa: BLE001 - a variable was set to what cannot be compared
+                has_changed = True
+            if has_changed:
+                self._leave(entry, invocation, outputs if failure is None else (), failure)
+                return
+            if failure is not None:
+                pool.outcomes.end(entry, invocation, failure)
+                failure = None  # an error refers to this frame
+            elif completed is None or entry.invocation is not invocation:
+                pool.outcomes.complete(entry, invocation, outputs)
+            elif not pool.stopped:
+                entry.invocation = None
+                if invocation.handles is not None:  # the function has set it
+                    commit(invocation.handles)  # type: ignore[unreachable]
+                entry.outputs = outputs
+                completed(entry)
+            if entry.call is not self and self._stand_down():
+                return
