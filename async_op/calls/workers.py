@@ -263,8 +263,10 @@ class Workers:
             self.wake(len(self.todo) - 1)
         return self.todo.popleft() if self.todo else None
 
-    async def measure(self, worker: Worker, value: Any, invocation: InvocationContext) -> Iterable[Any]:
-        """Make the call for an entry and measure its duration."""
+    async def call_apart(self, worker: Worker, value: Any, invocation: InvocationContext) -> Iterable[Any]:
+        """Ask for the fallback of an entry whose time budget has run out, or make its call and measure its duration."""
+        if invocation.entry.expired:
+            return await self.fallback(value, invocation)
         if self._measured_by is not worker:
             self._measured_by, self._measured = worker, 0
         self._measured += 1
@@ -289,7 +291,7 @@ class Worker:
         # Not through the loop's task factory: an eager factory would run the task before the pool knows about it.
         # In a context of its own: whoever wakes a worker may be a call.
         loop, context = asyncio.get_running_loop(), pool.contexts.fresh()
-        self.task = asyncio.Task(self._run(pool, context), loop=loop, name="keygroups worker", context=context)
+        self.task = asyncio.Task(self._work(pool, context), loop=loop, name="keygroups worker", context=context)
 
     def interrupt(self) -> None:
         """Cancel the call. It may ignore the cancellation, so another worker may stand in for this one."""
@@ -316,15 +318,13 @@ class Worker:
         """Return whether the operator has cancelled a call; if its function awaited what was cancelled, it failed."""
         return isinstance(error, asyncio.CancelledError) and entry.call is self and self.task.cancelling() > 0
 
-    async def _run(self, pool: Workers, context: Context) -> None:
-        """Work, and tell of errors. A frame around `_work` costs only calls that wait, and them little."""
-        try:
-            await self._work(pool, context)
-        except BaseException as error:
-            # Raised by what was called back. If it was cancelled, the operator has ended, or the function did it.
-            pool.outcomes.crash(error)
-            if isinstance(error, asyncio.CancelledError):
-                raise
+    def _crash(self, error: BaseException) -> bool:
+        """Tell of an error that was raised by what was called back; returns whether the task has to be cancelled.
+
+        If it is cancelled, either the operator has ended, or the function or somebody else has cancelled the task.
+        """
+        self._pool.outcomes.crash(error)
+        return isinstance(error, asyncio.CancelledError)
 
     async def _work(self, pool: Workers, context: Context) -> None:
         """Make calls until there are too many workers. Only the result of an entry's current invocation counts.
@@ -334,57 +334,52 @@ class Worker:
         A flat dict as value and one output are the usual cases, for which calls of `own_copy` and `checked` would
         cost as much as the work.
         """
-        todo, scope, invoke, completed = pool.todo, pool.scope, pool.invoke, pool.completed
-        unchanged = context.copy()
+        todo, scope, invoke, completed, unchanged = pool.todo, pool.scope, pool.invoke, pool.completed, context.copy()
         outputs: Any
-        invocation: InvocationContext | None
-        failure: BaseException | None = None
         pool.woken()
-        while True:
-            entry = todo.popleft() if todo else pool.take()
-            if entry is None:
-                outputs, invocation, value = (), None, None  # keep nothing of the last call in memory
-                if await pool.rest(self):
-                    continue
-                return
-            entry.call = self
-            entry.invocation = invocation = InvocationContext()
-            invocation.entry, invocation.scope, invocation.handles = entry, scope, None
-            try:
-                value = entry.value
-                if type(value) not in UNCHANGING:
-                    is_flat = type(value) is dict and IMMUTABLE.issuperset(map(type, value.values()))
-                    value = value.copy() if is_flat else own_copy(value)
-                if entry.expired:
-                    outputs = await pool.fallback(value, invocation)
-                elif pool.unmeasured:
-                    pool.unmeasured -= 1
-                    outputs = await invoke(value, invocation)
-                else:
-                    outputs = await pool.measure(self, value, invocation)
-                if type(outputs) not in PLAIN or len(outputs) != 1 or type(outputs[0]) in UNAWAITED:
-                    outputs = checked(outputs)
-            except BaseException as error:
-                if self._is_cancelled(entry, error):
-                    raise
-                failure = error
-            try:
-                has_changed = context != unchanged
-            except Exception:  # noqa: BLE001 - a variable was set to what cannot be compared
-                has_changed = True
-            if has_changed:
-                self._leave(entry, invocation, outputs if failure is None else (), failure)
-                return
-            if failure is not None:
-                pool.outcomes.end(entry, invocation, failure)
-                failure = None  # an error refers to this frame
-            elif completed is None or entry.invocation is not invocation:
-                pool.outcomes.complete(entry, invocation, outputs)
-            elif not pool.stopped:
-                entry.invocation = None
-                if invocation.handles is not None:  # the function has set it
-                    commit(invocation.handles)  # type: ignore[unreachable]
-                entry.outputs = outputs
-                completed(entry)
-            if entry.call is not self and self._stand_down():
-                return
+        try:
+            while True:
+                while (entry := todo.popleft() if todo else pool.take()) is None:
+                    outputs = invocation = value = failure = None  # keep nothing of the last call in memory
+                    if not await pool.rest(self):
+                        return
+                entry.call, entry.invocation = self, (invocation := InvocationContext())
+                invocation.entry, invocation.scope, invocation.handles = entry, scope, None
+                value, failure = entry.value, None
+                try:
+                    if type(value) not in UNCHANGING:
+                        is_flat = type(value) is dict and IMMUTABLE.issuperset(map(type, value.values()))
+                        value = value.copy() if is_flat else own_copy(value)
+                    if entry.expired or not pool.unmeasured:
+                        outputs = await pool.call_apart(self, value, invocation)
+                    else:
+                        pool.unmeasured -= 1
+                        outputs = await invoke(value, invocation)
+                    if type(outputs) not in PLAIN or len(outputs) != 1 or type(outputs[0]) in UNAWAITED:
+                        outputs = checked(outputs)
+                except BaseException as error:
+                    if self._is_cancelled(entry, error):
+                        raise
+                    outputs, failure = (), error
+                try:
+                    has_changed = context != unchanged
+                except Exception:  # noqa: BLE001 - a variable was set to what cannot be compared
+                    has_changed = True
+                if has_changed:
+                    self._leave(entry, invocation, outputs, failure)
+                    return
+                if failure is not None:
+                    pool.outcomes.end(entry, invocation, failure)
+                elif completed is None or entry.invocation is not invocation:
+                    pool.outcomes.complete(entry, invocation, outputs)
+                elif not pool.stopped:
+                    entry.invocation = None
+                    if invocation.handles is not None:  # the function has set it
+                        commit(invocation.handles)  # type: ignore[unreachable]
+                    entry.outputs = outputs
+                    completed(entry)
+                if entry.call is not self and self._stand_down():
+                    return
+        except BaseException as error:
+            if self._crash(error):
+                raise
