@@ -19,6 +19,7 @@ from snapshots.format.in_flight_elements import RestoredQueue
 from tests.simulation.histories import STATES, BatchHistorian, Event, Historian, Times
 from tests.simulation.wild import key_of, name_of
 
+NAMESPACE = "simulated"
 CALL_ATTEMPTS_MAX = 4
 
 
@@ -127,7 +128,9 @@ class FedRun:
         """Check that an element keeps its id."""
         known = self.ids.setdefault((key, event), ctx.idempotency_key)
         assert known == ctx.idempotency_key, f"{event} of {key} has changed its id"
-        assert event[0] != "record" or not self.is_named or known == f"row-{event[1]}", f"{event} has lost its id"
+        assert event[0] != "record" or not self.is_named or known == f"{NAMESPACE}/row-{event[1]}", (
+            f"{event} has lost its id"
+        )
 
     def check_heard(self) -> None:
         """Object if a call went wrong."""
@@ -157,7 +160,7 @@ class FedSubtask:
             check_places(queue, run.places)
             for element in queue.elements:
                 if not element.is_watermark and not isinstance(element.value, Timer) and not element.completed:
-                    run.ids[name_of(element.key), ("record", element.value[0])] = element.element_id
+                    run.ids[name_of(element.key), ("record", element.value[0])] = f"{NAMESPACE}/{element.element_id}"
             self.watermark = queue.watermark
             watermarks = [element.timestamp for element in queue.elements if element.is_watermark]
             self.newest = (watermarks or [queue.watermark])[-1]
@@ -175,6 +178,8 @@ class FedSubtask:
             max_parallelism=run.groups,
             hash=run.hash,
             state_backend=backend,
+            # The subtasks of a run begin without a snapshot, at different times, so nothing else gives them one lineage.
+            idempotency_namespace=NAMESPACE,
         )
 
     def _take(self, output: Record | Watermark) -> None:

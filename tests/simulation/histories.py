@@ -288,7 +288,7 @@ class _Historian:
 
     async def on_timer(self, timestamp: int, ctx: InvocationContext) -> list[Any]:
         assert ctx.timestamp == timestamp
-        kind = "event" if ctx.idempotency_key.startswith("event") else "processing"
+        kind = "event" if ctx.idempotency_key.rpartition("/")[2].startswith("event") else "processing"
         return await self.handle((kind, timestamp), ctx)
 
 
