@@ -128,9 +128,8 @@ class FedRun:
         """Check that an element keeps its id."""
         known = self.ids.setdefault((key, event), ctx.idempotency_key)
         assert known == ctx.idempotency_key, f"{event} of {key} has changed its id"
-        assert event[0] != "record" or not self.is_named or known == f"{NAMESPACE}/row-{event[1]}", (
-            f"{event} has lost its id"
-        )
+        if event[0] == "record" and self.is_named:
+            assert known == f"{NAMESPACE}/row-{event[1]}", f"{event} has lost its id"
 
     def check_heard(self) -> None:
         """Object if a call went wrong."""
@@ -178,7 +177,7 @@ class FedSubtask:
             max_parallelism=run.groups,
             hash=run.hash,
             state_backend=backend,
-            # The subtasks of a run begin without a snapshot, at different times, so nothing else gives them one lineage.
+            # Subtasks begin without a snapshot, at different times, so nothing else gives them one lineage.
             idempotency_namespace=NAMESPACE,
         )
 
