@@ -88,8 +88,8 @@ CASES = {
     "threads": (options(function=Blocking()), "max_threads=32", "a capacity of 32"),
     "concurrency": (
         options(resilience=Resilience(concurrency=AdaptiveConcurrency(maximum=8))),
-        "no more than 8 calls",
-        "about 8",
+        "no more than 4 calls",
+        "about 4",
     ),
     "rate": (
         options(resilience=Resilience(rate_limit=RateLimit(10))),
@@ -118,7 +118,7 @@ def test_what_looks_wrong_is_found_alone_with_its_next_step(case: str) -> None:
         options(retry=ExponentialBackoffRetry(9, 4.0, 60.0)),
         options(function=Blocking(), capacity=32),
         options(resilience=Resilience(rate_limit=RateLimit(1), cache=Cache(max_entries=9, key=str))),
-        options(key_by=None, resilience=Resilience(concurrency=AdaptiveConcurrency(maximum=100))),
+        options(key_by=None, resilience=Resilience(concurrency=AdaptiveConcurrency(maximum=200))),
     ],
     ids=["sound", "first", "tasks", "retries", "no timeout", "jitter", "threads", "cache", "concurrency"],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import functools
+import re
 import sys
 import uuid
 from pathlib import Path
@@ -143,7 +144,10 @@ def test_a_failing_row_is_named_with_the_line_that_failed(spark: SparkSession) -
     with pytest.raises(PythonException) as raised:
         outputs.collect()
     *trace, error = str(raised.value).strip().splitlines()
-    assert "ElementFailed: attempt 3 of element {'id': 7} with key 7 failed: ValueError: the service said no" in error
+    assert re.search(
+        r"ElementFailed: attempt 3 of element \{'id': 7\} \(id \S+\) with key 7 failed: ValueError: the service said no",
+        error,
+    )
     assert 'raise ValueError("the service said no")' in "\n".join(trace)
     assert "mailbox" not in "\n".join(trace)
 
@@ -151,7 +155,8 @@ def test_a_failing_row_is_named_with_the_line_that_failed(spark: SparkSession) -
 def test_a_row_that_timed_out_is_named(spark: SparkSession) -> None:
     outputs = AsyncDataStream.ordered_wait(spark.range(3), HangForGood(), output_schema=SCHEMA, timeout=0.05)
     with pytest.raises(
-        PythonException, match=r"no result within 0.05 s for \{'id': \d\}(.|\n)*in attempt 1, with key None"
+        PythonException,
+        match=r"no result within 0.05 s for \{'id': \d\} \(id \S+\)(.|\n)*in attempt 1 of element \S+, with key None",
     ):
         outputs.collect()
 
