@@ -27,7 +27,10 @@ def is_meant(errors: RetryOn | None, error: BaseException) -> bool:
         return True
     if isinstance(errors, type | tuple):
         return isinstance(error, errors) or any(isinstance(one, errors) for one in errors_in(error))
-    return any(map(errors, errors_in(error)))
+    for one in errors_in(error):  # not `any`, for which a StopIteration of the predicate would be the end
+        if errors(one):
+            return True
+    return False
 
 
 def seconds_asked(error: BaseException) -> float | None:

@@ -11,7 +11,6 @@ from async_op.connectors.errors import ConnectorUnavailable
 from async_op.errors import RetryAfter
 from async_op.retry import ExponentialBackoffRetry, RetryPolicy, is_meant
 from keygroups.safe_text import text_of
-from snapshots.filesystem import is_transient as is_transient_of_storage
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -23,6 +22,8 @@ def is_transient(error: BaseException) -> bool:
     That is a broken or refused connection, a timeout, a storage that is busy. An error with an attribute `is_transient`
     says it itself.
     """
+    from snapshots.filesystem import is_transient as is_transient_of_storage  # loads fsspec
+
     said = getattr(error, "is_transient", None)
     return is_transient_of_storage(error) if said is None else bool(said)
 
