@@ -27,10 +27,8 @@ def is_meant(errors: RetryOn | None, error: BaseException) -> bool:
         return True
     if isinstance(errors, type | tuple):
         return isinstance(error, errors) or any(isinstance(one, errors) for one in errors_in(error))
-    for one in errors_in(error):  # not `any`, for which a StopIteration of the predicate would be the end
-        if errors(one):
-            return True
-    return False
+    # Not `map`: a StopIteration that the predicate raises would look like the end of the errors.
+    return any(errors(one) for one in errors_in(error))
 
 
 def seconds_asked(error: BaseException) -> float | None:

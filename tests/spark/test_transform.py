@@ -144,10 +144,8 @@ def test_a_failing_row_is_named_with_the_line_that_failed(spark: SparkSession) -
     with pytest.raises(PythonException) as raised:
         outputs.collect()
     *trace, error = str(raised.value).strip().splitlines()
-    assert re.search(
-        r"ElementFailed: attempt 3 of element \{'id': 7\} \(id \S+\) with key 7 failed: ValueError: the service said no",
-        error,
-    )
+    named = r"attempt 3 of element \{'id': 7\} \(id \S+\) with key 7"
+    assert re.search(rf"ElementFailed: {named} failed: ValueError: the service said no", error)
     assert 'raise ValueError("the service said no")' in "\n".join(trace)
     assert "mailbox" not in "\n".join(trace)
 

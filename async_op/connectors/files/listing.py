@@ -9,8 +9,6 @@ import stat
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from fsspec.implementations.local import LocalFileSystem
-
 
 class Stamp(NamedTuple):
     """What changes with the content of a file, as far as a listing shows it.
@@ -42,6 +40,8 @@ class Glob:
     def __init__(self, filesystem: Any, pattern: str) -> None:
         self.filesystem = filesystem
         self._pattern = pattern
+        from fsspec.implementations.local import LocalFileSystem  # not loaded by programs that read no files
+
         self._is_local = isinstance(filesystem, LocalFileSystem)
         self._paths: dict[str, str] = {}
 

@@ -144,7 +144,7 @@ class FileSource(Source[Any]):
         check_choice("on_error", on_error, ("fail", "skip", "dead_letter"))
         check_choice("on_replaced", on_replaced, ("fail", "read"))
         check_instance("retry", retry, (RetryPolicy, type(None)), reason="pass a RetryPolicy, or None")
-        self.on_error = on_error
+        self.on_error: OnError = on_error
         self.retry = retry
         self._reads_replaced = on_replaced == "read"
         self._storage_options = dict(storage_options or {})

@@ -80,7 +80,7 @@ class KafkaSource(Source[dict[str, Any]]):
         check_choice("beginning", beginning, ("earliest", "latest"))
         check_choice("on_error", on_error, ("fail", "skip", "dead_letter"))
         check_instance("retry", retry, (RetryPolicy, type(None)), reason="pass a RetryPolicy, or None")
-        self.on_error = on_error
+        self.on_error: OnError = on_error
         self.retry = retry
         self._contents: dict[PartitionId, list[Any]] = {}
         self.bounded = bounded

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from keygroups import UnstorableValue, key_group_of, range_of, subtask_of
+from keygroups import key_group_of, range_of, subtask_of
 from snapshots import InFlightElement, Snapshot
 from snapshots.format.in_flight_elements import RestoredQueue, deal, in_flight_elements, merge_channels
+from snapshots.format.subtask import RefusedValue
 from snapshots.restore.share import SubtaskRestore
 from tests.snapshot_kit import G, new_store, parts, record, watermark, words
 
@@ -90,11 +91,15 @@ class TestKeyed:
 
         assert sorted(map(repr, found)) == sorted(map(repr, keys))
 
-    def test_an_unstorable_element_is_named(self) -> None:
+    def test_an_unstorable_element_comes_back_as_refused_with_its_reason(self) -> None:
         element = record("key 1", 0, value={"socket": object()})
 
-        with pytest.raises(UnstorableValue, match=f"the in-flight element '{element.element_id}' holds a object"):
-            new_store().write(parts({}, in_flight=[element]))
+        snapshot = new_store().write(parts({}, in_flight=[element]))
+
+        (restored,) = [one for queue in queues_of(snapshot, 1) for one in queue.elements]
+        assert restored.element_id == element.element_id
+        assert isinstance(restored.value, RefusedValue)
+        assert f"the in-flight element '{element.element_id}' holds a object" in restored.value.reason
 
     def test_an_element_in_the_queue_of_a_subtask_that_does_not_own_it_is_not_lost(self) -> None:
         owner = record("key 1", 0).channel
