@@ -152,7 +152,11 @@ class ShippedSink(Sink[Any]):
         """Return an error for every row that `write_rows` would refuse; blocks."""
 
     def __call__(self, batch_df: Any, epoch: int) -> None:
-        """Write the rows of an epoch, unless they are there: the form that a pipeline on Spark calls."""
+        """Write the rows of an epoch, unless they are there.
+
+        A pipeline on Spark calls this method only if a subclass overrides it. Otherwise it calls `write_rows`, with
+        retries and `on_error`.
+        """
         from async_op.connectors.epoch_rows import FrameRows
 
         rows = FrameRows(batch_df)

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 import pytest
@@ -174,3 +174,28 @@ def test_options_that_can_never_work_are_refused(spark: SparkSession, tmp_path: 
         begin(spark, tmp_path, str(tmp_path / "t"), format="parquet", on_error="skip")
     with pytest.raises(ConfigError, match="pass it a sink"):
         begin(spark, tmp_path, str(tmp_path / "t"), format="delta", on_error="dead_letter")
+
+
+class Counted(FileSink):
+    """Calls a method of the user's own for each epoch."""
+
+    seen: ClassVar[list[int]] = []
+
+    def __call__(self, batch_df: Any, epoch: int) -> None:
+        super().__call__(batch_df, epoch)
+        self.seen.append(epoch)
+
+
+def test_a_subclass_that_overrides_the_call_is_called(spark: SparkSession, tmp_path: Path) -> None:
+    feed(spark, tmp_path, 1, 2)
+    sink = Counted(tmp_path / "out", "json")
+    stream = spark.readStream.schema("n bigint").parquet(str(tmp_path / "in"))
+    trigger = {"availableNow": True}
+    query = pipeline(tmp_path).start(stream, sink, checkpoint_location=tmp_path / "checkpoint", trigger=trigger)
+    query.awaitTermination()
+
+    written = [
+        json.loads(line)["n"] for file in (tmp_path / "out").glob("*.jsonl") for line in file.read_text().splitlines()
+    ]
+    assert sorted(written) == [1, 2]
+    assert len(sink.seen) == 1

@@ -238,7 +238,8 @@ class KafkaSink(ShippedSink):
             if self._newest >= 0 > self._noted_epoch():
                 raise TargetReplaced(self._topic, self._name)
             self._commit(records, epoch)
-        self._newest, self.was_written = epoch, True
+        self._newest = epoch
+        self.was_written = True
 
     def _commit(self, records: Iterable[dict[str, Any]], epoch: int) -> None:
         self._producer.begin_transaction()
