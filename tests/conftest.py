@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from keygroups import codec
 from keygroups.errors import SHOW_VALUES
 from tests import jvm
 from tests.backends import BACKENDS, chosen, end_stores, watch_stores
@@ -75,6 +76,15 @@ def no_store_left_open(watched_stores: None) -> Iterator[None]:
     """Fail a test that leaves a store to the garbage collector, which would remove its files within a later test."""
     yield
     assert end_stores() == 0
+
+
+@pytest.fixture(autouse=True)
+def no_codec_left_registered() -> Iterator[None]:
+    """Forget the codecs that a test registered: they hold for the process, and a later test may use the name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec, "_codecs", dict(codec._codecs))
+        patch.setattr(codec, "_codecs_of_types", dict(codec._codecs_of_types))
+        yield
 
 
 # pytest notes its own progress there, and pyspark what it has found out about itself.
