@@ -153,7 +153,8 @@ class FrameRows(EpochRows):
     def _kept(self, batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
         if not self._without:
             return batch
-        return batch.take([place for place in range(batch.num_rows) if start + place not in self._without])
+        kept = [place for place in range(batch.num_rows) if start + place not in self._without]
+        return batch.take(pa.array(kept, pa.int64()))
 
 
 def _refusal(rows: list[Any], schema: pa.Schema) -> UnwritableValue | None:

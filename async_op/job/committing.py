@@ -14,7 +14,7 @@ from async_op.job.delivery import Epoch
 from async_op.job.outputs import OUTPUT_SCHEMA, EpochOutputs
 from async_op.job.step import SOURCE
 from snapshots import Claim, PendingSnapshot, Snapshot, SnapshotStore, SubtaskHandle, SubtaskSnapshot
-from snapshots.format.sink_notes import SinkNotes
+from snapshots.filesystem import Folder
 from snapshots.format.steps import of_step
 from snapshots.threads import DaemonPool
 
@@ -55,9 +55,9 @@ class Committer:
         self.snapshot: Snapshot | None = None if claim is None else claim.snapshot
 
     @property
-    def sink_notes(self) -> SinkNotes:
-        """What the job remembers of its sinks."""
-        return SinkNotes(self._store.folder)
+    def folder(self) -> Folder:
+        """Where the job's snapshots are."""
+        return self._store.folder
 
     def begin(self) -> PendingSnapshot:
         """Begin a snapshot on top of the one that the job has restored or committed last."""
@@ -86,13 +86,7 @@ class Committer:
             outputs.close()
             return None
         (stored,) = own
-        return Epoch(
-            number=snapshot.version,
-            tables=outputs.tables,
-            mark=stored.mark_delivered,
-            identity=stored.identity,
-            close=outputs.close,
-        )
+        return Epoch(identity=stored.identity, tables=outputs.tables, close=outputs.close)
 
     def _write(self, pending: PendingSnapshot, parts: Sequence[Part], outputs: pa.Table) -> list[Written]:
         last = parts[-1][0]

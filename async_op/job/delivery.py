@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
-from async_op.connectors.delivering import Refused, SinkAttempts
-from async_op.connectors.errors import UnwritableValue
 from async_op.connectors.sink import Sink
+from async_op.epochs.delivery import Ask, Note, Pause, Refused, SinkDelivery, Steps, Values
 from async_op.in_flight.waiters import Waiters
 from async_op.job.cancellation import connector
-from async_op.job.errors import DeadLettersUnclaimed
+from async_op.job.errors import ConnectorCancelled, ConnectorInterrupted, DeadLettersUnclaimed
 from async_op.job.outputs import values_in
 from async_op.threads.own_thread import on_own_thread
 from snapshots import Snapshot
+from snapshots.filesystem import Folder
 from snapshots.format.delivered import Delivered
-from snapshots.format.sink_notes import RefusedOutput, SinkNotes
-
-_T = TypeVar("_T")
-_log = logging.getLogger(__package__)
 
 UNDELIVERED_MAX = 2
 """With so many epochs that the sink has not had, the source pauses, and no timer fires."""
@@ -37,53 +32,34 @@ class Epoch:
 
     Attributes
     ----------
-    number : int
-        The version that added them.
-    tables : callable
-        Returns their rows, in pieces.
-    mark : callable
-        Stores the mark that the sink has had them.
     identity : Delivered
-        What tells the epoch from one of the same number in another history.
+        Its number, which is the version that added the outputs, and what tells it from one of another history.
+    tables : callable
+        Returns the rows of its outputs, in pieces.
     close : callable
         Releases what the epoch holds.
     """
 
-    number: int
-    tables: Callable[[], Iterable[pa.Table]]
-    mark: Callable[[], None]
     identity: Delivered
+    tables: Callable[[], Iterable[pa.Table]]
     close: Callable[[], None]
 
 
-class Delivery:
+class JobDelivery(SinkDelivery):
     """Delivers epochs in their order. Only the thread of the event loop may call it.
 
-    Parameters
-    ----------
-    sink : Sink
-        Gets the outputs.
-    dead_letters : Sink or None
-        Gets the dead letters of the epoch, among them outputs that the sink refuses.
-    notes : SinkNotes
-        What the job remembers of its sinks.
-
-    Attributes
-    ----------
-    changed : Waiters
-        Woken when an epoch has come or was delivered.
-    refused : int
-        How many outputs sinks have refused in this run.
+    Dead letters are written after the outputs, in one call for the epoch: what a sink refuses is known once it has
+    taken the rest. A crash in between loses none of them, because refused outputs are noted before the rest is written.
     """
 
-    def __init__(self, sink: Sink[Any], dead_letters: Sink[Any] | None, notes: SinkNotes) -> None:
-        self._sink = sink
-        self._dead_letters = dead_letters
-        self._notes = notes
+    letters_come_first = False
+
+    def __init__(self, folder: Folder, sink: Sink[Any], dead_letters: Sink[Any] | None) -> None:
+        super().__init__(folder, sink, dead_letters)
         self._hurry = asyncio.Event()
-        self.refused = 0
         self._waiting = deque[Epoch]()
         self.changed = Waiters(lambda: None)
+        """Woken when an epoch has come or was delivered."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -95,19 +71,22 @@ class Delivery:
 
     async def open(self, sink: Sink[Any]) -> None:
         """Open one of the two sinks, and tell it whether it has epochs of this job."""
-        sink.was_written = await on_own_thread(self._notes.was_written, self._role(sink), repr(sink))
-        with connector(f"opening {type(sink).__name__}"):
-            await self._tried(sink, None, sink.open)
+        await self._done(self.opened(sink))
 
     def hurry(self) -> None:
         """Wait no longer between attempts: the next one is the last."""
         self._hurry.set()
 
+    @property
+    def is_hurried(self) -> bool:
+        """Whether the next attempt is the last."""
+        return self._hurry.is_set()
+
     async def run(self) -> None:
         """Deliver epochs for ever."""
         while True:
             await self.changed.wait_until(lambda: bool(self._waiting))
-            await self._deliver(self._waiting[0])
+            await self._done(self._deliver(self._waiting[0]))
             await on_own_thread(self._waiting.popleft().close)
             self.changed.wake()
 
@@ -120,90 +99,59 @@ class Delivery:
         while self._waiting:
             self._waiting.popleft().close()
 
-    async def _deliver(self, epoch: Epoch) -> None:
-        outputs, letters = await on_own_thread(lambda: values_in(epoch.tables()))
+    def _deliver(self, epoch: Epoch) -> Steps[None]:
+        outputs, letters = yield Note(lambda: values_in(epoch.tables()))
         if letters and self._dead_letters is None:
-            raise DeadLettersUnclaimed(epoch.number, len(letters))
+            raise DeadLettersUnclaimed(epoch.identity.epoch, len(letters))
         if outputs:
-            letters += await self._write_outputs(epoch, outputs)
+            letters += yield from self._write_outputs(epoch.identity, Values(outputs))
         if letters and self._dead_letters is not None:
-            await self._write(self._dead_letters, epoch, letters, {})
-        await on_own_thread(_mark, epoch)
+            yield from self.written(self._dead_letters, epoch.identity, Values(letters))
+        yield from self.marked(epoch.identity)
 
-    async def _write_outputs(self, epoch: Epoch, outputs: list[Any]) -> list[Any]:
-        """Write outputs; returns the dead letters of what was refused.
+    def _write_outputs(self, epoch: Delivered, outputs: Values) -> Steps[list[Any]]:
+        """Write outputs; returns the dead letters of what was refused."""
+        if self._sink.on_error != "dead_letter":
+            yield from self.written(self._sink, epoch, outputs)
+            return []
+        noted = yield Note(lambda: self._notes.refused(epoch))
+        refused = yield from self.written(self._sink, epoch, outputs, noted)
+        return refused.letters(outputs)
 
-        Dead letters are written afterwards, in one call for the epoch: what a sink refuses is known once it has taken
-        the rest. A crash in between loses none of them, because refused outputs are noted before the rest is written.
-        """
-        noted = {}
-        if self._sink.on_error == "dead_letter":
-            noted = await on_own_thread(self._notes.refused, epoch.identity)
-        refused = await self._write(self._sink, epoch, outputs, noted)
-        return refused.letters(outputs) if self._sink.on_error == "dead_letter" else []
+    def _keep(self, refused: Refused, content: Values) -> Steps[None]:
+        yield Note(lambda: self._notes.note_refused(refused.epoch, refused.outputs))
 
-    async def _write(
-        self, sink: Sink[Any], epoch: Epoch, values: list[Any], noted: dict[int, RefusedOutput]
-    ) -> Refused:
-        refused = Refused(sink, epoch.number, noted)
-        while rest := refused.left(values):
-            doing = f"writing epoch {epoch.number} to {type(sink).__name__}"
-            try:
-                with connector(doing):
-                    await self._tried(sink, epoch.number, lambda: sink.write(rest, epoch.number))
-                break
-            except UnwritableValue as error:
-                if sink.on_error == "fail":
-                    raise
-                failure = error
-            with connector(doing):
-                found = await self._tried(sink, epoch.number, lambda: sink.refused(rest))
-            refused.add(found, failure)
-            if sink.on_error == "dead_letter":
-                await on_own_thread(self._notes.note_refused, epoch.identity, refused.outputs)
-        self.refused += len(refused.outputs)
-        if len(refused.outputs) < len(values):
-            await on_own_thread(_note_written, self._notes, self._role(sink), sink)
-        return refused
+    async def _done(self, steps: Steps[None]) -> None:
+        """Take steps to their end."""
+        resume, given = steps.send, None
+        with suppress(StopIteration):
+            while True:
+                step = resume(given)
+                try:
+                    resume, given = steps.send, await self._take(step)
+                except (ConnectorCancelled, ConnectorInterrupted):
+                    raise  # another attempt cannot help
+                except Exception as error:  # noqa: BLE001 - raised where the step was asked for
+                    resume, given = steps.throw, error
 
-    async def _tried(self, sink: Sink[Any], epoch: int | None, work: Callable[[], Awaitable[_T]]) -> _T:
-        """Return what the work returns, at the first attempt that succeeds."""
-        attempts = SinkAttempts(sink, epoch)
-        while True:
-            try:
-                return await work()
-            except Exception as error:  # noqa: BLE001 - raised unless it may pass
-                delay = attempts.delay_after(error, is_last=self._hurry.is_set())
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), delay)
-
-    def _role(self, sink: Sink[Any]) -> str:
-        return "outputs" if sink is self._sink else "dead_letters"
+    async def _take(self, step: Ask | Note | Pause) -> Any:
+        if isinstance(step, Note):
+            return await on_own_thread(step.work)
+        if isinstance(step, Ask):
+            with connector(step.doing):
+                return await step.work()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._hurry.wait(), step.seconds)
+        return None
 
 
 def stored_epochs(snapshot: Snapshot) -> list[Epoch]:
     """Return the epochs of a snapshot that no sink is known to have had."""
     return [
         Epoch(
-            number=stored.version,
-            tables=lambda stored=stored: (pa.Table.from_batches([batch]) for batch in stored.batches()),  # type: ignore[misc]
-            mark=stored.mark_delivered,
             identity=stored.identity,
+            tables=lambda stored=stored: (pa.Table.from_batches([batch]) for batch in stored.batches()),  # type: ignore[misc]
             close=lambda: None,
         )
         for stored in snapshot.undelivered()
     ]
-
-
-def _mark(epoch: Epoch) -> None:
-    try:
-        epoch.mark()
-    except OSError as error:
-        _log.warning("epoch %d was delivered but not marked, a restart delivers it again: %s", epoch.number, error)
-
-
-def _note_written(notes: SinkNotes, role: str, sink: Sink[Any]) -> None:
-    try:
-        notes.note_written(role, repr(sink))
-    except OSError as error:
-        _log.warning("that %r has epochs of this job could not be noted: %s", sink, error)

@@ -18,7 +18,7 @@ from async_op.job.cancellation import connector, ended, heard, to_the_end
 from async_op.job.chain import Chain, Plan
 from async_op.job.committing import Committer, Part
 from async_op.job.counters import counts_of
-from async_op.job.delivery import UNDELIVERED_MAX, Delivery, stored_epochs
+from async_op.job.delivery import UNDELIVERED_MAX, JobDelivery, stored_epochs
 from async_op.job.errors import JobNotRunning
 from async_op.job.operators import is_of_element
 from async_op.job.outputs import Collector
@@ -95,7 +95,7 @@ class Run:
         self._wanted = parallelism
         self._clock = LoopClock(asyncio.get_running_loop())
         self._tasks = Tasks()
-        self._delivery = Delivery(setting.sink, setting.dead_letters, committer.sink_notes)
+        self._delivery = JobDelivery(committer.folder, setting.sink, setting.dead_letters)
         self._news = Waiters(lambda: None)
         self._reading = Reading(
             setting.source,

@@ -23,10 +23,9 @@ from async_op.spark.chain import Chain, check_distinct, check_next, join_chain
 from async_op.spark.connect.query import ConnectQuery
 from async_op.spark.described import Described
 from async_op.spark.epoch.checkpoint import Checkpoint
-from async_op.spark.epoch.delivery import Sink
+from async_op.spark.epoch.delivery import IntoSink, Sink
 from async_op.spark.epoch.history import Adopt, join_histories
 from async_op.spark.epoch.settings import EpochSettings
-from async_op.spark.epoch.sinks import IntoSink
 from async_op.spark.epoch.times import watermark_delay_of
 from async_op.spark.into_tables import IntoTables
 from async_op.spark.progress import EpochProgress

@@ -86,7 +86,7 @@ def be_killed(folder: Path, server: str, topic: str, moment: str) -> None:
         noted = sink._noted
         sink._noted = lambda epoch: die() if epoch >= 0 else noted(epoch)  # type: ignore[method-assign]
     else:
-        delivery._remember = die
+        delivery.mark = die
     spark = session("local[2]", **{"spark.sql.shuffle.partitions": "1"})
     start(spark, folder, sink).awaitTermination()
 

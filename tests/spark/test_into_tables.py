@@ -66,7 +66,7 @@ def start(spark: SparkSession, folder: Path, format: str, of_format: dict[str, A
 def be_killed(folder: Path, arguments: dict[str, Any]) -> None:
     """Run all pipelines until each has had its table write the first epoch and has not noted it; die then."""
     written = threading.Barrier(len(FORMATS), lambda: os.kill(os.getpid(), signal.SIGKILL))
-    delivery._remember = lambda *_: written.wait()
+    delivery.mark = lambda *_: written.wait()
     spark = session("local[2]", **{"spark.sql.shuffle.partitions": "1"})
     for query in [start(spark, folder, format, arguments[format]) for format in FORMATS]:
         query.awaitTermination()

@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 
 from async_op import FixedDelayRetry
 from async_op.connectors import DeltaSink, FileSink, PostgresSink
+from async_op.connectors.epoch_rows import FrameRows
 from async_op.letter_rows import letter_value
 from async_op.spark import AsyncPipeline
 from async_op.spark.epoch import delivery
-from async_op.spark.epoch.sinks import IntoSink
 from keygroups import ConfigError
 from tests.async_op.connectors.tables.targets import Delta
 from tests.postgres_server import postgres_url
@@ -91,7 +91,7 @@ def test_refused_rows_become_dead_letters_once_although_the_epoch_comes_again(
         raise RuntimeError("killed before the mark")
 
     with monkeypatch.context() as patch:
-        patch.setattr(delivery, "_remember", die)
+        patch.setattr(delivery, "mark", die)
         with pytest.raises(StreamingQueryException):
             begin(spark, tmp_path, table, format="postgres", url=server, **options).awaitTermination()
     begin(spark, tmp_path, table, format="postgres", url=server, **options).awaitTermination()
@@ -113,8 +113,8 @@ def test_a_constraint_that_changes_before_an_epoch_comes_again_loses_no_row(
 ) -> None:
     feed(spark, tmp_path, 1, 200, 2, 2)
     options = {"on_error": "dead_letter", "dead_letters": FileSink(tmp_path / "letters", "json")}
-    owner, name = (delivery, "_remember") if is_written else (IntoSink, "_bury")
-    work = getattr(owner, name)
+    owner, name = (delivery, "mark") if is_written else (delivery._Letters, "write")
+    work: Any = getattr(owner, name)
 
     def die(*arguments: Any) -> None:
         if not is_written:
@@ -166,6 +166,24 @@ def test_a_table_that_was_removed_is_not_made_again(spark: SparkSession, tmp_pat
         query = pipeline(tmp_path).start(stream, DeltaSink(table, "named"), checkpoint_location=tmp_path / "checkpoint")
         query.awaitTermination()
     assert target.numbers() == []
+
+
+def test_dead_letters_that_were_removed_are_not_made_again(
+    spark: SparkSession, tmp_path: Path, server: str, table: str
+) -> None:
+    options = {"on_error": "dead_letter", "dead_letters": FileSink(tmp_path / "letters", "json")}
+    feed(spark, tmp_path, 1, 200)
+    begin(spark, tmp_path, table, format="postgres", url=server, **options).awaitTermination()
+    shutil.rmtree(tmp_path / "letters")
+    feed(spark, tmp_path, 2, 300)
+    with pytest.raises((LookupError, StreamingQueryException), match="is gone"):
+        begin(spark, tmp_path, table, format="postgres", url=server, **options).awaitTermination()
+    assert found_in(server) == [1]
+
+
+def test_of_a_batch_that_is_refused_nothing_is_left(spark: SparkSession) -> None:
+    rows = FrameRows(spark.range(0, 4, 1, 2), without=(0, 1))
+    assert [row["id"] for row in rows.dicts()] == [2, 3]
 
 
 def test_options_that_can_never_work_are_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from async_op.connectors.epoch_rows import FrameRows
+from async_op.connectors.sink import ShippedSink
+from async_op.connectors.sink import Sink as ConnectorSink
+from async_op.epochs.delivery import Ask, Note, Pause, Refused, SinkDelivery, Steps, Values, mark
 from async_op.spark.epoch.job_names import named_jobs
 from async_op.spark.epoch.position import BEGINNING, EpochRef, SourcePosition
-from async_op.spark.epoch.sinks import IntoSink
 from snapshots import Snapshot
-from snapshots.format.delivered import Delivered, last_delivered, mark_delivered
+from snapshots.filesystem import Folder
+from snapshots.format.delivered import Delivered, last_delivered
 from snapshots.spark import outputs_frame
 
+_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 Sink = Callable[[DataFrame, int], None]
@@ -25,6 +33,31 @@ Sink = Callable[[DataFrame, int], None]
 
 Outlet = Callable[[DataFrame, EpochRef], None]
 """Where epochs go: a sink, or the next pipeline of a chain."""
+
+
+class IntoSink:
+    """The sink at the end of a chain, as an outlet. It is pickled for Spark Connect.
+
+    Parameters
+    ----------
+    sink : callable
+        `sink(batch_df, epoch)`.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def __call__(self, frame: DataFrame, ref: EpochRef) -> None:
+        """Give an epoch to the sink, at one attempt."""
+        self._sink(frame, ref.epoch)
+
+    @property
+    def shipped(self) -> ShippedSink | None:
+        """The sink, if it is one of this package: it is tried again, and may refuse rows."""
+        sink: Any = self._sink
+        # A subclass that overrides `__call__` wants to be called, so its own attempts are the only ones.
+        is_shipped = isinstance(sink, ShippedSink) and type(sink).__call__ is ShippedSink.__call__
+        return sink if is_shipped else None
 
 
 class Delivery:
@@ -70,7 +103,7 @@ class Delivery:
                 _log.info("epoch %d of %s was delivered before", newest.epoch, snapshot.manifest.operator_id)
             else:
                 self._hand_over(spark, snapshot, newest, known)
-                _remember(snapshot, newest)
+                mark(snapshot.folder, newest)
             self._last = newest
 
     def _hand_over(
@@ -80,10 +113,11 @@ class Delivery:
         try:
             with named_jobs(spark, snapshot.manifest.operator_id, newest.epoch, "sink"):
                 frame = outputs_frame(spark, snapshot, self._output_schema, known)
-                if isinstance(self._outlet, IntoSink):
-                    self._outlet.deliver(frame, EpochRef(*newest), snapshot.folder, self._hurry)
-                else:
+                sink = self._outlet.shipped if isinstance(self._outlet, IntoSink) else None
+                if sink is None:
                     self._outlet(frame, EpochRef(*newest))
+                else:
+                    _ShippedDelivery(snapshot.folder, sink, self._hurry).deliver(frame, newest)
         finally:
             self.is_under_way = False
 
@@ -94,11 +128,99 @@ def epoch_of(snapshot: Snapshot) -> Delivered | None:
     return None if ref == BEGINNING else Delivered(ref.epoch, ref.attempt)
 
 
-def _remember(snapshot: Snapshot, delivered: Delivered) -> None:
-    try:
-        mark_delivered(snapshot.folder, delivered)
-    except OSError as error:
-        _log.warning("epoch %d was delivered but not marked, a restart delivers it again: %s", delivered.epoch, error)
+class _Rows(Values):
+    """The rows of an epoch, for a sink of this package."""
+
+    def __init__(self, frame: DataFrame, missing: Collection[int] = ()) -> None:
+        self._frame = frame
+        self._rows = FrameRows(frame, without=tuple(missing))
+
+    def write(self, sink: ShippedSink, epoch: int) -> None:
+        sink.write_rows(self._rows, epoch)
+
+    def refused(self, sink: ShippedSink) -> Any:
+        return sink.refused_rows(self._rows)
+
+    def without(self, places: Collection[int]) -> _Rows | None:
+        left = _Rows(self._frame, places)
+        return None if left._rows.is_empty else left
+
+    def at(self, places: Collection[int]) -> dict[int, Any]:
+        return {place: row for place, row in enumerate(self._rows.dicts()) if place in places}
+
+
+class _Letters(Values):
+    """Dead letters, for a sink whose methods are coroutines; it is opened and closed for each epoch."""
+
+    def write(self, sink: ConnectorSink[Any], epoch: int) -> None:
+        async def write() -> None:
+            await sink.open()
+            try:
+                await sink.write(self.values, epoch)
+            finally:
+                await sink.close()
+
+        _on_own_loop(write)
+
+    def refused(self, sink: ConnectorSink[Any]) -> Any:
+        return _on_own_loop(lambda: sink.refused(self.values))
+
+
+class _ShippedDelivery(SinkDelivery):
+    """Delivers an epoch to a sink of this package, on the thread that calls it.
+
+    Refused rows are known by their place in the DataFrame, which a restart may read in another order. So, unlike in a
+    job, they are not noted: the dead letters are written before the rest of the epoch, and a restart finds them again.
+    """
+
+    letters_come_first = True
+
+    def __init__(self, folder: Folder, sink: ShippedSink, hurry: threading.Event) -> None:
+        letters = None if sink.dead_letters is None else sink.dead_letters.for_dead_letters()
+        super().__init__(folder, sink, letters)
+        self._hurry = hurry
+
+    @property
+    def is_hurried(self) -> bool:
+        return self._hurry.is_set()
+
+    def deliver(self, frame: DataFrame, epoch: Delivered) -> None:
+        """Give an epoch to the sink."""
+        self._done(self.expecting(self._sink))
+        self._done(self.written(self._sink, epoch, _Rows(frame)))
+
+    def _keep(self, refused: Refused, content: Values) -> Steps[None]:
+        assert self._dead_letters is not None, "checked at the start"
+        yield from self.expecting(self._dead_letters)
+        yield from self.written(self._dead_letters, refused.epoch, _Letters(refused.letters(content)))
+
+    def _done(self, steps: Steps[Any]) -> None:
+        """Take steps to their end."""
+        resume, given = steps.send, None
+        with suppress(StopIteration):
+            while True:
+                step = resume(given)
+                try:
+                    resume, given = steps.send, self._take(step)
+                except Exception as error:  # noqa: BLE001 - raised where the step was asked for
+                    resume, given = steps.throw, error
+
+    def _take(self, step: Ask | Note | Pause) -> Any:
+        return self._hurry.wait(step.seconds) if isinstance(step, Pause) else step.work()
+
+
+def _on_own_loop(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    """Run a coroutine on an event loop of its own: in a notebook, the calling thread has one that runs."""
+    outcome: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(asyncio.run(work()))
+        except BaseException as error:  # noqa: BLE001 - raised below
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="keygroups dead letters", daemon=True).start()
+    return outcome.result()
 
 
 _turns: WeakValueDictionary[str, Any] = WeakValueDictionary()

@@ -24,10 +24,10 @@ from async_op.connectors import (
     TargetMissing,
     UnwritableValue,
 )
-from async_op.job.delivery import Delivery
 from async_op.letter_rows import letter_value
 from async_op.testing import run
 from keygroups import ConfigError
+from snapshots.format.sink_notes import SinkNotes
 from tests.async_op.job import kit
 from tests.async_op.job.kit import Epochs, same
 
@@ -225,7 +225,7 @@ async def test_refused_outputs_are_dead_letters_once_wherever_a_job_stops(
             if place == "after the letters":
                 raise RuntimeError("killed")
 
-    note = Delivery.__init__.__globals__["SinkNotes"].note_refused
+    note = SinkNotes.note_refused
 
     def killed(self: Any, *arguments: Any) -> None:
         if place == "after the note":
@@ -237,7 +237,7 @@ async def test_refused_outputs_are_dead_letters_once_wherever_a_job_stops(
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
         if "note" in place:
-            patch.setattr("snapshots.format.sink_notes.SinkNotes.note_refused", killed)
+            patch.setattr(SinkNotes, "note_refused", killed)
         await job().run()
     stopped, place = place, ""
     if stopped != "before the note":

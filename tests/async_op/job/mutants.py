@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from async_op.epochs import delivery as common_delivery
 from async_op.in_flight.named import NamedInFlight, NamedRecord
 from async_op.job import chain, channels, delivery, job, operators, outputs, positions, reading, routing, run
 from async_op.operator import restored_states
-from async_op.threads.own_thread import on_own_thread
 from keygroups.state import operator as operator_state
 from snapshots.commit import writer
 from snapshots.format import operator_state as dealing
@@ -238,13 +238,7 @@ def delivered_before_the_commit(patch: Patch) -> None:
             epoch = self._collector.epoch
             if epoch.count:
                 number = self._version + 1
-                early = delivery.Epoch(
-                    number=number,
-                    tables=epoch.tables,
-                    mark=lambda: None,
-                    identity=Delivered(number, "early"),
-                    close=lambda: None,
-                )
+                early = delivery.Epoch(identity=Delivered(number, "early"), tables=epoch.tables, close=lambda: None)
                 self._delivery.add(early)
             return source_parts(self)
 
@@ -265,20 +259,20 @@ def undelivered_epochs_are_forgotten(patch: Patch) -> None:
 
 def marks_are_ignored(patch: Patch) -> None:
     """A delivered epoch is not marked."""
-    patch.setattr(delivery, "_mark", lambda epoch: None)
+    patch.setattr(common_delivery, "mark", lambda folder, epoch: None)
 
 
 def marks_come_first(patch: Patch) -> None:
     """An epoch is marked before the sink has had it."""
 
     def made(deliver: Any) -> Any:
-        async def mutant(self: delivery.Delivery, epoch: delivery.Epoch) -> None:
-            await on_own_thread(delivery._mark, epoch)
-            await deliver(self, epoch)
+        def mutant(self: delivery.JobDelivery, epoch: delivery.Epoch) -> Any:
+            yield from self.marked(epoch.identity)
+            yield from deliver(self, epoch)
 
         return mutant
 
-    _replaced(patch, delivery.Delivery, "_deliver", made)
+    _replaced(patch, delivery.JobDelivery, "_deliver", made)
 
 
 def cuts_wait_for_the_sink(patch: Patch) -> None:

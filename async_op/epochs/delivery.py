@@ -1,0 +1,226 @@
+"""How a committed epoch gets into a sink, of a job or of a pipeline: attempts, refused outputs, notes and the mark.
+
+A job awaits its sink, and must not block its event loop. A pipeline's sink blocks the thread that Spark has described
+its jobs for. So what happens, and in which order, is written here once, as generators of steps. `job.delivery` and
+`spark.epoch.delivery` take the steps, each in its way.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
+
+from async_op.connectors.errors import SinkUnavailable, UnwritableValue
+from async_op.connectors.retrying import Attempts
+from async_op.connectors.sink import Sink
+from async_op.dead_letters import DeadLetter
+from async_op.letter_rows import row_of
+from snapshots.filesystem import Folder
+from snapshots.format.delivered import Delivered, mark_delivered
+from snapshots.format.sink_notes import RefusedOutput, SinkNotes
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__package__)
+
+
+class Ask(NamedTuple):
+    """Ask a sink for something, with a text that says what; in a job, what the work returns is awaited."""
+
+    work: Callable[[], Any]
+    doing: str
+
+
+class Note(NamedTuple):
+    """Read or write what an operator remembers; the work blocks."""
+
+    work: Callable[[], Any]
+
+
+class Pause(NamedTuple):
+    """Wait before the next attempt, unless somebody is in a hurry."""
+
+    seconds: float
+
+
+Steps: TypeAlias = Generator[Ask | Note | Pause, Any, _T]
+"""What has to be done, one after the other. What a step gives, or its error, is sent back."""
+
+
+class Values:
+    """What a sink gets of an epoch: its outputs, its dead letters, or what is left of them."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self.values = values
+
+    def write(self, sink: Any, epoch: int) -> Any:
+        """Write them to a sink; returns what a job awaits."""
+        return sink.write(self.values, epoch)
+
+    def refused(self, sink: Any) -> Any:
+        """Return the errors of what a sink would refuse, or what a job awaits for them."""
+        return sink.refused(self.values)
+
+    def without(self, places: Collection[int]) -> Values | None:
+        """Return what is left without these places; None if that is nothing."""
+        left = [value for place, value in enumerate(self.values) if place not in places] if places else self.values
+        return type(self)(left) if left else None
+
+    def at(self, places: Collection[int]) -> dict[int, Any]:
+        """Return the values at these places."""
+        return {place: self.values[place] for place in places}
+
+
+class SinkDelivery(ABC):
+    """Delivers epochs of the operator in a folder to a sink and to one of dead letters, one epoch at a time."""
+
+    letters_come_first: ClassVar[bool]
+    """Whether the dead letters of refused outputs are written before the rest, of which no more is refused then."""
+
+    def __init__(self, folder: Folder, sink: Sink[Any], dead_letters: Sink[Any] | None) -> None:
+        self._folder = folder
+        self._notes = SinkNotes(folder)
+        self._sink = sink
+        self._dead_letters = dead_letters
+        self.refused = 0
+        """How many outputs and dead letters the sinks have refused."""
+
+    @property
+    @abstractmethod
+    def is_hurried(self) -> bool:
+        """Whether the next attempt is the last."""
+
+    @abstractmethod
+    def _keep(self, refused: Refused, content: Values) -> Steps[None]:
+        """See to it that refused outputs get into the dead letters, before the rest is written."""
+
+    def expecting(self, sink: Sink[Any]) -> Steps[None]:
+        """Tell one of the two sinks whether it has epochs already."""
+        sink.was_written = yield Note(lambda: self._notes.was_written(self._role(sink), repr(sink)))
+
+    def opened(self, sink: Sink[Any]) -> Steps[None]:
+        """Open one of the two sinks."""
+        yield from self.expecting(sink)
+        yield from self._tried(sink, None, sink.open, f"opening {type(sink).__name__}")
+
+    def written(
+        self, sink: Sink[Any], epoch: Delivered, content: Values, noted: Mapping[int, RefusedOutput] | None = None
+    ) -> Steps[Refused]:
+        """Write the content of an epoch to one of the two sinks, without what that refuses; returns what it refuses.
+
+        What it has refused before, and was noted, is left out whether the sink would refuse it now or not.
+        """
+        refused, doing = Refused(sink, epoch, noted or {}), f"writing epoch {epoch.epoch} to {type(sink).__name__}"
+        while (left := content.without(refused.outputs)) is not None:
+            try:
+                yield from self._tried(sink, epoch, lambda: left.write(sink, epoch.epoch), doing)
+                break
+            except UnwritableValue as error:
+                is_complete = self.letters_come_first and sink.on_error == "dead_letter" and refused.outputs
+                if sink.on_error == "fail" or is_complete:
+                    raise
+                failure = error
+            refused.add((yield from self._tried(sink, epoch, lambda: left.refused(sink), doing)), failure)
+            if sink.on_error == "dead_letter":
+                yield from self._keep(refused, content)
+        self.refused += len(refused.outputs)
+        if left is not None:
+            yield Note(lambda: self._note_written(sink))
+        return refused
+
+    def marked(self, epoch: Delivered) -> Steps[None]:
+        """Remember that the sinks have had an epoch. If that fails, a restart delivers it again."""
+        yield Note(lambda: mark(self._folder, epoch))
+
+    def _tried(self, sink: Sink[Any], epoch: Delivered | None, work: Callable[[], Any], doing: str) -> Steps[Any]:
+        """Ask a sink for something until an attempt succeeds, or fails for good."""
+        attempts = _SinkAttempts(sink, None if epoch is None else epoch.epoch)
+        while True:
+            try:
+                return (yield Ask(work, doing))
+            except Exception as error:  # noqa: BLE001 - raised unless it may pass
+                delay = attempts.delay_after(error, is_last=self.is_hurried)
+            yield Pause(delay)
+
+    def _note_written(self, sink: Sink[Any]) -> None:
+        try:
+            self._notes.note_written(self._role(sink), repr(sink))
+        except OSError as error:
+            _log.warning("that %r has epochs of %s could not be noted: %s", sink, self._folder.uri, error)
+
+    def _role(self, sink: Sink[Any]) -> str:
+        return "outputs" if sink is self._sink else "dead_letters"
+
+
+def mark(folder: Folder, epoch: Delivered) -> None:
+    """Remember that the sink has had an epoch, and the epochs before it. If that fails, a restart delivers it again."""
+    try:
+        mark_delivered(folder, epoch)
+    except OSError as error:
+        _log.warning("epoch %d was delivered but not marked, a restart delivers it again: %s", epoch.epoch, error)
+
+
+class _SinkAttempts(Attempts):
+    """The attempts at opening a sink, or at writing an epoch to it."""
+
+    def __init__(self, sink: Sink[Any], epoch: int | None) -> None:
+        doing = f"opening {sink!r}" if epoch is None else f"writing epoch {epoch} to {sink!r}"
+        super().__init__(sink.retry, doing, sink.is_transient)
+        self._sink = sink
+        self._epoch = epoch
+
+    def delay_after(self, error: Exception, *, is_last: bool = False) -> float:
+        """Return the seconds until the next attempt, as `Attempts` does; an output that is refused learns its epoch."""
+        if isinstance(error, UnwritableValue):
+            error.epoch = self._epoch
+        return super().delay_after(error, is_last=is_last)
+
+    def unavailable(self, reason: str) -> SinkUnavailable:
+        """Return the error that ends the attempts."""
+        return SinkUnavailable(repr(self._sink), self._epoch, self.failed, reason)
+
+
+class Refused:
+    """The outputs of an epoch that a sink has refused, by their place in the epoch; at first those that were noted."""
+
+    def __init__(self, sink: Sink[Any], epoch: Delivered, noted: Mapping[int, RefusedOutput]) -> None:
+        self._sink = sink
+        self.epoch = epoch
+        self.outputs = dict(noted)
+
+    def add(self, errors: Iterable[UnwritableValue], error: UnwritableValue) -> None:
+        """Add what a sink has refused of what was left, of which the indexes are; `error` is what `write` has raised.
+
+        That is raised if it names no output.
+        """
+        found = [one for one in errors if one.index is not None] or [error]
+        if error.index is None and found == [error]:
+            raise error
+        earlier = sorted(self.outputs)
+        for one in found:
+            assert one.index is not None, "only those"
+            one.index, one.epoch = _place(one.index, earlier), self.epoch.epoch
+            self.outputs[one.index] = RefusedOutput(error_type=type(one).__name__, error_message=str(one))
+        doing = "left out" if self._sink.on_error == "skip" else "given to the dead letters"
+        said = "epoch %d: %d outputs that %r refuses are %s; the first: %s"
+        _log.warning(said, self.epoch.epoch, len(found), self._sink, doing, found[0])
+
+    def letters(self, content: Values) -> list[dict[str, Any]]:
+        """Return the dead letters of the refused outputs."""
+        values = content.at(self.outputs)
+        return [self._letter(values[place], place, refused) for place, refused in sorted(self.outputs.items())]
+
+    def _letter(self, value: Any, place: int, refused: RefusedOutput) -> dict[str, Any]:
+        name = f"epoch-{self.epoch.epoch}-output-{place}"
+        letter = DeadLetter(value=value, timestamp=None, key=None, idempotency_key=name, attempts=1, error=ValueError())
+        said = {"error_type": refused.error_type, "error_message": refused.error_message}
+        return row_of(letter, f"sink {type(self._sink).__name__}") | said
+
+
+def _place(index: int, missing: Iterable[int]) -> int:
+    """Return the place in the epoch of an output that has this index among those that were left."""
+    for earlier in missing:
+        if earlier <= index:
+            index += 1
+    return index
