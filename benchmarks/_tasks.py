@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -59,7 +60,7 @@ def epoch(options: OperatorOptions, schema: pa.Schema, batches: list[pa.RecordBa
         _result(feeder.hello(hello))
         _result(feeder.feed(EpochRows(iter(batches), None)))
         _result(feeder.settle())
-        part = _result(feeder.cut(say.Cut(1, target=pending)))
+        part = _result(feeder.cut(say.Cut(1, target=pickle.dumps(pending))))
         feeder.close()
         return int(part.handle.outputs)
 

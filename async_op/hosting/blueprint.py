@@ -3,38 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from async_op.elements import Element, Record, Watermark
-from async_op.hosting.operator import ResidentOperator
-from snapshots import SubtaskSnapshot
-
-
-@dataclass(frozen=True, slots=True)
-class CutPart:
-    """What a cut takes in one step of the event loop.
-
-    Attributes
-    ----------
-    version : int
-        The version that it belongs to once it is committed.
-    cut_id : str
-        The id of the cut, which the manifest will name.
-    snapshot : SubtaskSnapshot
-        The state and the elements in flight.
-    runs : list
-        The outputs since the last cut, in packed runs.
-    next_timer, next_event_timer : int or None
-        When the operator's first timers are to fire, by the clock and by the watermark; None without timers.
-    """
-
-    version: int
-    cut_id: str
-    snapshot: SubtaskSnapshot
-    runs: list[Any]
-    next_timer: int | None = None
-    next_event_timer: int | None = None
+from async_op.subtask.operator import ResidentOperator
+from async_op.subtask.subtask import CutPart
 
 
 class Blueprint(Protocol):

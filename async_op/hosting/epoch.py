@@ -25,15 +25,12 @@ class Epoch:
         The rows, in the form that `Blueprint.decoder` accepts.
     watermark : int or None
         The watermark before the rows, in milliseconds since the Unix epoch; None if there is no new one.
-    for_room : bool
-        Whether to wait only until the host has room for the rows of another epoch; see `Settle`.
     """
 
     hello: Hello
     cut: Cut
     batches: Iterable[Any] = field(default=())
     watermark: int | None = None
-    for_room: bool = False
 
 
 class Ran(NamedTuple):
@@ -71,8 +68,8 @@ def run(ways: Ways, epoch: Epoch) -> Waiting[Ran]:
         if epoch.watermark is not None:
             yield from feeder.watermark(epoch.watermark)
         yield from feeder.feed(epoch.batches)
-        yield from feeder.settle(for_room=epoch.for_room)
+        yield from feeder.settle()
         part = yield from feeder.cut(epoch.cut)
     finally:
         feeder.close()
-    return Ran(part, None if epoch.cut.final else address, fallback)
+    return Ran(part, None if epoch.hello.end.is_final else address, fallback)

@@ -93,17 +93,9 @@ class Feeder:
         """Feed a watermark (milliseconds since the Unix epoch)."""
         yield from self._ask(say.FeedWatermark(timestamp))
 
-    def settle(self, *, for_room: bool = False) -> Waiting[bool]:
-        """Wait as `Settle` says; returns whether it waited for calls and nothing is in flight."""
-        reply = yield from self._ask(say.Settle(for_room))
-        assert isinstance(reply, say.Settled), "all other replies are raised"
-        return reply.nothing_left
-
-    def take(self) -> Waiting[list[Any]]:
-        """Take the outputs so far, as packed runs."""
-        reply = yield from self._ask(say.Take())
-        assert isinstance(reply, say.Outputs), "all other replies are raised"
-        return reply.runs
+    def settle(self) -> Waiting[None]:
+        """Wait as the hello said."""
+        yield from self._ask(say.Settle())
 
     def cut(self, cut: say.Cut) -> Waiting[say.Part]:
         """Have the host cut its operator and write its part; returns the part."""

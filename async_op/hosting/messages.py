@@ -38,6 +38,42 @@ class Manifest(NamedTuple):
     cut_id: str | None
 
 
+class EpochEnd(NamedTuple):
+    """What an epoch waits for, and for how long, before the cut that ends it; and what becomes of its host then.
+
+    =========================================== ======================== ============ ==========
+    epoch                                       `barrier_timeout`        `waits_for`  `is_final`
+    =========================================== ======================== ============ ==========
+    a micro-batch                               as the user says         "calls"
+    the last one of a bounded input; a drain    None                     "calls"
+    without input, before a micro-batch that    as the user says, but    "room"
+    would find its hosts full                   at least a second
+    without input, for what hosts have ready    0                        "calls"
+    the last one of a generation: before a      0                        "calls"      yes
+    rescale, and at the end of a query
+    a drain while a caller waits for the end    as the caller says       "calls in
+                                                                         time"
+    =========================================== ======================== ============ ==========
+
+    In a host, the time begins with the hello, and feeding counts. In its task, an operator ends with the epoch: cut off
+    again and again, a call that is longer than the timeout would never return. So there the time begins when all rows
+    are in and the calls that were restored have returned; with "calls in time", they may be cut off, too.
+
+    Attributes
+    ----------
+    barrier_timeout : float or None
+        Seconds that feeding and waiting may take together; None for no limit.
+    waits_for : {"calls", "calls in time", "room"}
+        Until nothing is in flight and nothing waits, or until there is room for the rows of another epoch.
+    is_final : bool
+        Whether the host begins no more calls after the cut, and ends once the cut is committed.
+    """
+
+    barrier_timeout: float | None = None
+    waits_for: Literal["calls", "calls in time", "room"] = "calls"
+    is_final: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Hello:
     """Claim the host for one epoch.
@@ -54,11 +90,8 @@ class Hello:
         Names the attempt at the epoch; all parts of a version come from one attempt.
     epoch : object
         What `Blueprint.decoder` needs to make elements of the rows.
-    barrier_timeout : float or None
-        Seconds from now that feeding and settling may take together; None for no limit. If the host is not resident,
-        they begin when all rows are in and the calls of the epoch before have returned.
-    is_strict : bool
-        Whether they begin now in any case: the calls of the epoch before may be cut off, too.
+    end : EpochEnd
+        How the epoch ends.
     allowance : mapping of str to Allowed or None
         What the operator may use of its limits; None if it keeps its share of them.
     """
@@ -68,8 +101,7 @@ class Hello:
     manifest: Manifest
     job: str
     epoch: Any = None
-    barrier_timeout: float | None = None
-    is_strict: bool = False
+    end: EpochEnd = field(default_factory=EpochEnd)
     allowance: Allowance | None = None
 
 
@@ -89,20 +121,7 @@ class FeedWatermark:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Wait until nothing is in flight, or until the barrier timeout is over.
-
-    Attributes
-    ----------
-    for_room : bool
-        Whether to wait only until there is room for the rows of another epoch, and for no call.
-    """
-
-    for_room: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Take:
-    """Return the outputs so far, for a feeder that wants no snapshot."""
+    """Wait as the hello said (`EpochEnd`): all rows are in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,25 +132,17 @@ class Cut:
     ----------
     version : int
         The version that the driver is going to commit.
-    final : bool
-        Whether the host begins no more calls after the cut.
     target : object
         Where the part is written; handed to `Blueprint.write`.
     """
 
     version: int
-    final: bool = False
     target: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Poll:
     """Return the status of the host, without a cut."""
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """Return the operator's counters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +186,7 @@ class Conclude:
     generation: str
 
 
-Message: TypeAlias = (
-    Hello | Feed | FeedWatermark | Settle | Take | Cut | Poll | Statistics | Renew | Committed | Stop | Conclude
-)
+Message: TypeAlias = Hello | Feed | FeedWatermark | Settle | Cut | Poll | Renew | Committed | Stop | Conclude
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,20 +217,6 @@ class Failed:
     """The message, or the operator, has failed; the feeder raises the error."""
 
     error: BaseException
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """The wait is over; `nothing_left` tells whether it ended because nothing is in flight and nothing waits."""
-
-    nothing_left: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Outputs:
-    """Outputs, in the packed runs that `Blueprint.pack` made."""
-
-    runs: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,17 +255,11 @@ class Status:
     Attributes
     ----------
     ready : int
-        Outputs since the last cut that nobody has taken.
+        Outputs since the last cut.
     in_flight, waiting : int
         Elements in the operator, and elements for which it has no room yet.
     has_room : bool
         Whether there is room for the rows of another epoch: no more elements wait than the host keeps as a reserve.
-    oldest_call_seconds : float or None
-        How long the oldest element without a result has been in the operator; None if there is none.
-    next_timer, next_event_timer : int or None
-        When the first timers are to fire, by the clock and by the watermark; milliseconds since the Unix epoch.
-    is_loaded : bool
-        Whether all restored state has been loaded, so that the host reads no more files of that version.
     failure : BaseException or None
         The error with which the next hello will be answered.
     holdings : mapping of str to Holding
@@ -281,19 +270,8 @@ class Status:
     in_flight: int = 0
     waiting: int = 0
     has_room: bool = True
-    oldest_call_seconds: float | None = None
-    next_timer: int | None = None
-    next_event_timer: int | None = None
-    is_loaded: bool = False
     failure: BaseException | None = None
     holdings: Holdings = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """The operator's statistics."""
-
-    statistics: Any
-
-
-Reply: TypeAlias = Done | Refused | Failed | Settled | Outputs | Part | Status | Counters
+Reply: TypeAlias = Done | Refused | Failed | Part | Status

@@ -69,7 +69,7 @@ class HostThread:
 
     def _stray(self, error: Exception) -> None:
         # Not called here, because `fail` needs the loop to be running.
-        self._thread.loop.call_soon(self._host.fail, error)
+        self._thread.loop.call_soon(self._host.subtask.fail, error)
 
 
 class ThreadChannel:

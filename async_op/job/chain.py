@@ -11,12 +11,12 @@ from typing import Any
 from async_op.calls.checked_outputs import with_checked_outputs
 from async_op.clock import LoopClock
 from async_op.dead_letters import DeadLetter
-from async_op.hosting.counters import Counted
 from async_op.identity import Identity
 from async_op.job.channels import Inlet, Outlet
 from async_op.job.operators import Merge, Receiver, StepOperator, StepSubtask
 from async_op.job.routing import Route
 from async_op.job.step import Step
+from async_op.operator.counters import Counted
 from async_op.operator.place import Place
 from async_op.operator.vetting import StorableOutputs, unstorable_among
 from async_op.options import OperatorOptions

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from async_op.elements import Element, Watermark
-from async_op.hosting.restoring import Waiting
 from async_op.in_flight.named import NamedRecord
 from async_op.in_flight.waiters import Waiters
 from async_op.job.routing import Route
+from async_op.subtask.operator import Waiting
 
 FINAL = 2**63 - 1
 """The watermark at the end of a bounded source. It goes into no channel and no snapshot."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from async_op.hosting.counters import CALLS, LIMITS, Counted, milliseconds
+from async_op.operator.counters import CALLS, LIMITS, Counted, milliseconds
 from snapshots import SubtaskHandle, SubtaskSnapshot
 
 Counts = dict[str, int]

@@ -10,14 +10,14 @@ from typing import Any, Protocol
 
 from async_op.elements import Element, Watermark
 from async_op.errors import AsyncTimeoutError, ElementFailed
-from async_op.hosting.ages import Ages
-from async_op.hosting.counters import Counted, since
-from async_op.hosting.operator import ResidentOperator
 from async_op.in_flight.named import NamedRecord
 from async_op.job.channels import FINAL, Inlet
+from async_op.operator.counters import Counted, since
 from async_op.operator.place import Place
 from async_op.options import OperatorOptions
 from async_op.plain import name_of
+from async_op.subtask.ages import Ages
+from async_op.subtask.operator import ResidentOperator
 from snapshots import SubtaskRestore, SubtaskSnapshot
 from snapshots.format.in_flight_elements import RestoredQueue
 

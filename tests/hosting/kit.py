@@ -20,17 +20,17 @@ import pyarrow as pa
 from async_op import AsyncFunction, InvocationContext
 from async_op.elements import Element
 from async_op.hosting import messages as say
-from async_op.hosting.blueprint import CutPart
 from async_op.hosting.epoch import Epoch, Ran, run
 from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.feeder import Channel, Feeder, Waiting
-from async_op.hosting.operator import ResidentOperator
 from async_op.hosting.placement import Address
 from async_op.hosting.process.launch import launch
 from async_op.hosting.process.places import Place
 from async_op.hosting.process.resident import Instructions
 from async_op.hosting.residence import Residence
 from async_op.hosting.wire.sockets import connect
+from async_op.subtask.operator import ResidentOperator
+from async_op.subtask.subtask import CutPart
 from keygroups import ValueState
 
 COUNT = ValueState("count", pa.int64(), default=0)
@@ -148,7 +148,7 @@ def rows(*keys: str, seconds: float = 0.0, action: str = "sleep") -> pa.RecordBa
 
 def hello(version: int = 0, attempt: int = 1, *, cut_id: str | None = None, timeout: float | None = None) -> say.Hello:
     named = say.Manifest(f"manifest {version}" if version else None, cut_id)
-    return say.Hello(GENERATION, say.Fence(version, attempt), named, f"job {attempt}", version, timeout)
+    return say.Hello(GENERATION, say.Fence(version, attempt), named, f"job {attempt}", version, say.EpochEnd(timeout))
 
 
 def residence(**changes: Any) -> Residence:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from async_op.hosting import messages as say
-from async_op.hosting.host import _LINE_MAX
+from async_op.subtask.subtask import INBOX_MAX
 from tests.hosting.virtual_host import (
     GENERATION,
     Alarmed,
@@ -133,8 +133,9 @@ def test_clock_timers_fire_when_they_are_due_but_not_without_end() -> None:
         assert (await run.status()).ready == 3
         await asyncio.sleep(1000.0)
         assert (await run.status()).ready == 5
-        assert (await run.status()).next_timer is not None
-        assert len(outputs(await run.epoch(timeout=0.0))) > 5
+        part = await run.epoch(timeout=0.0)
+        assert len(outputs(part)) > 5
+        assert part.next_timer is not None
         await asyncio.sleep(1000.0)
         assert (await run.status()).ready == 5
 
@@ -160,13 +161,16 @@ def test_an_epoch_may_have_more_outputs_than_are_kept_between_two() -> None:
     hosted(test, outputs_max=5)
 
 
-@pytest.mark.parametrize(("is_strict", "seconds", "left"), [(False, 30.0, [40.0]), (True, 5.0, [30.0, 40.0])])
-def test_a_strict_timeout_also_bounds_the_calls_that_a_host_in_its_task_took_over(
-    is_strict: bool, seconds: float, left: list[float]
+@pytest.mark.parametrize(
+    ("end", "seconds", "left"),
+    [(say.EpochEnd(0.0), 30.0, [40.0]), (say.EpochEnd(5.0, "calls in time"), 5.0, [30.0, 40.0])],
+)
+def test_calls_in_time_are_also_those_that_a_host_in_its_task_took_over(
+    end: say.EpochEnd, seconds: float, left: list[float]
 ) -> None:
     async def test(run: Run) -> None:
         began = asyncio.get_running_loop().time()
-        await run.hello(0.0 if not is_strict else 5.0, is_strict=is_strict)
+        await run.hello(end=end)
         await run.feed(40.0)
         await run.settle()
         part = await run.cut()
@@ -176,16 +180,15 @@ def test_a_strict_timeout_also_bounds_the_calls_that_a_host_in_its_task_took_ove
     hosted(test, is_resident=False, restore=restored(stored(30.0)))
 
 
-async def concluded(run: Run, waiting: Any, seconds: float) -> Any:
-    """Have the host told after some seconds that it is to wait no longer, and return what was waited for."""
+async def concluded(run: Run, waiting: Any, seconds: float) -> None:
+    """Have the host told after some seconds that it is to wait no longer."""
     loop, work = asyncio.get_running_loop(), asyncio.ensure_future(waiting)
     began = loop.time()
     await asyncio.sleep(seconds)
     assert not work.done()
     assert await run.host.answer("the driver", say.Conclude(GENERATION)) == say.Done()
-    done = await work
+    await work
     assert loop.time() - began <= seconds + 1.0
-    return done
 
 
 @pytest.mark.parametrize("timeout", [None, 500.0])
@@ -197,7 +200,7 @@ def test_an_epoch_that_is_concluded_waits_for_no_call_and_the_next_one_waits_aga
         assert await run.host.answer("the driver", say.Conclude(GENERATION)) == say.Done()
         await run.hello(timeout)
         await run.feed(1.0, 100.0, 200.0, 300.0)
-        assert not await concluded(run, run.settle(), 5.0)
+        await concluded(run, run.settle(), 5.0)
         part = await run.cut()
         assert outputs(part) == [1.0]
         assert [element.value for element in part.snapshot.in_flight] == [100.0, 200.0, 300.0]
@@ -208,13 +211,13 @@ def test_an_epoch_that_is_concluded_waits_for_no_call_and_the_next_one_waits_aga
 
 def test_an_epoch_that_is_concluded_takes_in_the_rest_of_its_rows_at_once() -> None:
     kit = Kit(options={"capacity": 1})
-    rows = [float(number) for number in range(100, 100 + 3 * _LINE_MAX)]
+    rows = [float(number) for number in range(100, 100 + 3 * INBOX_MAX)]
 
     async def test(run: Run) -> None:
         await run.hello()
         await concluded(run, run.feed(*rows[:-1]), 5.0)
         await run.feed(rows[-1])
-        assert not await run.settle()
+        await run.settle()
         part = await run.cut()
         assert [element.value for element in part.snapshot.in_flight] == rows
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from async_op.elements import Record, Watermark
 from async_op.hosting import errors
 from async_op.hosting import messages as say
-from async_op.hosting.ages import COARSENESS, MARKS_MAX, RESOLUTION_SECONDS, Ages
 from async_op.hosting.gate import Gate
-from async_op.hosting.outbox import RUN, Outbox
 from async_op.hosting.parts import one_of_each
 from async_op.hosting.wire import frames
 from async_op.hosting.wire.secret import is_proof, new_nonce, proof_of
+from async_op.subtask.ages import COARSENESS, MARKS_MAX, RESOLUTION_SECONDS, Ages
+from async_op.subtask.outbox import RUN, Outbox
 
 
 def hello(version: int, attempt: int, snapshot_id: str | None = None, cut_id: str | None = None) -> say.Hello:
@@ -86,7 +86,7 @@ def test_parts_of_another_job_are_not_taken() -> None:
 
 
 def test_outputs_are_packed_in_runs_of_bounded_size() -> None:
-    outbox = Outbox(len, lambda: None)
+    outbox = Outbox(len, 10**6)
     for number in range(2 * RUN + 3):
         outbox(Record(number, None))
     outbox(Watermark(1))

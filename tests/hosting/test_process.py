@@ -90,10 +90,10 @@ def test_a_part_is_a_snapshot_s_and_a_new_host_restores_it(machine: Machine, tmp
     pending = store.begin()
     address = machine.start()
     feeder = Feeder(connect(address, SECRET))
-    assert driven(feeder.hello(hello())) is None
+    assert driven(feeder.hello(replace(hello(), end=say.EpochEnd(is_final=True)))) is None
     driven(feeder.feed([rows("a", "a", "b")]))
     driven(feeder.settle())
-    ((handle, _),) = [driven(feeder.cut(say.Cut(1, final=True, target=pending))).handle]
+    ((handle, _),) = [driven(feeder.cut(say.Cut(1, target=pending))).handle]
     feeder.close()
     snapshot = pending.commit([handle])
     with Overseer(GENERATION, SECRET) as overseer:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from async_op.hosting import messages as say
-from async_op.hosting.reserve import Reserve
+from async_op.subtask.inbox import Reserve
 from tests.hosting.virtual_host import ROW_BYTES, Kit, Run, hosted, outputs, restored, stored
 
 CAPACITY = 10
@@ -65,8 +65,8 @@ def full(size: int) -> list[float]:
 
 async def wait_for_room(run: Run) -> None:
     """Run the epoch that a driver runs before it takes the next rows."""
-    await run.hello(1000.0)
-    await run.host.answer(run.feeder, say.Settle(for_room=True))
+    await run.hello(end=say.EpochEnd(1000.0, "room"))
+    await run.settle()
     await run.cut()
 
 

@@ -117,8 +117,8 @@ def test_what_is_due_is_told_before_the_function_is_closed() -> None:
 
     async def test(run: Run) -> None:
         await run.epoch(1.0)
-        assert await run.hello() == say.Done()
-        final = await run.cut(final=True)
+        assert await run.hello(end=say.EpochEnd(is_final=True)) == say.Done()
+        final = await run.cut()
         await run.host.answer("the driver", say.Committed(GENERATION, run.version, final.cut_id))
         assert run.host.ended.is_set()
 

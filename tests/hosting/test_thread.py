@@ -18,8 +18,8 @@ from async_op.hosting.errors import FeederFenced, HostLost
 from async_op.hosting.feeder import Feeder
 from async_op.hosting.host import Host
 from async_op.hosting.loop_thread import LoopThread
-from async_op.hosting.operator import ResidentOperator
 from async_op.hosting.thread import HostThread
+from async_op.subtask.operator import ResidentOperator
 from async_op.threads.wait_strategies import ParkWait, ProgressiveWait, WaitSituation, WaitStrategies, WaitStrategy
 from async_op.threads.waits import Waits
 from snapshots import SnapshotStore
@@ -69,18 +69,6 @@ def test_the_feeding_thread_waits_as_it_is_told_and_knows_for_how_long(strategy:
     assert len(outputs) == 40
     assert waits.seconds[WaitSituation.CONSUME] > 0
     assert waits.seconds[WaitSituation.SOURCE] == 0
-
-
-def test_outputs_are_taken_in_runs_while_the_feed_goes_on() -> None:
-    with HostThread(Blueprint(), residence()) as host:
-        feeder = Feeder(host.channel())
-        assert driven(feeder.hello(hello())) is None
-        driven(feeder.feed([rows(*["a"] * 3000)]))
-        driven(feeder.settle())
-        runs = driven(feeder.take())
-        feeder.close()
-
-    assert [len(run) for run in runs] == [1024, 1024, 952]
 
 
 def test_an_error_is_raised_in_the_feeding_thread() -> None:

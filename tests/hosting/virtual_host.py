@@ -12,10 +12,10 @@ from typing import Any
 from async_op import AsyncFunction, InvocationContext
 from async_op.elements import Element
 from async_op.hosting import messages as say
-from async_op.hosting.blueprint import CutPart
 from async_op.hosting.host import Host
-from async_op.hosting.operator import ResidentOperator
 from async_op.hosting.residence import Residence
+from async_op.subtask.operator import ResidentOperator
+from async_op.subtask.subtask import CutPart
 from async_op.testing import VirtualLoop
 from keygroups import ValueState
 from snapshots import InFlightElement
@@ -106,7 +106,7 @@ class Run:
 
     def greeting(self, timeout: float | None = None) -> say.Hello:
         named = say.Manifest(f"m{self.version}" if self.version else None, self.cut_id)
-        return say.Hello(GENERATION, say.Fence(self.version, 1), named, "job", self.version, timeout)
+        return say.Hello(GENERATION, say.Fence(self.version, 1), named, "job", self.version, say.EpochEnd(timeout))
 
     async def hello(self, timeout: float | None = None, **changes: Any) -> say.Reply:
         return await self.host.answer(self.feeder, replace(self.greeting(timeout), **changes))
@@ -114,13 +114,11 @@ class Run:
     async def feed(self, *values: float) -> say.Reply:
         return await self.host.answer(self.feeder, say.Feed(values))
 
-    async def settle(self) -> bool:
-        reply = await self.host.answer(self.feeder, say.Settle())
-        assert isinstance(reply, say.Settled)
-        return reply.nothing_left
+    async def settle(self) -> None:
+        assert await self.host.answer(self.feeder, say.Settle()) == say.Done()
 
-    async def cut(self, **options: Any) -> CutPart:
-        reply = await self.host.answer(self.feeder, say.Cut(self.version + 1, **options))
+    async def cut(self) -> CutPart:
+        reply = await self.host.answer(self.feeder, say.Cut(self.version + 1))
         assert isinstance(reply, say.Part), reply
         self.version += 1
         self.cut_id = reply.handle.cut_id

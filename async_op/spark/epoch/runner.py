@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op.hosting.errors import FeederFenced, HostLost, IncompleteEpoch
+from async_op.hosting.messages import EpochEnd
 from async_op.hosting.parts import one_of_each
 from async_op.identity import Identity
 from async_op.retention import Collector, Retention
@@ -177,8 +178,8 @@ class EpochRunner:
             parallelism = self.parallelism  # read once: the sink or another thread may set it meanwhile
             self._make_way_for(spark, parallelism)
             self._wait_for_room(spark, parallelism)
-            barrier_timeout = None if is_last else self._settings.barrier_timeout
-            order = EpochOrder(source.advance(self.position), parallelism, barrier_timeout, source)
+            end = EpochEnd(None if is_last else self._settings.barrier_timeout)
+            order = EpochOrder(source.advance(self.position), parallelism, end, source)
             self._run(spark, self._routing.route(frame, parallelism), order)
             if is_last:
                 self._end_waits_for_budgets(spark, parallelism)
@@ -194,7 +195,8 @@ class EpochRunner:
             if self._latest is not None and self.has_pending_work:
                 parallelism = self.parallelism
                 self._make_way_for(spark, parallelism)
-                self._run_without_input(spark, parallelism, timeout, is_strict=timeout is not None)
+                end = EpochEnd() if timeout is None else EpochEnd(timeout, "calls in time")
+                self._run_without_input(spark, parallelism, end)
                 if timeout is None:
                     self._end_waits_for_budgets(spark, parallelism)
 
@@ -212,7 +214,7 @@ class EpochRunner:
                 self._begin(spark)
                 parallelism = self.parallelism
                 self._make_way_for(spark, parallelism)
-                self._run_without_input(spark, parallelism, 0.0)
+                self._run_without_input(spark, parallelism, EpochEnd(0.0))
                 self._pauses.begin(is_idle=self.progress[-1].outputs == 0)
 
     def close(self, spark: SparkSession, *, failed: bool = False) -> None:
@@ -254,16 +256,16 @@ class EpochRunner:
 
         What may wait then keeps the service busy until the rows of the next micro-batch reach the hosts.
         """
-        barrier_timeout = max(1.0, self._settings.barrier_timeout or 0.0)
+        end = EpochEnd(max(1.0, self._settings.barrier_timeout or 0.0), "room")
         while not self._has_room(parallelism):
-            self._run_without_input(spark, parallelism, barrier_timeout, for_room=True)
+            self._run_without_input(spark, parallelism, end)
 
     def _end_waits_for_budgets(self, spark: SparkSession, parallelism: int) -> None:
         """Run epochs until no call waits for what another host has left of a budget; each ends once all calls do."""
         for _ in range(_LENDING_EPOCHS_MAX * parallelism):
             if not self.fleet.is_budget_short:
                 return
-            self._run_without_input(spark, parallelism, None)
+            self._run_without_input(spark, parallelism, EpochEnd())
 
     def _has_room(self, parallelism: int) -> bool:
         """Tell whether all hosts have room for the rows of another epoch; of hosts to come, only the manifest tells."""
@@ -284,22 +286,10 @@ class EpochRunner:
         # After a failed epoch, what its hosts hold does not count.
         if parallelism is not None and self._is_clean and self._has_news():
             self._begin(spark)
-            self._run_without_input(spark, parallelism, 0.0, is_final=True)
+            self._run_without_input(spark, parallelism, EpochEnd(0.0, is_final=True))
 
-    def _run_without_input(
-        self,
-        spark: SparkSession,
-        parallelism: int,
-        barrier_timeout: float | None,
-        *,
-        is_final: bool = False,
-        for_room: bool = False,
-        is_strict: bool = False,
-    ) -> None:
-        position = replace(self.position, kind="drain")
-        order = EpochOrder(
-            position, parallelism, barrier_timeout, is_final=is_final, for_room=for_room, is_strict=is_strict
-        )
+    def _run_without_input(self, spark: SparkSession, parallelism: int, end: EpochEnd) -> None:
+        order = EpochOrder(replace(self.position, kind="drain"), parallelism, end)
         self._run(spark, no_rows(spark, parallelism), order)
 
     def _run(self, spark: SparkSession, frame: DataFrame, order: EpochOrder) -> None:
@@ -317,7 +307,7 @@ class EpochRunner:
         self._claim = self._claim or Claim(snapshot)
         self._is_clean = True
         self.fleet.announce(snapshot)
-        if order.is_final:
+        if order.end.is_final:
             self.fleet.committed(snapshot.version)
         committed = time.monotonic()
         self.delivery.deliver(spark, snapshot, outputs_in(reports))
@@ -348,7 +338,7 @@ class EpochRunner:
                     raise
                 _log.warning("epoch %d is run again, because attempt %d failed: %s", pending.version, attempt, error)
             else:
-                if not order.is_final:  # its reports have no addresses, and `committed` needs them
+                if not order.end.is_final:  # its reports have no addresses, and `committed` needs them
                     self.fleet.report(reports)
                 return reports
         raise AssertionError("the last attempt returns or raises")
@@ -363,11 +353,8 @@ class EpochRunner:
             job=self.fleet.new_job(),
             epoch_id=order.input_name,
             event_time=self._settings.event_time,
-            barrier_timeout=order.barrier_timeout,
+            end=order.end,
             watermark=self._times.new_watermark,
-            is_final=order.is_final,
-            for_room=order.for_room,
-            is_strict=order.is_strict,
             wait_strategies=self._settings.wait_strategies,
         )
 

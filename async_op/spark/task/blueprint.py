@@ -13,14 +13,14 @@ import pyarrow as pa
 
 from async_op.calls.checked_outputs import with_checked_outputs
 from async_op.elements import Element, Record, Watermark
-from async_op.hosting.blueprint import CutPart
-from async_op.hosting.operator import ResidentOperator
 from async_op.identity import Identity
 from async_op.operator.place import Place
 from async_op.operator.vetting import unreadable_among
 from async_op.options import OperatorOptions
 from async_op.spark.rows.arrow_outputs import OutputWriter
 from async_op.spark.task.epoch_elements import EpochElements
+from async_op.subtask.operator import ResidentOperator
+from async_op.subtask.subtask import CutPart
 from snapshots import PendingSnapshot, SubtaskHandle, SubtaskSnapshot
 from snapshots.threads import DaemonPool
 

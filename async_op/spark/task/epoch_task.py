@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from pyspark import TaskContext
 
-from async_op.hosting.counters import CALLS, LIMITS, milliseconds
 from async_op.hosting.epoch import Epoch, Ran, run
 from async_op.hosting.garbage import rare_collections
-from async_op.hosting.messages import Cut, Fence, Hello, Manifest
+from async_op.hosting.messages import Cut, EpochEnd, Fence, Hello, Manifest
 from async_op.hosting.residence import Residence
+from async_op.operator.counters import CALLS, LIMITS, milliseconds
 from async_op.spark.progress import EpochMetrics
 from async_op.spark.task.blueprint import WrittenPart
 from async_op.spark.task.epoch_rows import EpochRows
@@ -47,16 +47,10 @@ class EpochTask:
         The same for every run of the epoch's input; part of every idempotency key.
     event_time : str or None
         The column with the timestamps of rows.
-    barrier_timeout : float or None
-        Seconds to wait for calls; None to wait until nothing is in flight.
+    end : EpochEnd
+        What the epoch waits for, and whether the operators of this generation end with it.
     watermark : int or None
         The watermark before the rows, in milliseconds; None if operators have the newest already.
-    is_final : bool
-        Whether the operators of this generation end with this epoch.
-    for_room : bool
-        Whether to wait only until the operators have room for the rows of another epoch, and for no call.
-    is_strict : bool
-        Whether the barrier timeout bounds all waiting for calls; see `EpochOrder`.
     wait_strategies : WaitStrategies
         How the task waits for its host.
     """
@@ -69,11 +63,8 @@ class EpochTask:
     job: str
     epoch_id: str
     event_time: str | None
-    barrier_timeout: float | None
+    end: EpochEnd
     watermark: int | None
-    is_final: bool
-    for_room: bool
-    is_strict: bool
     wait_strategies: WaitStrategies
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -99,10 +90,9 @@ class EpochTask:
         rows = EpochRows(batches, self.event_time)
         epoch = Epoch(
             hello=self._hello(subtask_index, attempt),
-            cut=Cut(self.version, self.is_final, self.target),
+            cut=Cut(self.version, self.target),
             batches=waits.reading(rows),
             watermark=self.watermark,
-            for_room=self.for_room,
         )
         steps = run(ways, epoch)
         while True:
@@ -121,8 +111,7 @@ class EpochTask:
             Manifest(self.newest.manifest_id, self.newest.cuts.get(subtask_index)),
             self.job,
             self.epoch_id,
-            self.barrier_timeout,
-            self.is_strict,
+            self.end,
             self.access.allowance(subtask_index),
         )
 

@@ -66,7 +66,7 @@ class Process:
         """Whether it is between two epochs, with what the newest manifest holds."""
         _, _, subtask = self.place
         newest = self.cluster.latest
-        if newest is None or not self.is_resident or self.is_hung or not self.host.is_between_epochs:
+        if newest is None or not self.is_resident or self.is_hung or not self.host.subtask.outbox.is_bounded:
             return False
         return self.host._gate.is_content_of(named(newest, subtask, self.parallelism))
 
@@ -198,11 +198,11 @@ class Connection(Channel):
             met[reply.reason] += 1
         met["failed"] += isinstance(reply, say.Failed) and isinstance(message, say.Hello)
         met["in the task"] += not self.process.is_resident
-        met["final"] += isinstance(message, say.Cut) and message.final
+        met["final"] += isinstance(reply, say.Part) and reply.version == self.process.host._final_version
         waits = isinstance(reply, say.Part) and reply.metrics["waiting"] > 0
         met["waiting"] += waits
         met["reserve"] += waits and reply.metrics["has_room"]  # type: ignore[union-attr]
-        met["held"] += self.process.host._line is not None and self.process.host._line._is_held
+        met["held"] += self.process.host.subtask.is_held
 
     def _return(self, reply: say.Reply) -> None:
         if not self.is_broken:
@@ -404,7 +404,9 @@ class Cluster:
         """Somebody who does not know the secret tries everything."""
         stranger = Connection(process, self.draw, proof=new_nonce())
         generation = process.place[1]
-        hello = say.Hello(generation, say.Fence(10**6, 1), say.Manifest(None, None), "a stranger's", None, 0.0)
+        hello = say.Hello(
+            generation, say.Fence(10**6, 1), say.Manifest(None, None), "a stranger's", None, say.EpochEnd(0.0)
+        )
         for message in (hello, say.Feed([Row(-1, "key 0")]), say.Stop(generation, say.Fence(10**6, 1))):
             stranger._deliver(message)
 

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 from async_op import ElementFailed
 from async_op.hosting import messages as say
@@ -106,7 +106,7 @@ class Driver:
     async def _wait_for_room(self) -> None:
         """Run epochs without input until no more rows wait than hosts keep as a reserve."""
         while not (self._has_room() or self._answers_that_there_is_room()):
-            await self._epoch(None, timeout=_ROOM_SECONDS, for_room=True)
+            await self._epoch(None, timeout=_ROOM_SECONDS, waits_for="room")
 
     def _has_room(self) -> bool:
         if self.has_room is None and self.latest is not None:
@@ -155,7 +155,12 @@ class Driver:
     # An epoch.
 
     async def _epoch(
-        self, number: int | None, *, final: bool = False, timeout: float | None = -1.0, for_room: bool = False
+        self,
+        number: int | None,
+        *,
+        final: bool = False,
+        timeout: float | None = -1.0,
+        waits_for: Literal["calls", "room"] = "calls",
     ) -> None:
         self.delivery.settle()
         if self.cluster.driver_must_die:
@@ -165,17 +170,14 @@ class Driver:
         self.jobs += 1
         job = f"{self.run_id}, job {self.jobs}"
         pending = self._begin()
-        cut = say.Cut(pending.version, rescale, pending)
-        barrier_timeout = self.scenario.barrier_timeout if timeout == -1.0 else timeout
+        cut = say.Cut(pending.version, pending)
+        end = say.EpochEnd(self.scenario.barrier_timeout if timeout == -1.0 else timeout, waits_for, rescale)
         rows: Sequence[Row] = () if number is None else self.scenario.batches[number]
         if final and self.latest is not None and self._content().timers:
             # They do not fire in an epoch that waits for what is in flight; time must pass.
             await asyncio.sleep(2.0)
         self.cluster.generation = self.generation
-        subtasks = [
-            self.cluster.spawn(self._subtask(index, job, cut, barrier_timeout, rows, for_room))
-            for index in range(self.parallelism)
-        ]
+        subtasks = [self.cluster.spawn(self._subtask(index, job, cut, end, rows)) for index in range(self.parallelism)]
         if self.draw_ends.random() < 0.1:
             self.cluster.spawn(self._conclude())
         results = await asyncio.gather(*subtasks, return_exceptions=True)
@@ -215,14 +217,12 @@ class Driver:
         assert self.latest is not None, "an epoch is in a version"
         self.cluster.delivered[epoch] = outputs_of(self.latest)
 
-    async def _subtask(
-        self, index: int, job: str, cut: say.Cut, barrier_timeout: float | None, rows: Sequence[Row], for_room: bool
-    ) -> None:
+    async def _subtask(self, index: int, job: str, cut: say.Cut, end: say.EpochEnd, rows: Sequence[Row]) -> None:
         groups = self.scenario.max_parallelism
         own = [row for row in rows if subtask_of(key_group_of(row.key, groups), self.parallelism, groups) == index]
         copies = 2 if self.draw.random() < 0.1 and not self.scenario.is_calm else 1
         for attempt in range(_TASK_ATTEMPTS):
-            tasks = [self._start(index, job, cut, barrier_timeout, own, for_room) for _ in range(copies)]
+            tasks = [self._start(index, job, cut, end, own) for _ in range(copies)]
             done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in pending:
                 if self.draw.random() < 0.5:
@@ -238,9 +238,7 @@ class Driver:
             if isinstance(error, ElementFailed) or attempt == _TASK_ATTEMPTS - 1:
                 raise error
 
-    def _start(
-        self, index: int, job: str, cut: say.Cut, barrier_timeout: float | None, rows: Sequence[Row], for_room: bool
-    ) -> asyncio.Task[Any]:
+    def _start(self, index: int, job: str, cut: say.Cut, end: say.EpochEnd, rows: Sequence[Row]) -> asyncio.Task[Any]:
         self.attempts += 1
         cluster = self.cluster
         known = [self.directory[index]] if index in self.directory else []
@@ -248,9 +246,9 @@ class Driver:
         ways = Ways(cluster, (machine, self.generation, index), self.parallelism, self.latest, known)
         fence = say.Fence(cut.version - 1, self.attempts)
         named_by = named(self.latest, index, self.parallelism)
-        hello = say.Hello(self.generation, fence, named_by, job, None, barrier_timeout)
+        hello = say.Hello(self.generation, fence, named_by, job, None, end)
         batches = [rows[start : start + 2] for start in range(0, len(rows), 2)]
-        task = cluster.spawn(self._attempt(ways, Epoch(hello=hello, cut=cut, batches=batches, for_room=for_room)))
+        task = cluster.spawn(self._attempt(ways, Epoch(hello=hello, cut=cut, batches=batches)))
         cluster.attempts.append((task, ways))
         return task
 

@@ -14,9 +14,8 @@ from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.gate import Gate
 from async_op.hosting.host import Host
 from async_op.hosting.lease import Lease
-from async_op.hosting.line import Line
-from async_op.hosting.outbox import Outbox
-from async_op.hosting.reserve import Reserve
+from async_op.subtask.inbox import Inbox, Reserve
+from async_op.subtask.outbox import Outbox
 from keygroups.state.group import ENTRY_KINDS
 from keygroups.state.memory.table import MemoryTable
 from snapshots import SubtaskRestore
@@ -139,7 +138,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     hello = Host._hello
 
     def replaced(one: Any, feeder: Any, message: Any) -> Any:
-        if one._found_failure() is not None:
+        if one.subtask.failure is not None:
             one.ended.set()
             return say.Refused("replace")
         return hello(one, feeder, message)
@@ -170,12 +169,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("a cut forgets what waits for room")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Line, "__iter__", lambda line: iter(()))
+    patch.setattr(Inbox, "__iter__", lambda inbox: iter(()))
 
 
 @mutant("a host has room for more rows, however many wait")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Line, "has_room", True)
+    patch.setattr(Inbox, "has_room", True)
 
 
 @mutant("the reserve has no bound")
@@ -190,13 +189,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("a host restores more than it has room for and less than there is")
 def _(patch: pytest.MonkeyPatch) -> None:
-    init = Line.__init__
-
-    def empty(line: Any, operator: Any, *rest: Any) -> None:
-        operator._left_over = []
-        init(line, operator, *rest)
-
-    patch.setattr(Line, "__init__", empty)
+    patch.setattr(Inbox, "restore", lambda inbox, elements: None)
 
 
 @mutant("a cut ends the calls that are under way")
@@ -212,7 +205,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     leave_session = Host._leave_session
 
     def forget(one: Any) -> None:
-        one._outbox._run, one._outbox._taken = [], one._outbox.outputs
+        one.subtask.outbox._run, one.subtask.outbox._taken = [], one.subtask.outbox.outputs
         leave_session(one)
 
     patch.setattr(Host, "_leave_session", forget)

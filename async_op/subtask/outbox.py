@@ -19,8 +19,8 @@ class Outbox(ValueOutput):
     ----------
     pack : callable
         Returns a list of outputs as one object.
-    left : callable
-        Called after outputs have left.
+    limit : int
+        With this many outputs it is full between two epochs. In an epoch it never is: the cut takes all outputs soon.
 
     Attributes
     ----------
@@ -28,12 +28,18 @@ class Outbox(ValueOutput):
         How many watermarks have left since the operator was opened; only their number is kept.
     outputs : int
         How many outputs have left since the operator was opened.
+    is_bounded : bool
+        Whether the limit holds.
+    filled : callable
+        Called once outputs have filled it.
     """
 
-    def __init__(self, pack: Callable[[list[Any]], Any], left: Callable[[], object]) -> None:
+    def __init__(self, pack: Callable[[list[Any]], Any], limit: int) -> None:
         self.watermarks = self.outputs = 0
+        self.is_bounded = True
+        self.filled: Callable[[], object] = lambda: None
         self._pack = pack
-        self._left = left
+        self._limit = limit
         self._runs: list[Any] = []
         self._run: list[Any] = []
         self._taken = 0
@@ -42,11 +48,15 @@ class Outbox(ValueOutput):
         """Return the number of outputs that have not been taken."""
         return self.outputs - self._taken
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the operator may go on to make outputs."""
+        return not self.is_bounded or len(self) < self._limit
+
     def __call__(self, output: Record | Watermark) -> None:
         """Add an output or a watermark that leaves the operator."""
         if isinstance(output, Watermark):
             self.watermarks += 1
-            self._left()
         else:
             super().__call__(output)
 
@@ -58,7 +68,8 @@ class Outbox(ValueOutput):
         self.outputs += len(run) - before
         while len(self._run) >= RUN:
             self._end_run()
-        self._left()
+        if self.is_bounded and not self.has_room:
+            self.filled()
 
     def take(self) -> list[Any]:
         """Return all outputs as packed runs, and forget them."""

@@ -1,4 +1,4 @@
-"""The operator as a host needs it: it takes in what fits without waiting, can be held, and can be polled."""
+"""The operator of a subtask: it takes in what fits without waiting, can be held, and tells how it is at any moment."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from dataclasses import replace
 from itertools import count
 
 from async_op.elements import Element, Watermark
-from async_op.hosting.counters import Counted, counted_by
-from async_op.hosting.errors import HostFailed
-from async_op.hosting.restoring import Waiting, fitting_part
+from async_op.errors import OperatorClosed
 from async_op.in_flight.capture import capture_entry, capture_watermark
 from async_op.in_flight.entries import WatermarkEntry, new_entry
 from async_op.in_flight.keys import KeyAssignment
+from async_op.operator.counters import Counted, counted_by
 from async_op.operator.operator import AsyncWaitOperator
+from async_op.options import OperatorOptions
 from async_op.resilience.lending import Allowance, Holdings
+from keygroups.state.timers import Timer
 from snapshots import InFlightElement, SubtaskRestore, SubtaskSnapshot
 from snapshots.format.in_flight_elements import RestoredQueue
+from snapshots.format.subtask import NO_KEY_GROUP, RefusedValue
+
+Waiting = Element | Watermark
+"""An element or watermark that has been handed over and has no room yet."""
 
 
 class ResidentOperator(AsyncWaitOperator):
@@ -50,7 +55,7 @@ class ResidentOperator(AsyncWaitOperator):
 
     @property
     def left_over(self) -> list[Waiting]:
-        """Restored elements that did not fit when the operator was opened, in order; the host's line takes them."""
+        """Restored elements that did not fit when the operator was opened, in order; the inbox takes them."""
         return self._left_over
 
     async def open(self, restore: SubtaskRestore | None = None, *, preload: bool = True) -> None:
@@ -71,6 +76,12 @@ class ResidentOperator(AsyncWaitOperator):
         """Take in as many elements as there is room for, without waiting."""
         self._check().back_pressure.take_some(source)
 
+    def offer_watermark(self, timestamp: int) -> None:
+        """Take in a watermark without waiting for room."""
+        parts = self._check()
+        parts.intake.end_block()
+        parts.in_flight.put_watermark(timestamp)
+
     def refill(
         self, following: Callable[[int], Element | None], failed: Callable[[Exception], None]
     ) -> AbstractContextManager[None]:
@@ -80,7 +91,7 @@ class ResidentOperator(AsyncWaitOperator):
     def stop(self) -> None:
         """Begin no more calls, and let no output leave; calls under way go on until `close`."""
         self._lifecycle.check_loop()
-        self._fail(HostFailed("it makes no calls after its final cut"))
+        self._fail(OperatorClosed("closed"))
 
     def hold(self) -> None:
         """Fire no timers until `release`."""
@@ -144,3 +155,48 @@ class ResidentOperator(AsyncWaitOperator):
     def _fitting(self, queue: RestoredQueue) -> RestoredQueue:
         fits, self._left_over = fitting_part(queue, self._options)
         return fits
+
+
+def fitting_part(queue: RestoredQueue, options: OperatorOptions) -> tuple[RestoredQueue, list[Waiting]]:
+    """Return the part of a queue that goes back into the operator, and the other elements in their order."""
+    refused = [element for element in queue.elements if _is_refused(element, options)]
+    elements = tuple(element for element in queue.elements if not _is_refused(element, options))
+    size = _begun(elements, options.capacity, has_budgets=options.timeout is not None)
+    left_over = [_waiting_of(element) for element in (*refused, *elements[size:])]
+    return RestoredQueue(elements[:size], queue.watermark), left_over
+
+
+def _is_refused(element: InFlightElement, options: OperatorOptions) -> bool:
+    """Tell whether an element waited with an invalid key or value; the error policy applies when it comes in.
+
+    A completed element has met its policy already: a second time, its dead letter would be delivered twice.
+    """
+    if element.completed:
+        return False
+    if isinstance(element.value, RefusedValue):
+        return True
+    return options.key_by is not None and not element.is_watermark and element.key_group == NO_KEY_GROUP
+
+
+def _begun(elements: tuple[InFlightElement, ...], capacity: int, *, has_budgets: bool) -> int:
+    """Return how many elements go back into the operator: as many as fit, or more if calls had begun for later ones.
+
+    Two queues merged by a rescale may hold more such elements than fit; the number of workers still bounds the calls.
+    """
+    behind = elements[capacity:]
+    last = max((place for place, element in enumerate(behind) if _has_begun(element, has_budgets)), default=-1)
+    return min(capacity, len(elements)) + last + 1
+
+
+def _has_begun(element: InFlightElement, has_budgets: bool) -> bool:
+    if element.is_watermark:
+        return False
+    used = element.completed or element.attempt > 1 or element.delay is not None
+    return used or isinstance(element.value, Timer) or (has_budgets and element.remaining is not None)
+
+
+def _waiting_of(element: InFlightElement) -> Waiting:
+    if element.is_watermark:
+        assert element.timestamp is not None, "a watermark has a timestamp"
+        return Watermark(element.timestamp)
+    return element.value, element.timestamp, element.element_id
