@@ -55,20 +55,17 @@ class LooksLikeMilliseconds(UserWarning):
 
 
 class AsyncTimeoutError(KeyGroupsError, TimeoutError):
-    """The attempts at an element together took longer than the operator's timeout.
+    """The attempts at an element together took longer than the operator's timeout."""
 
-    Attributes
-    ----------
-    element : str
-        The element, shortened.
-    timeout : float
-        The budget in seconds.
-    element_id : str or None
-        The element's id; None if the caller did not know it.
-    """
+    element: str
+    """The element, shortened."""
+    timeout: float | None
+    """The budget in seconds."""
+    element_id: str | None
+    """The element's id; None if the caller did not know it."""
 
     def __init__(self, element: object, timeout: float | None, element_id: str | None = None) -> None:
-        self.element: str = shorten(element)
+        self.element = shorten(element)
         self.timeout = timeout
         self.element_id = element_id
         budget = "in time" if timeout is None else f"within {timeout:g} s"
@@ -79,30 +76,27 @@ class AsyncTimeoutError(KeyGroupsError, TimeoutError):
 
 
 class ElementFailed(KeyGroupsError):
-    """The call for an element raised an error, and the error policy is to fail the operator.
+    """The call for an element raised an error, and the error policy is to fail the operator."""
 
-    Attributes
-    ----------
-    element : str
-        The element, shortened.
-    key : str
-        Its key, shortened.
-    attempt : int
-        The attempt that failed; 0 if no call was made, for example because the element has no usable key.
-    cause : str
-        The error, as text; the error itself is `__cause__` in the process where it was raised.
-    element_id : str or None
-        The element's id; None if it was not known.
-    """
+    element: str
+    """The element, shortened."""
+    key: str
+    """Its key, shortened."""
+    attempt: int
+    """The attempt that failed; 0 if no call was made, for example because the element has no usable key."""
+    cause: str
+    """The error, as text; the error itself is `__cause__` in the process where it was raised."""
+    element_id: str | None
+    """The element's id; None if it was not known."""
 
     def __init__(
         self, element: object, key: object, attempt: int, cause: BaseException, element_id: str | None = None
     ) -> None:
-        self.element: str = shorten(element)
+        self.element = shorten(element)
         self.element_id = element_id
-        self.key: str = shorten(key)
+        self.key = shorten(key)
         self.attempt = attempt
-        self.cause: str = described(cause)
+        self.cause = described(cause)
         choice = ", or choose another on_error" if is_failure(cause) else ": it is no Exception, so on_error is ignored"
         super().__init__(
             f"attempt {attempt} of element {named_element(element_id, element)} with key {in_message(key, self.key)} "
@@ -112,16 +106,13 @@ class ElementFailed(KeyGroupsError):
 
 
 class OperatorInterrupted(KeyGroupsError, RuntimeError):
-    """Something other than an element's failure ended the operator: `SystemExit`, say, or a cancellation from outside.
+    """The operator ended with no failure of an element, but with `SystemExit`, say, or a cancellation from outside."""
 
-    Attributes
-    ----------
-    cause : str
-        The error, as text; the error itself is `__cause__` in the process where it was raised.
-    """
+    cause: str
+    """The error, as text; the error itself is `__cause__` in the process where it was raised."""
 
     def __init__(self, cause: BaseException) -> None:
-        self.cause: str = described(cause)
+        self.cause = described(cause)
         super().__init__(
             f"{self.cause} ended the operator, and is not a failure of an element that could be retried or skipped; "
             "handle it where it is raised, and open a new operator with the last snapshot"
@@ -171,15 +162,13 @@ class InvalidFunctionResult(KeyGroupsError, TypeError):
         The returned object.
     instead : str
         What the function should return, for the message.
-
-    Attributes
-    ----------
-    result : str
-        The returned object, shortened.
     """
 
+    result: str
+    """The returned object, shortened."""
+
     def __init__(self, result: object, instead: str = "a list: [] for no output, [output] for one") -> None:
-        self.result: str = shorten(result)
+        self.result = shorten(result)
         super().__init__(
             f"the function returned {in_message(result, self.result)} ({type(result).__name__}), not an iterable of "
             f"outputs; return {instead}"
@@ -187,19 +176,16 @@ class InvalidFunctionResult(KeyGroupsError, TypeError):
 
 
 class KeyColumnMissing(KeyGroupsError, LookupError):
-    """`key_by` names a column that a value does not have.
+    """`key_by` names a column that a value does not have."""
 
-    Attributes
-    ----------
-    column : str
-        The name of the column.
-    element : str
-        The value without the column, shortened.
-    """
+    column: str
+    """The name of the column."""
+    element: str
+    """The value without the column, shortened."""
 
     def __init__(self, column: str, element: object) -> None:
         self.column = column
-        self.element: str = shorten(element)
+        self.element = shorten(element)
         super().__init__(
             f"{in_message(element, self.element)} has no column {column!r} to be its key; "
             "name a column that all values have, or pass a callable that returns the key of a value"
@@ -207,43 +193,35 @@ class KeyColumnMissing(KeyGroupsError, LookupError):
 
 
 class ValueRefused(KeyGroupsError, ValueError):
-    """No call is made for an element, because its value cannot be read, or could not be stored while it was in flight.
+    """No call is made for an element: its value cannot be read, or could not be stored while it was in flight."""
 
-    Attributes
-    ----------
-    element : str
-        What is known of the value, shortened.
-    reason : str
-        Why it cannot be used.
-    """
+    element: str
+    """What is known of the value, shortened."""
+    reason: str
+    """Why it cannot be used."""
 
-    def __init__(self, element: str, reason: str) -> None:
-        self.element = element
-        self.reason = reason
-        super().__init__(
-            f"the value cannot be used: {reason}; correct it in the source, or let on_error skip the element or keep "
-            "it as a dead letter"
-        )
+    _template = (
+        "the value cannot be used: {reason}; correct it in the source, or let on_error skip the element or keep it as "
+        "a dead letter"
+    )
 
 
 class UnusableTimestamp(KeyGroupsError, ValueError):
     """`timestamps` has found no timestamp in an element, or something else.
 
     It fails its element alone, by `on_error`: its text is the reason of the element's `ValueRefused`.
-
-    Attributes
-    ----------
-    element : str
-        The element, shortened.
-    found : str
-        What stands in place of the timestamp, shortened.
-    column : str or None
-        The column that the element does not have; None if it has one, or if `timestamps` is a callable.
     """
 
+    element: str
+    """The element, shortened."""
+    found: str
+    """What stands in place of the timestamp, shortened."""
+    column: str | None
+    """The column that the element does not have; None if it has one, or if `timestamps` is a callable."""
+
     def __init__(self, element: object, found: object, column: str | None = None) -> None:
-        self.element: str = shorten(element)
-        self.found: str = shorten(found)
+        self.element = shorten(element)
+        self.found = shorten(found)
         self.column = column
         has = f"the timestamp {in_message(found, self.found)}" if column is None else f"no column {column!r}"
         super().__init__(
@@ -253,56 +231,43 @@ class UnusableTimestamp(KeyGroupsError, ValueError):
 
 
 class WrongEventLoop(KeyGroupsError, RuntimeError):
-    """A method of an operator was called outside of the event loop on which the operator was opened.
+    """A method of an operator was called outside of the event loop on which the operator was opened."""
 
-    Attributes
-    ----------
-    thread : str
-        The name of the thread that called it.
-    """
+    thread: str
+    """The name of the thread that called it."""
 
-    def __init__(self, thread: str) -> None:
-        self.thread = thread
-        super().__init__(
-            "the operator belongs to the event loop on which it was opened, but was called elsewhere, in thread "
-            f"{thread!r}; hand the call over with operator.executor().submit(operator.process, value), "
-            "or open an operator here"
-        )
+    _template = (
+        "the operator belongs to the event loop on which it was opened, but was called elsewhere, in thread "
+        "{thread!r}; hand the call over with operator.executor().submit(operator.process, value), or open an operator "
+        "here"
+    )
 
 
 class SnapshotInsideOutput(KeyGroupsError, RuntimeError):
     """`output` asked for a snapshot. At that moment, some outputs of an element may have left and others not."""
 
-    def __init__(self) -> None:
-        super().__init__("outputs are leaving the operator: let output() return before a snapshot is cut")
+    _template = "outputs are leaving the operator: let output() return before a snapshot is cut"
 
 
 class OperatorClosed(KeyGroupsError, RuntimeError):
-    """The operator was used before `open` or after `close`.
+    """The operator was used before `open` or after `close`."""
 
-    Attributes
-    ----------
-    state : str
-        "new", "open" or "closed".
-    """
+    state: str
+    """One of "new", "open" and "closed"."""
 
-    def __init__(self, state: str) -> None:
-        self.state = state
-        step = "await open() first" if state == "new" else "make a new operator and open it with the last snapshot"
-        super().__init__(f"the operator is {state}: {step}")
+    def _message(self) -> str:
+        step = "await open() first" if self.state == "new" else "make a new operator and open it with the last snapshot"
+        return f"the operator is {self.state}: {step}"
 
 
 class TimersUnavailable(KeyGroupsError, RuntimeError):
-    """A function used timers without a key, or without defining `on_timer`.
+    """A function used timers without a key, or without defining `on_timer`."""
 
-    Attributes
-    ----------
-    key : str
-        The key of the invocation, shortened; "None" if the operator has no keys.
-    """
+    key: str
+    """The key of the invocation, shortened; "None" if the operator has no keys."""
 
     def __init__(self, key: object) -> None:
-        self.key: str = shorten(key)
+        self.key = shorten(key)
         super().__init__(
             f"an invocation with key {in_message(key, self.key)} asked for timers, which belong to a key and to a "
             "function with `on_timer`: define it, and pass `key_by` to the operator"
@@ -310,16 +275,13 @@ class TimersUnavailable(KeyGroupsError, RuntimeError):
 
 
 class SharedOutsideOpen(KeyGroupsError, RuntimeError):
-    """`shared` was awaited outside of a function's `open`, so nobody would release what it returns.
+    """`shared` was awaited outside of a function's `open`, so nobody would release what it returns."""
 
-    Attributes
-    ----------
-    key : str
-        The key of the resource, shortened.
-    """
+    key: str
+    """The key of the resource, shortened."""
 
     def __init__(self, key: object) -> None:
-        self.key: str = shorten(key)
+        self.key = shorten(key)
         super().__init__(
             f"shared({self.key}, …) was awaited outside of a function's `open`: await it there and keep the result, "
             "or write `async with shared(…) as …`"
@@ -339,26 +301,26 @@ class RetryAfter(KeyGroupsError):
         the headers of an answer.
     """
 
+    seconds: float
+    """The delay in seconds."""
+
     def __init__(self, seconds: Duration) -> None:
-        self.seconds: float = check_duration("seconds", seconds, reason="zero or more")
+        self.seconds = check_duration("seconds", seconds, reason="zero or more")
         message = f"the service asks for a delay of {self.seconds:g} s; give the operator a retry policy to follow it"
         super().__init__(message)
 
 
 class IncompleteAnswer(KeyGroupsError, ConnectionError):
-    """A streamed answer has ended in the middle; nothing of it is kept.
+    """A streamed answer has ended in the middle; nothing of it is kept."""
 
-    Attributes
-    ----------
-    characters : int
-        How long the text was until then.
-    reported : str
-        The error that the service has reported in place of the rest, shortened; "None" if the stream just ended.
-    """
+    characters: int
+    """How long the text was until then."""
+    reported: str
+    """The error that the service has reported in place of the rest, shortened; "None" if the stream just ended."""
 
     def __init__(self, characters: int, reported: object) -> None:
         self.characters = characters
-        self.reported: str = shorten(reported)
+        self.reported = shorten(reported)
         said = f"the service reported {in_message(reported, self.reported)}"
         reason = "the stream ended" if reported is None else said
         super().__init__(
@@ -368,59 +330,44 @@ class IncompleteAnswer(KeyGroupsError, ConnectionError):
 
 
 class CircuitOpen(KeyGroupsError, ConnectionError):
-    """The circuit breaker is open: no call was made for an element, because too many calls have failed.
+    """The circuit breaker is open: no call was made for an element, because too many calls have failed."""
 
-    Attributes
-    ----------
-    seconds : float
-        Seconds until the service is tried again.
-    """
+    seconds: float
+    """Seconds until the service is tried again."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        super().__init__(
-            f"the circuit breaker is open for another {seconds:.3g} s; retry with a delay of about that, "
-            "choose an on_error policy, or let elements wait with when_open='wait'"
-        )
+    _template = (
+        "the circuit breaker is open for another {seconds:.3g} s; retry with a delay of about that, choose an on_error "
+        "policy, or let elements wait with when_open='wait'"
+    )
 
 
 class IncompleteBatch(KeyGroupsError, ValueError):
-    """A batch function returned more or fewer results than it got values.
+    """A batch function returned more or fewer results than it got values."""
 
-    Attributes
-    ----------
-    values, results : int
-        The number of each.
-    """
+    values: int
+    """How many values it got."""
+    results: int
+    """How many results it returned."""
 
-    def __init__(self, values: int, results: int) -> None:
-        self.values = values
-        self.results = results
-        super().__init__(
-            f"the function returned {results} results for {values} values; "
-            "return one iterable of outputs, or one exception, for each value and in their order"
-        )
+    _template = (
+        "the function returned {results} results for {values} values; return one iterable of outputs, or one "
+        "exception, for each value and in their order"
+    )
 
 
 class MailboxClosed(KeyGroupsError, RuntimeError):
     """A thread put mail into a mailbox that has been closed."""
 
-    def __init__(self) -> None:
-        super().__init__("the mailbox is closed: what it served has ended, so drop the mail")
+    _template = "the mailbox is closed: what it served has ended, so drop the mail"
 
 
 class TooManySubmitted(KeyGroupsError, RuntimeError):
-    """So many calls that were submitted to an operator have not ended that it takes no more from this thread.
+    """So many calls that were submitted to an operator have not ended that it takes no more from this thread."""
 
-    Attributes
-    ----------
-    limit : int
-        How many calls may be open.
-    """
+    limit: int
+    """How many calls may be open."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        super().__init__(
-            f"{limit} calls that were submitted to the operator have not ended, and this thread cannot wait for one of "
-            "them: wait for the results of earlier calls, and on the event loop await the operator's methods themselves"
-        )
+    _template = (
+        "{limit} calls that were submitted to the operator have not ended, and this thread cannot wait for one of "
+        "them: wait for the results of earlier calls, and on the event loop await the operator's methods themselves"
+    )

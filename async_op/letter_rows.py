@@ -50,20 +50,15 @@ _INT_BITS_MAX = 4_096
 
 
 class LetterWithoutValue(KeyGroupsError, ValueError):
-    """The value of a dead letter could not be stored, so its text is only for reading.
+    """The value of a dead letter could not be stored, so its text is only for reading."""
 
-    Attributes
-    ----------
-    idempotency_key : str
-        The id of the element.
-    """
+    idempotency_key: str
+    """The id of the element."""
 
-    def __init__(self, idempotency_key: str) -> None:
-        self.idempotency_key = idempotency_key
-        super().__init__(
-            f"the dead letter {idempotency_key} holds only the repr of its value, which has a type that cannot be "
-            "stored; read the value from the source again, or register_codec for its type before the next run"
-        )
+    _template = (
+        "the dead letter {idempotency_key} holds only the repr of its value, which has a type that cannot be stored; "
+        "read the value from the source again, or register_codec for its type before the next run"
+    )
 
 
 def row_of(letter: DeadLetter, step: str | None = None) -> dict[str, Any]:

@@ -114,19 +114,12 @@ def _path_of(type_: type) -> tuple[str, str]:
 
 
 class UnreadableValue(KeyGroupsError, ValueError):
-    """Stored bytes are not a value, or their kind is unknown to this release.
+    """Stored bytes are not a value, or their kind is unknown to this release."""
 
-    Attributes
-    ----------
-    reason : str
-        What is wrong with the bytes.
-    """
+    reason: str
+    """What is wrong with the bytes."""
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(
-            f"a stored value cannot be decoded ({reason}); if a newer release wrote it, read it with that one"
-        )
+    _template = "a stored value cannot be decoded ({reason}); if a newer release wrote it, read it with that one"
 
 
 def pack(value: object, where: str) -> bytes:

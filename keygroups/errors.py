@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from typing import Any
+from collections.abc import Callable
+from inspect import Parameter, Signature
+from typing import Any, ClassVar, dataclass_transform
 
 from keygroups.safe_text import printable, repr_of
 
@@ -35,170 +38,165 @@ def _rebuild(cls: type[KeyGroupsError], args: tuple[Any, ...], state: dict[str, 
     return error
 
 
+@dataclass_transform(eq_default=False)
 class KeyGroupsError(Exception):
     """Root of every error that the project raises on purpose.
 
-    Subclasses take typed arguments, keep them as attributes and build the message from them, so
-    that a caller can act on the attributes and a reader on the message. They survive pickling,
-    because Spark carries them from a worker to the driver. Their messages can be printed and stored
-    everywhere. Where a message hides a value, a note says how to see it.
+    A subclass declares its fields as a dataclass does, and its message as a template of them. From this it gets its
+    constructor. Callers act on the fields, readers on the message.
+
+    Errors survive pickling, because Spark carries them from a worker to the driver. Their messages can be printed and
+    stored everywhere. Where a message hides a value, a note says how to see it.
     """
+
+    _template: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        is_declared = "_template" in vars(cls) or inspect.get_annotations(cls)
+        if is_declared and "__init__" not in vars(cls):
+            cls.__init__ = _constructor_of(cls)  # type: ignore[method-assign]
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(printable(arg, None) if type(arg) is str else arg for arg in args))
         if any(isinstance(text, str) and _HIDDEN in text for text in args):
             self.add_note(f"{SHOW_VALUES}=1 in the environment lets messages show keys, elements and outputs")
 
+    def _message(self) -> str:
+        """Return the message; overridden where a template does not suffice."""
+        return self._template.format_map(vars(self))
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
-class ConfigError(KeyGroupsError, ValueError):
-    """An argument is invalid; the message says what to pass instead.
+def _constructor_of(cls: type[KeyGroupsError]) -> Callable[..., None]:
+    """Return an `__init__` that takes the fields of a class and of the classes that it inherits from, in their order.
 
-    Attributes
-    ----------
-    name : str
-        The name of the argument.
-    value : object
-        The value that was passed.
+    The decorator `dataclass` would compile source code, 50 ms for all errors together at the start of each process.
     """
+    parameters = {"self": Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)}
+    for base in reversed(cls.__mro__):
+        for name, hint in inspect.get_annotations(base).items():
+            if not name.startswith("_"):
+                default = vars(base).get(name, Parameter.empty)
+                parameters[name] = parameters["self"].replace(name=name, default=default, annotation=hint)
+    signature = Signature(list(parameters.values()))
 
-    def __init__(self, name: str, value: object, reason: str) -> None:
-        self.name = name
-        self.value = value
-        super().__init__(f"{name}={value!r}: {reason}")
+    def __init__(*args: object, **fields: object) -> None:  # noqa: N807 - it becomes the method of that name
+        bound = signature.bind(*args, **fields)
+        bound.apply_defaults()
+        self = bound.arguments.pop("self")
+        vars(self).update(bound.arguments)
+        KeyGroupsError.__init__(self, self._message())
+
+    __init__.__signature__ = signature  # type: ignore[attr-defined]
+    return __init__
+
+
+class ConfigError(KeyGroupsError, ValueError):
+    """An argument is invalid; the message says what to pass instead."""
+
+    name: str
+    """The name of the argument."""
+    value: object
+    """The value that was passed."""
+    reason: str
+    """Why it is invalid, and what to pass instead."""
+
+    _template = "{name}={value!r}: {reason}"
 
 
 class NullKey(KeyGroupsError, ValueError):
-    """An element has no key, so it belongs to no key group.
+    """An element has no key, so it belongs to no key group."""
 
-    Attributes
-    ----------
-    where : str
-        The column or element without a key.
-    """
+    where: str
+    """The column or element without a key."""
 
-    def __init__(self, where: str) -> None:
-        self.where = where
-        super().__init__(
-            f"null key in {where}: every element needs a key; fill it in (coalesce) or filter the element out first"
-        )
+    _template = "null key in {where}: every element needs a key; fill it in (coalesce) or filter the element out first"
 
 
 class UnsupportedKey(KeyGroupsError, TypeError):
-    """The key's type has no stable hash.
+    """The key's type has no stable hash."""
 
-    Attributes
-    ----------
-    type_name : str
-        The type of the key.
-    hash_name : str
-        The hash that does not support the type.
-    """
+    type_name: str
+    """The type of the key."""
+    hash_name: str
+    """The hash that does not support the type."""
+    supported: str
+    """The types that it supports."""
 
-    def __init__(self, type_name: str, hash_name: str, supported: str) -> None:
-        self.type_name = type_name
-        self.hash_name = hash_name
-        super().__init__(f"keys of type {type_name} have no {hash_name} hash; use one of: {supported}")
+    _template = "keys of type {type_name} have no {hash_name} hash; use one of: {supported}"
 
 
 class KeyGroupOutOfRange(KeyGroupsError, LookupError):
-    """A subtask was asked for a key group that it does not own.
+    """A subtask was asked for a key group that it does not own."""
 
-    Attributes
-    ----------
-    key_group : int
-        The key group.
-    first, last : int
-        The range that the subtask owns, inclusive.
-    """
+    key_group: int
+    """The key group."""
+    first: int
+    """The first key group that the subtask owns."""
+    last: int
+    """The last one, inclusive."""
 
-    def __init__(self, key_group: int, first: int, last: int) -> None:
-        self.key_group = key_group
-        self.first = first
-        self.last = last
-        super().__init__(
-            f"key group {key_group} is not in the owned range [{first}, {last}]: "
-            "the element was routed to the wrong subtask; route by subtask_of(key_group, parallelism, max_parallelism)"
-        )
+    _template = (
+        "key group {key_group} is not in the owned range [{first}, {last}]: the element was routed to the wrong "
+        "subtask; route by subtask_of(key_group, parallelism, max_parallelism)"
+    )
 
 
 class UnstorableValue(KeyGroupsError, TypeError):
-    """A value has a type that cannot be stored without executing code on restore.
+    """A value has a type that cannot be stored without executing code on restore."""
 
-    Attributes
-    ----------
-    type_name : str
-        The type of the value.
-    where : str
-        The state or element that holds it.
-    reason : str or None
-        Why a column of a declared type would change it; None without a declared type.
-    """
+    type_name: str
+    """The type of the value."""
+    where: str
+    """The state or element that holds it."""
+    reason: str | None = None
+    """Why a column of a declared type would change it; None without a declared type."""
 
-    def __init__(self, type_name: str, where: str, reason: str | None = None) -> None:
-        self.type_name = type_name
-        self.where = where
-        self.reason = reason
-        super().__init__(
-            f"{where} holds a {type_name}: {reason}"
-            if reason
-            else f"{where} holds a {type_name}, which cannot be stored; "
-            "use None, bool, int, float, str, bytes, list, tuple, dict, set, "
-            "datetime, date, time, timedelta, Decimal or UUID, or register_codec for a type of your own"
+    def _message(self) -> str:
+        if self.reason:
+            return f"{self.where} holds a {self.type_name}: {self.reason}"
+        return (
+            f"{self.where} holds a {self.type_name}, which cannot be stored; use None, bool, int, float, str, bytes, "
+            "list, tuple, dict, set, datetime, date, time, timedelta, Decimal or UUID, or register_codec for a type of "
+            "your own"
         )
 
 
 class MissingCodec(KeyGroupsError, LookupError):
-    """Stored values have a user's type, and this process has no codec for it.
+    """Stored values have a user's type, and this process has no codec for it."""
 
-    Attributes
-    ----------
-    codec : str
-        The name of the codec with which the values were written.
-    where : str
-        What holds the values.
-    """
+    codec: str
+    """The name of the codec with which the values were written."""
+    where: str
+    """What holds the values."""
 
-    def __init__(self, codec: str, where: str) -> None:
-        self.codec = codec
-        self.where = where
-        super().__init__(
-            f"{where} holds values of the codec {codec!r}, which is not registered in this process; call "
-            f"register_codec({codec!r}, …) in a module that every worker imports, before the snapshot is restored"
-        )
+    _template = (
+        "{where} holds values of the codec {codec!r}, which is not registered in this process; call "
+        "register_codec({codec!r}, …) in a module that every worker imports, before the snapshot is restored"
+    )
 
 
 class SparkNotInstalled(KeyGroupsError, ImportError):
-    """A module that needs Spark was imported, but Spark is not installed.
+    """A module that needs Spark was imported, but Spark is not installed."""
 
-    Attributes
-    ----------
-    package : str
-        The missing package.
-    """
+    package: str
+    """The missing package."""
 
-    def __init__(self, package: str) -> None:
-        self.package = package
-        super().__init__(
-            f"this part of the library needs {package}, which is not installed: pip install 'keygroups[spark]', "
-            "or the PySpark of the release that your cluster runs"
-        )
+    _template = (
+        "this part of the library needs {package}, which is not installed: pip install 'keygroups[spark]', or the "
+        "PySpark of the release that your cluster runs"
+    )
 
 
 class PackageNotInstalled(KeyGroupsError, ImportError):
-    """A method needs a package that is not installed.
+    """A method needs a package that is not installed."""
 
-    Attributes
-    ----------
-    package : str
-        The missing package.
-    method : str
-        The method that needs it.
-    """
+    package: str
+    """The missing package."""
+    method: str
+    """The method that needs it."""
 
-    def __init__(self, package: str, method: str) -> None:
-        self.package = package
-        self.method = method
-        super().__init__(f"{method} needs {package}, which is not installed: pip install {package}")
+    _template = "{method} needs {package}, which is not installed: pip install {package}"

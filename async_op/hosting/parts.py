@@ -24,5 +24,5 @@ def one_of_each(parts: Iterable[Part], job: str, parallelism: int) -> list[Part]
             picked.setdefault(part.subtask_index, part)
     missing = sorted(set(range(parallelism)) - picked.keys())
     if missing:
-        raise IncompleteEpoch(job, missing)
+        raise IncompleteEpoch(job, list(missing))
     return [picked[index] for index in range(parallelism)]

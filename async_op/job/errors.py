@@ -7,83 +7,60 @@ from keygroups.safe_text import described
 
 
 class JobNotRunning(KeyGroupsError, RuntimeError):
-    """A running job was needed, and this one is not running, is about to end, or has ended in the meantime.
+    """A running job was needed, and this one is not running, is about to end, or has ended in the meantime."""
 
-    Attributes
-    ----------
-    job_id : str
-        The id of the job.
-    """
+    job_id: str
+    """The id of the job."""
 
-    def __init__(self, job_id: str) -> None:
-        self.job_id = job_id
-        super().__init__(
-            f"job {job_id!r} is not running, or was told to stop: start it with run() in a task of its own, then ask it"
-        )
+    _template = (
+        "job {job_id!r} is not running, or was told to stop: start it with run() in a task of its own, then ask it"
+    )
 
 
 class JobAlreadyRunning(KeyGroupsError, RuntimeError):
-    """`run` was called while the job runs.
+    """`run` was called while the job runs."""
 
-    Attributes
-    ----------
-    job_id : str
-        The id of the job.
-    """
+    job_id: str
+    """The id of the job."""
 
-    def __init__(self, job_id: str) -> None:
-        self.job_id = job_id
-        super().__init__(f"job {job_id!r} runs already: stop it first, or make another Job with another job_id")
+    _template = "job {job_id!r} runs already: stop it first, or make another Job with another job_id"
 
 
 class JobInsideEventLoop(KeyGroupsError, RuntimeError):
-    """`run_sync` was called where an event loop runs already, in a coroutine or in a notebook's cell.
+    """`run_sync` was called where an event loop runs already, in a coroutine or in a notebook's cell."""
 
-    Attributes
-    ----------
-    job_id : str
-        The id of the job.
-    """
+    job_id: str
+    """The id of the job."""
 
-    def __init__(self, job_id: str) -> None:
-        self.job_id = job_id
-        super().__init__(
-            f"job {job_id!r}: an event loop runs in this thread, as in a notebook, and run_sync has its own: "
-            "use `await job.run()` in its place"
-        )
+    _template = (
+        "job {job_id!r}: an event loop runs in this thread, as in a notebook, and run_sync has its own: use `await "
+        "job.run()` in its place"
+    )
 
 
 class ConnectorCancelled(KeyGroupsError, RuntimeError):
-    """A source, a sink or a client that it uses raised a `CancelledError` although nobody had cancelled the job.
+    """A source, a sink or a client that it uses raised a `CancelledError` although nobody had cancelled the job."""
 
-    Attributes
-    ----------
-    what : str
-        What was being done, such as "reading partition 0".
-    """
+    what: str
+    """What was being done, such as "reading partition 0"."""
 
-    def __init__(self, what: str) -> None:
-        self.what = what
-        super().__init__(
-            f"{what} ended with a CancelledError, and nobody had cancelled the job; look for a client that cancels its "
-            "own tasks, for instance because it was closed"
-        )
+    _template = (
+        "{what} ended with a CancelledError, and nobody had cancelled the job; look for a client that cancels its own "
+        "tasks, for instance because it was closed"
+    )
 
 
 class ConnectorInterrupted(KeyGroupsError, RuntimeError):
-    """A source or a sink raised what is no `Exception`, such as `SystemExit`.
+    """A source or a sink raised what is no `Exception`, such as `SystemExit`."""
 
-    Attributes
-    ----------
-    what : str
-        What was being done, such as "reading partition 0 of Orders".
-    cause : str
-        The error, as text; the error itself is `__cause__`.
-    """
+    what: str
+    """What was being done, such as "reading partition 0 of Orders"."""
+    cause: str
+    """The error, as text; the error itself is `__cause__`."""
 
     def __init__(self, what: str, cause: BaseException) -> None:
         self.what = what
-        self.cause: str = described(cause)
+        self.cause = described(cause)
         super().__init__(
             f"{what} ended with {self.cause}, which is no Exception; raise one there, and start the job again: it goes "
             "on from its newest snapshot"
@@ -91,24 +68,18 @@ class ConnectorInterrupted(KeyGroupsError, RuntimeError):
 
 
 class StreamAlreadyRead(KeyGroupsError, RuntimeError):
-    """A job was started again over an iterator that was read beyond the newest snapshot.
+    """A job was started again over an iterator that was read beyond the newest snapshot."""
 
-    Attributes
-    ----------
-    position : int
-        How many elements are part of the snapshot.
-    taken : int
-        How many elements were taken from the iterator.
-    """
+    position: int
+    """How many elements are part of the snapshot."""
+    taken: int
+    """How many elements were taken from the iterator."""
 
-    def __init__(self, position: int, taken: int) -> None:
-        self.position = position
-        self.taken = taken
-        super().__init__(
-            f"the source is an iterator from which {taken} elements were taken, and the snapshot has {position} of "
-            "them: pass what can be iterated again, such as a list or an object with __iter__, or make a new iterator "
-            "that starts at the beginning"
-        )
+    _template = (
+        "the source is an iterator from which {taken} elements were taken, and the snapshot has {position} of them: "
+        "pass what can be iterated again, such as a list or an object with __iter__, or make a new iterator that "
+        "starts at the beginning"
+    )
 
 
 class RepartitionUndone(UserWarning):
@@ -135,19 +106,13 @@ class RepartitionUndone(UserWarning):
 
 
 class DeadLettersUnclaimed(KeyGroupsError, RuntimeError):
-    """A committed epoch has dead letters that nobody has had, and the job has no sink for them any more.
+    """A committed epoch has dead letters that nobody has had, and the job has no sink for them any more."""
 
-    Attributes
-    ----------
-    epoch : int
-        The number of the epoch.
-    count : int
-        How many dead letters it has.
-    """
+    epoch: int
+    """The number of the epoch."""
+    count: int
+    """How many dead letters it has."""
 
-    def __init__(self, epoch: int, count: int) -> None:
-        self.epoch = epoch
-        self.count = count
-        super().__init__(
-            f"epoch {epoch} has {count} dead letters that were not delivered: pass `dead_letters=` to the job once more"
-        )
+    _template = (
+        "epoch {epoch} has {count} dead letters that were not delivered: pass `dead_letters=` to the job once more"
+    )

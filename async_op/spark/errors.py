@@ -7,20 +7,17 @@ from keygroups.errors import KeyGroupsError, in_message
 
 
 class OutputMismatch(KeyGroupsError, ValueError):
-    """An output of the function does not fit `output_schema`.
+    """An output of the function does not fit `output_schema`."""
 
-    Attributes
-    ----------
-    output : str
-        The output, shortened.
-    column : str or None
-        The column that does not fit; None if the whole output does not.
-    reason : str
-        What is wrong.
-    """
+    output: str
+    """The output, shortened."""
+    column: str | None
+    """The column that does not fit; None if the whole output does not."""
+    reason: str
+    """What is wrong."""
 
     def __init__(self, output: object, column: str | None, reason: str) -> None:
-        self.output: str = shorten(output)
+        self.output = shorten(output)
         self.column = column
         self.reason = reason
         place = "" if column is None else f" in column {column!r}"
@@ -31,155 +28,112 @@ class OutputMismatch(KeyGroupsError, ValueError):
 
 
 class UnrelatedHistories(KeyGroupsError, ValueError):
-    """A checkpoint and the snapshots do not belong together: rows would count twice, or not at all.
+    """A checkpoint and the snapshots do not belong together: rows would count twice, or not at all."""
 
-    Attributes
-    ----------
-    snapshots : str
-        The operator's folder.
-    checkpoint : str
-        The location of Spark's checkpoint.
-    reason : str
-        What does not fit.
-    ways : list of str
-        How to start anyway.
-    """
+    snapshots: str
+    """The operator's folder."""
+    checkpoint: str
+    """The location of Spark's checkpoint."""
+    reason: str
+    """What does not fit."""
+    ways: list[str]
+    """How to start anyway."""
 
-    def __init__(self, snapshots: str, checkpoint: str, reason: str, ways: list[str]) -> None:
-        self.snapshots = snapshots
-        self.checkpoint = checkpoint
-        self.reason = reason
-        self.ways = ways
-        super().__init__(f"{reason}; pass the checkpoint and the snapshots of one query, or {', or '.join(ways)}")
+    def _message(self) -> str:
+        return f"{self.reason}; pass the checkpoint and the snapshots of one query, or {', or '.join(self.ways)}"
 
 
 class UnrelatedPipelines(KeyGroupsError, ValueError):
-    """In a chain, the state of a pipeline does not belong to the snapshots of the one before it.
+    """In a chain, the state of a pipeline does not belong to the snapshots of the one before it."""
 
-    Attributes
-    ----------
-    snapshots : str
-        The folder of the pipeline.
-    upstream : str
-        The folder of the pipeline before it.
-    reason : str
-        What does not fit.
-    ways : list of str
-        How to start anyway, from the next epoch of the pipeline before.
-    """
+    snapshots: str
+    """The folder of the pipeline."""
+    upstream: str
+    """The folder of the pipeline before it."""
+    reason: str
+    """What does not fit."""
+    ways: list[str]
+    """How to start anyway, from the next epoch of the pipeline before."""
 
-    def __init__(self, snapshots: str, upstream: str, reason: str, ways: list[str]) -> None:
-        self.snapshots = snapshots
-        self.upstream = upstream
-        self.reason = reason
-        self.ways = ways
-        super().__init__(
-            f"{reason}; pass the snapshots of one chain, or go on with the next epoch of {upstream}: "
-            f"{', or '.join(ways)}"
+    def _message(self) -> str:
+        return (
+            f"{self.reason}; pass the snapshots of one chain, or go on with the next epoch of {self.upstream}: "
+            f"{', or '.join(self.ways)}"
         )
 
 
 class UnfinishedRun(KeyGroupsError, ValueError):
-    """A bounded run has begun and not finished, so a part of its rows is in the state.
+    """A bounded run has begun and not finished, so a part of its rows is in the state."""
 
-    Attributes
-    ----------
-    snapshots : str
-        The operator's folder.
-    run_id : str
-        The run.
-    done, chunks : int
-        How many of its chunks are in the state, and how many there are.
-    """
+    snapshots: str
+    """The operator's folder."""
+    run_id: str
+    """The run."""
+    done: int
+    """How many of its chunks are in the state."""
+    chunks: int
+    """How many chunks it has."""
 
-    def __init__(self, snapshots: str, run_id: str, done: int, chunks: int) -> None:
-        self.snapshots = snapshots
-        self.run_id = run_id
-        self.done = done
-        self.chunks = chunks
-        super().__init__(
-            f"{snapshots} has {done} of {chunks} chunks of run {run_id!r}: finish it with run(..., run_id={run_id!r}); "
-            "if its stored input is lost, give it up with start(..., adopt='state')"
-        )
+    _template = (
+        "{snapshots} has {done} of {chunks} chunks of run {run_id!r}: finish it with run(..., run_id={run_id!r}); if "
+        "its stored input is lost, give it up with start(..., adopt='state')"
+    )
 
 
 class EpochFailed(KeyGroupsError, RuntimeError):
-    """An epoch without input has failed beside a Spark Connect server, so the query has stopped.
+    """An epoch without input has failed beside a Spark Connect server, so the query has stopped."""
 
-    Attributes
-    ----------
-    snapshots : str
-        The operator's folder.
-    reason : str
-        The class and the message of the error.
-    """
+    snapshots: str
+    """The operator's folder."""
+    reason: str
+    """The class and the message of the error."""
 
-    def __init__(self, snapshots: str, reason: str) -> None:
-        self.snapshots = snapshots
-        self.reason = reason
-        super().__init__(
-            f"an epoch of {snapshots} without input has failed: {reason}; the log of the server has more, and the next "
-            "start goes on with the newest snapshot"
-        )
+    _template = (
+        "an epoch of {snapshots} without input has failed: {reason}; the log of the server has more, and the next "
+        "start goes on with the newest snapshot"
+    )
 
 
 class WorkerSilent(KeyGroupsError, TimeoutError):
-    """The worker beside a Spark Connect server says nothing, although the client waits for a drain or the query's end.
+    """The worker beside a Spark Connect server is silent, although the client waits for a drain or the query's end."""
 
-    Attributes
-    ----------
-    snapshots : str
-        The operator's folder.
-    seconds : float
-        How long it has been silent.
-    """
+    snapshots: str
+    """The operator's folder."""
+    seconds: float
+    """How long it has been silent."""
 
-    def __init__(self, snapshots: str, seconds: float) -> None:
-        self.snapshots = snapshots
-        self.seconds = seconds
-        super().__init__(
-            f"the worker of {snapshots} has been silent for {seconds:g} s, so it may have been killed: nothing is "
-            "lost; stop the query and start the pipeline again, it finishes what is in flight"
-        )
+    _template = (
+        "the worker of {snapshots} has been silent for {seconds:g} s, so it may have been killed: nothing is lost; "
+        "stop the query and start the pipeline again, it finishes what is in flight"
+    )
 
 
 class WorkerLate(KeyGroupsError, TimeoutError):
-    """Spark Connect's server has given up a worker that took more than ten seconds to start.
+    """Spark Connect's server has given up a worker that took more than ten seconds to start."""
 
-    Attributes
-    ----------
-    snapshots : str
-        The operator's folder.
-    """
+    snapshots: str
+    """The operator's folder."""
 
-    def __init__(self, snapshots: str) -> None:
-        self.snapshots = snapshots
-        super().__init__(
-            f"no worker for {snapshots} has started within the ten seconds that Spark gives it, so the query has not "
-            "started, and nothing was claimed; the server's machine may be busy: start the pipeline again, or give it "
-            "more processors"
-        )
+    _template = (
+        "no worker for {snapshots} has started within the ten seconds that Spark gives it, so the query has not "
+        "started, and nothing was claimed; the server's machine may be busy: start the pipeline again, or give it more "
+        "processors"
+    )
 
 
 class UnpicklableFunction(KeyGroupsError, TypeError):
-    """A function holds what cannot be sent to Spark's workers, such as a connection or a lock.
+    """A function holds what cannot be sent to Spark's workers, such as a connection or a lock."""
 
-    Attributes
-    ----------
-    function : str
-        The name of the function.
-    attributes : list of str
-        Its attributes that cannot be sent.
-    reason : str
-        The error message of the pickler.
-    """
+    function: str
+    """The name of the function."""
+    attributes: list[str]
+    """Its attributes that cannot be sent."""
+    reason: str
+    """The error message of the pickler."""
 
-    def __init__(self, function: str, attributes: list[str], reason: str) -> None:
-        self.function = function
-        self.attributes = attributes
-        self.reason = reason
-        held = f" (its {', '.join(attributes)})" if attributes else ""
-        super().__init__(
-            f"{function}{held} cannot be sent to the workers: {reason}; "
-            "keep only addresses and settings in it; create clients, locks and the like in `open()`, on the executor"
+    def _message(self) -> str:
+        held = f" (its {', '.join(self.attributes)})" if self.attributes else ""
+        return (
+            f"{self.function}{held} cannot be sent to the workers: {self.reason}; keep only addresses and settings in "
+            "it; create clients, locks and the like in `open()`, on the executor"
         )

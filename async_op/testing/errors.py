@@ -7,79 +7,62 @@ from keygroups.errors import KeyGroupsError
 
 
 class Stalled(KeyGroupsError, RuntimeError):
-    """A virtual loop cannot go on: everything waits for something that will never happen.
+    """A virtual loop cannot go on: everything waits for something that will never happen."""
 
-    Attributes
-    ----------
-    seconds : float
-        The virtual seconds since the loop's start.
-    reason : str
-        What the loop has found.
-    """
+    seconds: float
+    """The virtual seconds since the loop's start."""
+    reason: str
+    """What the loop has found."""
 
-    def __init__(self, seconds: float, reason: str) -> None:
-        self.seconds = seconds
-        self.reason = reason
-        super().__init__(
-            f"{reason}, {seconds:,.6g} s after the start: end what is waited for in the test, or give the call a "
-            "timeout; sockets, processes and threads of your own are not seen in virtual time"
-        )
+    _template = (
+        "{reason}, {seconds:,.6g} s after the start: end what is waited for in the test, or give the call a timeout; "
+        "sockets, processes and threads of your own are not seen in virtual time"
+    )
 
 
 class InsideEventLoop(KeyGroupsError, RuntimeError):
     """Virtual time was used where an event loop runs already, in a coroutine or in a notebook's cell."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "an event loop runs in this thread, and virtual time has its own: write the test as a plain function, or "
-            "use the harness or run() through asyncio.to_thread"
-        )
+    _template = (
+        "an event loop runs in this thread, and virtual time has its own: write the test as a plain function, or use "
+        "the harness or run() through asyncio.to_thread"
+    )
 
 
 class HarnessNotEntered(KeyGroupsError, RuntimeError):
     """A harness was used outside of `with`, so it has no operators."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "a harness has no operators outside of its `with` block: write `with OperatorHarness(…) as harness:` and "
-            "use it inside"
-        )
+    _template = (
+        "a harness has no operators outside of its `with` block: write `with OperatorHarness(…) as harness:` and use "
+        "it inside"
+    )
 
 
 class CallNotRecorded(KeyGroupsError, LookupError):
-    """A recorded service was asked for what its file has no answer to.
+    """A recorded service was asked for what its file has no answer to."""
 
-    Attributes
-    ----------
-    path : str
-        The file.
-    call : str
-        The call, with its arguments.
-    """
+    path: str
+    """The file."""
+    call: str
+    """The call, with its arguments."""
 
-    def __init__(self, path: str, call: str) -> None:
-        self.path = path
-        self.call = call
-        super().__init__(
-            f"{path} has no record of {call}: record it once with RecordedService(path, record=client), "
-            "or look why the call has changed"
-        )
+    _template = (
+        "{path} has no record of {call}: record it once with RecordedService(path, record=client), or look why the "
+        "call has changed"
+    )
 
 
 class NotRecordable(KeyGroupsError, TypeError):
-    """An argument or an answer of a recorded call would not be the same after it was written as JSON.
+    """An argument or an answer of a recorded call would not be the same after it was written as JSON."""
 
-    Attributes
-    ----------
-    call : str
-        The method.
-    value : str
-        The value, shortened.
-    """
+    call: str
+    """The method."""
+    value: str
+    """The value, shortened."""
 
     def __init__(self, call: str, value: object) -> None:
         self.call = call
-        self.value: str = shorten(value)
+        self.value = shorten(value)
         super().__init__(
             f"{call}: {self.value} does not come back from JSON as it was: record an object whose methods take and "
             "return dicts, lists, text, numbers, booleans and None"

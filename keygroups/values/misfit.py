@@ -6,23 +6,17 @@ from keygroups.errors import KeyGroupsError
 
 
 class Misfit(KeyGroupsError, ValueError):
-    """A column would change a value, or cannot hold it.
+    """A column would change a value, or cannot hold it."""
 
-    Attributes
-    ----------
-    row : int
-        The index of the row among those that were passed.
-    column : str
-        The column, with the path to the value inside of it, such as ``address.zip`` or ``prices[2]``.
-    reason : str
-        Why the value does not fit. It never shows the value.
-    """
+    row: int
+    """The index of the row among those that were passed."""
+    column: str
+    """The column, with the path to the value inside of it, such as ``address.zip`` or ``prices[2]``."""
+    reason: str
+    """Why the value does not fit. It never shows the value."""
 
-    def __init__(self, row: int, column: str, reason: str) -> None:
-        self.row = row
-        self.column = column
-        self.reason = reason
-        super().__init__(f"row {row}, {self.place_and_reason}")
+    def _message(self) -> str:
+        return f"row {self.row}, {self.place_and_reason}"
 
     @property
     def place_and_reason(self) -> str:

@@ -8,163 +8,111 @@ from keygroups.errors import KeyGroupsError
 
 
 class UnsupportedFilesystem(KeyGroupsError, ValueError):
-    """Snapshots cannot be committed safely on this kind of filesystem.
+    """Snapshots cannot be committed safely on this kind of filesystem."""
 
-    Attributes
-    ----------
-    protocol : str
-        The protocol of the URI.
-    """
+    protocol: str
+    """The protocol of the URI."""
 
-    def __init__(self, protocol: str) -> None:
-        self.protocol = protocol
-        super().__init__(
-            f"snapshots on {protocol}:// are not supported, because no atomic way to create a file is known there; "
-            "use a local or shared POSIX path (file://), s3://, gs://, abfs://, or memory:// in tests"
-        )
+    _template = (
+        "snapshots on {protocol}:// are not supported, because no atomic way to create a file is known there; use a "
+        "local or shared POSIX path (file://), s3://, gs://, abfs://, or memory:// in tests"
+    )
 
 
 class FilesystemNotInstalled(KeyGroupsError):
-    """The package of a filesystem is missing.
+    """The package of a filesystem is missing."""
 
-    Attributes
-    ----------
-    protocol : str
-        The protocol of the URI.
-    extra : str
-        The extra of this project that installs the package.
-    """
+    protocol: str
+    """The protocol of the URI."""
+    extra: str
+    """The extra of this project that installs the package."""
 
-    def __init__(self, protocol: str, extra: str) -> None:
-        self.protocol = protocol
-        self.extra = extra
-        super().__init__(f"{protocol}:// needs a package that is not installed: pip install 'keygroups[{extra}]'")
+    _template = "{protocol}:// needs a package that is not installed: pip install 'keygroups[{extra}]'"
 
 
 class UnsafeFilesystem(KeyGroupsError):
-    """The storage overwrites files instead of refusing to create them, so two writers could commit the same version.
+    """The storage overwrites files instead of refusing to create them, so two writers could commit the same version."""
 
-    Attributes
-    ----------
-    uri : str
-        The operator's folder.
-    found : str
-        What the trial showed.
-    """
+    uri: str
+    """The operator's folder."""
+    found: str
+    """What the trial showed."""
 
-    def __init__(self, uri: str, found: str) -> None:
-        self.uri = uri
-        self.found = found
-        super().__init__(
-            f"snapshots cannot be committed safely to {uri}: {found}; nothing was committed: use a storage with "
-            "conditional writes (S3 of AWS, or a release of your object store with `If-None-Match: *`), "
-            "or a POSIX filesystem with hard links"
-        )
+    _template = (
+        "snapshots cannot be committed safely to {uri}: {found}; nothing was committed: use a storage with conditional "
+        "writes (S3 of AWS, or a release of your object store with `If-None-Match: *`), or a POSIX filesystem with "
+        "hard links"
+    )
 
 
 class StorageRefused(KeyGroupsError, PermissionError):
-    """The storage does not let this process read or write, for instance because a folder is read-only.
+    """The storage does not let this process read or write, for instance because a folder is read-only."""
 
-    Attributes
-    ----------
-    uri : str
-        The operator's folder.
-    path : str
-        The requested path.
-    reason : str
-        The storage's own message.
-    """
+    uri: str
+    """The operator's folder."""
+    path: str
+    """The requested path."""
+    reason: str
+    """The storage's own message."""
 
-    def __init__(self, uri: str, path: str, reason: str) -> None:
-        self.uri = uri
-        self.path = path
-        self.reason = reason
-        name = uri.rpartition("/")[2]
-        super().__init__(
-            f"the storage refused access to {path} ({reason}): let this process read and write in {uri}, "
-            f"or go on in a folder where it may: `keygroups copy {uri} FOLDER/{name}`; "
-            "inspect, verify and export only read"
+    def _message(self) -> str:
+        name = self.uri.rpartition("/")[2]
+        return (
+            f"the storage refused access to {self.path} ({self.reason}): let this process read and write in "
+            f"{self.uri}, or go on in a folder where it may: `keygroups copy {self.uri} FOLDER/{name}`; inspect, "
+            "verify and export only read"
         )
 
 
 class BucketMissing(KeyGroupsError, FileNotFoundError):
-    """The bucket or container that should hold the snapshots does not exist.
+    """The bucket or container that should hold the snapshots does not exist."""
 
-    Attributes
-    ----------
-    uri : str
-        The operator's folder.
-    reason : str
-        The storage's own message.
-    """
+    uri: str
+    """The operator's folder."""
+    reason: str
+    """The storage's own message."""
 
-    def __init__(self, uri: str, reason: str) -> None:
-        self.uri = uri
-        self.reason = reason
-        super().__init__(f"nothing can be written to {uri} ({reason}): create the bucket, or correct the URI")
+    _template = "nothing can be written to {uri} ({reason}): create the bucket, or correct the URI"
 
 
 class StorageFull(KeyGroupsError, OSError):
-    """The storage has no room left, or the user's quota is used up.
+    """The storage has no room left, or the user's quota is used up."""
 
-    Attributes
-    ----------
-    uri : str
-        The operator's folder.
-    path : str
-        The path that could not be written.
-    reason : str
-        The storage's own message.
-    errno : int
-        `ENOSPC`, also for a quota.
-    """
-
+    uri: str
+    """The operator's folder."""
+    path: str
+    """The path that could not be written."""
+    reason: str
+    """The storage's own message."""
     errno: int | None = ENOSPC
+    """The number of the error, also where a quota is used up."""
 
-    def __init__(self, uri: str, path: str, reason: str) -> None:
-        self.uri = uri
-        self.path = path
-        self.reason = reason
-        super().__init__(
-            f"there is no room for {path} ({reason}); what is committed in {uri} is whole: free some space, for "
-            "instance with `keygroups gc`, and start again"
-        )
+    _template = (
+        "there is no room for {path} ({reason}); what is committed in {uri} is whole: free some space, for instance "
+        "with `keygroups gc`, and start again"
+    )
 
 
 class PathObstructed(KeyGroupsError, OSError):
-    """There is a folder in the place of a file, or a file in the place of a folder.
+    """There is a folder in the place of a file, or a file in the place of a folder."""
 
-    Attributes
-    ----------
-    path : str
-        The requested path.
-    reason : str
-        The storage's own message.
-    """
+    path: str
+    """The requested path."""
+    reason: str
+    """The storage's own message."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        self.path = path
-        self.reason = reason
-        super().__init__(
-            f"something else is in the place of {path} ({reason}); look at it, move it away, and check the URI, "
-            "which names a folder"
-        )
+    _template = (
+        "something else is in the place of {path} ({reason}); look at it, move it away, and check the URI, which names "
+        "a folder"
+    )
 
 
 class StorageUnavailable(KeyGroupsError, OSError):
-    """The storage did not answer, after all attempts of its client.
+    """The storage did not answer, after all attempts of its client."""
 
-    Attributes
-    ----------
-    path : str
-        The requested path.
-    reason : str
-        The client's own message.
-    """
+    path: str
+    """The requested path."""
+    reason: str
+    """The client's own message."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        self.path = path
-        self.reason = reason
-        super().__init__(
-            f"the storage did not answer for {path} ({reason}); check network and credentials, and try again"
-        )
+    _template = "the storage did not answer for {path} ({reason}); check network and credentials, and try again"

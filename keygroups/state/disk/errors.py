@@ -6,87 +6,58 @@ from keygroups.errors import KeyGroupsError
 
 
 class StoreNotInstalled(KeyGroupsError, ImportError):
-    """The disk backend needs a store that is not installed.
+    """The disk backend needs a store that is not installed."""
 
-    Attributes
-    ----------
-    package : str
-        The missing package.
-    """
+    package: str
+    """The missing package."""
 
-    def __init__(self, package: str) -> None:
-        self.package = package
-        super().__init__(f"state on disk needs {package}; install it with: pip install 'keygroups[disk]'")
+    _template = "state on disk needs {package}; install it with: pip install 'keygroups[disk]'"
 
 
 class StateDirectoryNotLocked(KeyGroupsError, OSError):
-    """No directory for the state could be locked, so other processes would take it for a left-over.
+    """No directory for the state could be locked, so other processes would take it for a left-over."""
 
-    Attributes
-    ----------
-    parent : str
-        The directory in which it was tried.
-    """
+    parent: str
+    """The directory in which it was tried."""
 
-    def __init__(self, parent: str) -> None:
-        self.parent = parent
-        super().__init__(
-            f"no file in {parent} can be locked, as on some network file systems; choose a directory on a local disk "
-            "with DiskStateBackend(directory=…)"
-        )
+    _template = (
+        "no file in {parent} can be locked, as on some network file systems; choose a directory on a local disk with "
+        "DiskStateBackend(directory=…)"
+    )
 
 
 class StateDirectoryRefused(KeyGroupsError, OSError):
-    """No directory for the state could be made: it may not be written to, or something else is in its place.
+    """No directory for the state could be made: it may not be written to, or something else is in its place."""
 
-    Attributes
-    ----------
-    parent : str
-        The directory in which it was tried.
-    reason : str
-        The system's own message.
-    """
+    parent: str
+    """The directory in which it was tried."""
+    reason: str
+    """The system's own message."""
 
-    def __init__(self, parent: str, reason: str) -> None:
-        self.parent = parent
-        self.reason = reason
-        super().__init__(
-            f"no state can be kept in {parent} ({reason}); let this process write there, or choose another directory "
-            "on a local disk with DiskStateBackend(directory=…)"
-        )
+    _template = (
+        "no state can be kept in {parent} ({reason}); let this process write there, or choose another directory on a "
+        "local disk with DiskStateBackend(directory=…)"
+    )
 
 
 class StateStoreFailed(KeyGroupsError, OSError):
-    """The local store could not read or write. Committed state is safe, because it is in the snapshots.
+    """The local store could not read or write. Committed state is safe, because it is in the snapshots."""
 
-    Attributes
-    ----------
-    directory : str
-        The directory of the state.
-    reason : str
-        The store's own message.
-    """
+    directory: str
+    """The directory of the state."""
+    reason: str
+    """The store's own message."""
 
-    def __init__(self, directory: str, reason: str) -> None:
-        self.directory = directory
-        self.reason = reason
-        super().__init__(
-            f"the state in {directory} cannot be used ({reason}); restore the operator from its newest snapshot"
-        )
+    _template = "the state in {directory} cannot be used ({reason}); restore the operator from its newest snapshot"
 
 
 class StateDiskFull(KeyGroupsError, OSError):
-    """The local disk has no room for the state. Committed state is safe, because it is in the snapshots.
+    """The local disk has no room for the state. Committed state is safe, because it is in the snapshots."""
 
-    Attributes
-    ----------
-    directory : str
-        The directory of the state.
-    """
+    directory: str
+    """The directory of the state."""
 
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
-        super().__init__(
-            f"no space is left for the state in {directory}; free some, or choose a larger disk with "
-            "DiskStateBackend(directory=…), and restore the operator from its newest snapshot"
-        )
+    _template = (
+        "no space is left for the state in {directory}; free some, or choose a larger disk with "
+        "DiskStateBackend(directory=…), and restore the operator from its newest snapshot"
+    )
