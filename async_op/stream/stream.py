@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncGenerator, Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast, overload
 
-from async_op.arrow_stream import ArrowStream
+from async_op.arrow_stream import ArrowStream, has_arrow_stream
 from async_op.clock import Clock
-from async_op.dead_letters import DeadLetter, OnError
+from async_op.dead_letters import OnError
+from async_op.durations import check_timeout
 from async_op.functions import Function
-from async_op.key_columns import KeyBy
-from async_op.options import StateBackend
-from async_op.plain import AnyFunction
+from async_op.key_columns import key_getter
+from async_op.operator.vetting import unreadable_among
+from async_op.options import Mode, OperatorOptions, StateBackend
+from async_op.plain import AnyFunction, as_function
 from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
-from async_op.stream.apply import apply
-from async_op.stream.local_stream import Stream
+from async_op.stream.local_stream import LocalStream, Stream
 from async_op.stream.option_types import (
     CoroutineFunction,
     DataFrameOptions,
@@ -23,9 +25,10 @@ from async_op.stream.option_types import (
     ReturnedOutput,
     YieldedOutputs,
 )
-from async_op.stream.timestamps import TimestampsBy
+from async_op.stream.timestamps import TimestampsBy, timestamps_of
 from async_op.threads.wait_strategies import WaitStrategiesOption
 from keygroups.arguments import Duration
+from keygroups.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,6 +39,103 @@ _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
 LocalInput: TypeAlias = Stream[_In] | ArrowStream
+
+
+def _wait(
+    stream: Any,
+    function: AnyFunction,
+    *,
+    mode: Mode,
+    output_schema: StructType | str | None = None,
+    timeout: Duration | None = None,
+    capacity: int = 100,
+    retry: RetryPolicy | None = None,
+    key_by: Any = None,
+    on_error: OnError = "fail",
+    dead_letters: Any = None,
+    resilience: Resilience | None = None,
+    state_backend: StateBackend = "memory",
+    wait_strategies: WaitStrategiesOption | None = None,
+    timestamps: TimestampsBy | None = None,
+    watermark_delay: Duration | None = None,
+    clock: Clock | None = None,
+) -> Any:
+    """Return the outputs for a stream; the parameters are those of `AsyncDataStream.ordered_wait`."""
+    if type(stream).__module__.startswith("pyspark."):
+        if state_backend != "memory":
+            raise ConfigError("state_backend", state_backend, "keyed state needs snapshots: use AsyncPipeline")
+        if clock is not None:
+            raise ConfigError("clock", clock, "each worker uses its own clock: leave it out")
+        for name, given in (("timestamps", timestamps), ("watermark_delay", watermark_delay)):
+            if given is not None:
+                raise ConfigError(name, given, "event time on Spark needs a pipeline: use AsyncPipeline's `event_time`")
+        from async_op.spark.transform import transform
+
+        return transform(
+            stream,
+            function,
+            mode=mode,
+            output_schema=output_schema,
+            timeout=timeout,
+            capacity=capacity,
+            retry=retry,
+            key_by=key_by,
+            on_error=on_error,
+            dead_letters=dead_letters,
+            resilience=resilience,
+            wait_strategies=wait_strategies,
+        )
+    if output_schema is not None:
+        raise ConfigError("output_schema", output_schema, "only a Spark DataFrame needs it: leave it out")
+    if wait_strategies is not None:
+        reason = "only threads of Spark's tasks wait as it says, an event loop never: leave it out"
+        raise ConfigError("wait_strategies", wait_strategies, reason)
+    options = OperatorOptions(
+        function=as_function(function),
+        mode=mode,
+        capacity=capacity,
+        timeout=check_timeout("timeout", timeout),
+        retry=retry,
+        key_by=key_getter(key_by),
+        on_error=on_error,
+        dead_letters=dead_letters,
+        resilience=resilience,
+        state_backend=state_backend,
+    )
+    times = timestamps_of(timestamps, watermark_delay)
+    vet = unreadable_among if times is not None or has_arrow_stream(stream) else None
+    return LocalStream(options, clock, times, vet).outputs(stream)
+
+
+class WaitMethod(Protocol):
+    """What type checkers know of the three methods: which outputs a stream and a function give."""
+
+    @overload
+    def __call__(self, stream: DataFrame, function: AnyFunction, **options: Unpack[DataFrameOptions]) -> DataFrame: ...
+    @overload
+    def __call__(
+        self, stream: LocalInput[_In], function: Function[_In, _Out], **options: Unpack[LocalOptions]
+    ) -> AsyncGenerator[_Out, None]: ...
+    @overload
+    def __call__(
+        self, stream: LocalInput[_In], function: CoroutineFunction[_In, _Out], **options: Unpack[LocalOptions]
+    ) -> AsyncGenerator[_Out, None]: ...
+    @overload
+    def __call__(
+        self, stream: LocalInput[_In], function: YieldedOutputs[_In, _Out], **options: Unpack[LocalOptions]
+    ) -> AsyncGenerator[_Out, None]: ...
+    @overload
+    def __call__(
+        self, stream: LocalInput[_In], function: ReturnedOutput[_In, _Out], **options: Unpack[LocalOptions]
+    ) -> AsyncGenerator[_Out, None]: ...
+
+
+def _typed(method: Callable[..., Any]) -> WaitMethod:
+    """Return a method with the types of `WaitMethod`, and for `help` with the options of `_wait` by name."""
+    signature = inspect.signature(_wait)
+    options = [one for one in signature.parameters.values() if one.name != "mode"]
+    method.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
+    return cast("WaitMethod", method)
 
 
 class AsyncDataStream:
@@ -72,48 +172,9 @@ class AsyncDataStream:
     [0, 2, 4]
     """
 
-    @overload
     @staticmethod
-    def ordered_wait(stream: DataFrame, function: AnyFunction, **options: Unpack[DataFrameOptions]) -> DataFrame: ...
-    @overload
-    @staticmethod
-    def ordered_wait(
-        stream: LocalInput[_In], function: Function[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncGenerator[_Out, None]: ...
-    @overload
-    @staticmethod
-    def ordered_wait(
-        stream: LocalInput[_In], function: CoroutineFunction[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncGenerator[_Out, None]: ...
-    @overload
-    @staticmethod
-    def ordered_wait(
-        stream: LocalInput[_In], function: YieldedOutputs[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncGenerator[_Out, None]: ...
-    @overload
-    @staticmethod
-    def ordered_wait(
-        stream: LocalInput[_In], function: ReturnedOutput[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncGenerator[_Out, None]: ...
-    @staticmethod
-    def ordered_wait(
-        stream: Any,
-        function: Any,
-        *,
-        output_schema: StructType | str | None = None,
-        timeout: Duration | None = None,
-        capacity: int = 100,
-        retry: RetryPolicy | None = None,
-        key_by: KeyBy | None = None,
-        on_error: OnError = "fail",
-        dead_letters: Callable[[DeadLetter], object] | Literal["column"] | None = None,
-        resilience: Resilience | None = None,
-        state_backend: StateBackend = "memory",
-        wait_strategies: WaitStrategiesOption | None = None,
-        timestamps: TimestampsBy | None = None,
-        watermark_delay: Duration | None = None,
-        clock: Clock | None = None,
-    ) -> Any:
+    @_typed
+    def ordered_wait(stream: Any, function: Any, **options: Any) -> Any:
         """Apply a function and emit outputs in input order (on Spark: within a partition).
 
         Parameters
@@ -174,147 +235,16 @@ class AsyncDataStream:
         ConfigError
             An argument is invalid.
         """
-        return apply(
-            stream,
-            function,
-            mode="ordered",
-            output_schema=output_schema,
-            timeout=timeout,
-            capacity=capacity,
-            retry=retry,
-            key_by=key_by,
-            on_error=on_error,
-            dead_letters=dead_letters,
-            resilience=resilience,
-            state_backend=state_backend,
-            wait_strategies=wait_strategies,
-            timestamps=timestamps,
-            watermark_delay=watermark_delay,
-            clock=clock,
-        )
+        return _wait(stream, function, mode="ordered", **options)
 
-    @overload
     @staticmethod
-    def unordered_wait(stream: DataFrame, function: AnyFunction, **options: Unpack[DataFrameOptions]) -> DataFrame: ...
-    @overload
-    @staticmethod
-    def unordered_wait(
-        stream: LocalInput[_In], function: Function[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncGenerator[_Out, None]: ...
-    @overload
-    @staticmethod
-    def unordered_wait(
-        stream: LocalInput[_In], function: CoroutineFunction[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncGenerator[_Out, None]: ...
-    @overload
-    @staticmethod
-    def unordered_wait(
-        stream: LocalInput[_In], function: YieldedOutputs[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncGenerator[_Out, None]: ...
-    @overload
-    @staticmethod
-    def unordered_wait(
-        stream: LocalInput[_In], function: ReturnedOutput[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncGenerator[_Out, None]: ...
-    @staticmethod
-    def unordered_wait(
-        stream: Any,
-        function: Any,
-        *,
-        output_schema: StructType | str | None = None,
-        timeout: Duration | None = None,
-        capacity: int = 100,
-        retry: RetryPolicy | None = None,
-        key_by: KeyBy | None = None,
-        on_error: OnError = "fail",
-        dead_letters: Callable[[DeadLetter], object] | Literal["column"] | None = None,
-        resilience: Resilience | None = None,
-        state_backend: StateBackend = "memory",
-        wait_strategies: WaitStrategiesOption | None = None,
-        timestamps: TimestampsBy | None = None,
-        watermark_delay: Duration | None = None,
-        clock: Clock | None = None,
-    ) -> Any:
-        """Apply a function and emit outputs as their calls return. The parameters are those of `ordered_wait`."""
-        return apply(
-            stream,
-            function,
-            mode="unordered",
-            output_schema=output_schema,
-            timeout=timeout,
-            capacity=capacity,
-            retry=retry,
-            key_by=key_by,
-            on_error=on_error,
-            dead_letters=dead_letters,
-            resilience=resilience,
-            state_backend=state_backend,
-            wait_strategies=wait_strategies,
-            timestamps=timestamps,
-            watermark_delay=watermark_delay,
-            clock=clock,
-        )
+    @_typed
+    def unordered_wait(stream: Any, function: Any, **options: Any) -> Any:
+        """Apply a function and emit outputs as their calls return. The options are those of `ordered_wait`."""
+        return _wait(stream, function, mode="unordered", **options)
 
-    @overload
     @staticmethod
-    def key_ordered_wait(
-        stream: DataFrame, function: AnyFunction, **options: Unpack[DataFrameOptions]
-    ) -> DataFrame: ...
-    @overload
-    @staticmethod
-    def key_ordered_wait(
-        stream: LocalInput[_In], function: Function[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncGenerator[_Out, None]: ...
-    @overload
-    @staticmethod
-    def key_ordered_wait(
-        stream: LocalInput[_In], function: CoroutineFunction[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncGenerator[_Out, None]: ...
-    @overload
-    @staticmethod
-    def key_ordered_wait(
-        stream: LocalInput[_In], function: YieldedOutputs[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncGenerator[_Out, None]: ...
-    @overload
-    @staticmethod
-    def key_ordered_wait(
-        stream: LocalInput[_In], function: ReturnedOutput[_In, _Out], **options: Unpack[LocalOptions]
-    ) -> AsyncGenerator[_Out, None]: ...
-    @staticmethod
-    def key_ordered_wait(
-        stream: Any,
-        function: Any,
-        *,
-        output_schema: StructType | str | None = None,
-        timeout: Duration | None = None,
-        capacity: int = 100,
-        retry: RetryPolicy | None = None,
-        key_by: KeyBy | None = None,
-        on_error: OnError = "fail",
-        dead_letters: Callable[[DeadLetter], object] | Literal["column"] | None = None,
-        resilience: Resilience | None = None,
-        state_backend: StateBackend = "memory",
-        wait_strategies: WaitStrategiesOption | None = None,
-        timestamps: TimestampsBy | None = None,
-        watermark_delay: Duration | None = None,
-        clock: Clock | None = None,
-    ) -> Any:
-        """Apply a function and keep input order within each key. The parameters are those of `ordered_wait`."""
-        return apply(
-            stream,
-            function,
-            mode="key_ordered",
-            output_schema=output_schema,
-            timeout=timeout,
-            capacity=capacity,
-            retry=retry,
-            key_by=key_by,
-            on_error=on_error,
-            dead_letters=dead_letters,
-            resilience=resilience,
-            state_backend=state_backend,
-            wait_strategies=wait_strategies,
-            timestamps=timestamps,
-            watermark_delay=watermark_delay,
-            clock=clock,
-        )
+    @_typed
+    def key_ordered_wait(stream: Any, function: Any, **options: Any) -> Any:
+        """Apply a function and keep input order within each key. The options are those of `ordered_wait`."""
+        return _wait(stream, function, mode="key_ordered", **options)
