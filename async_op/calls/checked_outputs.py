@@ -15,6 +15,7 @@ from async_op.functions import (
     Function,
     ResultFuture,
 )
+from async_op.outputs import PLAIN
 from async_op.outputs import checked as checked_results
 
 Check = Callable[[Any], Any]
@@ -82,7 +83,7 @@ def _checked_coroutine(
     async def invoke(value: Any, ctx: InvocationContext) -> Any:
         outputs = await call(value, ctx)
         # The usual case, without a further call: this runs for every row.
-        return outputs if type(outputs) is list and len(outputs) == 1 and fits(outputs[0]) else check(outputs)
+        return outputs if type(outputs) in PLAIN and len(outputs) == 1 and fits(outputs[0]) else check(outputs)
 
     return invoke
 

@@ -10,10 +10,12 @@ from typing import Any
 
 from async_op.elements import Record, Watermark
 from async_op.errors import SnapshotInsideOutput
+from async_op.identity import timer_id
 from async_op.in_flight.capture import capture
 from async_op.in_flight.deliveries import Deliveries
 from async_op.in_flight.entries import Block, Entry, WatermarkEntry
 from async_op.in_flight.keys import KeyAssignment
+from async_op.in_flight.named import NamedOutput
 from async_op.in_flight.queues import queue_of
 from async_op.in_flight.waiters import Waiters
 from async_op.statistics import Stopwatch
@@ -56,7 +58,8 @@ class InFlight:
     mode : str
         The operator's mode.
     output : callable
-        Called with each `Record` and `Watermark` that leaves. If it returns an awaitable, that is awaited later, after
+        Called with each `Record` and `Watermark` that leaves; a `ValueOutput` and a `NamedOutput` get the outputs of an
+        element together. If it returns an awaitable, that is awaited later, after
         those of earlier outputs.
     idle : Stopwatch
         Runs while nothing is in flight.
@@ -90,6 +93,7 @@ class InFlight:
         "_fire_before",
         "_idle",
         "_keep",
+        "_keep_named",
         "_made_room",
         "_output",
         "_stopped",
@@ -116,6 +120,7 @@ class InFlight:
     ) -> None:
         self._output = output
         self._keep = output.extend if isinstance(output, ValueOutput) else None
+        self._keep_named = output.take if isinstance(output, NamedOutput) else None
         self.deliveries = Deliveries(self._delivered, crash)
         self._idle = idle
         self._made_room = made_room
@@ -183,6 +188,8 @@ class InFlight:
         try:
             if self._keep is not None:
                 self._keep(outputs)
+            elif self._keep_named is not None:
+                self._keep_named(outputs, timestamp, entry.element_id or timer_id(entry.value, entry.key))
             elif count == 1:  # the usual case: an iterator would cost 1 % of an element whose call returns at once
                 if (awaited := output(_new_tuple(Record, (outputs[0], timestamp)))) is not None:
                     self._await(awaited)
@@ -260,6 +267,11 @@ class InFlight:
     def _emit(self, block: Block, outputs: Sequence[Sequence[Any]]) -> int:
         if self._keep is not None:
             self._keep(chain.from_iterable(outputs))
+            return sum(map(len, outputs))
+        if self._keep_named is not None:
+            for values, (_, timestamp, element_id) in zip(outputs, block.elements, strict=True):
+                assert element_id is not None, "the elements of a chain have ids"
+                self._keep_named(values, timestamp, element_id)
             return sum(map(len, outputs))
         output = self._output
         if block.is_one_to_one:  # the usual case: a nested loop would cost 10 % more

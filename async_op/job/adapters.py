@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+    Sized,
+)
 from hashlib import blake2b
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any
 
 from async_op.arrow_stream import ArrowStream, has_arrow_stream, rows_of_stream
@@ -15,6 +26,7 @@ from async_op.connectors.sink import Sink
 from async_op.connectors.source import PartitionId, Reached, Source
 from async_op.job.errors import StreamAlreadyRead
 from async_op.threads.own_thread import on_own_thread
+from async_op.threads.read_ahead import read_ahead
 from keygroups.arguments import is_asynchronous
 from keygroups.codec import pack
 from keygroups.errors import ConfigError, KeyGroupsError
@@ -32,6 +44,9 @@ class ArrowRows(Iterable[dict[str, Any]]):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return rows_of_stream(self.table)
 
+
+_RUN = 1024
+"""How many elements are handed on together, and at most read before they are wanted."""
 
 _SAMPLED_MAX = 4096
 
@@ -97,71 +112,71 @@ class IterableSource(Source[Any]):
         """Return the only partition."""
         return (_ONLY,)
 
-    def read(self, partition: Any, position: Any) -> Iterator[Any] | AsyncIterator[Any]:
-        """Return the elements from a position on."""
+    async def read(self, partition: Any, position: Any) -> AsyncIterator[Any]:
+        """Yield the elements from a position on, in runs."""
         start = position or 0
         is_once = iter_is_itself(self._iterable)
         if is_once and self._taken > start:
             raise StreamAlreadyRead(start, self._taken)
         number = self._taken if is_once else 0
-        if not is_once or not number:
+        if not number:
             self._samples = Samples()
-        if isinstance(self._iterable, AsyncIterable):
-            return self._read_async(self._iterable, number, start)
-        return self._read(self._iterable, number, start)
-
-    def _read(self, iterable: Iterable[Any], number: int, start: int) -> Iterator[Any]:
-        length = _length_of(iterable)
-        values = iter(iterable)
-        if number < start:
-            for value in islice(values, start - number):
-                number += 1
-                self._skip(number, value)
-            self._check_skipped(number, start)
-        samples = self._samples
-        following = samples.next
-        for number, value in enumerate(values, number + 1):  # noqa: B020 - it goes on where the loop above has ended
-            self._taken = number
-            if number == following:
-                samples.take(number, value)
-                following = samples.next
-                yield value, None, number
-                yield Reached(number, [length, samples.count, samples.digest])
-            else:
-                yield value, None, number
-
-    async def _read_async(self, iterable: AsyncIterable[Any], number: int, start: int) -> AsyncIterator[Any]:
-        samples, has_checked = self._samples, number >= start
-        async with closed_after(iterable) as values:
-            async for value in values:
-                number += 1
-                if number <= start:
-                    self._skip(number, value)
-                    continue
-                if not has_checked:
-                    self._check_skipped(start, start)
-                    has_checked = True
-                self._taken = number
-                if number == samples.next:
-                    samples.take(number, value)
-                    yield value, None, number
-                    yield Reached(number, [None, samples.count, samples.digest])
-                else:
-                    yield value, None, number
-        if not has_checked:
-            self._check_skipped(number, start)
-
-    def _skip(self, number: int, value: Any) -> None:
-        self._taken = number
-        if number == self._samples.next:
-            self._samples.take(number, value)
-            stored = self._stored
-            if stored is not None and stored[1] == number and stored[2] != self._samples.digest:
-                raise _replaced(number, "has other elements now")
-
-    def _check_skipped(self, number: int, start: int) -> None:
+        async with closed_after(self._runs(number)) as runs:
+            async for run in runs:
+                if number < start:
+                    skipped = run[: start - number]
+                    self._skip(number, skipped)
+                    number += len(skipped)
+                    run = run[len(skipped) :]
+                for piece in self._items(number, run):
+                    yield piece
+                number += len(run)
         if number < start:
             raise _replaced(start, f"has {number} elements now")
+
+    def _runs(self, number: int) -> AsyncIterator[list[Any]]:
+        """Return the iterable's elements in runs; what may block is read on a thread."""
+        if isinstance(self._iterable, AsyncIterable):
+            return self._singly(self._iterable)
+        if isinstance(self._iterable, Collection):
+            return _slices(self._iterable)
+        # One that can be iterated only once must not be closed: this or another job may go on with it.
+        elements = self._counted(self._iterable, number) if isinstance(self._iterable, Iterator) else self._iterable
+        return read_ahead(elements, _RUN)
+
+    async def _singly(self, iterable: AsyncIterable[Any]) -> AsyncIterator[list[Any]]:
+        async with closed_after(iterable) as elements:
+            async for element in elements:
+                self._taken += 1
+                yield [element]
+
+    def _counted(self, elements: Iterator[Any], number: int) -> Iterator[Any]:
+        for self._taken, element in enumerate(elements, number + 1):
+            yield element
+
+    def _items(self, number: int, run: list[Any]) -> Iterator[Any]:
+        """Yield a run as items, and the digest behind each element that is sampled."""
+        samples, begin = self._samples, 0
+        while begin < len(run):
+            end = min(len(run), samples.next - number)
+            yield list(zip(run[begin:end], repeat(None), range(number + begin + 1, number + end + 1), strict=False))
+            if number + end == samples.next:
+                samples.take(number + end, run[end - 1])
+                yield Reached(number + end, [_length_of(self._iterable), samples.count, samples.digest])
+            begin = end
+
+    def _skip(self, number: int, run: list[Any]) -> None:
+        samples, stored = self._samples, self._stored
+        while samples.next <= number + len(run):
+            samples.take(samples.next, run[samples.next - number - 1])
+            if stored is not None and stored[1] == samples.count and stored[2] != samples.digest:
+                raise _replaced(samples.count, "has other elements now")
+
+
+async def _slices(collection: Collection[Any]) -> AsyncIterator[list[Any]]:
+    elements = iter(collection)
+    while run := list(islice(elements, _RUN)):
+        yield run
 
 
 def _length_of(iterable: Any) -> int | None:

@@ -13,7 +13,8 @@ from async_op.clock import LoopClock
 from async_op.dead_letters import DeadLetter
 from async_op.identity import Identity
 from async_op.job.channels import Inlet, Outlet
-from async_op.job.operators import Merge, Receiver, StepOperator, StepSubtask
+from async_op.job.operators import Merge, StepOperator, StepSubtask
+from async_op.job.outputs import Collector
 from async_op.job.routing import Route
 from async_op.job.step import Step
 from async_op.operator.counters import Counted
@@ -88,7 +89,7 @@ class Chain:
         The steps.
     parallelism : int
         The number of subtasks of each step.
-    outputs : Receiver
+    outputs : Collector
         Gets the outputs of the last step.
     on_failure : callable
         Called at once with the error that ends an operator, or fails one of its elements.
@@ -100,7 +101,7 @@ class Chain:
     """
 
     def __init__(
-        self, plan: Plan, parallelism: int, outputs: Receiver, on_failure: Callable[[BaseException], None]
+        self, plan: Plan, parallelism: int, outputs: Collector, on_failure: Callable[[BaseException], None]
     ) -> None:
         self.parallelism = parallelism
         self._plan = plan

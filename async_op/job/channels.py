@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from async_op.elements import Element, Watermark
-from async_op.in_flight.named import NamedRecord
 from async_op.in_flight.waiters import Waiters
 from async_op.job.routing import Route
 from async_op.subtask.operator import Waiting
@@ -42,9 +42,9 @@ class Inlet:
         self._newest: int | None = None
 
     @property
-    def is_full(self) -> bool:
-        """Whether its senders must wait."""
-        return len(self.elements) >= self._limit
+    def has_plenty_of_room(self) -> bool:
+        """Whether senders that wait may go on: a wake-up for each element would cost as much as the element."""
+        return len(self.elements) <= self._limit // 2
 
     @property
     def is_idle(self) -> bool:
@@ -56,11 +56,18 @@ class Inlet:
         self.elements.extend(elements)
         self._newest = newest
 
-    def put(self, channel: int, element: Element) -> None:
-        """Add an element."""
-        self._idle.discard(channel)
-        self.elements.append(element)
-        self._grown()
+    @property
+    def room(self) -> int:
+        """How many elements may come before it is full."""
+        return self._limit - len(self.elements)
+
+    def put(self, channel: int, elements: Sequence[Element]) -> None:
+        """Add elements."""
+        if self._idle:
+            self._idle.discard(channel)
+        before = len(self.elements)
+        self.elements += elements
+        self._grown(before)
 
     def put_watermark(self, channel: int, timestamp: int) -> None:
         """Raise the watermark of a channel."""
@@ -87,8 +94,9 @@ class Inlet:
         self._newest = watermark
         if self.elements and isinstance(self.elements[-1], Watermark):
             self.elements.pop()
+        before = len(self.elements)
         self.elements.append(Watermark(watermark))
-        self._grown()
+        self._grown(before)
 
     def _watermark(self) -> int | None:
         """Return the smallest watermark of the channels that are not idle, or the largest if all are."""
@@ -97,29 +105,42 @@ class Inlet:
             return max((mark for mark in self._watermarks.values() if mark is not None), default=None)
         return None if None in active else min(mark for mark in active if mark is not None)
 
-    def take(self) -> Iterator[Element]:
-        """Yield and remove the elements before the next watermark."""
-        while self.elements and not isinstance(self.elements[0], Watermark):
-            yield self.elements.popleft()  # type: ignore[misc]
+    def take(self, most: int) -> Sequence[Element]:
+        """Remove and return the first elements before the next watermark, `most` at most."""
+        taken: Any = self.elements
+        if len(taken) <= most and Watermark not in set(map(type, taken)):  # usually, and without a loop
+            self.elements = deque()
+            return taken  # type: ignore[no-any-return]
+        taken = []
+        while self.elements and len(taken) < most and not isinstance(self.elements[0], Watermark):
+            taken.append(self.elements.popleft())
+        return taken  # type: ignore[no-any-return]
 
     def take_watermark(self) -> Watermark | None:
         """Remove and return the first element, if it is a watermark."""
         return self.elements.popleft() if isinstance(self.elements[0], Watermark) else None  # type: ignore[return-value]
 
-    def shrunk(self) -> None:
-        """Tell all who wait that elements have been taken."""
-        if not self.is_full:
+    def take_one(self) -> Element | None:
+        """Remove and return the first element; None if there is none, or a watermark."""
+        if not self.elements or isinstance(self.elements[0], Watermark):
+            return None
+        return self.elements.popleft()  # type: ignore[return-value]
+
+    def shrunk(self, before: int) -> None:
+        """Tell all who wait that elements have been taken; there were so many before."""
+        if before >= self._limit > len(self.elements):
             for sender in self.senders:
                 sender()
-        self.changed.wake()
+        if self.changed.waiting:
+            self.changed.wake()
 
     def clear(self) -> None:
         """Drop everything, so that nobody waits for room in a chain that is over."""
         self.elements.clear()
         self.changed.wake()
 
-    def _grown(self) -> None:
-        if len(self.elements) == self._limit:
+    def _grown(self, before: int) -> None:
+        if before < self._limit <= len(self.elements):
             for sender in self.senders:
                 sender()
         if self.changed.waiting:
@@ -127,7 +148,7 @@ class Inlet:
 
 
 class Outlet:
-    """Where the outputs of one subtask go: the inlets of the next step. An operator calls it with what leaves.
+    """Where the outputs of one subtask go: the inlets of the next step.
 
     Parameters
     ----------
@@ -139,25 +160,27 @@ class Outlet:
         Chooses the inlet of an element.
     """
 
-    __slots__ = ("_channel", "_inlets", "_reached", "_route")
+    __slots__ = ("_channel", "_inlets", "_only", "_reached", "_route")
 
     def __init__(self, inlets: Sequence[Inlet], channel: int, route: Route) -> None:
         self._inlets = inlets
         self._channel = channel
         self._route = route
         self._reached = [inlets[target] for target in route.reached_from(channel)]
+        self._only = self._reached[0] if len(self._reached) == 1 else None
 
-    def __call__(self, output: NamedRecord | Watermark) -> None:
-        """Put an output of an operator where it belongs."""
-        if isinstance(output, Watermark):
-            if output.timestamp != FINAL:
-                self.put_watermark(output.timestamp)
+    def put(self, elements: Sequence[Element]) -> None:
+        """Put elements into the inlets that they belong to."""
+        if self._only is not None:
+            self._only.put(self._channel, elements)
+        elif len(elements) == 1:
+            self._inlets[self._route.target(elements[0][0], self._channel)].put(self._channel, elements)
         else:
-            self.put(output)
-
-    def put(self, element: Element) -> None:
-        """Put a value with its timestamp and id into the inlet that it belongs to."""
-        self._inlets[self._route.target(element[0], self._channel)].put(self._channel, element)
+            dealt: dict[int, list[Element]] = {}
+            for element in elements:
+                dealt.setdefault(self._route.target(element[0], self._channel), []).append(element)
+            for target, some in dealt.items():
+                self._inlets[target].put(self._channel, some)
 
     def put_watermark(self, timestamp: int) -> None:
         """Raise the watermark of this channel."""
@@ -175,12 +198,17 @@ class Outlet:
             inlet.senders.append(sender)
 
     @property
+    def free(self) -> int:
+        """How many elements may come before the first receiver is full."""
+        return min(inlet.room for inlet in self._reached)
+
+    @property
     def has_room(self) -> bool:
         """Whether no receiver is full."""
-        return not any(inlet.is_full for inlet in self._reached)
+        return self.free > 0
 
     async def room(self) -> None:
-        """Wait until no receiver is full."""
+        """Wait until no receiver is full; if one is, until all have plenty of room."""
         while not self.has_room:
             for inlet in self._reached:
-                await inlet.changed.wait_until(lambda inlet=inlet: not inlet.is_full)  # type: ignore[misc]
+                await inlet.changed.wait_until(lambda inlet=inlet: inlet.has_plenty_of_room)  # type: ignore[misc]

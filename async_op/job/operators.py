@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from async_op.elements import Element, Watermark
+from async_op.elements import Element, ElementId, Record, Watermark
 from async_op.errors import AsyncTimeoutError, ElementFailed
-from async_op.in_flight.named import NamedRecord
-from async_op.job.channels import FINAL, Inlet
+from async_op.in_flight.in_flight import ValueOutput
+from async_op.in_flight.named import NamedOutput, named
+from async_op.job.channels import FINAL, Inlet, Outlet
+from async_op.job.outputs import Collector
 from async_op.operator.counters import Counted, since
 from async_op.operator.place import Place
 from async_op.options import OperatorOptions
@@ -38,15 +40,11 @@ def is_of_element(error: BaseException) -> bool:
 
 
 class Receiver(Protocol):
-    """What gets the outputs of an operator: the inlets of the next step, or the outputs of the epoch."""
+    """Where the outputs of an operator go: the inlets of the next step, or the outputs of the epoch."""
 
     @property
     def has_room(self) -> bool:
         """Whether the operator may take in more."""
-        ...
-
-    def __call__(self, output: Any) -> None:
-        """Take an output or a watermark."""
         ...
 
     async def room(self) -> None:
@@ -74,25 +72,58 @@ class Merge:
         return RestoredQueue(tuple(one for one in queue.elements if not one.is_watermark), self.watermark)
 
 
+class _ToStep(NamedOutput):
+    """Hands outputs on to the next step, and remembers the newest watermark but the final one."""
+
+    __slots__ = ("_outlet", "watermark")
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+        self.watermark: int | None = None
+
+    def take(self, values: Sequence[Any], timestamp: int | None, parent: ElementId) -> None:
+        self._outlet.put(named(values, timestamp, parent))
+
+    def __call__(self, output: Watermark) -> None:
+        if output.timestamp != FINAL:
+            self.watermark = output.timestamp
+            self._outlet.put_watermark(output.timestamp)
+
+
+class _ToSinks(ValueOutput):
+    """The same for the last step, whose outputs need neither ids nor timestamps."""
+
+    __slots__ = ("extend", "watermark")
+
+    def __init__(self, collector: Collector) -> None:
+        # A method of its own would cost as much as all the rest.
+        self.extend = collector.extend  # type: ignore[method-assign]
+        self.watermark: int | None = None
+
+    def __call__(self, output: Record | Watermark) -> None:
+        if isinstance(output, Watermark) and output.timestamp != FINAL:
+            self.watermark = output.timestamp
+
+
 class StepOperator(ResidentOperator):
     """The operator of one subtask of a step. Make it with `of_step`."""
 
-    __slots__ = ("_ages", "_counted", "_is_stopped", "_merge", "_on_failure", "newest_watermark", "watermark")
+    __slots__ = ("_ages", "_counted", "_is_stopped", "_merge", "_on_failure", "_output_to", "newest_watermark")
 
     _ages: Ages
     _counted: Counted
     _is_stopped: bool
     _merge: Merge | None
     _on_failure: Callable[[BaseException], None]
+    _output_to: _ToStep | _ToSinks
     newest_watermark: int | None
-    watermark: int | None
 
     @classmethod
     def of_step(
         cls,
         options: OperatorOptions,
         place: Place,
-        receiver: Receiver,
+        receiver: Outlet | Collector,
         merge: Merge | None,
         on_failure: Callable[[BaseException], None],
     ) -> StepOperator:
@@ -104,26 +135,27 @@ class StepOperator(ResidentOperator):
             The options of the step.
         place : Place
             Which subtask it is.
-        receiver : Receiver
-            Called with what leaves.
+        receiver : Outlet or Collector
+            Gets what leaves: the next step, or the sinks.
         merge : Merge or None
             How it is restored, if that is with another parallelism.
         on_failure : callable
             Called at once with the error that ends the operator, or fails one of its elements.
         """
-
-        def output(element: NamedRecord | Watermark) -> None:
-            if isinstance(element, Watermark) and element.timestamp != FINAL:
-                operator.watermark = element.timestamp
-            receiver(element)
-
-        operator = cls.of(options, output, place=place)  # type: ignore[arg-type]
+        output: Any = _ToStep(receiver) if isinstance(receiver, Outlet) else _ToSinks(receiver)
+        operator = cls.of(options, output, place=place)
+        operator._output_to = output
         operator._merge = merge
         operator._on_failure = on_failure
         operator._is_stopped = False
         operator._ages, operator._counted = Ages(), {}
-        operator.watermark = operator.newest_watermark = None
+        operator.newest_watermark = None
         return operator
+
+    @property
+    def watermark(self) -> int | None:
+        """The newest watermark that has left, but the final one."""
+        return self._output_to.watermark
 
     async def open(self, restore: SubtaskRestore | None = None, *, preload: bool = True) -> None:
         """Open the function and take over restored elements; they are as old as this operator."""
@@ -146,6 +178,23 @@ class StepOperator(ResidentOperator):
         """Take in as many elements as there is room for, without waiting."""
         super().offer(source)
         self._mark()
+
+    @property
+    def free(self) -> int:
+        """How many elements it takes in at once."""
+        return self._check().back_pressure.room
+
+    async def refill_room(self, is_starved: Callable[[], bool]) -> None:
+        """Wait for room; see `BackPressure.wait_for_refill`."""
+        await self._check().back_pressure.wait_for_refill(is_starved)
+
+    def look_for_room(self) -> None:
+        """Let whoever waits for room look whether there is enough."""
+        self._waiters.wake()
+
+    def refused(self, error: Exception) -> None:
+        """End the job: an element was not accepted, although it is not the element that is wrong."""
+        self._fail(error)
 
     def offer_watermark(self, timestamp: int) -> None:
         """Take in a watermark without waiting for room."""
@@ -213,7 +262,7 @@ class StepOperator(ResidentOperator):
     def _fitting(self, queue: RestoredQueue) -> RestoredQueue:
         queue = queue if self._merge is None else self._merge(queue)
         marks = [one.timestamp for one in queue.elements if one.is_watermark]
-        self.watermark, self.newest_watermark = queue.watermark, (marks or [queue.watermark])[-1]
+        self._output_to.watermark, self.newest_watermark = queue.watermark, (marks or [queue.watermark])[-1]
         return super()._fitting(queue)
 
 
@@ -239,7 +288,7 @@ class StepSubtask:
         Whether the operator was opened.
     """
 
-    __slots__ = ("_may_fire", "_receiver", "inlet", "is_open", "operator")
+    __slots__ = ("_is_starved", "_may_fire", "_receiver", "inlet", "is_open", "operator")
 
     def __init__(
         self, operator: StepOperator, inlet: Inlet, receiver: Receiver, may_fire: Callable[[], bool] | None
@@ -248,6 +297,7 @@ class StepSubtask:
         self.inlet = inlet
         self._receiver = receiver
         self._may_fire = may_fire
+        self._is_starved = False
         self.is_open = False
 
     async def open(self, restore: SubtaskRestore | None) -> None:
@@ -279,14 +329,27 @@ class StepSubtask:
     async def pump(self) -> None:
         """Move elements into the operator as it has room, for ever."""
         inlet, operator, receiver = self.inlet, self.operator, self._receiver
-        while True:
-            await inlet.changed.wait_until(lambda: bool(inlet.elements))
-            await receiver.room()
-            await operator.room()
-            if inlet.elements and receiver.has_room:  # both may have changed during the wait
-                self._move_some()
-                inlet.shrunk()
-            await asyncio.sleep(0)
+        with operator.refill(self._following, operator.refused):
+            while True:
+                await inlet.changed.wait_until(lambda: bool(inlet.elements))
+                await receiver.room()
+                self._is_starved = False
+                await operator.refill_room(lambda: self._is_starved)
+                if inlet.elements and receiver.has_room:  # both may have changed during the wait
+                    self._move_some()
+                await asyncio.sleep(0)
+
+    def _following(self, sequence: int) -> Element | None:
+        """Return the next element, for a worker whose call has returned; None if it has to wait."""
+        inlet = self.inlet
+        before = len(inlet.elements)
+        element = inlet.take_one() if self._receiver.has_room else None
+        if element is None:
+            self._is_starved = True
+            self.operator.look_for_room()
+        else:
+            inlet.shrunk(before)
+        return element
 
     async def drain(self, *, is_final: bool) -> None:
         """Wait until nothing is on its way in, and nothing in the operator; see `StepOperator.empty`."""
@@ -294,11 +357,13 @@ class StepSubtask:
         await self.operator.empty(is_final=is_final)
 
     def _move_some(self) -> None:
+        before = len(self.inlet.elements)
         watermark = self.inlet.take_watermark()
         if watermark is None:
-            self.operator.offer(self.inlet.take())
+            self.operator.offer(iter(self.inlet.take(self.operator.free)))
         else:
             self.operator.offer_watermark(watermark.timestamp)
+        self.inlet.shrunk(before)
 
 
 def at_once(coroutine: Any) -> Any:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from typing import IO, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import IO, Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
-from async_op.elements import Record, Watermark
+from async_op.in_flight.in_flight import ValueOutput
 from async_op.in_flight.waiters import Waiters
 from async_op.threads.own_thread import on_own_thread
-from keygroups.codec import pack, unpack
+from keygroups.codec import pack_all, unpack_all
+from keygroups.state.detached import IMMUTABLE, own_copy
 
 OUTPUT_SCHEMA = pa.schema(
     [
@@ -29,6 +32,12 @@ EPOCH_BYTES = 256 * 2**20
 EPOCH_OUTPUTS = 100_000
 """With this much, an epoch ends as soon as it can, because a sink gets it as one list."""
 
+RUN, RUN_BYTES = 1024, 2**20
+"""At most so many outputs, or about so many bytes of them, are packed together: one by one takes thrice as long."""
+
+Rows: TypeAlias = tuple[bool, list[bytes]]
+"""Whether they are dead letters, and packed outputs or dead letters."""
+
 
 class EpochOutputs:
     """What one epoch gives to the sinks, in the order in which it came.
@@ -38,9 +47,11 @@ class EpochOutputs:
     """
 
     def __init__(self) -> None:
-        self._rows: list[tuple[bool, bytes]] = []
+        self._rows: list[Rows] = []
         self._row_bytes = 0
-        self._pieces: list[list[tuple[bool, bytes]]] = []
+        self._pieces: list[list[Rows]] = []
+        self._tables: list[pa.Table] | None = None
+        """The rows in memory, once somebody has read them."""
         self._lock = threading.Lock()
         self._file: IO[bytes] | None = None
         self._stored: list[tuple[int, int]] = []
@@ -54,19 +65,20 @@ class EpochOutputs:
         """Whether something should be moved to disk."""
         return bool(self._pieces)
 
-    def add(self, value: Any, *, is_dead_letter: bool) -> None:
-        """Add an output or a dead letter.
+    def add(self, values: Sequence[Any], *, are_dead_letters: bool) -> None:
+        """Add outputs or dead letters.
 
         Raises
         ------
         UnstorableValue
-            The value has a type that cannot be stored.
+            A value has a type that cannot be stored.
         """
-        packed = pack(value, "a dead letter" if is_dead_letter else "an output of the last step")
-        self._rows.append((is_dead_letter, packed))
-        self.count += 1
-        self.bytes += len(packed)
-        self._row_bytes += len(packed)
+        packed = pack_all(values, "a dead letter" if are_dead_letters else "an output of the last step")
+        size = sum(map(len, packed))
+        self._rows.append((are_dead_letters, packed))
+        self.count += len(packed)
+        self.bytes += size
+        self._row_bytes += size
         if self._row_bytes > MEMORY_BYTES:
             self._pieces.append(self._rows)
             self._rows, self._row_bytes = [], 0
@@ -84,13 +96,15 @@ class EpochOutputs:
                 del self._pieces[0]
 
     def tables(self) -> Iterator[pa.Table]:
-        """Yield all rows, in pieces; blocks. Nothing is locked between two of them."""
+        """Yield all rows, in pieces; blocks. Nothing is locked between two of them, and no row is added any more."""
         with self._lock:
-            stored, rows = list(self._stored), [*self._pieces, self._rows]
+            if self._tables is None:
+                self._tables = [_table_of(piece) for piece in (*self._pieces, self._rows)]
+                self._pieces, self._rows = [], []
+            stored, tables = list(self._stored), self._tables
         for offset, size in stored:
             yield self._stored_table(offset, size)
-        for piece in rows:
-            yield _table_of(piece)
+        yield from tables
 
     def table(self) -> pa.Table:
         """Return all rows as one table; blocks."""
@@ -112,7 +126,7 @@ class EpochOutputs:
             return reader.read_all()
 
 
-class Collector:
+class Collector(ValueOutput):
     """Collects the outputs of the last step and all dead letters, epoch by epoch; operators call it with what leaves.
 
     Only the thread of the event loop may call it.
@@ -129,18 +143,26 @@ class Collector:
         self.epoch = EpochOutputs()
         self.changed = Waiters(lambda: None)
         self.outputs = self.dead_letters = 0
+        self._run: list[Any] = []
+        self._run_max = 1
         self._senders: list[Callable[[], None]] = []
 
-    def __call__(self, output: Record | Watermark) -> None:
-        """Take an output."""
-        if not isinstance(output, Watermark):
-            self.outputs += 1
-            self._add(output.value, is_dead_letter=False)
+    def extend(self, values: Iterable[Any], /) -> None:
+        """Take outputs; they are packed many at a time, so those that their function may still change are copied."""
+        run = self._run
+        before = len(run)
+        run += values
+        self.outputs += len(run) - before
+        for index in range(before, len(run)):
+            if type(run[index]) not in IMMUTABLE:
+                run[index] = own_copy(run[index])
+        if len(run) >= self._run_max:
+            self._end_run()
 
     def bury(self, letter: dict[str, Any]) -> None:
         """Take a dead letter."""
         self.dead_letters += 1
-        self._add(letter, is_dead_letter=True)
+        self._add([letter], are_dead_letters=True)
 
     async def spill(self) -> None:
         """Move outputs to disk when there are too many for the memory, for ever."""
@@ -150,6 +172,7 @@ class Collector:
 
     def cut(self) -> EpochOutputs:
         """Return the outputs since the last cut, and begin a new epoch."""
+        self._end_run()
         done, self.epoch = self.epoch, EpochOutputs()
         self._tell()
         return done
@@ -165,14 +188,23 @@ class Collector:
     @property
     def has_room(self) -> bool:
         """Whether the epoch may go on."""
-        return self.epoch.count < EPOCH_OUTPUTS and self.epoch.bytes < EPOCH_BYTES
+        return self.epoch.count + len(self._run) < EPOCH_OUTPUTS and self.epoch.bytes < EPOCH_BYTES
 
     async def room(self) -> None:
         """Wait until the epoch may go on, or a new one has begun."""
         await self.changed.wait_until(lambda: self.has_room)
 
-    def _add(self, value: Any, *, is_dead_letter: bool) -> None:
-        self.epoch.add(value, is_dead_letter=is_dead_letter)
+    def _end_run(self) -> None:
+        run, self._run = self._run, []
+        if not run:
+            return
+        before = self.epoch.bytes
+        self._add(run, are_dead_letters=False)
+        fitting = RUN_BYTES * len(run) // (self.epoch.bytes - before)
+        self._run_max = max(1, min(RUN, fitting, 4 * self._run_max, EPOCH_OUTPUTS - self.epoch.count))
+
+    def _add(self, values: list[Any], *, are_dead_letters: bool) -> None:
+        self.epoch.add(values, are_dead_letters=are_dead_letters)
         if self.epoch.is_large or not self.has_room:
             self._tell()
 
@@ -186,19 +218,33 @@ def values_in(tables: Iterable[pa.Table]) -> tuple[list[Any], list[Any]]:
     """Return the outputs and the dead letters in stored rows."""
     found: tuple[list[Any], list[Any]] = [], []
     for table in tables:
-        columns = table.column("is_dead_letter").to_pylist(), table.column("value").to_pylist()
-        for is_dead_letter, value in zip(*columns, strict=True):
-            found[is_dead_letter].append(unpack(value))
+        for batch in table.to_batches():
+            packed, are_letters = batch.column(1), batch.column(0).to_numpy(zero_copy_only=False)
+            if not are_letters.any():  # the usual case
+                found[0].extend(_unpacked(packed))
+                continue
+            for values, chosen in zip(found, (~are_letters, are_letters), strict=True):
+                values.extend(_unpacked(packed.filter(pa.array(chosen))))
     return found
 
 
-def _packed_piece(rows: list[tuple[bool, bytes]]) -> bytes:
+def _unpacked(packed: pa.BinaryArray) -> list[Any]:
+    """Return the values of packed rows; they stand in a row in the array's memory."""
+    if not len(packed):
+        return []
+    _, offsets, data = packed.buffers()
+    first, last = np.frombuffer(offsets, np.int32)[[packed.offset, packed.offset + len(packed)]].tolist()
+    return unpack_all(data[first:last], len(packed))
+
+
+def _packed_piece(rows: list[Rows]) -> bytes:
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, OUTPUT_SCHEMA) as writer:
         writer.write_table(_table_of(rows))
     return bytes(stream.getvalue())
 
 
-def _table_of(rows: list[tuple[bool, bytes]]) -> pa.Table:
-    kinds = pa.array([kind for kind, _ in rows], pa.bool_())
-    return pa.Table.from_arrays([kinds, pa.array([value for _, value in rows], pa.binary())], schema=OUTPUT_SCHEMA)
+def _table_of(rows: list[Rows]) -> pa.Table:
+    kinds = np.repeat([kind for kind, _ in rows], [len(packed) for _, packed in rows]).astype(bool)
+    values = pa.array(list(chain.from_iterable(packed for _, packed in rows)), pa.binary())
+    return pa.Table.from_arrays([pa.array(kinds), values], schema=OUTPUT_SCHEMA)

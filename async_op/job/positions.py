@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from async_op.connectors.source import PartitionId, Reached
+from async_op.elements import Ids
 from async_op.job.step import SOURCE
 from keygroups.errors import ConfigError
 from snapshots import OperatorStateCut, Snapshot, SubtaskSnapshot
@@ -68,6 +69,28 @@ class Partition:
     def element_id(self, position: Any) -> str:
         """Return the id of the element after which a reader goes on at a position."""
         return f"{self.text}@{position}"
+
+    def element_ids(self, positions: Sequence[Any]) -> Ids:
+        """Return the ids of many elements, made when somebody asks, unless a position may change until then."""
+        if _FIXED.issuperset(map(type, positions)):
+            return _PositionIds(self, positions)
+        return [self.element_id(position) for position in positions]
+
+
+_FIXED = frozenset({int, str})
+
+
+class _PositionIds:
+    """The ids of elements that have been read in a row."""
+
+    __slots__ = ("_partition", "_positions")
+
+    def __init__(self, partition: Partition, positions: Sequence[Any]) -> None:
+        self._partition = partition
+        self._positions = positions
+
+    def __getitem__(self, index: int, /) -> str:
+        return self._partition.element_id(self._positions[index])
 
 
 class Positions:
@@ -159,7 +182,7 @@ class Positions:
         return counts.index(min(counts))
 
     def passed(self, partition: Partition, timestamp: int | None, position: Any, now: float) -> None:
-        """Note that an element has been handed on."""
+        """Note that elements have been handed on: the largest of their timestamps, and the position of the last one."""
         partition.position, partition.quiet_since = position, now
         if timestamp is not None and self._watermark_delay is not None:
             promise = timestamp - self._watermark_delay - 1

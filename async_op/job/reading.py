@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import aclosing
+from itertools import repeat
 from typing import Any
 
 from async_op.cancellation import closed_after
@@ -15,10 +15,9 @@ from async_op.clock import Clock
 from async_op.connectors.retrying import Attempts, retried
 from async_op.connectors.source import PartitionId, Reached, Source, Undecodable
 from async_op.dead_letters import DeadLetter
-from async_op.elements import TIMESTAMP_MAX, check_timestamp
+from async_op.elements import TIMESTAMP_MAX, Element, check_timestamp
 from async_op.identity import partition_text
 from async_op.in_flight.waiters import Waiters
-from async_op.job.adapters import IterableSource
 from async_op.job.cancellation import connector
 from async_op.job.channels import Outlet
 from async_op.job.outputs import Collector
@@ -41,9 +40,6 @@ LOOK_SECONDS = 10.0
 
 _READ_AHEAD = 16
 """How many items, or lists of items, a thread fetches before they are taken."""
-
-_ELEMENTS_AHEAD = 1024
-"""The same for an iterable, whose items are single elements: each exchange with the thread costs as much as many."""
 
 _BOUNDED_READERS = 64
 """How many partitions of a bounded source are read at the same time; each may hold a file open."""
@@ -193,7 +189,7 @@ class Reading:
                     if isinstance(items, Reached):
                         self.moves += self._positions.reached(partition, items.position, items.content)
                     else:
-                        await self._hand_on(partition, deque(items if isinstance(items, list) else [items]))
+                        await self._hand_on(partition, items if isinstance(items, list) else [items])
         partition.has_ended = True
         self._news.wake()
 
@@ -223,44 +219,37 @@ class Reading:
             return items, False
         if isinstance(items, str | bytes) or not isinstance(items, Iterable):
             raise self._wrong("read()", items, "return an iterator, or write it with `yield`")
-        is_single = isinstance(self._source, IterableSource)
-        return read_ahead(items, _ELEMENTS_AHEAD if is_single else _READ_AHEAD), True
+        return read_ahead(items, _READ_AHEAD), True
 
-    async def _hand_on(self, partition: Partition, items: deque[Any]) -> None:
-        """Hand on what a partition has yielded; its position advances with each element."""
+    async def _hand_on(self, partition: Partition, items: list[Any]) -> None:
+        """Hand on what a partition has yielded, in runs; its position advances with each element."""
         partition.is_waiting = bool(items)
-        while items:
+        done = 0
+        while done < len(items):
             await self._gate.wait_until(self._may_hand_on)
             entrance = self._entrances[partition.subtask]
             if not entrance.has_room:
                 await entrance.room()
                 continue  # meanwhile, another chain may have come, or a pause
-            now = self._clock.time()
-            while items and entrance.has_room:
-                item = items.popleft()
-                try:
-                    value, timestamp, position = item
-                except (TypeError, ValueError):
-                    self._judge(partition, item)
-                    await self._room_for_letters()
-                    continue
-                if timestamp is not None and (type(timestamp) is not int or not 0 <= timestamp <= TIMESTAMP_MAX):
-                    try:
-                        self._check_timestamp(timestamp)
-                    except ConfigError as error:
-                        self._judge(partition, Undecodable(value, position, error))
-                        await self._room_for_letters()
-                        continue
-                entrance.put((value, timestamp, partition.element_id(position)))
-                self._positions.passed(partition, timestamp, position, now)
-                self.records += 1
-            partition.is_waiting = bool(items)
-            await asyncio.sleep(0)
+            run = items[done : done + entrance.free]
+            elements = _elements_of(partition, run) or _elements_before_a_bad_one(partition, run)
+            if elements:
+                entrance.put(elements)
+                newest = max((timestamp for _, timestamp, _ in elements if timestamp is not None), default=None)
+                self._positions.passed(partition, newest, run[len(elements) - 1][2], self._clock.time())
+                self.records += len(elements)
+                done += len(elements)
+                partition.is_waiting = done < len(items)
+                await asyncio.sleep(0)
+            else:
+                self._judge(partition, run[0])
+                done += 1
+                await self._room_for_letters()
+        partition.is_waiting = False
 
     def _judge(self, partition: Partition, item: Any) -> None:
         """Handle a record that cannot be decoded by the source's `on_error`; its position advances in the same turn."""
-        if not isinstance(item, Undecodable):
-            raise self._wrong("read()", item, "yield (value, timestamp, position), or a list of such")
+        item = self._undecodable(item)
         if self._source.on_error == "fail":
             raise item.error
         if self._source.on_error == "dead_letter":
@@ -280,20 +269,59 @@ class Reading:
         if not self._collector.has_room:
             await self._collector.room()
 
-    def _check_timestamp(self, timestamp: Any) -> None:
+    def _undecodable(self, item: Any) -> Undecodable:
+        """Return what is wrong with an item of which no element was made."""
+        if isinstance(item, Undecodable):
+            return item
+        try:
+            value, timestamp, position = item
+        except (TypeError, ValueError):
+            raise self._wrong("read()", item, "yield (value, timestamp, position), or a list of such") from None
         try:
             check_timestamp(timestamp)
         except ConfigError as error:
             error.add_note(
                 f"{self._source!r} yielded it: yield (value, timestamp, position), where None is no timestamp"
             )
-            raise
+            return Undecodable(value, position, error)
+        raise AssertionError("an element could have been made of it")
 
     def _wrong(self, method: str, given: object, hint: str) -> ConfigError:
         return ConfigError("source", self._source, f"its {method} gave a value of type {type(given).__name__}; {hint}")
 
     def _may_hand_on(self) -> bool:
         return bool(self._entrances) and not self._is_paused
+
+
+def _elements_of(partition: Partition, items: Sequence[Any]) -> list[Element] | None:
+    """Return the elements that items are; None if one of them has to be looked at by itself.
+
+    There is no Python loop over the items: a job spends as much here as in its operator.
+    """
+    if set(map(type, items)) != {tuple}:
+        return None
+    try:
+        values, timestamps, positions = zip(*items, strict=True)
+    except ValueError:
+        return None
+    kinds = set(map(type, timestamps))
+    if kinds != {type(None)} and not (kinds == {int} and min(timestamps) >= 0 and max(timestamps) <= TIMESTAMP_MAX):
+        return None
+    ids = zip(repeat(partition.element_ids(positions)), range(len(items)), strict=False)
+    return list(zip(values, timestamps, ids, strict=True))
+
+
+def _elements_before_a_bad_one(partition: Partition, items: Sequence[Any]) -> list[Element]:
+    elements: list[Element] = []
+    for item in items:
+        try:
+            value, timestamp, position = item
+            if timestamp is not None:
+                check_timestamp(timestamp)
+        except (TypeError, ValueError):  # also `ConfigError`
+            break
+        elements.append((value, timestamp, partition.element_id(position)))
+    return elements
 
 
 _SINGLE = frozenset({tuple, Undecodable})

@@ -29,7 +29,6 @@ from async_op.in_flight.entries import Entry, WatermarkEntry
 from async_op.in_flight.in_flight import InFlight
 from async_op.in_flight.key_order import KeyGate
 from async_op.in_flight.keys import KeyAssignment
-from async_op.in_flight.named import NamedInFlight
 from async_op.in_flight.waiters import Waiters
 from async_op.operator.admission import Feed, Intake, Refill
 from async_op.operator.back_pressure import BackPressure
@@ -79,8 +78,8 @@ class Surroundings:
         Woken when an element has left.
     crash : callable
         Called with the error that ends the operator.
-    in_flight : type
-        The class through which all outputs leave.
+    is_in_chain : bool
+        Whether it is a step of a job; see `Place`.
     vet : Vet or None
         Refuses values.
     limits : SharedLimits or None
@@ -100,7 +99,7 @@ class Surroundings:
     lifecycle: Lifecycle
     waiters: Waiters
     crash: Callable[[BaseException], None]
-    in_flight: type[InFlight]
+    is_in_chain: bool
     vet: Vet | None
     limits: SharedLimits | None
     identity: Identity
@@ -227,7 +226,7 @@ class Parts:
         return self.timers is not None and self.timers.fire_before(watermark)
 
     def _make_in_flight(self, options: OperatorOptions, around: Surroundings) -> InFlight:
-        return around.in_flight(
+        return InFlight(
             options.mode,
             around.output,
             self.times.idle,
@@ -319,7 +318,7 @@ class Parts:
             None if options.key_by is None else self.keys,
             self.scope,
             # In a job the element stays in flight, as after a failed call, so that its last snapshot has all others.
-            drops=options.on_error != "fail" or around.in_flight is NamedInFlight,
+            drops=options.on_error != "fail" or around.is_in_chain,
             vet=around.vet,
         )
 
@@ -394,7 +393,7 @@ async def assemble(
         lifecycle=lifecycle,
         waiters=waiters,
         crash=crash,
-        in_flight=NamedInFlight if place.is_in_chain else InFlight,
+        is_in_chain=place.is_in_chain,
         vet=place.vet,
         limits=place.limits,
         identity=place.identity or Identity.of_run(None if restore is None else restore.manifest.lineage),

@@ -85,6 +85,22 @@ class BackPressure:
             with self._back_pressured:
                 await self._waiters.wait_until(self._has_room)
 
+    async def wait_for_refill(self, is_starved: Callable[[], bool]) -> None:
+        """Wait until there is room for many elements, or for one that no worker takes itself.
+
+        Parameters
+        ----------
+        is_starved : callable
+            Returns whether a worker has found no element since the last wait. As long as each finds one, it is enough
+            to come when half of what was in flight has left: a turn of the event loop for each would cost as much.
+        """
+        self._lifecycle.check()
+        if self._has_room():
+            return
+        half = (self._capacity + 1) // 2
+        with self._back_pressured:
+            await self._waiters.wait_until(lambda: self._room() >= (1 if is_starved() else half))
+
     async def take_all(self, elements: Iterable[Element]) -> None:
         """Admit all elements, and wait for room whenever there is none."""
         source = iter(elements)
@@ -100,6 +116,11 @@ class BackPressure:
                     await (asyncio.sleep(0) if feed is None else feed.give_way())
                 else:
                     return
+
+    @property
+    def room(self) -> int:
+        """How many elements may be admitted in one turn of the event loop."""
+        return max(0, min(self._room(), TURN))
 
     def take_some(self, source: Iterator[Element]) -> None:
         """Admit as many elements as there is room for, without waiting."""

@@ -400,7 +400,7 @@ class AsyncWaitOperator(FrontDoor):
         """Admit and emit nothing from now on, and begin no more calls."""
         if self._parts is not None:
             self._parts.stop()
-        self._waiters.wake()
+        self._waiters.wake_all()
 
     async def _give_up(self) -> None:
         """Release everything; continues where an earlier, cancelled attempt stopped."""

@@ -27,7 +27,7 @@ class Place:
     max_parallelism : int or None
         The number of key groups. None means that of the restored snapshot, or a default derived from the parallelism.
     is_in_chain : bool
-        Whether its outputs are elements of another operator, and so have ids (`NamedRecord`).
+        Whether it is a step of a job, which goes on to a cut after the failure of an element.
     limits : SharedLimits or None
         The limits that it shares with the other subtasks in this process. None gives it a share of them.
     identity : Identity or None

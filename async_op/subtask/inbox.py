@@ -155,7 +155,7 @@ class Inbox:
         """Let nothing more be taken; all who wait for the inbox get the reason as an error."""
         if self._failure is None:
             self._failure = reason
-            self.changed.wake()
+            self.changed.wake_all()
 
     def _grown(self) -> None:
         if self._queued_since is None and self.elements:

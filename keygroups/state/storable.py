@@ -107,7 +107,10 @@ class StorableCheck:
 
     def is_storable(self, value: Any) -> bool:
         """Return whether a value can be stored."""
-        return type(value) in _ALWAYS_PLAIN or self._is_native(value) or self.error_of(value) is None
+        kind = type(value)
+        if kind in _ALWAYS_PLAIN or (kind is str and value.isascii()):
+            return True
+        return self._is_native(value) or self.error_of(value) is None
 
     def are_storable(self, values: Sequence[Any]) -> bool:
         """Return whether all values can certainly be stored; False if only a check of each one can tell."""

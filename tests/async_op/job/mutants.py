@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from async_op.elements import looked_up
 from async_op.epochs import delivery as common_delivery
-from async_op.in_flight.named import NamedInFlight, NamedRecord
+from async_op.in_flight.named import OutputIds
 from async_op.job import chain, channels, delivery, job, operators, outputs, positions, reading, routing, run
 from async_op.operator import restored_states
 from keygroups.state import operator as operator_state
@@ -153,14 +154,13 @@ def another_key_group(patch: Patch) -> None:
 def without_a_key_to_the_next_subtask(patch: Patch) -> None:
     """A step without a key forwards to the next subtask."""
 
-    def made(target: Any) -> Any:
-        def mutant(self: routing.Route, value: Any, subtask: int) -> Any:
-            found = target(self, value, subtask)
-            return found if self._key_by is not None else (found + 1) % self._parallelism
+    def made(reached_from: Any) -> Any:
+        def mutant(self: routing.Route, subtask: int) -> range:
+            return reached_from(self, subtask if self._key_by is not None else (subtask + 1) % self._parallelism)
 
         return mutant
 
-    _replaced(patch, routing.Route, "target", made)
+    _replaced(patch, routing.Route, "reached_from", made)
 
 
 # Positions and ids.
@@ -205,26 +205,12 @@ def new_ids_of_elements(patch: Patch) -> None:
 
 def new_ids_of_later_steps(patch: Patch) -> None:
     """The ids of the elements of later steps are made up anew."""
-    patch.setattr(
-        NamedInFlight,
-        "_name",
-        lambda self, output: self._receive(
-            NamedRecord(output.value, output.timestamp, f"made up {next(_numbers)}")
-            if hasattr(output, "value")
-            else output
-        ),
-    )
+    patch.setattr(OutputIds, "__getitem__", lambda self, number: f"made up {next(_numbers)}")
 
 
 def ids_without_the_number_of_the_output(patch: Patch) -> None:
     """All outputs of an element have the same id."""
-    patch.setattr(
-        NamedInFlight,
-        "_name",
-        lambda self, output: self._receive(
-            NamedRecord(output.value, output.timestamp, f"{self._parent}/0") if hasattr(output, "value") else output
-        ),
-    )
+    patch.setattr(OutputIds, "__getitem__", lambda self, number: f"{looked_up(self._parent)}/0")
 
 
 # Outputs.
@@ -301,7 +287,7 @@ def timers_go_on(patch: Patch) -> None:
 
 def channels_without_a_bound(patch: Patch) -> None:
     """The channels between steps are never full."""
-    patch.setattr(channels.Inlet, "is_full", property(lambda self: False))
+    patch.setattr(channels.Inlet, "room", property(lambda self: 1_000_000))
 
 
 def spilled_outputs_come_last(patch: Patch) -> None:

@@ -64,7 +64,7 @@ RULES: dict[str, tuple[Mutant, ...]] = {
     ),
     "Steps open last to first": (Mutant(mutants.opened_first_to_last, 5),),
     "After a final cut nothing more happens": (
-        Mutant(mutants.calls_go_on_after_a_final_cut, 2),
+        Mutant(mutants.calls_go_on_after_a_final_cut, 8),
         Mutant(mutants.outputs_leave_after_a_final_cut, 1),
     ),
     "Unknown steps are refused": (
@@ -104,7 +104,7 @@ RULES: dict[str, tuple[Mutant, ...]] = {
     ),
     "An epoch that was not delivered comes after a restart, one that was does not": (
         Mutant(mutants.undelivered_epochs_are_forgotten, 22),
-        Mutant(mutants.marks_come_first, 37),
+        Mutant(mutants.marks_come_first, 31),
         Mutant(mutants.marks_are_ignored, 2),
     ),
     "Back-pressure passes from the sink to the source": (

@@ -296,7 +296,7 @@ def test_the_rows_of_an_epoch_keep_their_order_on_disk(monkeypatch: pytest.Monke
     monkeypatch.setattr(job_outputs, "MEMORY_BYTES", 100)
     epoch = job_outputs.EpochOutputs()
     for number in range(300):
-        epoch.add(number, is_dead_letter=number % 7 == 0)
+        epoch.add([number], are_dead_letters=number % 7 == 0)
         if number % 50 == 0:
             epoch.spill()
             assert not epoch.is_large
@@ -309,11 +309,11 @@ def test_the_rows_of_an_epoch_keep_their_order_on_disk(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("memory_bytes", [1, job_outputs.MEMORY_BYTES])
 async def test_outputs_that_cannot_be_decoded_fail_the_job(monkeypatch: pytest.MonkeyPatch, memory_bytes: int) -> None:
-    def read(_: Any) -> Any:
+    def read(*_: Any) -> Any:
         raise ValueError("made by a newer release")
 
     monkeypatch.setattr(job_outputs, "MEMORY_BYTES", memory_bytes)
-    monkeypatch.setattr(job_outputs, "unpack", read)
+    monkeypatch.setattr(job_outputs, "unpack_all", read)
     with pytest.raises(ValueError, match="newer release"):
         await asyncio.wait_for(new_job(range(9), same, Epochs()).run(), 120)
 
@@ -322,13 +322,13 @@ def test_who_is_in_the_middle_of_an_epochs_rows_holds_up_nobody(monkeypatch: pyt
     monkeypatch.setattr(job_outputs, "MEMORY_BYTES", 0)
     epoch = job_outputs.EpochOutputs()
     for number in range(3):
-        epoch.add(number, is_dead_letter=False)
+        epoch.add([number], are_dead_letters=False)
     epoch.spill()
-    epoch.add(3, is_dead_letter=False)
+    epoch.add([3], are_dead_letters=False)
     tables = epoch.tables()
     found, _ = job_outputs.values_in([next(tables)])
 
-    epoch.spill()  # moves what the tables have not yet come to
+    epoch.spill()
     assert job_outputs.values_in(tables) == ([1, 2, 3], [])
 
     tables = epoch.tables()
