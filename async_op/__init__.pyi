@@ -5,6 +5,7 @@ from .context import InvocationContext
 from .cost_errors import BudgetSpent, CallRefused, CostAboveLimit, UnknownUnit
 from .dead_letters import DeadLetter
 from .elements import Record, Watermark
+from .epochs.adoption import RepartitionUndone
 from .errors import (
     AsyncTimeoutError,
     CircuitOpen,
@@ -41,7 +42,6 @@ from .job.errors import (
     JobAlreadyRunning,
     JobInsideEventLoop,
     JobNotRunning,
-    RepartitionUndone,
     StreamAlreadyRead,
 )
 from .job.job import Job

@@ -5,17 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import pyarrow as pa
 
+from async_op.epochs.position import JobPosition
 from async_op.job.counters import Counts, counts_of_written
 from async_op.job.delivery import Epoch
 from async_op.job.outputs import OUTPUT_SCHEMA, EpochOutputs
-from async_op.job.step import SOURCE
 from snapshots import Claim, PendingSnapshot, Snapshot, SnapshotStore, SubtaskHandle, SubtaskSnapshot
 from snapshots.filesystem import Folder
-from snapshots.format.steps import of_step
 from snapshots.threads import DaemonPool
 
 _WRITERS = 8
@@ -76,9 +74,8 @@ class Committer:
         written = self._write(pending, parts, outputs.table())
         handles = [handle for handle, _ in written]
         metrics = counts | counts_of_written(handles, sum(seconds for _, seconds in written))
-        parallelism = parts[0][1].parallelism
-        position = {"job": {"parallelism": parallelism, "keys": self._keys}}
-        snapshot = pending.commit(handles, source_position=position, metrics=metrics)
+        position = JobPosition(parallelism=parts[0][1].parallelism, keys=self._keys)
+        snapshot = pending.commit(handles, source_position=position.to_json(), metrics=metrics)
         self._claim = self._claim or Claim(snapshot)
         self.snapshot = snapshot
         own = [stored for stored in snapshot.outputs() if stored.version == snapshot.version]
@@ -108,27 +105,3 @@ def _write_part(pending: PendingSnapshot, name: str, part: SubtaskSnapshot, outp
     started = time.monotonic()
     handle = pending.write_subtask(part, outputs, step=name)
     return handle, time.monotonic() - started
-
-
-def chosen_parallelism(snapshot: Snapshot) -> int | None:
-    """Return the parallelism that somebody has chosen for a snapshot since the job wrote it; None if nobody has."""
-    position: dict[str, Any] = (snapshot.source_position or {}).get("job", {})
-    return snapshot.parallelism if position.get("parallelism") != snapshot.parallelism else None
-
-
-def stored_columns(snapshot: Snapshot, step: str) -> list[str] | None:
-    """Return the key columns that a snapshot names for a step; None if a function made its keys, or none are named."""
-    keys: dict[str, list[str] | None] = (snapshot.source_position or {}).get("job", {}).get("keys", {})
-    return keys.get(step)
-
-
-def unknown_steps(snapshot: Snapshot, names: Sequence[str]) -> list[str]:
-    """Return the steps of a snapshot that a job does not have, although there is something in them."""
-    return [
-        name for name in snapshot.step_names if name not in names and name != SOURCE and _holds_anything(snapshot, name)
-    ]
-
-
-def _holds_anything(snapshot: Snapshot, name: str) -> bool:
-    step = of_step(snapshot.manifest, name)
-    return bool(step.states or step.in_flight_count or step.files_of("operator"))

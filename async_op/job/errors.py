@@ -82,29 +82,6 @@ class StreamAlreadyRead(KeyGroupsError, RuntimeError):
     )
 
 
-class RepartitionUndone(UserWarning):
-    """A job starts with another parallelism than the one that its snapshot was repartitioned to.
-
-    Attributes
-    ----------
-    chosen : int
-        The parallelism of the newest snapshot, which somebody chose since the job last ran.
-    parallelism : int
-        The parallelism that the job was given.
-    """
-
-    def __init__(self, chosen: int, parallelism: int) -> None:
-        super().__init__(chosen, parallelism)
-        self.chosen = chosen
-        self.parallelism = parallelism
-
-    def __str__(self) -> str:
-        return (
-            f"the newest snapshot was repartitioned to {self.chosen} subtasks, and parallelism={self.parallelism} "
-            "undoes that: leave out parallelism to take what the snapshot says"
-        )
-
-
 class DeadLettersUnclaimed(KeyGroupsError, RuntimeError):
     """A committed epoch has dead letters that nobody has had, and the job has no sink for them any more."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import warnings
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -19,13 +18,15 @@ from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
 from async_op.dead_letters import DeadLetter
 from async_op.durations import check_delay, check_positive_delay
+from async_op.epochs.adoption import check_fixed, check_kind, check_steps, warn_of_repartition
+from async_op.epochs.position import JobPosition
 from async_op.identity import Identity
 from async_op.job.adapters import sink_of, source_of
 from async_op.job.cancellation import to_the_end
 from async_op.job.chain import Plan
-from async_op.job.committing import Committer, chosen_parallelism, stored_columns, unknown_steps
+from async_op.job.committing import Committer
 from async_op.job.display import shown
-from async_op.job.errors import JobAlreadyRunning, JobInsideEventLoop, JobNotRunning, RepartitionUndone
+from async_op.job.errors import JobAlreadyRunning, JobInsideEventLoop, JobNotRunning
 from async_op.job.outputs import Collector
 from async_op.job.positions import Positions
 from async_op.job.progress import JobProgress
@@ -45,7 +46,7 @@ from keygroups.hashing import key_hasher
 from keygroups.names import LINEAGE_NAME
 from keygroups.ranges import check_parallelism, default_max_parallelism
 from keygroups.representation import html_facts, representation
-from snapshots import Claim, IncompatibleSnapshot, Snapshot, SnapshotStore
+from snapshots import Claim, Snapshot, SnapshotStore
 from snapshots.lineage import lineage_of
 from snapshots.surroundings import newest_or_empty
 from snapshots.threads import DaemonPool
@@ -389,22 +390,16 @@ class Job:
         latest = newest_or_empty(folder)
         if latest is None:
             return None, lineage_of(folder, None, self._namespace)
-        if not latest.step_names:
-            advice = "it was written by an operator or a pipeline: choose another job_id"
-            raise IncompatibleSnapshot("the kind of snapshot", "a job's", "an operator's", advice)
-        unknown = unknown_steps(latest, tuple(self._steps))
-        if unknown:
-            advice = "give the step that replaces it this name, or put the step back to finish what it has"
-            raise IncompatibleSnapshot("a step", sorted(self._steps), ", ".join(unknown), advice)
-        chosen = chosen_parallelism(latest)
-        if chosen is not None and self._parallelism not in (None, chosen):
-            warnings.warn(RepartitionUndone(chosen, self._parallelism), stacklevel=2)
+        check_kind(latest, is_of_job=True)
+        check_steps(latest, (SOURCE, *self._steps))
+        check_fixed(latest, max_parallelism=self._max_parallelism, hash=self._hash, parallelism=self._parallelism)
+        warn_of_repartition(latest, JobPosition.of(latest).parallelism, self._parallelism)
         self._steps = {name: self._with_checked_keys(latest, name, step) for name, step in self._given_steps.items()}
         lineage = lineage_of(folder, latest.manifest, self._namespace)
-        return self._store.claim(max_parallelism=self._max_parallelism, hash=self._hash), lineage
+        return self._store.claim(), lineage
 
     def _with_checked_keys(self, latest: Snapshot, name: str, step: Step) -> Step:
-        wanted, found = columns_of(step.key_by), stored_columns(latest, name)
+        wanted, found = columns_of(step.key_by), JobPosition.of(latest).keys.get(name)
         getter = key_getter(step.key_by)
         checked = checked_getter(latest, name, getter, wanted, found)
         return step if checked is getter else replace(step, key_by=checked)

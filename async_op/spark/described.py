@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
+from async_op.epochs.position import SourcePosition
 from async_op.plain import name_of
 from async_op.spark.epoch.fleet import is_encrypted, unsuitable_settings
-from async_op.spark.epoch.position import SourcePosition
 from async_op.spark.errors import UnpicklableFunction
 from async_op.spark.explanation import Explanation, Finding
 from async_op.spark.findings import Newest, Situation, findings_in

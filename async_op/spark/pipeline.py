@@ -25,15 +25,14 @@ from async_op.spark.described import Described
 from async_op.spark.epoch.checkpoint import Checkpoint
 from async_op.spark.epoch.delivery import IntoSink, Sink
 from async_op.spark.epoch.history import Adopt, join_histories
-from async_op.spark.epoch.settings import EpochSettings
-from async_op.spark.epoch.times import watermark_delay_of
+from async_op.spark.epoch.orders import EpochSettings
 from async_op.spark.into_tables import IntoTables
 from async_op.spark.progress import EpochProgress
 from async_op.spark.query import PipelineQuery
 from async_op.spark.rows.dead_letter_column import DeadLetters, rows_in_place, schema_with_letters
 from async_op.spark.rows.keys import names_of
 from async_op.spark.rows.routing import Routing
-from async_op.spark.rows.schemas import check_columns, parse_schema
+from async_op.spark.rows.schemas import check_columns, parse_schema, watermark_delay_of
 from async_op.spark.stage import Running, Stage
 from async_op.spark.start_arguments import check_run, check_start
 from async_op.threads.wait_strategies import WaitStrategiesOption, as_wait_strategies
@@ -266,7 +265,13 @@ class AsyncPipeline(IntoTables, Described):
         UnrelatedHistories
             The checkpoint and the snapshots do not belong together.
         IncompatibleSnapshot
-            The newest snapshot has another max parallelism, hash or lineage, other key columns, or other types of them.
+            The newest snapshot is a job's, or has another max parallelism, hash or lineage, other key columns, or other
+            types of them.
+
+        Warns
+        -----
+        RepartitionUndone
+            Since the last run somebody has chosen another parallelism for the newest snapshot than the pipeline has.
         """
         check_start(stream_df, sink, self._stages[-1].output_schema, checkpoint_location, trigger)
         spark, first = stream_df.sparkSession, self._stages[0]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from typing import Literal
 
+from async_op.epochs.position import Kind
 from async_op.spark.autoscale import EpochMeasurement, ScalingDecision
 from keygroups.representation import counts_repr, html_facts, set_fields
-
-Kind = Literal["batch", "chunk", "upstream", "drain"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,13 @@ from typing import Any, Protocol
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from async_op.epochs.adoption import check_fixed, check_kind, warn_of_repartition
+from async_op.epochs.position import SourcePosition
 from async_op.retention import Retention
 from async_op.spark.autoscale import AutoscalePolicy
 from async_op.spark.epoch.delivery import Outlet, Sink
-from async_op.spark.epoch.history import check_fits
+from async_op.spark.epoch.orders import EpochSettings
 from async_op.spark.epoch.runner import EpochRunner
-from async_op.spark.epoch.settings import EpochSettings
 from async_op.spark.progress import EpochProgress
 from async_op.spark.rows.keys import key_columns, key_getter
 from async_op.spark.rows.routing import Routing
@@ -160,11 +161,15 @@ class Stage:
         UnpicklableFunction
             The function holds what cannot be sent to the executors.
         IncompatibleSnapshot
-            The newest snapshot has another lineage than the user has chosen.
+            The newest snapshot is that of a job, or has another lineage than the user has chosen.
         """
         if self.query is not None and self.query.isActive:
             raise ConfigError("pipeline", self.store.uri, "it is already running: stop its query first")
         check_pickles(self.settings.options.function)
+        latest = newest_or_empty(self.store.folder)
+        check_kind(latest, is_of_job=False)
+        if self.autoscale is None or self.autoscale.dry_run:  # otherwise the snapshot's parallelism is taken
+            warn_of_repartition(latest, SourcePosition.of(latest).parallelism, self.parallelism)
         self.lineage()
 
     def begin(self, spark: SparkSession, routing: Routing, outlet: Outlet, delay_milliseconds: int = 0) -> EpochRunner:
@@ -175,7 +180,8 @@ class Stage:
         IncompatibleSnapshot
             The newest snapshot has another max parallelism or hash.
         """
-        check_fits(self.store, routing, self.parallelism)
+        sizes = {"max_parallelism": routing.max_parallelism, "parallelism": self.parallelism}
+        check_fixed(newest_or_empty(self.store.folder), hash=routing.hash, **sizes)
         options = replace(self.settings.options, key_by=key_getter(routing.keys))
         runner = self.runner = EpochRunner(
             spark,

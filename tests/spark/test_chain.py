@@ -15,11 +15,11 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op import AsyncFunction
+from async_op.epochs.position import BEGINNING, EpochRef, SourcePosition
 from async_op.spark import AsyncPipeline, UnrelatedHistories, UnrelatedPipelines
 from async_op.spark.epoch import delivery
 from async_op.spark.epoch import runner as runners
-from async_op.spark.epoch.lineage import missed_epochs
-from async_op.spark.epoch.position import BEGINNING, EpochRef, SourcePosition
+from async_op.spark.epoch.history import missed_epochs
 from keygroups import ConfigError, ValueState
 from snapshots import SnapshotStore
 from tests.snapshot_kit import new_store, parts

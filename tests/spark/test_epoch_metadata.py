@@ -13,10 +13,9 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from async_op import AsyncFunction
+from async_op.epochs.position import EpochTimes, SourcePosition, StoredKey
 from async_op.spark import EpochMetrics
-from async_op.spark.epoch.inputs import MicroBatch
-from async_op.spark.epoch.position import SourcePosition, StoredKey
-from async_op.spark.epoch.times import EpochTimes
+from async_op.spark.epoch.orders import MicroBatch
 from keygroups import ValueState
 from snapshots.inspection.activity import COUNTED
 from tests.snapshot_kit import new_store, parts
@@ -33,6 +32,7 @@ OF_AN_EPOCH = {
     "attempt": "attempts/6-x",
     "keys": [{"column": "user.name", "type": "string"}, {"column": "shop", "type": "bigint"}],
     "times": {"watermark": 10, "next_watermark": 20, "next_timer": None, "next_event_timer": 30},
+    "parallelism": 2,
 }
 STORED = {
     "of an epoch": OF_AN_EPOCH,
@@ -84,6 +84,7 @@ def test_a_position_is_read_by_name() -> None:
         attempt="attempts/6-x",
         keys=(StoredKey("user.name", "string"), StoredKey("shop", "bigint")),
         times=EpochTimes(watermark=10, next_watermark=20, next_event_timer=30),
+        parallelism=2,
     )
 
 
@@ -136,4 +137,5 @@ def test_a_manifest_has_what_manifests_always_had(spark: SparkSession, tmp_path:
         "previous": {"epoch": 0, "attempt": ""},
         "keys": [{"column": "id", "type": "bigint"}],
         "times": dict.fromkeys(["watermark", "next_watermark", "next_timer", "next_event_timer"]),
+        "parallelism": 2,
     }

@@ -21,8 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from async_op import AsyncFunction
+from async_op.epochs.position import EpochRef
 from async_op.spark import AsyncPipeline, PipelineQuery, Retention
-from async_op.spark.epoch.position import EpochRef
 from keygroups import ValueState
 from tests.spark.runs import Gate, PipelineRun
 

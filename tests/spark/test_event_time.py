@@ -19,8 +19,8 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op import AsyncFunction, ElementFailed
+from async_op.epochs.position import EpochTimes, SubtaskTimes
 from async_op.spark import AsyncPipeline
-from async_op.spark.epoch.times import EpochTimes, SubtaskTimes
 from keygroups import ConfigError, ValueState
 from tests.spark.runs import PipelineRun
 

@@ -14,7 +14,7 @@ from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from async_op import AsyncFunction
+from async_op import AsyncFunction, RepartitionUndone
 from async_op.spark import UnrelatedHistories
 from async_op.spark.epoch.checkpoint import Checkpoint
 from async_op.spark.epoch.history import Adopt, join_histories
@@ -116,6 +116,27 @@ def test_a_new_checkpoint_over_kept_state_is_refused_or_goes_on_with_the_state(r
     run.add_file()
     run.start_adopting(None)
     assert run.counts(after_epoch=epoch) == counted(range(3), before=2 * PER_FILE)
+
+
+@pytest.mark.spark
+def test_a_start_that_undoes_a_repartition_warns(run: Run) -> None:
+    run.run()
+    run.store.repartition(3)
+    run.add_file()
+    with pytest.warns(RepartitionUndone, match="repartitioned to 3 subtasks, and parallelism=2 undoes that"):
+        run.start_adopting(None)
+    run.add_file()
+    run.start_adopting(None)  # without a warning: the newest snapshot has the parallelism of its epoch
+
+    assert run.counts() == counted(range(4))
+
+
+@pytest.mark.spark
+def test_the_snapshots_of_a_job_are_refused(run: Run) -> None:
+    pending = run.store.begin()
+    cuts = parts({"count": {"ann": 1}}, [COUNT], 2)
+    pending.commit([pending.write_subtask(cut, step="count") for cut in cuts])
+    refused(run, None, "written by a job")
 
 
 @pytest.mark.spark

@@ -171,13 +171,15 @@ def test_a_table_that_was_removed_is_not_made_again(spark: SparkSession, tmp_pat
 def test_dead_letters_that_were_removed_are_not_made_again(
     spark: SparkSession, tmp_path: Path, server: str, table: str
 ) -> None:
-    options = {"on_error": "dead_letter", "dead_letters": FileSink(tmp_path / "letters", "json")}
-    feed(spark, tmp_path, 1, 200)
-    begin(spark, tmp_path, table, format="postgres", url=server, **options).awaitTermination()
-    shutil.rmtree(tmp_path / "letters")
-    feed(spark, tmp_path, 2, 300)
-    with pytest.raises((LookupError, StreamingQueryException), match="is gone"):
+    def run(*numbers: int) -> None:
+        feed(spark, tmp_path, *numbers)
+        options = {"on_error": "dead_letter", "dead_letters": FileSink(tmp_path / "letters", "json")}
         begin(spark, tmp_path, table, format="postgres", url=server, **options).awaitTermination()
+
+    run(1, 200)
+    shutil.rmtree(tmp_path / "letters")
+    with pytest.raises((LookupError, StreamingQueryException), match="is gone"):
+        run(2, 300)
     assert found_in(server) == [1]
 
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame
 
+from async_op.epochs.position import BEGINNING, SourcePosition
 from async_op.spark.bounded.storing import chunk_frame, stored_input
 from async_op.spark.chain import Chain, join_chain
 from async_op.spark.epoch.delivery import Outlet, epoch_of
 from async_op.spark.epoch.history import check_keys
-from async_op.spark.epoch.inputs import Chunk
-from async_op.spark.epoch.position import BEGINNING, SourcePosition
+from async_op.spark.epoch.orders import Chunk
 from async_op.spark.errors import UnfinishedRun
 from async_op.spark.rows.routing import Routing
 from async_op.spark.stage import Stage

@@ -18,8 +18,8 @@ from async_op.connectors.epoch_rows import FrameRows
 from async_op.connectors.sink import ShippedSink
 from async_op.connectors.sink import Sink as ConnectorSink
 from async_op.epochs.delivery import Ask, Note, Pause, Refused, SinkDelivery, Steps, Values, mark
+from async_op.epochs.position import BEGINNING, EpochRef, SourcePosition
 from async_op.spark.epoch.job_names import named_jobs
-from async_op.spark.epoch.position import BEGINNING, EpochRef, SourcePosition
 from snapshots import Snapshot
 from snapshots.filesystem import Folder
 from snapshots.format.delivered import Delivered, last_delivered

@@ -1,16 +1,17 @@
-"""Whether a checkpoint and the snapshots belong together, and which of the two counts if they do not."""
+"""Whether a pipeline's state belongs to its source, a checkpoint or the pipeline before, and what counts if not."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from async_op.changed_keys import check_columns
+from async_op.epochs.position import BEGINNING, EpochRef, SourcePosition
 from async_op.spark.epoch.checkpoint import Checkpoint
-from async_op.spark.epoch.position import SourcePosition, stored_keys
-from async_op.spark.errors import UnrelatedHistories
+from async_op.spark.errors import UnrelatedHistories, UnrelatedPipelines
 from async_op.spark.rows.routing import Routing
 from keygroups.errors import ConfigError
-from snapshots import IncompatibleSnapshot, Snapshot, SnapshotStore
+from snapshots import Snapshot, SnapshotNotFound, SnapshotStore
 from snapshots.inputs import remove_input
 from snapshots.surroundings import newest_or_empty
 from snapshots.upkeep.adoption import begin_anew, move_source
@@ -20,6 +21,8 @@ Adopt = Literal["state", "checkpoint"]
 _OF_A_SOURCE = ("query_id", "batch_id", "upstream", "run")
 """The fields of a position that another source does not take over."""
 
+_KEEP = "keep the state: start(..., adopt='state')"
+_BEGIN = "begin with empty state: start(..., adopt='checkpoint')"
 _ADOPT_STATE = "keep the state and let rows count twice or not at all: start(..., adopt='state')"
 _ADOPT_CHECKPOINT = "begin with empty state where the checkpoint stands: start(..., adopt='checkpoint')"
 
@@ -49,15 +52,14 @@ def join_histories(
         return
     position = SourcePosition(query_id=checkpoint.query_id, batch_id=checkpoint.committed)
     run = SourcePosition.of(latest).run
-    if adopted(store, routing, adopt, position, parallelism=parallelism):
-        if run is not None:
-            remove_input(store.folder, run.run_id)  # it is given up
-    else:
+    if not _adopted(store, routing, adopt, position, parallelism=parallelism):
         ways = [_ADOPT_CHECKPOINT] if latest is None else [_ADOPT_STATE, _ADOPT_CHECKPOINT]
         raise UnrelatedHistories(store.uri, checkpoint.location, reason, ways)
+    if run is not None:
+        remove_input(store.folder, run.run_id)  # it is given up
 
 
-def adopted(
+def _adopted(
     store: SnapshotStore, routing: Routing, adopt: Adopt | None, position: SourcePosition, *, parallelism: int
 ) -> bool:
     """Move the state to another position of its source, or begin anew there; returns whether `adopt` says which."""
@@ -81,31 +83,82 @@ def check_keys(latest: Snapshot | None, routing: Routing) -> None:
     IncompatibleSnapshot
         The newest snapshot has other key columns, or other types of them.
     """
-    wanted, found = stored_keys(routing.keys), SourcePosition.of(latest).keys
+    wanted, found = routing.stored_keys, SourcePosition.of(latest).keys
     # Snapshots of earlier releases do not name their keys.
     if found is not None:
         check_columns("key columns", [str(key) for key in wanted], [str(key) for key in found], "operator_id")
 
 
-def check_fits(store: SnapshotStore, routing: Routing, parallelism: int) -> None:
-    """Check what is fixed with the first snapshot.
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """What the next pipeline has missed.
+
+    Attributes
+    ----------
+    epochs : tuple of Snapshot
+        The snapshots whose outputs it must have, oldest first.
+    reason : str or None
+        Why it cannot have them; None if it can.
+    """
+
+    epochs: tuple[Snapshot, ...] = ()
+    reason: str | None = None
+
+
+def missed_epochs(upstream: SnapshotStore, seen: EpochRef) -> Missed:
+    """Return the epochs after one that the next pipeline has seen, by going back from the newest.
+
+    Each epoch names the one before it. So versions between them, such as claims, do not matter, and neither does that
+    of an epoch which has been seen.
+    """
+    snapshot = newest_or_empty(upstream.folder)
+    epochs: list[Snapshot] = []
+    while (ref := SourcePosition.of(snapshot).ref) != seen:
+        assert snapshot is not None or ref == BEGINNING, "without a snapshot there is no epoch"
+        if snapshot is None or ref.epoch <= seen.epoch:
+            return Missed(reason=f"{upstream.uri} has no epoch {seen.epoch} of attempt {seen.attempt!r}")
+        epochs.insert(0, snapshot)
+        previous = SourcePosition.of(snapshot).previous
+        if previous == seen:
+            break
+        gone = Missed(reason=f"the outputs of {upstream.uri} before epoch {ref.epoch} have been removed")
+        if previous is None:
+            return gone
+        try:
+            snapshot = None if previous == BEGINNING else upstream.load(previous.epoch)
+        except SnapshotNotFound:
+            return gone
+        if SourcePosition.of(snapshot).ref != previous:
+            return gone
+    return Missed(tuple(epochs))
+
+
+def join_pipelines(
+    upstream: SnapshotStore, store: SnapshotStore, routing: Routing, adopt: Adopt | None, *, parallelism: int
+) -> None:
+    """Make sure that the state of a pipeline belongs to the snapshots of the one before it.
 
     Raises
     ------
     IncompatibleSnapshot
-        The newest snapshot has another max parallelism or hash.
+        The newest snapshot has other key columns, or other types of them.
+    UnrelatedPipelines
+        They do not belong together, and `adopt` is None or names what does not exist.
     """
     latest = newest_or_empty(store.folder)
-    if latest is None:
+    check_keys(latest, routing)
+    position = SourcePosition.of(latest)
+    reason = missed_epochs(upstream, position.upstream or BEGINNING).reason
+    if position.query_id is not None:
+        reason = f"{store.uri} has the state of query {position.query_id}, not of a chain"
+    if position.run is not None:
+        reason = f"{store.uri} has a part of run {position.run.run_id!r}, which has not finished"
+    if reason is None:
         return
-    found = latest.manifest
-    for what, expected, stored, option in (
-        ("max parallelism", routing.max_parallelism, found.max_parallelism, "--max-parallelism"),
-        ("hash", routing.hash, found.hash, "--hash"),
-    ):
-        if expected != stored:
-            rewrite = f"keygroups repartition {store.uri} --rewrite --parallelism {parallelism} {option} {expected}"
-            raise IncompatibleSnapshot(what, expected, stored, f"pass the snapshot's, or rewrite it first: {rewrite}")
+    newest = SourcePosition(upstream=SourcePosition.of(newest_or_empty(upstream.folder)).ref)
+    if not _adopted(store, routing, adopt, newest, parallelism=parallelism):
+        ways = [_BEGIN] if latest is None else [_KEEP, _BEGIN]
+        raise UnrelatedPipelines(store.uri, upstream.uri, reason, ways)
 
 
 def _reason(uri: str, position: SourcePosition, checkpoint: Checkpoint) -> str | None:

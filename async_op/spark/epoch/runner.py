@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from async_op.epochs.position import EpochTimes, SourcePosition
 from async_op.hosting.errors import FeederFenced, HostLost, IncompleteEpoch
 from async_op.hosting.messages import EpochEnd
 from async_op.hosting.parts import one_of_each
@@ -18,14 +19,9 @@ from async_op.retention import Collector, Retention
 from async_op.spark.autoscale import AutoscalePolicy
 from async_op.spark.epoch.delivery import Delivery, Outlet
 from async_op.spark.epoch.fleet import Fleet
-from async_op.spark.epoch.inputs import EpochInput, MicroBatch
 from async_op.spark.epoch.job_names import named_jobs
 from async_op.spark.epoch.log import EpochLog
-from async_op.spark.epoch.order import EpochOrder
-from async_op.spark.epoch.pauses import Pauses
-from async_op.spark.epoch.position import SourcePosition, stored_keys
-from async_op.spark.epoch.settings import EpochSettings
-from async_op.spark.epoch.times import EpochTimes
+from async_op.spark.epoch.orders import EpochInput, EpochOrder, EpochSettings, MicroBatch
 from async_op.spark.progress import EpochMetrics, EpochProgress
 from async_op.spark.rows.routing import Routing
 from async_op.spark.task.blueprint import EpochBlueprint
@@ -42,6 +38,8 @@ _log = logging.getLogger(__package__)
 
 _LENDING_EPOCHS_MAX = 8
 """So many epochs for each host may move budgets at the end of a query: two move all that is left to one host."""
+
+_PAUSE_SECONDS_MAX = 60.0
 
 _ATTEMPTS_MAX = 4
 """How often an epoch is tried before the query fails, if hosts are lost; Spark tries a task as often."""
@@ -110,7 +108,7 @@ class EpochRunner:
         self._lock = threading.RLock()
         self._is_closed = False
         self._is_clean = True
-        self._pauses = Pauses()
+        self._pauses = _Pauses()
         self.fleet = Fleet(self._blueprint_for, spark, is_resident=settings.is_resident)
         self._latest = newest_or_empty(store.folder)
         # Without a snapshot there is nothing to take over: the run that commits the first version owns the operator.
@@ -401,8 +399,29 @@ class EpochRunner:
             previous=self.position.ref,
             epoch=pending.version,
             attempt=pending.attempts_prefix,
-            keys=stored_keys(self._routing.keys),
+            keys=self._routing.stored_keys,
+            parallelism=len(reports),
             times=self._times.after([report.times for report in reports], self._watermark_delay_milliseconds),
         )
         handles = [report.handle for report in reports]
         return pending.commit(handles, source_position=position.to_json(), metrics=asdict(metrics))
+
+
+class _Pauses:
+    """The pauses between epochs that run only because a host cannot be polled: longer while these have no outputs."""
+
+    def __init__(self) -> None:
+        self._seconds, self._not_before = 1.0, 0.0
+
+    def is_over(self) -> bool:
+        """Tell whether the next one may run."""
+        return time.monotonic() >= self._not_before
+
+    def begin(self, *, is_idle: bool) -> None:
+        """Begin the next pause; `is_idle` tells whether the epoch before it had no outputs."""
+        self._seconds = min(_PAUSE_SECONDS_MAX, 2 * self._seconds) if is_idle else 1.0
+        self._not_before = time.monotonic() + self._seconds
+
+    def end(self) -> None:
+        """End the pause under way."""
+        self._not_before = 0.0

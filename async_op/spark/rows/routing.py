@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
+from async_op.epochs.position import StoredKey
 from async_op.spark.rows.keys import KeyColumn, column_named, sql_name
 from keygroups.hashes.flink import NAME as FLINK
 from keygroups.spark.columns import subtask_column, subtask_expression
@@ -36,6 +37,11 @@ class Routing:
     hash: str
     max_parallelism: int
     order_by: list[str]
+
+    @property
+    def stored_keys(self) -> tuple[StoredKey, ...]:
+        """The key columns as a source position stores them."""
+        return tuple(StoredKey(key.name, key.type) for key in self.keys)
 
     def route(self, frame: DataFrame, parallelism: int) -> DataFrame:
         """Send every row to its subtask; Spark's partition id is then the subtask index."""

@@ -1,13 +1,16 @@
-"""The schema of outputs, for Spark and for Arrow, and a check of columns."""
+"""The schema of outputs, for Spark and for Arrow, and checks of columns."""
 
 from __future__ import annotations
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from keygroups.errors import ConfigError
 from snapshots.spark.types import arrow_schema_of
+
+_DELAY = "spark.watermarkDelayMs"
+"""What `withWatermark` adds to the metadata of its column."""
 
 
 def parse_schema(schema: StructType | str | None) -> StructType:
@@ -28,3 +31,19 @@ def check_columns(schema: StructType, argument: str, columns: str | list[str] | 
     for column in [columns] if isinstance(columns, str) else columns or []:
         if column not in schema.names:
             raise ConfigError(argument, column, f"the columns are {schema.names}")
+
+
+def watermark_delay_of(frame: DataFrame, event_time: str) -> int:
+    """Return the delay, in milliseconds, that a DataFrame's `withWatermark` gave a column.
+
+    Raises
+    ------
+    ConfigError
+        The column does not exist or has no watermark.
+    """
+    check_columns(frame.schema, "event_time", event_time)
+    delay = frame.schema[event_time].metadata.get(_DELAY)
+    if delay is None:
+        reason = f'it has no watermark: add .withWatermark("{event_time}", "10 seconds") to the input'
+        raise ConfigError("event_time", event_time, reason)
+    return int(delay)

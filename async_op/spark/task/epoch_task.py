@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from pyspark import TaskContext
 
+from async_op.epochs.position import SubtaskTimes
 from async_op.hosting.epoch import Epoch, Ran, run
 from async_op.hosting.garbage import rare_collections
 from async_op.hosting.messages import Cut, EpochEnd, Fence, Hello, Manifest
@@ -18,7 +19,7 @@ from async_op.spark.task.blueprint import WrittenPart
 from async_op.spark.task.epoch_rows import EpochRows
 from async_op.spark.task.flush import flusher
 from async_op.spark.task.newest import Newest
-from async_op.spark.task.report import NO_REPORT, SubtaskFailure, SubtaskReport, SubtaskTimes, batch_of
+from async_op.spark.task.report import NO_REPORT, SubtaskFailure, SubtaskReport, batch_of
 from async_op.spark.task.ways import HostAccess, TaskWays
 from async_op.threads.wait_strategies import WaitSituation, WaitStrategies
 from async_op.threads.waits import Waits

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
+from async_op.epochs.position import SubtaskTimes
 from async_op.hosting.messages import Part
 from async_op.hosting.placement import Address
 from async_op.spark.progress import EpochMetrics
@@ -25,23 +26,6 @@ _ARROW_SCHEMA = pa.schema([("subtask", pa.int32()), ("report", pa.binary())])
 
 NO_REPORT = pa.RecordBatch.from_pylist([], _ARROW_SCHEMA)
 """A batch without rows, which a task yields as a sign of life."""
-
-
-@dataclass(frozen=True, slots=True)
-class SubtaskTimes:
-    """The times that a subtask reports after an epoch, in milliseconds since the Unix epoch.
-
-    Attributes
-    ----------
-    event_time : int or None
-        The greatest timestamp of the epoch's rows; None if there was none.
-    next_timer, next_event_timer : int or None
-        When the first timer that the subtask keeps is to fire, by the clock and by the watermark; None without one.
-    """
-
-    event_time: int | None = None
-    next_timer: int | None = None
-    next_event_timer: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ def opened_first_to_last(patch: Patch) -> None:
 
 def unknown_steps_are_ignored(patch: Patch) -> None:
     """The steps of a snapshot that a job does not have are ignored."""
-    patch.setattr(job, "unknown_steps", lambda snapshot, names: [])
+    patch.setattr(job, "check_steps", lambda latest, names: None)
 
 
 # Routes.

@@ -1,14 +1,42 @@
-"""What an epoch's rows are, and how the source position moves past them."""
+"""What an epoch must do: the settings that all share, its input, and how the source position moves past it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from async_op.spark.epoch.position import EpochRef, RunPosition, SourcePosition
+from async_op.epochs.position import EpochRef, RunPosition, SourcePosition
+from async_op.hosting.messages import EpochEnd
+from async_op.options import OperatorOptions
+from async_op.threads.wait_strategies import WaitStrategies
 
 _FINISHED_MAX = 1000
 """How many finished runs a position names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochSettings:
+    """What all epochs of a pipeline share.
+
+    Attributes
+    ----------
+    options : OperatorOptions
+        The options of the operator, with the user's function.
+    barrier_timeout : float or None
+        Seconds that an epoch waits for calls under way; None to wait for all.
+    event_time : str or None
+        The column with the timestamps of rows; None without event time.
+    is_resident : bool
+        Whether operators live on between epochs, in hosts.
+    wait_strategies : WaitStrategies
+        How tasks wait for hosts.
+    """
+
+    options: OperatorOptions
+    barrier_timeout: float | None
+    event_time: str | None
+    is_resident: bool
+    wait_strategies: WaitStrategies
 
 
 class EpochInput(Protocol):
@@ -129,3 +157,35 @@ class UpstreamEpoch:
     def advance(self, position: SourcePosition) -> SourcePosition:
         """Return the position after the outputs."""
         return replace(position, upstream=self.ref, kind="upstream")
+
+
+@dataclass(frozen=True, slots=True)
+class EpochOrder:
+    """What one epoch must do, and the source position that it commits.
+
+    Attributes
+    ----------
+    position : SourcePosition
+        The position of the source after the epoch.
+    parallelism : int
+        The number of subtasks.
+    end : EpochEnd
+        What the epoch waits for, and whether the operators of this generation end with it.
+    source : EpochInput or None
+        What the rows are; None without input.
+    """
+
+    position: SourcePosition
+    parallelism: int
+    end: EpochEnd
+    source: EpochInput | None = None
+
+    @property
+    def description(self) -> str:
+        """What Spark's web UI calls the epoch's jobs."""
+        return "drain" if self.source is None else self.source.description
+
+    @property
+    def input_name(self) -> str:
+        """Part of the idempotency keys of the epoch's rows."""
+        return "" if self.source is None else self.source.name

@@ -1,0 +1,95 @@
+"""Whether a job or a pipeline may go on from the newest snapshot: what both check before they claim it.
+
+A refused start then stops nobody who runs. `changed_keys` compares key columns, and `snapshots.lineage` lineages.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection
+
+from snapshots import IncompatibleSnapshot, Snapshot
+from snapshots.format.steps import of_step
+
+
+class RepartitionUndone(UserWarning):
+    """A job or a pipeline starts with another parallelism than the one that its snapshot was repartitioned to.
+
+    Attributes
+    ----------
+    chosen : int
+        The parallelism of the newest snapshot, which somebody chose since the last run.
+    parallelism : int
+        The parallelism that the job or the pipeline was given.
+    """
+
+    def __init__(self, chosen: int, parallelism: int) -> None:
+        super().__init__(chosen, parallelism)
+        self.chosen = chosen
+        self.parallelism = parallelism
+
+    def __str__(self) -> str:
+        return (
+            f"the newest snapshot was repartitioned to {self.chosen} subtasks, and parallelism={self.parallelism} "
+            f"undoes that: pass parallelism={self.chosen} to keep it"
+        )
+
+
+def check_kind(latest: Snapshot | None, *, is_of_job: bool) -> None:
+    """Raise `IncompatibleSnapshot` if a job finds the snapshot of an operator, or the other way round."""
+    if latest is None or bool(latest.step_names) == is_of_job:
+        return
+    kinds = ["an operator's", "a job's"]
+    name = "job_id" if is_of_job else "operator_id"
+    advice = f"it was written by {'an operator or a pipeline' if is_of_job else 'a job'}: choose another {name}"
+    raise IncompatibleSnapshot("the kind of snapshot", kinds[is_of_job], kinds[not is_of_job], advice)
+
+
+def check_fixed(latest: Snapshot | None, *, max_parallelism: int | None, hash: str, parallelism: int | None) -> None:
+    """Check what is fixed with the first snapshot; a max parallelism of None takes the snapshot's.
+
+    Raises
+    ------
+    IncompatibleSnapshot
+        The newest snapshot has another max parallelism or hash.
+    """
+    if latest is None:
+        return
+    for what, wanted, found, option in (
+        ("max parallelism", max_parallelism, latest.max_parallelism, "--max-parallelism"),
+        ("hash", hash, latest.manifest.hash, "--hash"),
+    ):
+        if wanted not in (None, found):
+            place = f"{latest.folder.uri} --rewrite --parallelism {parallelism or latest.parallelism}"
+            advice = f"pass the snapshot's, or rewrite it first: keygroups repartition {place} {option} {wanted}"
+            raise IncompatibleSnapshot(what, wanted, found, advice)
+
+
+def check_steps(latest: Snapshot, names: Collection[str]) -> None:
+    """Raise `IncompatibleSnapshot` if a snapshot has something in a step that a job does not have."""
+    unknown = [name for name in latest.step_names if name not in names and _holds_anything(latest, name)]
+    if unknown:
+        advice = "give the step that replaces it this name, or put the step back to finish what it has"
+        raise IncompatibleSnapshot("a step", sorted(names), ", ".join(unknown), advice)
+
+
+def warn_of_repartition(latest: Snapshot | None, noted: int | None, parallelism: int | None) -> None:
+    """Warn with `RepartitionUndone` if a run begins with another parallelism than somebody has chosen.
+
+    Parameters
+    ----------
+    latest : Snapshot or None
+        The newest snapshot.
+    noted : int or None
+        The parallelism in its source position, which the last run has noted.
+    parallelism : int or None
+        The parallelism of the run; None for that of the snapshot.
+    """
+    if latest is None or noted in (None, latest.parallelism) or parallelism in (None, latest.parallelism):
+        return
+    warnings.warn(RepartitionUndone(latest.parallelism, parallelism), stacklevel=2)
+
+
+def _holds_anything(snapshot: Snapshot, name: str) -> bool:
+    step = of_step(snapshot.manifest, name)
+    return bool(step.states or step.in_flight_count or step.files_of("operator"))
