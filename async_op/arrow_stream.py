@@ -11,6 +11,7 @@ import pyarrow as pa
 from async_op.errors import shorten
 from keygroups.errors import ConfigError
 from keygroups.safe_text import described, repr_of
+from keygroups.values import values_of
 from keygroups.values.casts import in_microseconds
 from snapshots.format.subtask import RefusedValue
 
@@ -58,7 +59,7 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         A column has nanoseconds that Python's types cannot hold.
     """
     names = tuple(batch.schema.names)
-    columns = [in_microseconds(name, column).to_pylist() for name, column in zip(names, batch.columns, strict=True)]
+    columns = [values_of(in_microseconds(name, column)) for name, column in zip(names, batch.columns, strict=True)]
     return _dicts_of(names)(zip(*columns, strict=True))
 
 
@@ -84,7 +85,7 @@ def _row_of(row: pa.RecordBatch) -> Any:
 
 def _text_of(column: pa.Array) -> str:
     try:
-        return shorten(column.to_pylist()[0])
+        return shorten(values_of(column)[0])
     except Exception as error:  # noqa: BLE001 - as above
         return f"({column.type} that cannot be read: {type(error).__name__})"
 

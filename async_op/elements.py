@@ -7,11 +7,9 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from keygroups.arguments import check_integer
 from keygroups.errors import ConfigError
 from keygroups.representation import fields_repr
+from keygroups.safe_text import printable
 
 TIMESTAMP_MAX = 2**63 - 1
-
-TEXTS = frozenset((str, type(None)))
-"""The types of an id that needs no closer look: text, or none."""
 
 
 class Record(NamedTuple):
@@ -65,9 +63,11 @@ def check_place(timestamp: object, element_id: object) -> None:
     Raises
     ------
     ConfigError
-        One of them has a wrong type.
+        One of them has a wrong type, or the id is text that no snapshot can hold.
     """
     if timestamp is not None:
         check_timestamp(timestamp)
     if element_id is not None and not isinstance(element_id, str):
         raise ConfigError("element_id", element_id, "ids are text; pass str(…) of it")
+    if element_id is not None and printable(element_id, None) != element_id:
+        raise ConfigError("element_id", element_id, "it has half of a surrogate pair or a NUL; pass text without them")

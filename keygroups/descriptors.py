@@ -49,8 +49,12 @@ class _Declaration:
 def _check_type(type: object) -> None:
     import pyarrow as pa  # a caller with a type has already loaded it
 
+    from keygroups.values.stored_types import reason_against
+
     if not isinstance(type, pa.DataType):
         raise ConfigError("type", type, "pass a pyarrow type, such as pa.int64(), or None")
+    if (reason := reason_against(type)) is not None:
+        raise ConfigError("type", str(type), reason)
 
 
 @dataclass(frozen=True, slots=True)

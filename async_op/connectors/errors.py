@@ -196,7 +196,7 @@ class UnwritableValue(KeyGroupsError, TypeError):
         return (
             f"{self._shown} cannot be written{where}: {self.reason}; change the output in the last step, and for what "
             "is committed already start again with on_error='skip' or 'dead_letter' of the sink, or change it in a "
-            "subclass of the sink, whose `write` gets it again"
+            "subclass of the sink, which gets the epoch again: by `write` in a job, by `write_rows` on Spark"
         )
 
 

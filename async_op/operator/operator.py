@@ -11,7 +11,7 @@ from async_op.changed_keys import check_in_flight
 from async_op.clock import Clock
 from async_op.dead_letters import DeadLetter, OnError
 from async_op.durations import check_timeout
-from async_op.elements import TEXTS, Element, Record, Watermark, check_place, check_timestamp
+from async_op.elements import Element, Record, Watermark, check_place, check_timestamp
 from async_op.errors import as_exception
 from async_op.identity import Identity
 from async_op.in_flight.waiters import Waiters
@@ -275,7 +275,9 @@ class AsyncWaitOperator(FrontDoor):
             await parts.back_pressure.wait_for_room()
         elif in_flight.accepted % TURN == TURN - 1:
             await asyncio.sleep(0)
-        if (timestamp is not None and (type(timestamp) is not int or timestamp >> 63)) or type(element_id) not in TEXTS:
+        if (timestamp is not None and (type(timestamp) is not int or timestamp >> 63)) or not (
+            element_id is None or (type(element_id) is str and element_id.isascii())
+        ):
             check_place(timestamp, element_id)
         parts.intake.accept(value, timestamp, element_id)
 

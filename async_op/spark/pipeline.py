@@ -32,7 +32,7 @@ from async_op.spark.query import PipelineQuery
 from async_op.spark.rows.dead_letter_column import DeadLetters, rows_in_place, schema_with_letters
 from async_op.spark.rows.keys import names_of
 from async_op.spark.rows.routing import Routing
-from async_op.spark.rows.schemas import check_columns, parse_schema, watermark_delay_of
+from async_op.spark.rows.schemas import check_event_time, parse_schema, watermark_delay_of
 from async_op.spark.stage import Running, Stage
 from async_op.spark.start_arguments import check_run, check_start
 from async_op.threads.wait_strategies import WaitStrategiesOption, as_wait_strategies
@@ -333,7 +333,7 @@ class AsyncPipeline(IntoTables, Described):
         >>> pipeline.run(history, write_batch, run_id="history-2026")  # doctest: +SKIP
         """
         check_run(df, sink, self._stages[-1].output_schema, run_id, chunk_rows)
-        check_columns(df.schema, "event_time", self._stages[0].settings.event_time)
+        check_event_time(df.schema, self._stages[0].settings.event_time)
         routings = self._routings(df.schema)
         run_bounded(df, self._stages, routings, IntoSink(sink), run_id=run_id, chunk_rows=chunk_rows)
 

@@ -60,6 +60,18 @@ def cast_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return a table with the columns of a schema, all of which it has, in the schema's order.
+
+    Raises
+    ------
+    Misfit
+        A column has values that the schema's type would change.
+    """
+    columns = [cast(table.column(field.name), field.type, field.name) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
 def cast(column: pa.Array, type_: pa.DataType, name: str = "") -> pa.Array:
     """Return a column with another type that holds all of its values.
 

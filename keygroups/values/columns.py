@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -91,11 +91,62 @@ def array_of(values: Sequence[Any], type_: pa.DataType, rules: Rules = EXACT, co
 
 
 def values_of(array: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Decode a column: lists for lists, dicts for structs and maps."""
+    """Decode a column: lists for lists, dicts for structs and maps, and pairs for maps whose keys are nested.
+
+    Raises
+    ------
+    KeyError
+        A map has a key twice.
+
+    Examples
+    --------
+    >>> values_of(pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())))
+    [{'a': 1}]
+    """
     array = coarse(array)
-    values: list[Any] = array.to_pylist(maps_as_pydicts="strict") if _has_maps(array.type) else array.to_pylist()
+    inner = [*_types_in(array.type)]
+    if any(types.is_map(type_) and types.is_nested(type_.key_type) for type_ in inner):
+        read = _reader_of(array.type)
+        return [None if value is None else read(value) for value in array.to_pylist()]
+    values: list[Any] = (
+        array.to_pylist(maps_as_pydicts="strict") if any(map(types.is_map, inner)) else array.to_pylist()
+    )
     return values
 
 
-def _has_maps(type_: pa.DataType) -> bool:
-    return types.is_map(type_) or any(_has_maps(type_.field(index).type) for index in range(type_.num_fields))
+def _types_in(type_: pa.DataType) -> Iterator[pa.DataType]:
+    yield type_
+    for index in range(type_.num_fields):
+        yield from _types_in(type_.field(index).type)
+
+
+def _reader_of(type_: pa.DataType) -> Callable[[Any], Any]:
+    """Return what makes a value, which is not None, of what Arrow gives for it, where each map is a list of pairs."""
+    if not types.is_nested(type_):
+        return _as_it_is
+    if types.is_struct(type_):
+        fields = {field.name: _reader_of(field.type) for field in type_}
+        return lambda struct: {name: _read(fields[name], value) for name, value in struct.items()}
+    if not types.is_map(type_):
+        item = _reader_of(type_.value_type)
+        return lambda items: [_read(item, value) for value in items]
+    key, item = _reader_of(type_.key_type), _reader_of(type_.item_type)
+    make = list if types.is_nested(type_.key_type) else _distinct
+    return lambda pairs: make((key(one), _read(item, value)) for one, value in pairs)
+
+
+def _read(read: Callable[[Any], Any], value: Any) -> Any:
+    return None if value is None else read(value)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _distinct(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise KeyError("a map has a key twice")
+        found[key] = value
+    return found

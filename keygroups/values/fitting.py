@@ -210,10 +210,11 @@ class _Maps(Fitter):
         self._items = fitter_of(type_.item_type, rules)
         self._nullable = type_.item_field.nullable
         self._any = rules.any_container
+        self._has_nested_keys = types.is_nested(type_.key_type)
 
     def is_plain(self, values: Sequence[Any]) -> bool:
         maps = [value for value in values if value is not None]
-        if not {*map(type, maps)} <= {dict}:
+        if self._has_nested_keys or not {*map(type, maps)} <= {dict}:
             return False
         keys = list(chain.from_iterable(maps))
         items = list(chain.from_iterable(map(dict.values, maps)))
@@ -238,6 +239,8 @@ class _Maps(Fitter):
         return entries
 
     def _pairs_of(self, value: Any) -> list[tuple[Any, Any]]:
+        if self._has_nested_keys and not self._any and isinstance(value, dict):
+            raise Refusal("its keys are lists, structs or maps, which no dict has when it is read: pass pairs")
         if type(value) is dict or (self._any and isinstance(value, Mapping)):
             return list(value.items())
         if isinstance(value, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):

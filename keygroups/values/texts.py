@@ -39,15 +39,33 @@ def json_of(value: Any, *, is_exact: bool = False) -> str:
     '{"on": "2026-01-02", "tags": ["a"]}'
     """
     try:
+        return _written(value, is_exact)
+    except Refusal as refusal:
+        if refusal.path or type(value) is not dict:
+            raise
+        raise Refusal(refusal.reason, _step_to_refused(value, is_exact)) from None
+
+
+def _step_to_refused(value: dict[Any, Any], is_exact: bool) -> str:
+    """Return the step to the first item for which a dict is refused; nothing if it is refused as a whole."""
+    for name, item in value.items():
+        try:
+            _written({name: item}, is_exact)
+        except Refusal:
+            return f".{name}" if type(name) is str else ""
+    return ""
+
+
+def _written(value: Any, is_exact: bool) -> str:
+    try:
         text = _encode(_json_form(value, is_exact))
+        text.encode()
+    except UnicodeEncodeError:
+        raise Refusal("it holds half of a surrogate pair, which UTF-8 cannot encode") from None
     except ValueError:
         raise Refusal("it is no JSON: it holds infinity or no number, which JSON lacks; use None or text") from None
     except RecursionError:
         raise Refusal("it is no JSON: it is nested too deeply") from None
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise Refusal("it holds half of a surrogate pair, which UTF-8 cannot encode") from None
     return text
 
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import types
 
 from keygroups.arguments import check_location
 from keygroups.csv_rows import csv_line
@@ -129,7 +128,7 @@ def plain(value: Any) -> Any:
             return value
         case float():
             return value if value - value == 0 else str(value)
-        case bytes():
+        case bytes() | bytearray():
             return base64.b64encode(value).decode()
         case list() | tuple():
             return [plain(item) for item in value]
@@ -222,13 +221,11 @@ class _Csv:
 
 
 def _cells(table: pa.Table, name: str) -> Iterable[str | None]:
-    field = table.schema.field(name)
-    is_nested = is_packed(field) or types.is_nested(field.type)
     for value in map(plain, decode_column(table, name)):
         if value is None or isinstance(value, str):
             yield value
         else:
-            yield json.dumps(value, ensure_ascii=False) if is_nested else str(value)
+            yield json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value)
 
 
 def _text_sink(make: Callable[[io.TextIOBase, pa.Schema], _Sink]) -> Callable[[str, pa.Schema], Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from keygroups.errors import PackageNotInstalled
+from keygroups.values import Misfit, array_of
 from snapshots.format.columns import is_packed
 from snapshots.restore.reader import decode_column
 
@@ -59,9 +60,9 @@ def _simple_column(values: list[Any]) -> pa.Array | list[Any]:
     if len(kinds) != 1 or not kinds <= _SIMPLE:
         return values
     try:
-        return pa.array(values)
-    except (pa.ArrowException, OverflowError):
-        return values  # such as an integer of more than 64 bits
+        return array_of(values, pa.infer_type(values))
+    except (Misfit, pa.ArrowException, OverflowError):
+        return values  # such as an integer of more than 64 bits, or times with and without a zone
 
 
 def _package(name: str) -> Any:

@@ -184,6 +184,7 @@ class ArrowGroup:
         index, type_ = table.schema.get_field_index("value"), self._descriptor.value_type
         if type_ is None or table.schema.field(index).type == type_:
             return table
+        # Only a declaration that is wider is restored (`schemas.widens`), so Arrow's cast keeps every value.
         return table.set_column(index, "value", table.column(index).cast(type_))
 
 
@@ -323,7 +324,7 @@ def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     for column in INDEX_COLUMNS:
         if column in schema.names and is_packed(schema.field(column)):
             table = _packed(table, column)
-    return table.cast(schema)
+    return table.cast(schema)  # the same types or, of an older file, narrower ones (`schemas.widens`)
 
 
 def decode_column(table: pa.Table, name: str) -> list[Any]:
@@ -339,6 +340,7 @@ def _packed(table: pa.Table, column: str) -> pa.Table:
     if is_packed(field):
         return table
     packed = pa.field(column, pa.binary(), field.nullable, (field.metadata or {}) | PACKED)
+    # Columns of keys are integers, doubles, text or bytes.
     keys = [MISSING if key is None else key for key in table.column(column).to_pylist()]
     return _with_keys(table, packed, encode_column(keys, packed, f"a {column}"))
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from keygroups.values.casts import cast_table
 from snapshots.format.manifest import DataFile, OperatorStateInfo
 from snapshots.restore.items import item_files, items_in
 from snapshots.restore.snapshot import Snapshot
@@ -38,4 +39,4 @@ class OperatorStateReader(DataSourceReader):
         """Read the items of a partition."""
         file: DataFile | None = partition.value
         if file is not None:  # Spark treats an empty list of partitions as one without a value
-            yield from items_in(self._folder, file).select(self._schema.names).cast(self._schema).to_batches()
+            yield from cast_table(items_in(self._folder, file), self._schema).to_batches()

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.types import StructType
 
+from keygroups.values.casts import cast_table
 from snapshots.spark.types import arrow_schema_of
 
 _LARGE_TYPES = "spark.sql.execution.arrow.useLargeVarTypes"
@@ -52,7 +53,7 @@ class KnownRows(DataFrame):
         """Return the rows."""
         if self._session.conf.get(_LARGE_TYPES, "false") == "true":
             return super().toArrow()
-        return self._rows.cast(arrow_schema_of(self._known_schema, "UTC"))
+        return cast_table(self._rows, arrow_schema_of(self._known_schema, "UTC"))
 
     def count(self) -> int:
         """Return how many rows there are."""

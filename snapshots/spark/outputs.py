@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from keygroups.spark.session import is_connect
+from keygroups.values.casts import cast_table
 from snapshots.filesystem import Folder
 from snapshots.format.manifest import DataFile
 from snapshots.format.parquet import ParquetReader
@@ -70,4 +71,4 @@ class _FileReader:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 rows = ParquetReader(self.folder, self.files[number]).read_all()
-                yield from (rows if self.schema is None else rows.cast(self.schema)).to_batches()
+                yield from (rows if self.schema is None else cast_table(rows, self.schema)).to_batches()

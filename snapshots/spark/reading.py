@@ -11,8 +11,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from keygroups.errors import ConfigError
+from keygroups.errors import ConfigError, in_message
 from keygroups.ranges import KeyGroupRange
+from keygroups.values import Misfit
+from keygroups.values.casts import cast_table
 from snapshots.filesystem import Folder
 from snapshots.format.columns import common_key_type, index_columns, is_packed, keyed_schema
 from snapshots.format.layers import spans
@@ -22,7 +24,7 @@ from snapshots.format.schemas import without_field_ids
 from snapshots.format.subtask import NO_KEY_GROUP
 from snapshots.restore.elements import elements_schema, with_step
 from snapshots.restore.items import ITEMS_SCHEMA
-from snapshots.restore.reader import StateReader, in_schema, merge
+from snapshots.restore.reader import StateReader, decode_column, in_schema, merge
 from snapshots.restore.snapshot import Snapshot
 from snapshots.spark.items import OperatorStateReader
 from snapshots.spark.pruning import WantedKeyGroups
@@ -93,7 +95,7 @@ def reader_of(snapshot: Snapshot, what: str, schema: StructType) -> DataSourceRe
     """Return the reader of a state with or without a key, of the elements in flight, or of the metadata."""
     wanted_schema = arrow_schema_of(schema, "UTC")
     if what == METADATA:
-        return _MetadataReader(_metadata(snapshot.manifest).cast(wanted_schema))
+        return _MetadataReader(cast_table(_metadata(snapshot.manifest), wanted_schema))
     operator_state = snapshot.manifest.operator_state(what)
     if operator_state is not None and what not in snapshot.state_names:
         return OperatorStateReader(snapshot, operator_state, wanted_schema)
@@ -161,7 +163,7 @@ class SnapshotReader(DataSourceReader):
         """Read the rows of a partition."""
         part: Part | None = partition.value
         for table in () if part is None else self._tables(part):
-            yield from table.select(self._schema.names).cast(self._schema).to_batches()
+            yield from _in_columns(table, self._schema).to_batches()
 
     def _parts_of_state(self) -> Iterator[Part]:
         for span, files in spans(self._files, self._all):
@@ -190,6 +192,15 @@ class SnapshotReader(DataSourceReader):
             for span, layers in reader.spans(KeyGroupRange(first, last)):
                 for key_group in span:
                     yield merge([layer.take(key_group) for layer in layers])
+
+
+def _in_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    try:
+        return cast_table(table, schema)
+    except Misfit as misfit:
+        (key,) = decode_column(table.slice(misfit.row, 1), "key")
+        reason = f"{misfit.reason} (in the row of key {in_message(key)}); read it with Snapshot.to_arrow"
+        raise ConfigError("schema", misfit.column, reason) from None
 
 
 class _MetadataReader(DataSourceReader):

@@ -15,6 +15,7 @@ from async_op import AsyncBatchFunction, AsyncDataStream, ElementFailed, ValueRe
 from async_op.arrow_stream import ROWS_AT_ONCE
 from async_op.letter_rows import row_of
 from keygroups import ConfigError, codec
+from keygroups.values import array_of
 from tests.async_op.kit import Instant, reading_has_ended
 
 TABLE = pa.table({"user": ["ann", "bob"], "n": pa.array([1, None], pa.int64())})
@@ -113,7 +114,7 @@ def nested(kind: pa.DataType) -> list[tuple[pa.DataType, Callable[[Any], Any]]]:
         (pa.list_(kind), lambda value: [value, None]),
         (pa.large_list(pa.struct([("at", kind)])), lambda value: [{"at": value}]),
         (pa.list_(kind, 1), lambda value: [value]),
-        (pa.map_(pa.string(), kind), lambda value: [("at", value)]),
+        (pa.map_(pa.string(), kind), lambda value: {"at": value}),
     ]
 
 
@@ -123,11 +124,21 @@ async def test_nanoseconds_come_as_types_of_python(
     coarse: pa.DataType, fine: pa.DataType, value: Any, depth: int
 ) -> None:
     kind, make = nested(coarse)[depth]
-    column = pa.array([make(value), None], kind).cast(nested(fine)[depth][0])
+    column = array_of([make(value), None], kind).cast(nested(fine)[depth][0])
 
     [first, second] = await rows_of(pa.table({"at": column}))
     assert (first, second) == ({"at": make(value)}, {"at": None})
     assert codec.unpack(codec.pack(first, "a row")) == first
+
+
+async def test_maps_are_dicts_and_one_with_a_key_twice_fails_its_row_alone() -> None:
+    maps = pa.array([[("a", 1)], None, [("a", 1), ("a", 2)], []], pa.map_(pa.string(), pa.int64()))
+
+    letters: list[Any] = []
+    options: dict[str, Any] = {"on_error": "dead_letter", "dead_letters": letters.append}
+    rows = AsyncDataStream.ordered_wait(pa.table({"of": maps}), Instant(), **options)
+    assert [output async for output in rows] == [{"of": {"a": 1}}, {"of": None}, {"of": {}}]
+    assert [type(letter.error) for letter in letters] == [ValueRefused]
 
 
 async def test_the_times_of_a_pandas_frame_are_types_of_python() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 import zoneinfo
 from decimal import Decimal
 from typing import Any
@@ -10,6 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
 
 from keygroups import ConfigError, KeyGroupRange, UnstorableValue, ValueState, key_group_of
 from keygroups.codec import unpack
@@ -273,3 +277,88 @@ def test_the_first_row_that_a_cast_refuses_is_named(row: int) -> None:
         cast(pa.array(numbers), pa.int32(), "n")
 
     assert (caught.value.row, caught.value.column) == (row, "n")
+
+
+def parquet_has(type_: pa.DataType) -> bool:
+    """Return whether a column comes back from a Parquet file with its type."""
+    content = io.BytesIO()
+    try:
+        table = pa.table({"value": pa.nulls(1, type_)})
+        parquet.write_table(table, content)
+        parquet.ParquetFile(content).read().cast(table.schema)
+    except (pa.ArrowException, OSError):
+        return False
+    return True
+
+
+LEAVES = [
+    *(pa.uint64(), pa.float16(), pa.bool_(), pa.large_string(), pa.string_view(), pa.binary(2), pa.uuid()),
+    *(pa.date64(), pa.time32("s"), pa.duration("ns"), pa.timestamp("s"), pa.timestamp("us", "UTC")),
+    *(pa.timestamp("us", "+05:00"), pa.decimal128(5, 2), pa.decimal256(40, 2)),
+    *(pa.decimal128(5, -2), pa.binary(0), pa.struct([]), pa.month_day_nano_interval()),
+    *(pa.run_end_encoded(pa.int32(), pa.string()), pa.dense_union([pa.field("a", pa.int64())])),
+    *(pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int8(), pa.large_binary())),
+    *(pa.dictionary(pa.int32(), pa.int64()), pa.dictionary(pa.int32(), pa.string_view())),
+]
+ARROW_TYPES = st.recursive(
+    st.sampled_from(LEAVES),
+    lambda inner: st.one_of(
+        inner.map(pa.list_),
+        inner.map(pa.large_list),
+        inner.map(lambda item: pa.list_(item, 2)),
+        st.builds(pa.map_, inner, inner),
+        st.builds(lambda one, other: pa.struct([("a", one), ("b", other)]), inner, inner),
+    ),
+    max_leaves=3,
+)
+
+
+def is_taken(type_: pa.DataType) -> bool:
+    """Return whether a state can be declared with a type."""
+    try:
+        ValueState("value", type_)
+    except ConfigError as error:
+        assert error.name == "type"
+        return False
+    return True
+
+
+@pytest.mark.parametrize("type_", LEAVES, ids=str)
+def test_a_state_is_declared_with_a_type_that_a_snapshot_can_hold(type_: pa.DataType) -> None:
+    assert is_taken(type_) == parquet_has(type_)
+
+
+@given(ARROW_TYPES)
+def test_a_nested_type_of_a_state_is_one_that_a_snapshot_can_hold(type_: pa.DataType) -> None:
+    assert parquet_has(type_) or not is_taken(type_)
+
+
+@pytest.mark.parametrize(
+    ("type_", "reason"),
+    [
+        (pa.struct([("a", pa.int64()), ("a", pa.int64())]), "two fields of a struct have one name"),
+        (pa.timestamp("us", "Mars/Base"), "time zone 'Mars/Base' is not known here"),
+    ],
+    ids=["names", "zone"],
+)
+def test_a_type_whose_values_python_cannot_have_is_none_of_a_state(type_: pa.DataType, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        ValueState("value", pa.list_(type_))
+
+
+NESTED_KEYS = pa.map_(pa.list_(pa.int64()), pa.struct([("of", pa.map_(pa.string(), pa.int64()))]))
+
+
+def test_a_map_is_a_dict_and_one_with_nested_keys_is_pairs() -> None:
+    value = [([1], {"of": {"a": 1}}), ([], {"of": None}), ([2], None)]
+    assert values_of(array_of([value, None, []], NESTED_KEYS)) == [value, None, []]
+    with pytest.raises(Misfit, match="pass pairs"):
+        array_of([{(1,): None}], NESTED_KEYS)
+
+
+@pytest.mark.parametrize("keys", [pa.string(), pa.list_(pa.string())], ids=str)
+def test_a_map_that_has_a_key_twice_is_no_dict(keys: pa.DataType) -> None:
+    inner = pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64()))
+    one = pa.array([["x"]], pa.list_(pa.string())) if pa.types.is_list(keys) else pa.array(["x"])
+    with pytest.raises(KeyError, match="twice|duplicate"):
+        values_of(pa.MapArray.from_arrays([0, 1], one, inner))

@@ -278,6 +278,22 @@ def test_event_time_needs_a_column_with_a_watermark(run: Run, tmp_path: Path) ->
             pipeline.start(stream, run.sink, checkpoint_location=tmp_path / "refused")
 
 
+def test_event_time_of_a_bounded_run_is_a_column_of_timestamps(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = AsyncPipeline(
+        Sessions(tmp_path / "released"),
+        key_by="user",
+        output_schema="user string, clicks bigint, gap bigint",
+        snapshots=tmp_path / "snapshots",
+        operator_id="refused",
+        parallelism=1,
+        event_time="at",
+    )
+    frame = spark.createDataFrame([("ann", "2026-01-02")], "user string, at string")
+    for wrong in (frame, frame.selectExpr("user", "cast(at as date) as at")):
+        with pytest.raises(ConfigError, match="cast it to timestamp"):
+            pipeline.run(wrong, print, run_id="refused")
+
+
 SUBTASKS = st.lists(st.builds(SubtaskTimes, *[st.none() | st.integers(0, 100)] * 3), max_size=4)
 
 

@@ -118,6 +118,20 @@ def test_a_job_is_read_by_step_and_state(source: SparkSession, tmp_path: Path) -
         frame.write.format("keygroups").mode("append").option("state", "other").save(store.uri)
 
 
+def test_a_value_that_a_type_of_spark_would_change_is_refused_with_its_key(
+    source: SparkSession, tmp_path: Path
+) -> None:
+    at = pa.array([1_000, 1_001], pa.timestamp("ns"))
+    rows_ = pa.table({"key": ["whole", "fine"], "value": at})
+    store = SnapshotStore(tmp_path, "times")
+    store.bootstrap({ValueState("at", pa.timestamp("ns")): rows_}, parallelism=1)
+    assert read(source, store).where("key = 'whole'").count() == 1
+    with pytest.raises(PySparkException, match="column.*value|schema='value'.*'fine'"):
+        read(source, store).collect()
+    with pytest.raises(PySparkException, match="is not taken for"):
+        source.read.format("keygroups").schema("key_group int, key string, value string").load(store.uri).collect()
+
+
 def test_elements_in_flight_and_files_are_read(source: SparkSession, tmp_path: Path) -> None:
     store = layered(SnapshotStore(tmp_path, "enrich"))
     snapshot = store.latest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from async_op.connectors.arrow import batches_of, names_of, schema_of
@@ -54,14 +54,22 @@ def _csv(values: Sequence[Any]) -> bytes:
     try:
         return "".join(lines).encode()
     except UnicodeEncodeError:
-        index = next(index for index, line in enumerate(lines) if not _is_text(line)) - 1
-        reason = "it holds half of a surrogate pair, which UTF-8 cannot encode"
-        raise UnwritableValue(values[max(index, 0)], reason, index=max(index, 0)) from None
+        index, name = next(_without_encoding(values))
+        half = Refusal("it holds half of a surrogate pair, which UTF-8 cannot encode")
+        raise _unwritable(values[index], half, index, name) from None
 
 
-def _is_text(line: str) -> bool:
+def _without_encoding(values: Sequence[Any]) -> Iterator[tuple[int, str]]:
+    """Yield the places of text, also in names, that UTF-8 cannot encode."""
+    for index, value in enumerate(values):
+        for name, field in value.items():
+            if not all(map(_is_text, (name, cell_of(field) or ""))):
+                yield index, name
+
+
+def _is_text(text: str) -> bool:
     try:
-        line.encode()
+        text.encode()
     except UnicodeEncodeError:
         return False
     return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 from keygroups.errors import ConfigError
 from snapshots.spark.types import arrow_schema_of
@@ -24,6 +24,13 @@ def parse_schema(schema: StructType | str | None) -> StructType:
 def arrow_schema(spark: SparkSession, schema: StructType) -> pa.Schema:
     """Return the Arrow schema in which Spark accepts rows; timestamps are in the session's time zone."""
     return arrow_schema_of(schema, str(spark.conf.get("spark.sql.session.timeZone")))
+
+
+def check_event_time(schema: StructType, column: str | None) -> None:
+    """Raise `ConfigError` unless a column of timestamps has this name."""
+    check_columns(schema, "event_time", column)
+    if column is not None and not isinstance(kind := schema[column].dataType, TimestampType | TimestampNTZType):
+        raise ConfigError("event_time", column, f"it is a {kind.simpleString()}: cast it to timestamp")
 
 
 def check_columns(schema: StructType, argument: str, columns: str | list[str] | None) -> None:

@@ -300,8 +300,8 @@ async def test_a_watermark_has_a_timestamp() -> None:
             await bench.operator.process_watermark(None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("element_id", [5, b"row", ("a", 1), True], ids=str)
-async def test_an_id_is_text(element_id: Any) -> None:
+@pytest.mark.parametrize("element_id", [5, b"row", ("a", 1), True, "\ud83d"], ids=ascii)
+async def test_an_id_is_text_that_a_snapshot_can_hold(element_id: Any) -> None:
     async with opened(Service()) as bench:
         with pytest.raises(ConfigError, match="element_id="):
             await bench.operator.process("x", 1, element_id)

@@ -8,13 +8,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from keygroups import ValueState
+from keygroups.values import Misfit, array_of, values_of
 from snapshots import IncompatibleSnapshot, Snapshot, SnapshotStore
 from snapshots.filesystem import open_folder
 from snapshots.inspection import compare, history
 from snapshots.inspection.equality import equal_rows
 from snapshots.testing.wrappers import CountingFolder
+from tests.doors.values import PLAIN, near
 from tests.snapshot_kit import COUNT, PROFILE, G, new_store, parts, record, words
 from tests.snapshots.inspection.kit import NAN
 
@@ -135,5 +139,41 @@ def test_values_are_equal_if_they_are_stored_alike(
     type_: pa.DataType, old: list[Any], new: list[Any], expected: list[bool]
 ) -> None:
     columns_ = (pa.chunked_array([pa.array(values, type_)]) for values in (old, new))
+
+    assert equal_rows(*columns_).tolist() == expected
+
+
+@given(st.sampled_from(sorted(PLAIN, key=str)), st.data())
+def test_rows_are_equal_if_their_values_have_one_text(type_: pa.DataType, data: st.DataObject) -> None:
+    plain = PLAIN[type_]
+    fitting = near(plain).map(lambda value: value if fits(type_, value) else plain[0])
+    old = data.draw(st.lists(fitting, min_size=1, max_size=4), "old")
+    new = [data.draw(st.just(value) | fitting, "new") for value in old]
+    columns_ = [pa.chunked_array([array_of(values, type_)]) for values in (old, new)]
+
+    texts = [[*map(repr, values_of(column))] for column in columns_]
+    assert equal_rows(*columns_).tolist() == [one == other for one, other in zip(*texts, strict=True)]
+
+
+def fits(type_: pa.DataType, value: Any) -> bool:
+    try:
+        array_of([value], type_)
+    except Misfit:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ((pa.int64(), [2**53 + 1, 1, None]), (pa.float64(), [2.0**53, 1.0, None]), [False, True, True]),
+        ((pa.float32(), [0.5, NAN]), (pa.int64(), [1, 0]), [False, False]),
+        ((pa.decimal128(5, 2), [Decimal("1.50")]), (pa.float64(), [1.5]), [True]),
+        ((pa.int64(), [1]), (pa.string(), ["1"]), [False]),
+    ],
+    ids=["integers beyond floats", "floats", "decimals", "text"],
+)
+def test_numbers_of_two_types_are_equal_by_their_value(old: Any, new: Any, expected: list[bool]) -> None:
+    columns_ = (pa.chunked_array([pa.array(values, type_)]) for type_, values in (old, new))
 
     assert equal_rows(*columns_).tolist() == expected

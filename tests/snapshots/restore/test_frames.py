@@ -30,6 +30,8 @@ def snapshot() -> Snapshot:
             ListState("tags"): [("a", ["new", 7])],
             MapState("prices"): [("a", {("x", 1): Decimal("1.5")})],
             ValueState("empty"): [],
+            ValueState("times"): [("a", dt.datetime(2026, 1, 2)), ("b", dt.datetime(2026, 1, 2, tzinfo=dt.UTC))],
+            ValueState("amounts"): [("a", Decimal("1.5")), ("b", Decimal("NaN"))],
         },
         parallelism=2,
         max_parallelism=16,
@@ -75,6 +77,9 @@ def test_values_of_one_simple_type_are_a_column_of_polars(snapshot: Snapshot) ->
     assert snapshot.to_polars("name").schema["value"] == pl.String
     assert snapshot.to_polars("prices").schema["value"] == pl.Decimal(2, 1)
     assert snapshot.to_polars("mixed").schema["value"] == pl.Object
+    # As a column, the first would be in UTC, and the second null.
+    assert snapshot.to_polars("times").schema["value"] == pl.Object
+    assert snapshot.to_polars("amounts").schema["value"] == pl.Object
 
 
 @pytest.mark.parametrize("package", ["pandas", "polars"])

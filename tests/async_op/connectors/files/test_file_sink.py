@@ -139,15 +139,29 @@ async def test_dates_are_text_in_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("format", "value", "words"),
     [
-        ("json", {"x": b"bytes"}, "no form in JSON"),
-        ("json", {"x": float("nan")}, "no JSON"),
+        ("json", {"n": 1, "x": b"bytes"}, "column 'x'.*no form in JSON"),
+        ("json", {"n": 1, "x": float("nan")}, "column 'x'.*no JSON"),
+        ("json", {"n": 1, "x": ["\ud83d"]}, "column 'x'.*half of a surrogate pair"),
+        ("csv", {"n": 1, "x": "\ud83d"}, "column 'x'.*half of a surrogate pair"),
+        ("csv", {"n": 1, "\ud83d": 1}, "half of a surrogate pair"),
         ("csv", {"x": [1]}, "nested"),
         ("csv", 7, "no dict"),
         ("parquet", 7, "no dict"),
         ("parquet", {1: 2}, "no dict"),
         ("parquet", {"x": object()}, "column 'x'.*there is no type for object"),
     ],
-    ids=["bytes", "nan", "nested", "csv row", "parquet row", "name", "object"],
+    ids=[
+        "bytes",
+        "nan",
+        "half in JSON",
+        "half in CSV",
+        "half a name",
+        "nested",
+        "csv row",
+        "parquet row",
+        "name",
+        "object",
+    ],
 )
 async def test_what_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path, format, value, words) -> None:
     with pytest.raises(UnwritableValue, match=words) as raised:

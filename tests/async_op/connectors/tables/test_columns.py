@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from datetime import datetime, time, timedelta
 from decimal import Decimal
@@ -14,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from async_op.connectors import UnsupportedColumn, UnwritableValue
+from async_op.connectors.epoch_rows import dicts_of
 from async_op.connectors.tables.columns import table_schema
+from async_op.connectors.tables.postgres_types import fit_of
 from tests.async_op.connectors.tables.targets import Delta, Iceberg, Target
 
 KINDS = pytest.mark.parametrize("kind", [Delta, Iceberg])
@@ -144,3 +147,11 @@ def test_the_columns_of_a_made_table_need_no_second_look(type_: pa.DataType, has
         assert error.column[0] == "v"
     else:
         assert table_schema(made, "t", has_times=has_times) == made
+
+
+def test_a_map_of_spark_is_an_object_in_jsonb() -> None:
+    numbers = pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64()))
+    (row, empty) = dicts_of(pa.record_batch([numbers], ["m"]))
+
+    assert json.loads(fit_of("jsonb")(row["m"]).dumps(None)) == {"a": 1}
+    assert empty == {"m": None}
