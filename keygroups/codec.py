@@ -10,7 +10,7 @@ import datetime as dt
 import re
 import uuid
 import zoneinfo
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -199,6 +199,8 @@ class _Packer:
         number, to_plain = _ENCODERS.get(type(item)) or _other_encoder(item, self.where)
         if self._depth == NESTED_EXTENSIONS_MAX:
             raise ValueError(f"more than {NESTED_EXTENSIONS_MAX} extensions in each other")
+        if number in (_SET, _FROZENSET):
+            return msgpack.ExtType(number, _packed_set(item, self.where, self._depth + 1))
         return msgpack.ExtType(number, _pack(to_plain(item), self.where, self._depth + 1))
 
 
@@ -223,6 +225,18 @@ def _pack(value: object, where: str, depth: int) -> bytes:
     if len(packed) <= _KEPT_BYTES:
         resting.append(packer)
     return packed
+
+
+def _packed_set(items: Set[Any], where: str, depth: int) -> bytes:
+    """Pack a set in an order that is the same in every process.
+
+    Python's order depends on the salt of its hashes, so a digest of an equal value would differ after a restart.
+    """
+    kinds = set(map(type, items))
+    if kinds <= {str} or kinds <= {int}:
+        return _pack(sorted(items), where, depth)
+    packed = sorted(_pack(item, where, depth) for item in items)
+    return b"".join([msgpack.Packer().pack_array_header(len(packed)), *packed])
 
 
 def has_marks(packed: bytes) -> bool:

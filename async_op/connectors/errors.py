@@ -342,7 +342,7 @@ class TopicReplaced(InputReplaced):
         self.topic = topic
         self.partition = partition
         reason = "the record before that is another one now"
-        advice = "give the new topic another name, or remove its positions while the job is stopped"
+        advice = "give the new topic another name, and remove the positions while the job is stopped"
         super().__init__(f"topic {topic}, partition {partition},", position, reason, advice)
 
 

@@ -94,6 +94,9 @@ class Source(ABC, Generic[T]):
         How often `open`, `partitions` and `read` are tried again after an error that is transient (a broken or refused
         connection, a timeout, a busy storage) or that the policy's `retry_on` names: by default for about 75 seconds.
         After an error of `read`, the job reads again from the last position. None tries once.
+    origin : str
+        What the positions belong to, such as a topic. A job does not use positions that were stored for another origin,
+        because ids of partitions may be the same there: it raises `InputReplaced`. "" unless a subclass says otherwise.
 
     Examples
     --------
@@ -114,6 +117,7 @@ class Source(ABC, Generic[T]):
     bounded: bool = False
     on_error: OnError = "fail"
     retry: RetryPolicy | None = RETRY
+    origin: str = ""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

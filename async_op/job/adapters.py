@@ -16,7 +16,7 @@ from collections.abc import (
     Sized,
 )
 from hashlib import blake2b
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from typing import Any
 
 from async_op.arrow_stream import ArrowStream, has_arrow_stream, rows_of_stream
@@ -48,36 +48,67 @@ class ArrowRows(Iterable[dict[str, Any]]):
 _RUN = 1024
 """How many elements are handed on together, and at most read before they are wanted."""
 
-_SAMPLED_MAX = 4096
+_ALL_SAMPLED = 1024
+_SAMPLED_EVERY = 64
 
 
 class Samples:
-    """A digest of some elements of an iterable, by which a job notices that it gets other ones after a restart.
+    """A digest of elements of an iterable, by which a job notices that it gets other ones after a restart.
 
-    Not of all, because that would cost more than everything else that a job does for an element: of the first, second,
-    fourth, eighth and so on, and from 4,096 on of every 4,096th.
+    The first 1,024 elements are in it, then every 64th and the last one. Of all, it would cost more than much of what a
+    job does for an element.
 
     Attributes
     ----------
     count : int
-        How many elements there were at the newest sample.
-    digest : bytes
-        The digest of all samples.
+        How many elements were looked at.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        self.digest = b""
-        self.next = 1
+        self._digest = b""
 
-    def take(self, count: int, value: Any) -> None:
-        """Add an element to the samples; `count` is `next`."""
-        self.count, self.next = count, count + min(count, _SAMPLED_MAX)
-        try:
-            packed = pack(value, "an element of the source")
-        except (KeyGroupsError, ValueError, RecursionError):
-            packed = type(value).__qualname__.encode()  # a value that cannot be stored has no bytes to compare
-        self.digest = blake2b(self.digest + packed, digest_size=16).digest()
+    @property
+    def next_stored(self) -> int:
+        """How many elements there are when the digest is to be stored next: at first soon, as there may be few."""
+        if self.count < _ALL_SAMPLED:
+            return 1 << self.count.bit_length()
+        return self.count - self.count % _RUN + _RUN
+
+    def add(self, elements: Sequence[Any]) -> None:
+        """Look at the elements that come next."""
+        before, self.count = self.count, self.count + len(elements)
+        sparse = max(before, _ALL_SAMPLED) // _SAMPLED_EVERY * _SAMPLED_EVERY + _SAMPLED_EVERY
+        for number in chain(
+            range(before + 1, min(self.count, _ALL_SAMPLED) + 1), range(sparse, self.count + 1, _SAMPLED_EVERY)
+        ):
+            self._digest = _digest_of(elements[number - before - 1], self._digest)
+
+    def content(self, length: int | None, last: Any = None, *, is_end: bool = False) -> list[Any]:
+        """Return what is stored: the length, the digest with its count, and a digest of the last element."""
+        end = [self.count, _digest_of(last)] if is_end else [0, b""]
+        return [length, self.count, self._digest, *end]
+
+    def skip(self, elements: Sequence[Any], stored: list[Any] | None) -> bool:
+        """Look at elements that were read before; returns whether they are those of what was stored."""
+        _, count, digest, last, last_digest = stored or (None, 0, b"", 0, b"")
+        before = self.count
+        is_same = not before < last <= before + len(elements) or last_digest == _digest_of(elements[last - before - 1])
+        if not before < count <= before + len(elements):
+            self.add(elements)
+            return is_same
+        self.add(elements[: count - before])
+        is_same &= self._digest == digest
+        self.add(elements[count - before :])
+        return is_same
+
+
+def _digest_of(value: Any, before: bytes = b"") -> bytes:
+    try:
+        packed = pack(value, "an element of the source")
+    except (KeyGroupsError, ValueError, RecursionError):
+        packed = type(value).__qualname__.encode()  # a value that cannot be stored has no bytes to compare
+    return blake2b(before + packed, digest_size=16).digest()
 
 
 class IterableSource(Source[Any]):
@@ -91,6 +122,7 @@ class IterableSource(Source[Any]):
     """
 
     bounded = True
+    origin = "an iterable"
     retry = None  # an iterator cannot be asked for an element twice
 
     def __init__(self, iterable: Iterable[Any] | AsyncIterable[Any]) -> None:
@@ -121,18 +153,22 @@ class IterableSource(Source[Any]):
         number = self._taken if is_once else 0
         if not number:
             self._samples = Samples()
+        newest: list[Any] = []
         async with closed_after(self._runs(number)) as runs:
             async for run in runs:
                 if number < start:
                     skipped = run[: start - number]
-                    self._skip(number, skipped)
+                    self._skip(skipped)
                     number += len(skipped)
                     run = run[len(skipped) :]
                 for piece in self._items(number, run):
                     yield piece
                 number += len(run)
+                newest = run
         if number < start:
             raise _replaced(start, f"has {number} elements now")
+        if newest:
+            yield Reached(number, self._samples.content(_length_of(self._iterable), newest[-1], is_end=True))
 
     def _runs(self, number: int) -> AsyncIterator[list[Any]]:
         """Return the iterable's elements in runs; what may block is read on a thread."""
@@ -155,22 +191,20 @@ class IterableSource(Source[Any]):
             yield element
 
     def _items(self, number: int, run: list[Any]) -> Iterator[Any]:
-        """Yield a run as items, and the digest behind each element that is sampled."""
+        """Yield a run as items, and the digest wherever it is to be stored."""
         samples, begin = self._samples, 0
         while begin < len(run):
-            end = min(len(run), samples.next - number)
+            stored = samples.next_stored
+            end = min(len(run), stored - number)
+            samples.add(run[begin:end])
             yield list(zip(run[begin:end], repeat(None), range(number + begin + 1, number + end + 1), strict=False))
-            if number + end == samples.next:
-                samples.take(number + end, run[end - 1])
-                yield Reached(number + end, [_length_of(self._iterable), samples.count, samples.digest])
+            if number + end == stored:
+                yield Reached(stored, samples.content(_length_of(self._iterable)))
             begin = end
 
-    def _skip(self, number: int, run: list[Any]) -> None:
-        samples, stored = self._samples, self._stored
-        while samples.next <= number + len(run):
-            samples.take(samples.next, run[samples.next - number - 1])
-            if stored is not None and stored[1] == samples.count and stored[2] != samples.digest:
-                raise _replaced(samples.count, "has other elements now")
+    def _skip(self, run: list[Any]) -> None:
+        if not self._samples.skip(run, self._stored):
+            raise _replaced(self._samples.count, "has other elements now")
 
 
 async def _slices(collection: Collection[Any]) -> AsyncIterator[list[Any]]:

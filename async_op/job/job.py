@@ -175,7 +175,7 @@ class Job:
         elif max_parallelism is not None:
             check_parallelism(1, max_parallelism)
         self._interval = check_positive_delay("snapshot_interval", snapshot_interval, reason="outputs wait for it")
-        self._positions = _positions_for(watermark_delay, idle_timeout)
+        self._positions = _positions_for(watermark_delay, idle_timeout, self._source.origin)
         reason = "pass an object of the class Retention, or None"
         check_instance("retention", retention, (Retention, type(None)), reason=reason)
         self._retention = retention
@@ -418,10 +418,12 @@ class Job:
             self.stop(drain=False)
 
 
-def _positions_for(watermark_delay: Duration | None, idle_timeout: Duration | None) -> Callable[[], Positions]:
+def _positions_for(
+    watermark_delay: Duration | None, idle_timeout: Duration | None, origin: str
+) -> Callable[[], Positions]:
     delay = idle = None
     if watermark_delay is not None:
         delay = round(1000 * check_delay("watermark_delay", watermark_delay, reason="None means no watermarks"))
     if idle_timeout is not None:
         idle = check_positive_delay("idle_timeout", idle_timeout, reason="None means never")
-    return lambda: Positions(delay, idle)
+    return lambda: Positions(delay, idle, origin)

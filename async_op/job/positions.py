@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from async_op.connectors.errors import InputReplaced
 from async_op.connectors.source import PartitionId, Reached
 from async_op.elements import Ids
 from async_op.job.step import SOURCE
@@ -15,7 +16,7 @@ from snapshots import OperatorStateCut, Snapshot, SubtaskSnapshot
 
 _log = logging.getLogger(__package__)
 
-POSITIONS, WATERMARKS, CONTENTS = "positions", "watermarks", "contents"
+POSITIONS, WATERMARKS, CONTENTS, ORIGIN = "positions", "watermarks", "contents", "origin"
 
 GONE_MAX = 10_000
 """With so many partitions that the source no longer has, a warning says how to remove their positions."""
@@ -102,17 +103,26 @@ class Positions:
         Milliseconds by which timestamps may be out of order; None without watermarks.
     idle_timeout : float or None
         Seconds after which a quiet partition holds back no watermark; None for never.
+    origin : str
+        What positions of the source belong to.
     """
 
-    def __init__(self, watermark_delay: int | None, idle_timeout: float | None) -> None:
+    def __init__(self, watermark_delay: int | None, idle_timeout: float | None, origin: str) -> None:
         self.partitions: dict[PartitionId, Partition] = {}
+        self._origin = origin
         self._watermark_delay = watermark_delay
         self._idle_timeout = idle_timeout
         self._parallelism = 1
         self._has_warned = False
 
     def restore(self, snapshot: Snapshot | None, parallelism: int) -> None:
-        """Begin with the positions of a snapshot, dealt out to a number of subtasks."""
+        """Begin with the positions of a snapshot, dealt out to a number of subtasks.
+
+        Raises
+        ------
+        InputReplaced
+            They were stored for another origin.
+        """
         self._parallelism = parallelism
         if snapshot is None or SOURCE not in snapshot.step_names:
             return
@@ -120,6 +130,7 @@ class Positions:
         for subtask, share in enumerate(shares):
             items: Any = share.operator_state(POSITIONS)
             self.partitions |= {name: Partition(name, subtask, position) for name, position in items}
+        self._check_origin(shares[0].operator_state(ORIGIN))
         for share in shares:
             marks: Any = share.operator_state(WATERMARKS)
             for name, watermark in marks:
@@ -129,6 +140,13 @@ class Positions:
             for name, content in contents:
                 if name in self.partitions:
                     self.partitions[name].content = content
+
+    def _check_origin(self, stored: list[Any]) -> None:
+        before = stored[0] if stored else ""
+        if self.partitions and before != self._origin:
+            reason = f"it is {self._origin or 'another source'} now, and was {before or 'another source'} before"
+            position = next(iter(self.partitions.values())).position
+            raise InputReplaced("the job's source", position, reason, "give the job a new job_id")
 
     def known(self) -> dict[PartitionId, Reached]:
         """Return the position and the content of each partition."""
@@ -234,6 +252,7 @@ class Positions:
                 OperatorStateCut(POSITIONS, "split", positions),
                 OperatorStateCut(WATERMARKS, "split", watermarks),
                 OperatorStateCut(CONTENTS, "split", contents),
+                OperatorStateCut(ORIGIN, "union", () if subtask or not self._origin else (self._origin,)),
             ),
         )
 

@@ -4,7 +4,11 @@ import collections
 import datetime as dt
 import decimal
 import enum
+import os
 import pickle
+import random
+import subprocess
+import sys
 import uuid
 import zoneinfo
 from typing import Any, NamedTuple
@@ -12,6 +16,8 @@ from typing import Any, NamedTuple
 import msgpack
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from keygroups import KeyGroupsError, UnstorableValue
 from keygroups.codec import NESTED_EXTENSIONS_MAX, UnreadableValue, pack, unpack
@@ -262,3 +268,22 @@ def test_nothing_that_is_decoded_is_executed() -> None:
     assert unpack(pack(hostile, "a test")) == hostile
     with pytest.raises(UnreadableValue):
         unpack(hostile)
+
+
+def test_equal_sets_have_equal_bytes_in_every_process() -> None:
+    text = "from keygroups.codec import pack; "
+    text += "print(pack([set('keys'), frozenset([1, 'a', None, frozenset('xyz')]), {(1, 'b'), b'b', 2.5}], 'a test'))"
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", text], env=os.environ | {"PYTHONHASHSEED": seed}, check=True, capture_output=True
+        ).stdout
+        for seed in "123"
+    }
+    assert len(found) == 1
+
+
+@given(st.lists(st.integers(0, 8).map(lambda n: 8 * n)), st.randoms())
+def test_the_order_in_which_a_set_was_filled_changes_nothing(items: list[int], luck: random.Random) -> None:
+    shuffled = luck.sample(items, len(items))
+    assert pack(set(items), "a test") == pack(set(shuffled), "a test")
+    assert pack({(one,) for one in items}, "a test") == pack({(one,) for one in shuffled}, "a test")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Self
 
-from async_op.connectors.files.compression import Content, Incomplete
+from async_op.connectors.files.compression import Content, Damaged, Incomplete
 from async_op.connectors.files.listing import Stamp
 from async_op.connectors.files.text import Mark
 
@@ -81,7 +81,7 @@ def _read(content: Content, start: int, size: int) -> bytes:
         while len(data) < size:
             try:
                 piece = content.read(size - len(data))
-            except Incomplete:
+            except (Incomplete, Damaged):  # reading tells of it, once all that comes before has been read
                 break
             if not piece:
                 break

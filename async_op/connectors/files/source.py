@@ -120,6 +120,8 @@ class FileSource(Source[Any]):
     True
     """
 
+    origin = "files"
+
     def __init__(
         self,
         glob: str | PathLike[str],

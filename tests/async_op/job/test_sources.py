@@ -5,13 +5,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from async_op.connectors import InputReplaced, Source
+from async_op.connectors import FileSource, InputReplaced, Reached, Source
+from async_op.job.adapters import IterableSource
 from keygroups import ConfigError
 from tests.async_op.job.kit import Epochs, new_job, same
 
@@ -145,8 +147,12 @@ IDS = ["list", "iterator", "async iterator", "async iterable", "table", "frame",
         (list(range(100)), [], "has 0 elements now"),
         (list(range(100)), list(range(1000, 1100)), "has other elements now"),
         (list(range(2000)), [*range(1023), -1, *range(1024, 3000)], "has other elements now"),
+        (list(range(100)), [*range(70), -1, *range(71, 100)], "has other elements now"),
+        (list(range(100)), [*range(70), *range(71, 101)], "has other elements now"),
+        (list(range(2000)), [*range(1500), *range(1501, 2001)], "has other elements now"),
+        (list(range(2000)), [*range(1999), -1], "has other elements now"),
     ],
-    ids=["shorter", "empty", "other", "changed"],
+    ids=["shorter", "empty", "other", "changed", "one of few", "one was removed", "one of many was removed", "last"],
 )
 async def test_another_iterable_under_the_id_of_a_job_is_refused(
     shape: Any, before: list[int], after: list[int], problem: str
@@ -158,6 +164,43 @@ async def test_another_iterable_under_the_id_of_a_job_is_refused(
     if after:
         await new_job(shape([*before, -5]), same, sink, snapshots=place).run()
         assert len(sink.values) == len(before) + 1
+
+
+@pytest.mark.parametrize("done", [1, 5, 64, 1500])
+def test_an_iterator_that_is_read_on_has_the_samples_of_one_that_is_read_at_once(done: int) -> None:
+    def contents(*pieces: Any) -> list[Any]:
+        return [piece.content for piece in pieces if isinstance(piece, Reached)]
+
+    whole = contents(*IterableSource(iter(range(3000))).read(0, None))
+    source = IterableSource(iter(range(3000)))
+    reader = source.read(0, None)
+    before = []
+    while source._taken < done:
+        before.append(next(reader))
+    reader.close()
+    assert contents(*before, *source.read(0, done))[-1] == whole[-1]
+
+
+SOURCES: list[Callable[[Path], Any]] = [
+    lambda folder: [1, 2, 3],
+    lambda folder: FileSource(folder / "*.log", "lines"),
+    lambda folder: Given([0], iter([(n, None, n + 1) for n in range(3)])),
+]
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+@pytest.mark.parametrize("before", [0, 1, 2])
+async def test_positions_of_another_kind_of_source_are_refused(before: int, after: int, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("a\nb\n")
+    place = f"memory://{uuid.uuid4().hex}"
+    await new_job(SOURCES[before](tmp_path), same, Epochs(), snapshots=place).run()
+    again = new_job(SOURCES[after](tmp_path), same, sink := Epochs(), snapshots=place)
+    if before == after:
+        await again.run()
+        assert sink.values == [] or after == 2  # the last one does not look at its positions
+        return
+    with pytest.raises(InputReplaced, match=r"the job's source .* now, and was .* before.*new job_id"):
+        await again.run()
 
 
 @pytest.mark.parametrize("shape", SHAPES[:4], ids=IDS[:4])

@@ -520,6 +520,15 @@ async def test_of_a_broken_file_all_is_read_that_can_be(tmp_path: Path, name: st
     assert bad.position == (others[-1].position if isinstance(others[-1], Undecodable) else others[-1][2])
 
 
+@pytest.mark.parametrize("format", ["csv", "lines"])
+async def test_of_a_small_broken_file_all_is_read_that_can_be(tmp_path: Path, format: str) -> None:
+    (tmp_path / "x.gz").write_bytes(compressed("x.gz", b"a\n1\n2\n3\n") + b"no member")
+    async with opened(tmp_path / "*", format, on_error="skip") as source:
+        items = await everything_of(source, f"{tmp_path}/x.gz")
+    assert [item[2] for item in items[:-1]] == [2, 4, 6, 8][format == "csv" :]
+    assert isinstance(items[-1].error, BrokenFile)
+
+
 def odd_rows() -> pa.Table:
     """Rows of which some have values that Python has not."""
     days = pa.array([0, 3_000_000, 1, 2], pa.int32()).cast(pa.date32())
