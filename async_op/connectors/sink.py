@@ -11,6 +11,7 @@ from async_op.connectors.retrying import is_transient_of_library
 from async_op.dead_letters import OnError
 from async_op.retry import ExponentialBackoffRetry, RetryPolicy
 from keygroups.arguments import check_choice, check_instance
+from keygroups.errors import ConfigError
 
 if TYPE_CHECKING:
     from async_op.connectors.epoch_rows import EpochRows
@@ -44,6 +45,9 @@ class Sink(ABC, Generic[T]):
     was_written : bool
         Whether earlier epochs of this job are in the target. The job sets it before it writes, so that a sink can tell
         a target that is new from a target that was removed.
+    lineage : str
+        What no other job has. The job sets it before it opens the sink. A sink that notes epochs in its target notes it
+        with them, and raises `TargetTaken` if the epochs there are those of another job; "" compares nothing.
 
     Examples
     --------
@@ -58,6 +62,7 @@ class Sink(ABC, Generic[T]):
     on_error: OnError = "fail"
     retry: RetryPolicy | None = SINK_RETRY
     was_written: bool = False
+    lineage: str = ""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -142,6 +147,17 @@ class ShippedSink(Sink[Any]):
         self.on_error = on_error
         self.retry = retry
         self.dead_letters = dead_letters
+
+    @property
+    @abstractmethod
+    def place_of_notes(self) -> tuple[str, ...]:
+        """Where the newest epoch is noted. Two sinks with one place would take each other's epochs for repeats."""
+
+    def check_apart(self, other: object) -> None:
+        """Raise `ConfigError` if the sink for dead letters notes its epochs in the same place as this one."""
+        if isinstance(other, ShippedSink) and other.place_of_notes == self.place_of_notes:
+            reason = "it notes its epochs where the sink of the outputs does: give it another name or folder"
+            raise ConfigError("dead_letters", other, reason)
 
     @abstractmethod
     def write_rows(self, rows: EpochRows, epoch: int) -> None:

@@ -73,13 +73,26 @@ class Values:
 
 
 class SinkDelivery(ABC):
-    """Delivers epochs of the operator in a folder to a sink and to one of dead letters, one epoch at a time."""
+    """Delivers epochs of the operator in a folder to a sink and to one of dead letters, one epoch at a time.
+
+    Parameters
+    ----------
+    folder : Folder
+        The operator's folder, for what it remembers of its sinks.
+    lineage : str
+        What tells the operator from others that write into the same targets.
+    sink : Sink
+        Gets the outputs.
+    dead_letters : Sink or None
+        Gets the dead letters.
+    """
 
     letters_come_first: ClassVar[bool]
     """Whether the dead letters of refused outputs are written before the rest, of which no more is refused then."""
 
-    def __init__(self, folder: Folder, sink: Sink[Any], dead_letters: Sink[Any] | None) -> None:
+    def __init__(self, folder: Folder, lineage: str, sink: Sink[Any], dead_letters: Sink[Any] | None) -> None:
         self._folder = folder
+        self._lineage = lineage
         self._notes = SinkNotes(folder)
         self._sink = sink
         self._dead_letters = dead_letters
@@ -96,7 +109,8 @@ class SinkDelivery(ABC):
         """See to it that refused outputs get into the dead letters, before the rest is written."""
 
     def expecting(self, sink: Sink[Any]) -> Steps[None]:
-        """Tell one of the two sinks whether it has epochs already."""
+        """Tell one of the two sinks whose epochs it gets, and whether it has some already."""
+        sink.lineage = self._lineage
         sink.was_written = yield Note(lambda: self._notes.was_written(self._role(sink), repr(sink)))
 
     def opened(self, sink: Sink[Any]) -> Steps[None]:

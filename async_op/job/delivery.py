@@ -54,8 +54,8 @@ class JobDelivery(SinkDelivery):
 
     letters_come_first = False
 
-    def __init__(self, folder: Folder, sink: Sink[Any], dead_letters: Sink[Any] | None) -> None:
-        super().__init__(folder, sink, dead_letters)
+    def __init__(self, folder: Folder, lineage: str, sink: Sink[Any], dead_letters: Sink[Any] | None) -> None:
+        super().__init__(folder, lineage, sink, dead_letters)
         self._hurry = asyncio.Event()
         self._waiting = deque[Epoch]()
         self.changed = Waiters(lambda: None)

@@ -14,7 +14,7 @@ from typing import Any
 
 from async_op.arrow_stream import ArrowStream
 from async_op.changed_keys import checked_getter
-from async_op.connectors.sink import Sink
+from async_op.connectors.sink import ShippedSink, Sink
 from async_op.connectors.source import Source
 from async_op.dead_letters import DeadLetter
 from async_op.durations import check_delay, check_positive_delay
@@ -195,6 +195,8 @@ class Job:
             raise ConfigError("dead_letters", None, "the sink has on_error='dead_letter': pass where they go")
         if self._dead_letters is not None and self._dead_letters.on_error == "dead_letter":
             raise ConfigError("dead_letters", self._dead_letters, "its own on_error is 'fail' or 'skip'")
+        if isinstance(self._sink, ShippedSink):
+            self._sink.check_apart(self._dead_letters)
 
     def __repr__(self) -> str:
         return representation(self, self._facts())

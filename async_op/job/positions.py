@@ -16,7 +16,10 @@ from snapshots import OperatorStateCut, Snapshot, SubtaskSnapshot
 
 _log = logging.getLogger(__package__)
 
-POSITIONS, WATERMARKS, CONTENTS, ORIGIN = "positions", "watermarks", "contents", "origin"
+POSITIONS, WATERMARKS, CONTENTS = "positions", "watermarks", "contents"
+
+_SOURCE = None
+"""What stands for the source itself among the ids of partitions; its content is the origin."""
 
 GONE_MAX = 10_000
 """With so many partitions that the source no longer has, a warning says how to remove their positions."""
@@ -130,19 +133,20 @@ class Positions:
         for subtask, share in enumerate(shares):
             items: Any = share.operator_state(POSITIONS)
             self.partitions |= {name: Partition(name, subtask, position) for name, position in items}
-        self._check_origin(shares[0].operator_state(ORIGIN))
         for share in shares:
             marks: Any = share.operator_state(WATERMARKS)
             for name, watermark in marks:
                 if name in self.partitions:  # its position may have been removed
                     self.partitions[name].watermark = watermark
-            contents: Any = share.operator_state(CONTENTS)
-            for name, content in contents:
-                if name in self.partitions:
-                    self.partitions[name].content = content
+        contents: dict[Any, Any] = {}
+        for share in shares:
+            items = share.operator_state(CONTENTS)
+            contents |= dict(items)
+        self._check_origin(contents.get(_SOURCE, ""))
+        for name, one in self.partitions.items():
+            one.content = contents.get(name)
 
-    def _check_origin(self, stored: list[Any]) -> None:
-        before = stored[0] if stored else ""
+    def _check_origin(self, before: str) -> None:
         if self.partitions and before != self._origin:
             reason = f"it is {self._origin or 'another source'} now, and was {before or 'another source'} before"
             position = next(iter(self.partitions.values())).position
@@ -242,7 +246,9 @@ class Positions:
         own = [one for one in self.partitions.values() if one.subtask == subtask]
         positions = tuple((one.id, one.position) for one in own)
         watermarks = tuple((one.id, one.watermark) for one in own if one.watermark is not None)
-        contents = tuple((one.id, one.content) for one in own if one.content is not None)
+        contents: tuple[Any, ...] = tuple((one.id, one.content) for one in own if one.content is not None)
+        if self._origin and not subtask and self.partitions:
+            contents = ((_SOURCE, self._origin), *contents)
         return SubtaskSnapshot(
             subtask_index=subtask,
             parallelism=self._parallelism,
@@ -252,7 +258,6 @@ class Positions:
                 OperatorStateCut(POSITIONS, "split", positions),
                 OperatorStateCut(WATERMARKS, "split", watermarks),
                 OperatorStateCut(CONTENTS, "split", contents),
-                OperatorStateCut(ORIGIN, "union", () if subtask or not self._origin else (self._origin,)),
             ),
         )
 

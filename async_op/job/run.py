@@ -95,7 +95,7 @@ class Run:
         self._wanted = parallelism
         self._clock = LoopClock(asyncio.get_running_loop())
         self._tasks = Tasks()
-        self._delivery = JobDelivery(committer.folder, setting.sink, setting.dead_letters)
+        self._delivery = JobDelivery(committer.folder, setting.plan.lineage, setting.sink, setting.dead_letters)
         self._news = Waiters(lambda: None)
         self._reading = Reading(
             setting.source,

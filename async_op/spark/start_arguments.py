@@ -31,6 +31,8 @@ def check_sink(sink: object, output_schema: StructType) -> None:
     check_callable("sink", sink, reason="it is called with the outputs of an epoch and its number")
     if isinstance(sink, ShippedSink) and sink.on_error == "dead_letter" and sink.dead_letters is None:
         raise ConfigError("dead_letters", None, "the sink has on_error='dead_letter': pass it a sink for them")
+    if isinstance(sink, ShippedSink):
+        sink.check_apart(sink.dead_letters)
     if isinstance(sink, KafkaSink):
         sink.prepare(arrow_schema_of(output_schema, "UTC"))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from async_op.connectors.errors import EpochsBehind, TargetMissing, UnwritableValue
+from async_op.connectors.errors import EpochsBehind, TargetMissing, TargetTaken, UnwritableValue
 from async_op.connectors.files.encoding import FORMATS, encode
 from async_op.connectors.files.replacing import FileFolder
 from async_op.connectors.own_threads import OwnThreads
@@ -24,6 +24,8 @@ from keygroups.representation import representation
 if TYPE_CHECKING:
     from async_op.connectors.epoch_rows import EpochRows
 
+_LINEAGE = ".lineage"
+"""The file that says whose epochs are in the folder."""
 _ANEW = "give its sink another folder, or move the files of the earlier run away"
 
 
@@ -93,6 +95,11 @@ class FileSink(ShippedSink):
     def __repr__(self) -> str:
         return representation(self, {"folder": self._files.uri, "format": self._format})
 
+    @property
+    def place_of_notes(self) -> tuple[str, ...]:
+        """The folder and the format, of which the names of files are made."""
+        return self._files.uri.rstrip("/"), self._format
+
     def for_dead_letters(self) -> FileSink:
         """Return a sink whose Parquet files all have the columns of dead letters, unless a schema was passed."""
         if self._schema is not None or self._format != "parquet":
@@ -140,7 +147,11 @@ class FileSink(ShippedSink):
         if self.was_written and not self._files.exists():
             raise TargetMissing(self._files.uri, was_there=True)
         newest = self._newest_epoch() if self._newest is None else self._newest
+        if newest and self.lineage and not self.was_written and not self._files.has(_LINEAGE, self.lineage.encode()):
+            raise TargetTaken(self._files.uri, self._files.uri)
         if epoch >= newest:
+            if self.lineage and not self.was_written:
+                self._files.replace(_LINEAGE, self.lineage.encode())
             self._files.replace(name, data)
             self._newest = epoch
             self.was_written = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from async_op.connectors.epoch_rows import EpochRows
-from async_op.connectors.errors import KafkaRefused, SinkFenced, TargetReplaced, UnwritableValue
+from async_op.connectors.errors import KafkaRefused, SinkFenced, TargetReplaced, TargetTaken, UnwritableValue
 from async_op.connectors.kafka import client
 from async_op.connectors.kafka.rows import PARTS, check_columns, record_of
 from async_op.connectors.own_threads import OwnThreads
@@ -32,12 +33,17 @@ _COMMITS_MAX = 4
 """How often a commit is asked for that may be asked for again."""
 
 
+_TAG = 2**32
+"""What the number of a lineage is multiplied with in the note of an epoch, which is an offset of 63 bits."""
+
+
 class KafkaSink(ShippedSink):
     """Writes each epoch into a topic in one transaction, once: for a job, or for a pipeline on Spark.
 
     It needs the extra ``kafka``.
 
-    The transaction also commits the number of the epoch, as the offset of a consumer group that bears the job's name.
+    The transaction also commits the number of the epoch, as the lower 32 bits of an offset of a consumer group that
+    bears the job's name; the upper ones tell the job from another one of this name, which is `TargetTaken`.
     So readers with ``isolation.level=read_committed`` see all of an epoch or nothing, and an epoch that comes again is
     left out. A newer sink of the same job fences the older one.
 
@@ -105,6 +111,11 @@ class KafkaSink(ShippedSink):
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is connected: Spark Connect sends sinks to its server."""
         return self.__dict__ | {"_threads": None, "_producer": None, "_consumer": None}
+
+    @property
+    def place_of_notes(self) -> tuple[str, ...]:
+        """The brokers and the name: two producers of one name would fence each other."""
+        return str(self._config.get("bootstrap.servers")), self._name
 
     def prepare(self, schema: pa.Schema) -> None:
         """Check the columns of the rows that will come, so that a mistake is known before the first epoch.
@@ -210,6 +221,7 @@ class KafkaSink(ShippedSink):
         with self._connected():
             self._producer = kafka.Producer(self._config, logger=_log)
             self._consumer = kafka.Consumer(self._consumer_config(), logger=_log)
+            self._noted_epoch()  # before the sink of another job is fenced
             self._producer.init_transactions(client.REQUEST_SECONDS_MAX)
             self._newest = self._noted_epoch()  # negative if there is none
             if self.was_written and self._newest < 0:
@@ -219,7 +231,18 @@ class KafkaSink(ShippedSink):
         (found,) = self._consumer.committed([self._noted(-1001)], client.REQUEST_SECONDS_MAX)
         if found.error is not None:
             raise KafkaRefused(self._topic, found.error.str(), client.is_passing(found.error))
-        return int(found.offset)
+        if found.offset < 0:
+            return int(found.offset)
+        tag, epoch = divmod(found.offset, _TAG)
+        if tag and self.lineage and tag != self._tag:
+            raise TargetTaken(self._topic, self._name)
+        return int(epoch)
+
+    @property
+    def _tag(self) -> int:
+        """A number for the lineage. It is not the note's metadata, because not all brokers keep that."""
+        digest = hashlib.blake2b(self.lineage.encode(), digest_size=4).digest()
+        return int.from_bytes(digest, "big") >> 1 if self.lineage else 0
 
     def _consumer_config(self) -> dict[str, Any]:
         return client.for_consumer(self._config) | {"group.id": self._group, "enable.auto.commit": False}
@@ -266,7 +289,7 @@ class KafkaSink(ShippedSink):
                 return
 
     def _noted(self, epoch: int) -> Any:
-        return client.load().TopicPartition(self._topic, 0, epoch)
+        return client.load().TopicPartition(self._topic, 0, epoch if epoch < 0 else self._tag * _TAG + epoch)
 
     @contextmanager
     def _connected(self) -> Iterator[None]:

@@ -13,6 +13,7 @@ from async_op.connectors.errors import (
     SinkContended,
     TargetMissing,
     TargetReplaced,
+    TargetTaken,
     UnwritableValue,
 )
 from async_op.connectors.retrying import is_transient_of_library
@@ -93,6 +94,8 @@ class DeltaSink(TableSink):
             newest: int | None = table.transaction_version(self.name)
             if newest is None and self.was_written:
                 raise TargetReplaced(redacted(self._table), self.name)
+            if newest is not None and self.lineage and table.transaction_version(self._lineage_note) is None:
+                raise TargetTaken(redacted(self._table), self.name)
             if newest is not None and newest >= epoch:
                 return newest
             try:
@@ -111,11 +114,18 @@ class DeltaSink(TableSink):
         table = self._open(lambda: self._made(rows.schema()))
         return rows.refused(pa.schema(table.schema().to_arrow()))
 
+    @property
+    def _lineage_note(self) -> str:
+        return f"{self.name} {self.lineage}"
+
     def _append(self, table: DeltaTable, rows: EpochRows, epoch: int) -> None:
         from deltalake import Transaction, write_deltalake
 
         reader = rows.reader(pa.schema(table.schema().to_arrow()))
-        noted = _properties(app_transactions=[Transaction(self.name, epoch)])
+        notes = [Transaction(self.name, epoch)]
+        if self.lineage:
+            notes.append(Transaction(self._lineage_note, epoch))
+        noted = _properties(app_transactions=notes)
         write_deltalake(table, reader, mode="append", commit_properties=noted)
 
     def _open(self, columns: Callable[[], pa.Schema]) -> DeltaTable:

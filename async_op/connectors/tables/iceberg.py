@@ -14,6 +14,7 @@ from async_op.connectors.errors import (
     SinkContended,
     TargetMissing,
     TargetReplaced,
+    TargetTaken,
     UnwritableValue,
 )
 from async_op.connectors.retrying import is_transient_of_library
@@ -100,6 +101,9 @@ class IcebergSink(TableSink):
                 newest = table.properties.get(self._property)
                 if newest is None and self.was_written:
                     raise TargetReplaced(redacted(self._table), self.name)
+                lineage = table.properties.get(self._lineage_property)
+                if self.lineage and lineage and lineage != self.lineage:
+                    raise TargetTaken(redacted(self._table), self.name)
                 if newest is not None and int(newest) >= epoch:
                     return int(newest)
                 try:
@@ -120,6 +124,10 @@ class IcebergSink(TableSink):
     def _property(self) -> str:
         return f"keygroups.epoch.{self.name}"
 
+    @property
+    def _lineage_property(self) -> str:
+        return f"keygroups.lineage.{self.name}"
+
     def _append(self, catalog: Catalog, table: Table, rows: EpochRows, epoch: int) -> None:
         from pyiceberg.table.update import AssertTableUUID
 
@@ -127,7 +135,7 @@ class IcebergSink(TableSink):
         transaction = table.transaction()
         for chunk in _chunks(rows, table.schema().as_arrow()):
             transaction.append(chunk, snapshot_properties=summary)
-        transaction.set_properties({self._property: str(epoch)})
+        transaction.set_properties({self._property: str(epoch), self._lineage_property: self.lineage})
         # `commit_transaction` would try again. The requirements say which snapshot the table must still have.
         requirements = (*transaction._requirements, AssertTableUUID(uuid=table.metadata.table_uuid))
         catalog.commit_table(table, requirements, transaction._updates)

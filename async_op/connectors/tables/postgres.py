@@ -13,6 +13,7 @@ from async_op.connectors.errors import (
     SinkRefused,
     TargetMissing,
     TargetReplaced,
+    TargetTaken,
     UnwritableValue,
 )
 from async_op.connectors.retrying import is_transient_of_library
@@ -69,6 +70,11 @@ class PostgresSink(TableSink):
     ) -> None:
         super().__init__(table, name, on_error=on_error, retry=retry, dead_letters=dead_letters)
         self._url = url
+
+    @property
+    def place_of_notes(self) -> tuple[str, ...]:
+        """The database and the name: all tables of a database share the notes."""
+        return self._url, self.name
 
     def is_transient(self, error: Exception) -> bool:
         """Return whether the server or the way to it may be back soon: not for passwords, names and rights."""
@@ -165,12 +171,14 @@ class PostgresSink(TableSink):
 
     def _lock(self, connection: Connection) -> int:
         """Return the newest epoch; nobody else can note the next one until the transaction ends."""
-        note = "insert into keygroups_epochs (job, epoch) values (%s, -1) on conflict (job) do nothing"
-        connection.execute(note, (self.name,))
-        look = "select epoch, target = to_regclass(%s) from keygroups_epochs where job = %s for update"
+        note = "insert into keygroups_epochs (job, epoch, lineage) values (%s, -1, %s) on conflict (job) do nothing"
+        connection.execute(note, (self.name, self.lineage))
+        look = "select epoch, target = to_regclass(%s), lineage from keygroups_epochs where job = %s for update"
         found = connection.execute(look, (self._identifier().as_string(connection), self.name)).fetchone()
         assert found is not None, "inserted above"
-        newest, is_same = found
+        newest, is_same, lineage = found
+        if self.lineage and lineage and lineage != self.lineage:
+            raise TargetTaken(f"{self._table} (keygroups_epochs)", self.name)
         if self.was_written and newest < 0:
             raise TargetReplaced(f"{self._table} (keygroups_epochs)", self.name)
         if is_same is False:  # null without a table, which is looked for next
@@ -212,7 +220,7 @@ def _make_epochs(connection: Connection) -> None:
             # name, so that it is right after a restore.
             connection.execute(
                 "create table if not exists keygroups_epochs "
-                "(job text primary key, epoch bigint not null, target regclass)"
+                "(job text primary key, epoch bigint not null, target regclass, lineage text)"
             )
         except (DuplicateObject, DuplicateTable, UniqueViolation):  # made by another writer at the same time
             connection.rollback()

@@ -57,6 +57,11 @@ class TableSink(ShippedSink):
         """Leave out the threads: Spark Connect sends sinks to its server."""
         return self.__dict__ | {"_threads": None}
 
+    @property
+    def place_of_notes(self) -> tuple[str, ...]:
+        """The table and the name."""
+        return self._table, self.name
+
     def prepare(self, schema: pa.Schema) -> None:
         """Make the table if that is possible, and check it, so that a mistake is known before the first epoch.
 

@@ -117,7 +117,8 @@ class Delivery:
                 if sink is None:
                     self._outlet(frame, EpochRef(*newest))
                 else:
-                    _ShippedDelivery(snapshot.folder, sink, self._hurry).deliver(frame, newest)
+                    lineage = snapshot.manifest.lineage or ""
+                    _ShippedDelivery(snapshot.folder, lineage, sink, self._hurry).deliver(frame, newest)
         finally:
             self.is_under_way = False
 
@@ -175,9 +176,9 @@ class _ShippedDelivery(SinkDelivery):
 
     letters_come_first = True
 
-    def __init__(self, folder: Folder, sink: ShippedSink, hurry: threading.Event) -> None:
+    def __init__(self, folder: Folder, lineage: str, sink: ShippedSink, hurry: threading.Event) -> None:
         letters = None if sink.dead_letters is None else sink.dead_letters.for_dead_letters()
-        super().__init__(folder, sink, letters)
+        super().__init__(folder, lineage, sink, letters)
         self._hurry = hurry
 
     @property

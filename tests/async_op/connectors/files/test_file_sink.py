@@ -12,16 +12,18 @@ import sys
 import threading
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from async_op.connectors import EpochsBehind, FileSink, FileSource, SinkFolderRefused, UnwritableValue
+from async_op.connectors import EpochsBehind, FileSink, FileSource, SinkFolderRefused, TargetTaken, UnwritableValue
 from async_op.connectors.files import replacing
 from keygroups import ConfigError
 from tests.async_op.connectors.kit import values_of
+from tests.async_op.job.kit import new_job, same
 
 ROWS = [{"n": 1, "name": 'é\n"x"\ry'}, {"n": 2, "name": None}, {"n": 3, "name": "a\rb"}]
 
@@ -86,6 +88,24 @@ async def test_a_job_that_begins_anew_does_not_mix_its_files_with_older_ones(
     read = [int(row["n"]) for name in await source.partitions() for row in await values_of(source, name)]
     await source.close()
     assert read == [1, 2, 4, 5]
+
+
+@pytest.mark.parametrize("storage", ["local", "memory"])
+async def test_files_of_another_job_are_not_replaced(tmp_path: Path, storage: str) -> None:
+    folder = str(tmp_path) if storage == "local" else f"memory://{tmp_path.name}-jobs"
+
+    def job(name: str, *numbers: int) -> Any:
+        return new_job([*numbers], same, FileSink(folder, "json"), snapshots=f"memory://{tmp_path.name}-{name}")
+
+    await job("monday", 1).run()
+    for _ in range(2):
+        with pytest.raises(TargetTaken, match="a folder of its own"):
+            await job("tuesday", 7).run()
+    await job("monday", 1, 2).run()
+    source = FileSource(f"{folder}/*", "json")
+    read = [value for name in await source.partitions() for value in await values_of(source, name)]
+    await source.close()
+    assert read == [1, 2]
 
 
 async def test_files_that_are_not_of_the_sink_do_not_count(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from async_op.connectors import (
     KafkaSink,
     SinkFenced,
     TargetReplaced,
+    TargetTaken,
     UnwritableValue,
     repeats,
 )
@@ -298,6 +299,18 @@ async def test_a_topic_that_was_made_again_is_noticed_while_the_job_runs_and_at_
     await renamed.write([b"2"], 2)
     await renamed.close()
     assert read_all(server, served_topic) == [b"2"]
+
+
+async def test_the_epochs_of_another_job_are_not_taken_for_those_of_this_one(server: str, served_topic: str) -> None:
+    monday, tuesday = (sink_into(server, served_topic) for _ in range(2))
+    monday.lineage, tuesday.lineage = "monday's", "tuesday's"
+    await monday.write([b"1"], 1)
+    with pytest.raises(TargetTaken, match="name of its own"):
+        await tuesday.write([b"7"], 1)
+    await monday.write([b"2"], 2)  # it is not fenced either
+    for sink in (monday, tuesday):
+        await sink.close()
+    assert read_all(server, served_topic) == [b"1", b"2"]
 
 
 async def test_a_record_that_is_too_large_is_named(server: str, served_topic: str) -> None:

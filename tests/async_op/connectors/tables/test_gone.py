@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +13,20 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from async_op import FixedDelayRetry, Job
-from async_op.connectors import PostgresSink, SinkRefused, SinkUnavailable, TargetMissing, TargetReplaced
+from async_op.connectors import (
+    DeltaSink,
+    FileSink,
+    KafkaSink,
+    PostgresSink,
+    SinkRefused,
+    SinkUnavailable,
+    TargetMissing,
+    TargetReplaced,
+    TargetTaken,
+)
 from async_op.connectors.tables.copying import Copying
 from async_op.letter_rows import letter_value
+from keygroups import ConfigError
 from tests.async_op.connectors.tables.targets import Delta, Iceberg, Postgres, Target
 from tests.async_op.job.kit import Epochs, new_job
 
@@ -82,9 +94,9 @@ async def test_a_table_of_postgresql_that_was_made_again_is_noticed(
         connection.execute("create table orders (n bigint, name text)")
     if not was_written:
         shutil.rmtree(tmp_path / "snapshots")  # its first epochs would count as repeats
-    with pytest.raises(TargetReplaced) as raised:
+    with pytest.raises(TargetReplaced if was_written else TargetTaken) as raised:
         await job_into(target, tmp_path, 1, 2, 3, 4).run()
-    assert raised.value.target == "public.orders"
+    assert raised.value.target.startswith("public.orders")
     assert target.numbers() == []
     await job_into(target, tmp_path, 1, 2, 3, 4, name="another").run()
     assert 4 in target.numbers()
@@ -96,6 +108,48 @@ async def test_a_dump_of_the_note_of_epochs_names_the_table(server: str) -> None
     with psycopg.connect(server) as connection:
         (dumped,) = connection.execute("select target::text from keygroups_epochs").fetchone() or ("",)
     assert dumped in {"orders", "public.orders"}  # and no number, which would be another table's after a restore
+
+
+async def test_epochs_of_another_job_are_not_taken_for_those_of_this_one(target: Target, tmp_path: Path) -> None:
+    monday, tuesday = tmp_path / "monday", tmp_path / "tuesday"
+    await job_into(target, monday, 1).run()
+    for _ in range(2):
+        with pytest.raises(TargetTaken, match="name of its own") as raised:
+            await job_into(target, tuesday, 7).run()
+    assert (pickle.loads(pickle.dumps(raised.value)).name, target.numbers()) == ("job", [1])
+    await job_into(target, tuesday, 7, name="another").run()
+    for notes in monday.glob("**/sink"):
+        notes.unlink()  # as if the job had been killed before it noted that the table has an epoch
+    await job_into(target, monday, 1, 2).run()
+    assert target.numbers() == [1, 2, 7]
+
+
+async def test_another_table_under_the_name_of_another_job_is_refused(server: str, tmp_path: Path) -> None:
+    await job_into(Postgres(server), tmp_path / "monday", 1).run()
+    with psycopg.connect(server) as connection:
+        connection.execute("drop table if exists letters")
+        connection.execute("create table letters (n bigint, name text)")
+    with pytest.raises(TargetTaken, match="letters"):
+        await new_job([1], as_row, PostgresSink(server, "letters", "job")).run()
+
+
+@pytest.mark.parametrize(
+    "sinks",
+    [
+        lambda folder: (PostgresSink("postgresql://x", "orders", "job"), PostgresSink("postgresql://x", "bad", "job")),
+        lambda folder: (DeltaSink(str(folder / "t"), "job"), DeltaSink(str(folder / "t"), "job")),
+        lambda folder: (FileSink(folder, "json"), FileSink(f"{folder}/", "json")),
+        lambda folder: tuple(KafkaSink(topic, "job", {"bootstrap.servers": "b"}) for topic in ("good", "bad")),
+    ],
+    ids=["postgres", "delta", "files", "kafka"],
+)
+@pytest.mark.parametrize("is_own", [True, False])
+def test_dead_letters_do_not_share_the_notes_of_the_outputs(sinks: Any, is_own: bool, tmp_path: Path) -> None:
+    sink, letters = sinks(tmp_path)
+    if is_own:
+        sink.dead_letters = letters
+    with pytest.raises(ConfigError, match="another name or folder"):
+        new_job([1], as_row, sink, dead_letters=None if is_own else letters)
 
 
 async def test_a_new_table_is_made_for_another_sink_of_a_job(tmp_path: Path) -> None:
