@@ -64,6 +64,10 @@ class EpochRows(ABC):
                         found.append(error)
         raise AssertionError("the rows end")
 
+    def refused_before(self, error: UnwritableValue) -> list[UnwritableValue]:
+        """Return the errors of the rows that keep a table from being made, of which one is known."""
+        return [error]
+
     def reader(self, schema: pa.Schema) -> pa.RecordBatchReader:
         """Return the rows as a stream."""
         return pa.RecordBatchReader.from_batches(schema, self._noted(schema))
@@ -85,6 +89,22 @@ class OutputRows(EpochRows):
     def schema(self) -> pa.Schema:
         """Return the columns of all outputs, with room for later ones."""
         return schema_of(self._values)
+
+    def refused_before(self, error: UnwritableValue) -> list[UnwritableValue]:
+        """Return the errors of outputs that give no column a type, or another type than the outputs before them."""
+        found: list[UnwritableValue] = []
+        try:
+            if error.index:
+                return self.refused(schema_of(self._values[: error.index])) or [error]
+        except UnwritableValue:
+            return [error]
+        for index, value in enumerate(self._values):
+            try:
+                schema_of([value])
+            except UnwritableValue as alone:
+                alone.index = index
+                found.append(alone)
+        return found or [error]
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the outputs as batches."""

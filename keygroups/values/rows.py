@@ -75,6 +75,8 @@ def names_of(rows: Sequence[Any]) -> list[str]:
     names: dict[str, None] = {}
     for number, row in enumerate(rows):
         names |= dict.fromkeys(names_of_row(row, number))
+    if rows and not names:
+        raise Misfit(0, "", "it is empty, and so are all others: there is no column")
     return list(names)
 
 

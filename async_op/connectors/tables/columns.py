@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 from pyarrow import types
 
@@ -62,6 +64,7 @@ def table_schema(schema: pa.Schema, target: str, *, has_times: bool) -> pa.Schem
             reason = misfit.place_and_reason
             raise UnwritableValue({field.name: None}, reason, target=target, column=field.name) from misfit
     typer = _Types(target, has_times)
+    typer.check_names(schema, "")
     return pa.schema([field.with_type(typer.of(field.type, field.name)) for field in schema])
 
 
@@ -90,8 +93,21 @@ class _Types:
             return pa.decimal128(kind.precision, kind.scale)
         raise UnsupportedColumn(self._target, column, str(kind), _advice(kind))
 
+    def check_names(self, fields: Iterable[pa.Field], within: str) -> None:
+        """Refuse columns without a name, and names that differ in case only: Delta does not tell them apart."""
+        seen: set[str] = set()
+        for field in fields:
+            column = f"{within}{field.name}"
+            if not field.name:
+                raise UnsupportedColumn(self._target, column, str(field.type), "give it a name")
+            if field.name.casefold() in seen:
+                advice = "another column has this name in another case, and readers do not tell them apart: rename it"
+                raise UnsupportedColumn(self._target, column, str(field.type), advice)
+            seen.add(field.name.casefold())
+
     def _nested(self, kind: pa.DataType, column: str) -> pa.DataType:
         if types.is_struct(kind):
+            self.check_names(kind, f"{column}.")
             return pa.struct([field.with_type(self.of(field.type, f"{column}.{field.name}")) for field in kind])
         if types.is_map(kind):
             return pa.map_(self.of(kind.key_type, f"{column}.key"), self.of(kind.item_type, f"{column}.value"))

@@ -108,8 +108,7 @@ class DeltaSink(TableSink):
             return None
         raise SinkContended(redacted(self._table), ATTEMPTS_MAX) from failure
 
-    def refused_rows(self, rows: EpochRows) -> list[UnwritableValue]:
-        """Return an error for every row that the table would refuse; blocks."""
+    def _refused_by_table(self, rows: EpochRows) -> list[UnwritableValue]:
         _check_installed()
         table = self._open(lambda: self._made(rows.schema()))
         return rows.refused(pa.schema(table.schema().to_arrow()))

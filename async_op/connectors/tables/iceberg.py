@@ -114,8 +114,7 @@ class IcebergSink(TableSink):
                 return None
         raise SinkContended(redacted(self._table), ATTEMPTS_MAX) from failure
 
-    def refused_rows(self, rows: EpochRows) -> list[UnwritableValue]:
-        """Return an error for every row that the table would refuse; blocks."""
+    def _refused_by_table(self, rows: EpochRows) -> list[UnwritableValue]:
         with closing(self._catalog()) as catalog:
             table = self._load(catalog, lambda: self._made(rows.schema()))
             return rows.refused(table.schema().as_arrow())

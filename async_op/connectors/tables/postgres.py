@@ -110,8 +110,7 @@ class PostgresSink(TableSink):
                 raise found.error(row, self._table, index)
             raise refusal.error(rows.names(), self._table, None)
 
-    def refused_rows(self, rows: EpochRows) -> list[UnwritableValue]:
-        """Return an error for every row that the table would refuse; blocks."""
+    def _refused_by_table(self, rows: EpochRows) -> list[UnwritableValue]:
         with self._told(), self._connection() as connection:
             found = [refusal.error(row, self._table, index) for index, row, refusal in self._refusals(connection, rows)]
             connection.rollback()

@@ -145,9 +145,16 @@ class TableSink(ShippedSink):
     def _append_unless_there(self, rows: EpochRows, epoch: int) -> int | None:
         """Append an epoch in one transaction; where there was this or a later one, return the newest instead."""
 
-    @abstractmethod
     def refused_rows(self, rows: EpochRows) -> list[UnwritableValue]:
-        """Return an error for every row that the table would refuse; blocks."""
+        """Return an error for every row that the table would refuse, or that keeps it from being made; blocks."""
+        try:
+            return self._refused_by_table(rows)
+        except UnwritableValue as error:
+            return rows.refused_before(error)
+
+    @abstractmethod
+    def _refused_by_table(self, rows: EpochRows) -> list[UnwritableValue]:
+        """Return an error for every row that the table would refuse; raises one if it cannot be made for the rows."""
 
     @abstractmethod
     def _columns_of_table(self, schema: pa.Schema) -> list[str]:

@@ -108,6 +108,13 @@ async def test_files_of_another_job_are_not_replaced(tmp_path: Path, storage: st
     assert read == [1, 2]
 
 
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+async def test_outputs_without_any_column_are_refused(tmp_path: Path, format: str) -> None:
+    with pytest.raises(UnwritableValue, match="there is no column"):
+        await FileSink(tmp_path, format).write([{}, {}], 1)
+    assert not visible(tmp_path)
+
+
 async def test_files_that_are_not_of_the_sink_do_not_count(tmp_path: Path) -> None:
     for name in ("epoch-00000000000000000009.csv", "epoch-7.jsonl", "epoch-00000000000000000009.jsonl.old"):
         (tmp_path / name).touch()

@@ -80,6 +80,22 @@ async def test_a_type_that_tables_lack_is_refused_with_the_column(
 
 @KINDS
 @pytest.mark.parametrize(
+    ("row", "column"),
+    [({"": 1}, ""), ({"a": 1, "A": 2}, "A"), ({"s": {"n": 1, "N": 2}}, "s.N"), ({"s": {"": 1}}, "s.")],
+)
+async def test_a_name_that_tables_cannot_have_is_refused(
+    tmp_path: Path, kind: type[Target], row: dict[str, Any], column: str
+) -> None:
+    target = kind(tmp_path)
+    sink = target.sink()
+    with pytest.raises(UnsupportedColumn) as raised:
+        await sink.write([row], 1)
+    await sink.close()
+    assert (raised.value.column, target.rows()) == (column, [])
+
+
+@KINDS
+@pytest.mark.parametrize(
     ("value", "error"),
     [
         (timedelta(1), UnsupportedColumn),

@@ -18,6 +18,7 @@ from async_op.connectors import EpochsBehind, SinkContended, TargetMissing, Unwr
 from async_op.connectors.epoch_rows import OutputRows
 from keygroups import ConfigError
 from tests.async_op.connectors.tables.targets import SCHEMA, Delta, Iceberg, Postgres, Target
+from tests.async_op.job.kit import new_job, same
 from tests.async_op.kit import records_in
 
 
@@ -71,6 +72,40 @@ async def test_a_job_that_begins_anew_is_told(
 
     assert (pickle.loads(pickle.dumps(raised.value)).epoch, raised.value.newest) == (3, 100)
     assert target.numbers() == [100]
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+async def test_an_epoch_of_empty_outputs_is_refused_by_on_error(target: Target, on_error: str) -> None:
+    sink = target.sink()
+    sink.on_error = on_error
+    job = new_job([{}, {}], same, sink)
+    if on_error == "fail":
+        with pytest.raises(UnwritableValue, match="there is no column") as raised:
+            await job.run()
+        assert raised.value.index == 0
+    else:
+        await job.run()
+        assert job.progress().refused == 2
+    assert target.rows() == []
+
+
+@pytest.mark.parametrize(
+    ("values", "refused"),
+    [
+        ([{"n": 1}, {"n": 2, "name": {}}, {"n": 3, "name": []}], [1, 2]),
+        ([{"n": 1, "name": "a"}, {"n": "x"}, {"n": 2}, {"n": "y"}, {}], [1, 3]),
+        ([{"n": 1, "name": "a"}, 7, {1: 2}], [1, 2]),
+    ],
+    ids=["no type", "other type", "no dict"],
+)
+async def test_outputs_that_keep_a_table_from_being_made_are_left_out(target: Target, values, refused) -> None:
+    sink = target.sink()
+    sink.on_error = "skip"
+    job = new_job(values, same, sink)
+    await job.run()
+    assert job.progress().refused == len(refused)
+    kept = [value["n"] for index, value in enumerate(values) if index not in refused and value]
+    assert [row["n"] for row in target.rows() if row["n"] is not None] == kept
 
 
 @pytest.mark.parametrize(
