@@ -329,23 +329,17 @@ class TargetReplaced(KeyGroupsError, LookupError):
 
 
 class TargetTaken(KeyGroupsError, RuntimeError):
-    """A sink's target has epochs of another job under the sink's name, which would be taken for epochs of this one.
+    """A sink's target has epochs of another job under the sink's name, which would be taken for epochs of this one."""
 
-    Attributes
-    ----------
-    target : str
-        The table, folder or topic.
-    name : str
-        The name under which the epochs are noted; for files, the folder.
-    """
+    target: str
+    """The table, folder or topic."""
+    name: str
+    """The name under which the epochs are noted; for files, the folder."""
 
-    def __init__(self, target: str, name: str) -> None:
-        self.target = target
-        self.name = name
-        super().__init__(
-            f"epochs of {name!r} in {target} were written by another job, or by this one before its snapshots were "
-            "lost; nothing was written now: give the sink a name of its own (a FileSink a folder of its own)"
-        )
+    _template = (
+        "epochs of {name!r} in {target} were written by another job, or by this one before its snapshots were lost; "
+        "nothing was written now: give the sink a name of its own (a FileSink a folder of its own)"
+    )
 
 
 class TopicReplaced(InputReplaced):

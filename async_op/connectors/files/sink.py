@@ -34,6 +34,7 @@ class FileSink(ShippedSink):
 
     Readers see a file whole or not at all, and after `write` it survives a crash of the machine. An epoch that is
     interrupted leaves no file but one in the folder ``.unfinished``, which is removed with the next epoch.
+    The file ``.lineage`` says whose epochs they are: those of another job are `TargetTaken`.
 
     Parameters
     ----------
