@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from async_op.clock import Clock
@@ -160,6 +160,8 @@ class ResilienceStatistics:
         Calls that waited for a rate limit, or for as long as the service had asked to.
     spent : mapping of str to float
         What calls that have ended have cost, by unit: as they reported it, and as it was estimated where they did not.
+    left : mapping of str to float
+        What is left of each budget for all operators that share it; negative if calls under way have exceeded it.
     budget_refused : int
         Calls that were not made, because a budget had not enough left.
     concurrency_limit, running : int or None, int
@@ -185,12 +187,27 @@ class ResilienceStatistics:
     circuit_refused: int = 0
     budget_refused: int = 0
     spent: Mapping[str, float] = field(default_factory=dict)
+    left: Mapping[str, float] = field(default_factory=dict)
     wait_seconds: float = 0.0
 
     __repr__ = counts_repr
 
+    def __add__(self, other: ResilienceStatistics) -> ResilienceStatistics:
+        """Return the counters of two operators that share their limits."""
+        added = {name: getattr(self, name) + getattr(other, name) for name in _ADDED}
+        units = self.spent.keys() | other.spent.keys()
+        spent = {unit: self.spent.get(unit, 0) + other.spent.get(unit, 0) for unit in sorted(units)}
+        return replace(self, **added, spent=spent)
+
     def _repr_html_(self) -> str:
         return html_facts("limits of an operator", set_fields(self))
+
+
+_ADDED = (
+    *("cache_hits", "cache_misses", "cache_entries", "shared", "waiting", "rate_limited", "running"),
+    *("circuit_opened", "circuit_refused", "budget_refused", "wait_seconds"),
+)
+"""What differs from operator to operator, and is no shared limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

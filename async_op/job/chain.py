@@ -22,6 +22,7 @@ from async_op.operator.place import Place
 from async_op.operator.vetting import StorableOutputs, unstorable_among
 from async_op.options import OperatorOptions
 from async_op.resilience import SharedLimits
+from async_op.statistics import ResilienceStatistics
 from snapshots import Snapshot, SubtaskRestore, SubtaskSnapshot
 
 _INLET_MIN, _INLET_MAX = 16, 1024
@@ -206,6 +207,15 @@ class Chain:
             subtasks = [one for one in subtasks if one.is_open]
             inside = sum(accepted - departed for accepted, departed in (one.operator.work() for one in subtasks))
             found[name] = inside + sum(len(one.inlet.elements) for one in subtasks)
+        return found
+
+    def limits(self) -> dict[str, ResilienceStatistics]:
+        """Return for each step with limits where they stand, and what its operators have done with them."""
+        found: dict[str, ResilienceStatistics] = {}
+        for name, subtasks in self._ordered():
+            for statistics in (one.operator.limits() for one in subtasks if one.is_open):
+                if statistics is not None:
+                    found[name] = found[name] + statistics if name in found else statistics
         return found
 
     def notice_idleness(self) -> None:

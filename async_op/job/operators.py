@@ -18,6 +18,7 @@ from async_op.operator.counters import Counted, since
 from async_op.operator.place import Place
 from async_op.options import OperatorOptions
 from async_op.plain import name_of
+from async_op.statistics import ResilienceStatistics
 from async_op.subtask.ages import Ages
 from async_op.subtask.operator import ResidentOperator
 from snapshots import SubtaskRestore, SubtaskSnapshot
@@ -246,6 +247,10 @@ class StepOperator(ResidentOperator):
             return 0, 0
         # Any thread may ask, for the progress of the job.
         return self._parts.in_flight.accepted, self._parts.in_flight.departed
+
+    def limits(self) -> ResilienceStatistics | None:
+        """Return where the limits stand, and what this operator has done with them; any thread may ask."""
+        return None if self._parts is None or self._parts.limits is None else self._parts.limits.statistics()
 
     def _mark(self) -> None:
         parts = self._readable()

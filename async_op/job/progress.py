@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from async_op.statistics import ResilienceStatistics
 from keygroups.representation import html_facts, set_fields
 
 JobState = Literal["new", "opening", "running", "rescaling", "draining", "stopping", "ended", "failed"]
@@ -29,6 +30,9 @@ class JobProgress:
         Elements that came from the source, outputs of the last step, and dead letters, in this run.
     in_flight : mapping of str to int
         For each step, the elements in its operators and on their way into them.
+    limits : mapping of str to ResilienceStatistics
+        For each step with `resilience`, what its subtasks together have spent, what is left of budgets, how many calls
+        wait, and for how long calls have waited; since the start, the newest restart or the newest rescale.
     undelivered : int
         Committed epochs that the sink has not had.
     refused : int
@@ -45,6 +49,7 @@ class JobProgress:
     outputs: int = 0
     dead_letters: int = 0
     in_flight: Mapping[str, int] = field(default_factory=dict)
+    limits: Mapping[str, ResilienceStatistics] = field(default_factory=dict)
     undelivered: int = 0
     refused: int = 0
     partitions: int = 0

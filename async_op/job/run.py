@@ -159,6 +159,7 @@ class Run:
             outputs=self._collector.outputs,
             dead_letters=self._collector.dead_letters,
             in_flight=self._chain.in_flight(),
+            limits=self._chain.limits(),
             undelivered=len(self._delivery),
             refused=self._delivery.refused,
             partitions=len(self._setting.positions.partitions),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,14 @@ from keygroups.errors import ConfigError
 from keygroups.names import STATE_NAME
 from keygroups.representation import counts_repr
 from keygroups.state import OperatorListHandle
+
+_log = logging.getLogger(__name__)
+
+_FREE_CALLS = 10
+_NOTHING_SPENT = (
+    "%d calls have spent nothing of the budget of %s %s, so it limits nothing: have the function call ctx.spent(%s=…), "
+    "or pass cost=, for example cost=lambda element: 1 to count calls"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +109,7 @@ class Pool:
         Whether calls wait for what other processes lend; if not, the share of this process is all that there is.
     """
 
-    __slots__ = ("_before", "_most", "_open", "_reserved", "_share", "budget", "line", "may_wait", "spent")
+    __slots__ = ("_before", "_free", "_most", "_open", "_reserved", "_share", "budget", "line", "may_wait", "spent")
 
     def __init__(self, budget: Budget, share: Share, spent_by_all: float, spent_here: float, clock: Clock) -> None:
         self.budget = budget
@@ -108,7 +117,7 @@ class Pool:
         self._most = max(0, budget.limit - spent_by_all)
         self._share = share_of(self._most, *share)
         self.may_wait = False
-        self._open = 0
+        self._open = self._free = 0
         self._reserved: float = 0
         self.spent: float = 0
         self.line = Line(clock)
@@ -139,6 +148,12 @@ class Pool:
         self.spent += spent
         self.look_again()
 
+    def notice(self, spent: float) -> None:
+        """Warn once if nothing is ever spent, because such a budget limits nothing, and nothing else shows it."""
+        self._free += not spent
+        if self._free == _FREE_CALLS and not self.spent + self._before and self.budget.cost is None:
+            _log.warning(_NOTHING_SPENT, _FREE_CALLS, self.budget.limit, self.budget.unit, self.budget.unit)
+
     def change(self, allowed: Allowed | None, *, may_wait: bool) -> None:
         """Go on with another share, but with no less than what is spent or set aside."""
         if allowed is not None:
@@ -146,6 +161,11 @@ class Pool:
             self._most = max(allowed.most - self._before, self._share)
         self.may_wait = may_wait
         self.look_again()
+
+    @property
+    def left(self) -> float:
+        """What is left of the budget, as far as this process knows; negative if calls have spent more than it."""
+        return self._most - self.spent
 
     @property
     def is_short(self) -> bool:
@@ -202,6 +222,11 @@ class Account:
         """What is counted."""
         return self._pool.budget.unit
 
+    @property
+    def left(self) -> float:
+        """What is left of the budget, for all."""
+        return self._pool.left
+
     def estimate(self, values: Sequence[Any]) -> float:
         """Return what the call for some elements will spend, as far as is known."""
         cost = self._pool.budget.cost
@@ -228,4 +253,5 @@ class Account:
             spent = spending.total(self.unit, amount)
             self._spent += spent
             self._handle.update([self._spent])
+            self._pool.notice(spent)
         self._pool.settle(amount, spent)

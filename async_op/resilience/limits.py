@@ -438,6 +438,7 @@ class Limits:
             circuit_refused=self._circuit_refused,
             budget_refused=0 if costs is None else sum(account.refused for account in costs.accounts),
             spent={} if costs is None else dict(costs.spent),
+            left={} if costs is None else {account.unit: account.left for account in costs.accounts},
             wait_seconds=sum(guest.seconds for guest in guests),
         )
 

@@ -21,6 +21,7 @@ from async_op.connectors.own_threads import OwnThreads
 from async_op.connectors.retrying import RETRY
 from async_op.connectors.source import PartitionId, Reached, Read, Source, Undecodable
 from async_op.dead_letters import OnError
+from async_op.elements import TIMESTAMP_MAX
 from async_op.retry import RetryPolicy
 from keygroups.arguments import (
     Duration,
@@ -354,7 +355,7 @@ class FileSource(Source[Any]):
                 continue
             value, _, end = item
             timestamp = _timestamp_of(value, self._timestamp)
-            if timestamp is None:
+            if timestamp is None or not -TIMESTAMP_MAX - 1 <= timestamp <= TIMESTAMP_MAX:
                 found = value.get(self._timestamp) if isinstance(value, dict) else None
                 shown = in_message(found)
                 reason = f"{self._timestamp}={shown} is neither milliseconds nor a datetime with a time zone"

@@ -208,3 +208,24 @@ class TestSubtasksWithoutInput:
 
         assert run(rescale()) == [0, 1, 1]
         assert "1 of 3 subtasks of step same" in warnings_in(caplog)[0]
+
+
+def test_progress_says_what_is_left_of_budgets_and_who_waits() -> None:
+    async def scenario() -> None:
+        budget = Budget(50, "calls", cost=lambda _: 1)
+        limits = Resilience(budget=budget, rate_limit=RateLimit(10, burst=1))
+        step = Step(Watched(1.0), name="ask", resilience=limits, key_by=lambda value: value, on_error="skip")
+        job = new_job(list(range(80)), [step, same], Epochs(), parallelism=4, snapshot_interval=1)
+        async with running(job):
+            await asyncio.sleep(2.05)
+            found = job.progress().limits
+            assert list(found) == ["ask"]
+            assert found["ask"].left["calls"] + found["ask"].spent["calls"] == 50
+            assert (found["ask"].running, found["ask"].waiting > 0, found["ask"].rate_limited > 10) == (10, True, True)
+            await job.snapshot()
+            job.rescale(2)
+            await asyncio.sleep(10)
+            assert job.progress().limits["ask"].left == {"calls": 0}
+            assert job.progress().limits["ask"].budget_refused > 0
+
+    run(scenario())

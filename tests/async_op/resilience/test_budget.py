@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import pickle
 import uuid
 from collections.abc import Sequence
@@ -120,6 +121,21 @@ async def test_by_default_a_spent_budget_stops_the_operator() -> None:
     await bench.operator.close()
 
     assert isinstance(failed.value.__cause__, BudgetSpent)
+
+
+@pytest.mark.parametrize("reports", [True, False])
+async def test_a_budget_of_which_nothing_is_ever_spent_is_warned_of_once(
+    reports: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def call(value: int, ctx: Any) -> int:
+        if reports:
+            ctx.spent(cents=1)
+        return value
+
+    budget = Resilience(budget=Budget(100, "cents"))
+    with caplog.at_level(logging.WARNING, "async_op"):
+        assert len([one async for one in AsyncDataStream.ordered_wait(range(30), call, resilience=budget)]) == 30
+    assert ["ctx.spent(cents=" in record.getMessage() for record in caplog.records] == [True] * (not reports)
 
 
 async def test_without_estimates_calls_are_made_until_the_limit_is_reached() -> None:

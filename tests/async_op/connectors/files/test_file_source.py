@@ -155,7 +155,9 @@ async def test_a_field_is_the_timestamp(tmp_path: Path, stored, milliseconds) ->
         assert [timestamp for _, timestamp, _ in await items_of(source, f"{tmp_path}/x.parquet")] == [milliseconds]
 
 
-@pytest.mark.parametrize("value", [{}, {"at": None}, {"at": 1.5}, {"at": math.inf}, {"at": True}, {"at": "soon"}, 7])
+@pytest.mark.parametrize(
+    "value", [{}, {"at": None}, {"at": 1.5}, {"at": math.inf}, {"at": True}, {"at": "soon"}, {"at": 2**63}, 7]
+)
 async def test_a_record_without_a_timestamp_is_named(tmp_path: Path, value) -> None:
     (tmp_path / "x.jsonl").write_bytes(lines({"at": 1}, value))
     async with opened(tmp_path / "*", "json", timestamp="at") as source:
