@@ -33,7 +33,8 @@ class Reached:
         The position.
     content : object
         What identifies the content that was read up to here, for example a digest; made of what msgpack can store. The
-        job stores it beside the position and passes it to `Source.restore`. None keeps what was stored before.
+        job stores it beside the position and passes it to `Source.restore`. None keeps what was stored before. A
+        snapshot may be cut after any item, so the first content of a partition comes before the first item.
     """
 
     position: Any

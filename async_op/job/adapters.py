@@ -134,10 +134,10 @@ class IterableSource(Source[Any]):
     async def restore(self, known: Mapping[PartitionId, Reached]) -> None:
         """Take the length and the samples of what was read, and compare the length."""
         one = known.get(_ONLY)
-        self._stored = None if one is None else one.content
+        self._stored = one.content if one is not None and one.position else None
         if one is not None and self._stored is not None:
             length, before = _length_of(self._iterable), self._stored[0]
-            if length is not None and length < max(before or 0, one.position or 0):
+            if length is not None and length < max(before or 0, one.position):
                 raise _replaced(one.position, f"has {length} elements now, {max(before or 0, one.position)} before")
 
     def partitions(self) -> Sequence[int]:
@@ -197,8 +197,10 @@ class IterableSource(Source[Any]):
             stored = samples.next_stored
             end = min(len(run), stored - number)
             samples.add(run[begin:end])
+            if stored == 1:  # before the element, because a snapshot may be cut right after it
+                yield Reached(0, samples.content(_length_of(self._iterable)))
             yield list(zip(run[begin:end], repeat(None), range(number + begin + 1, number + end + 1), strict=False))
-            if number + end == stored:
+            if number + end == stored > 1:
                 yield Reached(stored, samples.content(_length_of(self._iterable)))
             begin = end
 

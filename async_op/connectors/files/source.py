@@ -168,6 +168,8 @@ class FileSource(Source[Any]):
         """Take what identifies the content of each partition."""
         for name, one in known.items():
             identity = Identity.loaded(one.content)
+            if identity is not None and not one.position and not identity.is_done:
+                identity = None  # nothing was read of it
             self._known[str(name)] = _Known(str(name) if identity is None else identity.path, identity)
 
     async def partitions(self) -> Iterable[PartitionId]:
@@ -398,7 +400,9 @@ class FileSource(Source[Any]):
                 if known is not None and not known.fits(content):
                     raise _Misfit
                 identity = Identity.of(content, name, seen)
-                if known is not None:
+                if known is None:
+                    yield [], identity  # a snapshot may be cut in the middle of the first block
+                else:
                     identity = replace(identity, tail=known.tail)
                 for block, mark in self._decoded(file, content, name, position):
                     identity, position = identity.read_to(mark), _end_of(block)

@@ -165,10 +165,12 @@ class KafkaSource(Source[dict[str, Any]]):
                 block = await channel.take()
                 items, position = self._items(block, position, end)
                 if items:
+                    if known is None:  # a snapshot may be cut in the middle of the first block
+                        known = _content_of(_record_of(items[0], block))
+                        yield Reached(reached, known)
                     yield items
                     reached = _end_of(items[-1])
-                    newest = next(one for one in reversed(block) if one.offset() == reached - 1 and one.error() is None)
-                    self._contents[partition] = _content_of(newest)
+                    self._contents[partition] = _content_of(_record_of(items[-1], block))
                     yield Reached(reached, self._contents[partition])
                 if position > reached:  # or a restart looks for marks of transactions that retention has removed
                     yield Reached(position)
@@ -236,6 +238,11 @@ class KafkaSource(Source[dict[str, Any]]):
         except self._kafka.KafkaException as error:
             raise KafkaRefused(self._topic, error.args[0].str(), client.is_passing(error.args[0])) from error
         return low, high
+
+
+def _record_of(item: Read[Any], block: list[Any]) -> Any:
+    offset = _end_of(item) - 1
+    return next(one for one in block if one.offset() == offset and one.error() is None)
 
 
 def _content_of(message: Any) -> list[Any]:

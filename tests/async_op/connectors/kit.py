@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from async_op.connectors import Item, PartitionId, Reached, Source, Undecodable
@@ -32,6 +32,37 @@ async def first_items(source: Source[Any], partition: PartitionId, count: int, p
             if len(found) >= count:
                 break
     return found
+
+
+async def cuts_of(source: Source[Any], partition: PartitionId) -> list[Reached]:
+    """Return all positions that a snapshot may have while a partition is read, with the content stored beside each."""
+    cuts, content = [], None
+    async for piece in everywhere(source.read(partition, None)):
+        if isinstance(piece, Reached):
+            content = piece.content if piece.content is not None else content
+        cuts += [Reached(item[2], content) for item in listed(piece)]
+        cuts += [Reached(piece.position, content)] if isinstance(piece, Reached) else []
+    return [cut for cut in cuts if cut.position]
+
+
+@asynccontextmanager
+async def opened(source: Source[Any]) -> AsyncIterator[Source[Any]]:
+    """Open a source, and close it."""
+    await source.open()
+    try:
+        yield source
+    finally:
+        await source.close()
+
+
+async def everywhere(pieces: Any) -> AsyncIterator[Any]:
+    """Iterate what `read` has returned, whichever kind it is."""
+    if isinstance(pieces, AsyncIterator):
+        async for piece in pieces:
+            yield piece
+        return
+    for piece in pieces:
+        yield piece
 
 
 async def next_items(blocks: AsyncIterator[Any]) -> list[Any]:

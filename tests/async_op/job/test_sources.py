@@ -15,6 +15,7 @@ import pytest
 from async_op.connectors import FileSource, InputReplaced, Reached, Source
 from async_op.job.adapters import source_of
 from keygroups import ConfigError
+from tests.async_op.connectors.kit import cuts_of, everywhere
 from tests.async_op.job.kit import Epochs, new_job, same
 
 TABLE = pa.table({"user": ["ann", "bob", "cid"], "n": [1, 2, 3]})
@@ -203,6 +204,16 @@ async def test_positions_of_another_kind_of_source_are_refused(before: int, afte
         return
     with pytest.raises(InputReplaced, match=r"the job's source .* now, and was .* before.*new job_id"):
         await again.run()
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=IDS)
+async def test_wherever_a_snapshot_was_cut_other_elements_are_refused(shape: Any) -> None:
+    """Up to the eighth element; far beyond, a sample may still have to come."""
+    for cut in await cuts_of(source_of(shape(list(range(8)))), 0):
+        source = source_of(shape(list(range(100, 150))))
+        await source.restore({0: cut})
+        with pytest.raises(InputReplaced):
+            [piece async for piece in everywhere(source.read(0, cut.position))]
 
 
 @pytest.mark.parametrize("shape", SHAPES[:4], ids=IDS[:4])

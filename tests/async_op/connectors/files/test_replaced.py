@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from async_op.connectors import FileReplaced, FileShrank, FileSource, InputReplaced
+from tests.async_op.connectors.kit import cuts_of, items_of, opened, values_of
 from tests.async_op.job.kit import Epochs, new_job, running, same
 
 
@@ -95,6 +96,35 @@ async def test_a_shorter_file_is_named_as_such(log: Any) -> None:
     log.write_bytes(lines(1))
     with pytest.raises(FileShrank):
         await nights.run()
+
+
+async def test_wherever_a_snapshot_was_cut_other_content_is_refused(log: Any) -> None:
+    content = lines(*range(30))
+    log.write_bytes(content)
+    async with opened(FileSource(log, "json")) as source:
+        (name,) = await source.partitions()
+        cuts = await cuts_of(source, name)
+    assert len(cuts) >= 30
+    log.write_bytes(lines(7) + content)
+    for cut in cuts:
+        async with opened(FileSource(log, "json")) as source:
+            await source.restore({name: cut})
+            await source.partitions()
+            with pytest.raises(FileReplaced):
+                await items_of(source, name, cut.position)
+
+
+async def test_a_file_of_which_nothing_was_read_may_be_replaced(log: Any) -> None:
+    log.write_bytes(lines(1))
+    async with opened(FileSource(log, "json")) as source:
+        (name,) = await source.partitions()
+        (first, *_) = [piece async for piece in source.read(name, None)]
+    assert (first.position, first.content is None) == (0, False)
+    log.write_bytes(lines(2, 3))
+    async with opened(FileSource(log, "json")) as source:
+        await source.restore({name: first})
+        await source.partitions()
+        assert await values_of(source, name, 0) == [{"n": 2}, {"n": 3}]
 
 
 async def test_a_change_far_from_the_beginning_is_noticed_where_reading_goes_on(log: Any) -> None:

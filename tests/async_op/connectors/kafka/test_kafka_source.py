@@ -23,7 +23,7 @@ from async_op.connectors import (
 from async_op.connectors.kafka import client, poller
 from keygroups import ConfigError
 from tests.async_op.connectors.kafka.brokers import produce
-from tests.async_op.connectors.kit import everything_of, first_items, items_of, listed, next_items
+from tests.async_op.connectors.kit import cuts_of, everything_of, first_items, items_of, listed, next_items
 
 
 @asynccontextmanager
@@ -253,6 +253,14 @@ async def test_a_topic_that_was_made_anew_and_is_longer_is_told(cluster: str, to
     [*_, reached] = [block for block in blocks if isinstance(block, Reached)]
     assert reached.position == 20
     assert reached.content is not None
+    async with opened(cluster, topic, bounded=True) as source:
+        cuts = await cuts_of(source, 0)
+    assert len(cuts) >= 20
+    for cut in cuts:
+        async with opened(cluster, f"{topic}-anew", bounded=True) as source:
+            await source.restore({0: cut})
+            with pytest.raises(TopicReplaced):
+                await items_of(source, 0, cut.position)
     async with opened(cluster, f"{topic}-anew", bounded=True) as source:
         await source.restore({0: reached})
         with pytest.raises(TopicReplaced, match=r"partition 0.*another name.*new job") as raised:
