@@ -213,8 +213,9 @@ class Run:
         self._tasks.spawn(self._delivery.run())
         await on_own_thread(setting.positions.restore, snapshot, self._parallelism)
         await self._restore_source()
+        self._tasks.spawn(self._pause_when_behind())  # before the steps: epochs may be delivered while they open
         await self._open_chain()
-        for task in (self._reading.look(), self._tick(), self._pause_when_behind()):
+        for task in (self._reading.look(), self._tick()):
             self._tasks.spawn(task)
         self._tasks.spawn(self._cut_from_time_to_time())
         self._tasks.spawn(self._cut_full_epochs())
@@ -389,13 +390,11 @@ class Run:
 
     async def _pause_when_behind(self) -> None:
         while True:
-            await self._delivery.changed.wait_until(lambda: self._is_behind)
-            self._reading.pause(True)
-            self._chain.hold_timers(True)
-            await self._delivery.changed.wait_until(lambda: not self._is_behind)
-            self._chain.hold_timers(False)
-            if self._state in ("running", "rescaling"):
-                self._reading.pause(False)
+            is_behind = self._is_behind
+            if is_behind or self._state in ("opening", "running", "rescaling"):
+                self._reading.pause(is_behind)
+            self._chain.hold_timers(is_behind)
+            await self._delivery.changed.wait_until(lambda: self._is_behind != is_behind)  # noqa: B023 - awaited here
 
     async def _tick(self) -> None:
         while True:

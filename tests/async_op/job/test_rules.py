@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -83,6 +84,37 @@ def test_two_epochs_that_wait_for_the_sink_pause_periodic_timers() -> None:
             await asyncio.sleep(100)
             assert job.progress().outputs > 250
             assert sink.values == sorted(set(sink.values))
+
+    in_virtual_time(work())
+
+
+def test_epochs_that_the_sink_gets_while_a_job_opens_hold_back_nothing_afterwards() -> None:
+    class Beats(AsyncFunction[Any, Any]):
+        async def open(self, runtime: Runtime) -> None:
+            await asyncio.sleep(100)
+
+        async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+            ctx.timers.register(ctx.timers.processing_time + 1000)
+            return [value]
+
+        async def on_timer(self, timestamp: int, ctx: InvocationContext) -> list[Any]:
+            ctx.timers.register(timestamp + 1000)
+            return [timestamp]
+
+    async def work() -> None:
+        source, sink = Log([1]), Epochs()
+        sink.opened.clear()
+        place = f"memory://{uuid.uuid4().hex}"
+        job = new_job(source, Step(Beats(), "beats", key_by=lambda value: value), sink, snapshots=place)
+        run = asyncio.create_task(job.run())
+        await passed(lambda: job.progress().undelivered == 2)
+        run.cancel()
+        await asyncio.wait({run})
+        sink.opened.set()
+        async with running(job):
+            await passed(lambda: len(sink.epochs) > 10)
+            await source.append(0, 2)
+            await passed(lambda: 2 in sink.values)
 
     in_virtual_time(work())
 
