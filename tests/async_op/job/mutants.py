@@ -14,14 +14,18 @@ from typing import Any
 
 import pytest
 
+from async_op import identity
+from async_op.connectors.files import identity as files
 from async_op.elements import looked_up
 from async_op.epochs import delivery as common_delivery
 from async_op.in_flight.named import OutputIds
-from async_op.job import chain, channels, delivery, job, operators, outputs, positions, reading, routing, run
+from async_op.job import adapters, chain, channels, delivery, job, operators, outputs, positions, reading, routing, run
 from async_op.operator import restored_states
 from keygroups.state import operator as operator_state
+from snapshots import lineage
 from snapshots.commit import writer
 from snapshots.format import operator_state as dealing
+from snapshots.format import sink_notes
 from snapshots.format.delivered import Delivered
 from snapshots.restore.share import SubtaskRestore
 
@@ -211,6 +215,132 @@ def new_ids_of_later_steps(patch: Patch) -> None:
 def ids_without_the_number_of_the_output(patch: Patch) -> None:
     """All outputs of an element have the same id."""
     patch.setattr(OutputIds, "__getitem__", lambda self, number: f"{looked_up(self._parent)}/0")
+
+
+def jobs_share_a_lineage(patch: Patch) -> None:
+    """All jobs have the same lineage."""
+    patch.setattr(lineage, "new_lineage", lambda: "0" * 24)
+
+
+def a_new_lineage_at_each_start(patch: Patch) -> None:
+    """Until its first commit, a job has another lineage at each start."""
+    patch.setattr(lineage, "_minted", lambda folder: lineage.new_lineage())
+
+
+def partitions_share_keys(patch: Patch) -> None:
+    """A key does not name the partition."""
+    patch.setattr(positions.Partition, "element_id", lambda self, position: f"@{position}")
+
+
+def steps_share_keys(patch: Patch) -> None:
+    """A key does not name the step."""
+    patch.setattr(identity.Identity, "key_of", lambda self, element_id: f"{self.lineage}/{element_id}")
+
+
+def kinds_of_timers_share_keys(patch: Patch) -> None:
+    """A timer of event time and one of processing time have the same key."""
+    _replaced(patch, identity, "timer_id", lambda name: lambda timer, key: name(timer._replace(event_time=True), key))
+
+
+# Replaced inputs.
+
+
+def contents_are_not_stored(patch: Patch) -> None:
+    """A snapshot does not have what the source says of the content."""
+    _replaced(
+        patch,
+        positions.Positions,
+        "reached",
+        lambda reached: lambda self, partition, position, content=None: reached(self, partition, position),
+    )
+
+
+def contents_come_late(patch: Patch) -> None:
+    """A snapshot has the content of a partition only when its first elements have been handed on."""
+    _replaced(
+        patch,
+        positions.Positions,
+        "reached",
+        lambda reached: (
+            lambda self, partition, position, content=None: reached(
+                self, partition, position, content if position else None
+            )
+        ),
+    )
+
+
+def contents_are_not_restored(patch: Patch) -> None:
+    """A restart forgets the contents of the partitions."""
+
+    def made(restore: Any) -> Any:
+        def mutant(self: positions.Positions, snapshot: Any, parallelism: int) -> None:
+            restore(self, snapshot, parallelism)
+            for partition in self.partitions.values():
+                partition.content = None
+
+        return mutant
+
+    _replaced(patch, positions.Positions, "restore", made)
+
+
+def the_source_is_not_told(patch: Patch) -> None:
+    """The source is not told of its stored positions."""
+
+    async def mutant(self: run.Run) -> None:
+        return
+
+    patch.setattr(run.Run, "_restore_source", mutant)
+
+
+def iterables_are_not_compared(patch: Patch) -> None:
+    """The elements of an iterable are skipped without a look at them."""
+
+    def made(skip: Any) -> Any:
+        def mutant(self: adapters.IterableSource, run: list[Any]) -> None:
+            self._stored = None
+            skip(self, run)
+
+        return mutant
+
+    _replaced(patch, adapters.IterableSource, "_skip", made)
+
+
+def files_are_not_compared(patch: Patch) -> None:
+    """A file is read on without a look at what was read."""
+    patch.setattr(files.Identity, "fits", lambda self, content: True)
+
+
+# Refused outputs.
+
+
+def refusals_are_not_noted(patch: Patch) -> None:
+    """What the sink has refused is forgotten in a crash."""
+    patch.setattr(sink_notes.SinkNotes, "note_refused", lambda self, epoch, outputs: None)
+
+
+def notes_of_another_epoch_count(patch: Patch) -> None:
+    """What the sink has refused of one epoch is left out of the next one."""
+
+    def mutant(self: sink_notes.SinkNotes, epoch: Any) -> Any:
+        found = self._read().get("refused", {}).get("outputs", {})
+        return {int(index): sink_notes.RefusedOutput(**output) for index, output in found.items()}
+
+    patch.setattr(sink_notes.SinkNotes, "refused", mutant)
+
+
+def an_index_counts_what_is_left(patch: Patch) -> None:
+    """Where some outputs are left out, the index of the next one that is refused means another output."""
+    patch.setattr(common_delivery, "_place", lambda index, missing: index)
+
+
+def refused_outputs_have_no_dead_letters(patch: Patch) -> None:
+    """Outputs that the sink refuses are left out of the dead letters."""
+    patch.setattr(common_delivery.Refused, "letters", lambda self, content: [])
+
+
+def a_refusal_loses_the_epoch(patch: Patch) -> None:
+    """Where the sink refuses one output, the rest of the epoch is not written."""
+    patch.setattr(common_delivery.Values, "without", lambda self, places: None if places else self)
 
 
 # Outputs.

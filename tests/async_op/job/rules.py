@@ -45,7 +45,7 @@ _OPERATOR_STATE = "tests/async_op/operator/test_operator_state.py"
 
 RULES: dict[str, tuple[Mutant, ...]] = {
     "All steps are cut in one turn of the loop": (
-        Mutant(mutants.positions_cut_earlier, 5),
+        Mutant(mutants.positions_cut_earlier, 17),
         Mutant(mutants.last_step_cut_earlier, 5),
     ),
     "Elements between two steps are in the snapshot, in channel order": (
@@ -64,7 +64,7 @@ RULES: dict[str, tuple[Mutant, ...]] = {
     ),
     "Steps open last to first": (Mutant(mutants.opened_first_to_last, 5),),
     "After a final cut nothing more happens": (
-        Mutant(mutants.calls_go_on_after_a_final_cut, 8),
+        Mutant(mutants.calls_go_on_after_a_final_cut, 6),
         Mutant(mutants.outputs_leave_after_a_final_cut, 1),
     ),
     "Unknown steps are refused": (
@@ -79,7 +79,7 @@ RULES: dict[str, tuple[Mutant, ...]] = {
     ),
     "A position advances with its element": (Mutant(mutants.positions_run_ahead, 12),),
     "Positions are dealt out, new partitions as they are found": (
-        Mutant(mutants.positions_stay_where_they_were, 73),
+        Mutant(mutants.positions_stay_where_they_were, 25),
         Mutant(
             mutants.all_partitions_to_the_first_subtask,
             Case(f"{_JOB}/test_rules.py", "test_new_partitions_go_to_the_emptiest_subtasks"),
@@ -93,6 +93,28 @@ RULES: dict[str, tuple[Mutant, ...]] = {
         Mutant(mutants.new_ids_of_elements, 4),
         Mutant(mutants.new_ids_of_later_steps, 4),
         Mutant(mutants.ids_without_the_number_of_the_output, 4),
+    ),
+    "An idempotency key is that of one element, in one step of one job, and stays the same": (
+        Mutant(mutants.jobs_share_a_lineage, 25),
+        Mutant(mutants.a_new_lineage_at_each_start, 113),
+        Mutant(mutants.partitions_share_keys, 0),
+        Mutant(mutants.steps_share_keys, 0),
+        Mutant(mutants.kinds_of_timers_share_keys, 2),
+    ),
+    "A replaced input is refused, and never read in silence": (
+        Mutant(mutants.contents_are_not_stored, 2),
+        Mutant(mutants.contents_come_late, 7),
+        Mutant(mutants.contents_are_not_restored, 2),
+        Mutant(mutants.the_source_is_not_told, 2),
+        Mutant(mutants.iterables_are_not_compared, 2),
+        Mutant(mutants.files_are_not_compared, 40),
+    ),
+    "An output that the sink refuses ends the job, is left out or becomes a dead letter, once": (
+        Mutant(mutants.refusals_are_not_noted, 110),
+        Mutant(mutants.notes_of_another_epoch_count, 0),
+        Mutant(mutants.an_index_counts_what_is_left, 13),
+        Mutant(mutants.refused_outputs_have_no_dead_letters, 0),
+        Mutant(mutants.a_refusal_loses_the_epoch, 0),
     ),
     "Outputs are stored with the snapshot, and delivered after its commit": (
         Mutant(mutants.outputs_are_not_stored, 4),

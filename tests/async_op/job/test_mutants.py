@@ -16,7 +16,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.async_op.job.rules import MUTANTS, RULES, Case, Mutant
-from tests.async_op.job.simulation import simulate
+from tests.async_op.job.simulation.run import simulate
 
 PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "rules.md"
 _OTHER_SEEDS = 400

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.async_op.job.rules import SEEDS
-from tests.async_op.job.simulation import simulate
+from tests.async_op.job.simulation.run import simulate
 
 _FEWEST = 40
 
