@@ -11,6 +11,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
+import pyarrow as pa
+
 from keygroups.errors import in_message
 from keygroups.names import in_step
 from keygroups.state import identity_of
@@ -18,6 +20,7 @@ from keygroups.state.timers import TIMER_STATES, Timer
 from snapshots import IncompatibleSnapshot, InFlightElement, Snapshot
 from snapshots.format.steps import of_step
 from snapshots.format.subtask import NO_KEY_GROUP, RefusedValue
+from snapshots.restore.reader import decode_column
 
 SAMPLE = 1000
 """How many stored keys, and how many elements in flight, of a step are looked at."""
@@ -133,15 +136,14 @@ def _stored_shapes(snapshot: Snapshot, step: str) -> set[str]:
         if info.name in TIMER_STATES:
             continue
         rows = snapshot.to_reader(in_step(step, info.name))
-        keys = (key for batch in rows for key in batch.column("key").slice(0, SAMPLE).to_pylist())
+        tables = (pa.Table.from_batches([batch.slice(0, SAMPLE)]) for batch in rows)
+        keys = (key for table in tables for key in decode_column(table, "key"))
         shapes |= set(map(_shape, islice(keys, SAMPLE)))
     return shapes
 
 
 def _shape(key: object) -> str:
-    if isinstance(key, dict):  # a key of several columns
-        key = tuple(key.values())
-    if isinstance(key, tuple | list):
+    if isinstance(key, tuple):  # a key of several columns
         return f"({', '.join(map(_shape, key))})"
     return type(key).__name__
 

@@ -67,6 +67,7 @@ def _column_of_values(values: list[Any]) -> pa.Array | None:
     if arrow_type is None:
         return None
     try:
+        # All values are of the one class of Python that the type stands for, so Arrow changes none.
         return pa.array(values, arrow_type)
     except (pa.ArrowException, OverflowError, UnicodeEncodeError):
         # The scalar hash tells the caller which key cannot be hashed, and why.

@@ -54,6 +54,7 @@ def in_flight_table(elements: Iterable[InFlightElement]) -> pa.Table:
     """
     ordered = sorted(elements, key=lambda element: (element.key_group, element.channel, element.sequence))
     rows = [_storable_row(element) for element in ordered]
+    # The user's values are msgpack by now; numbers and ids were checked when the element came in.
     return pa.Table.from_pylist(rows, schema=IN_FLIGHT_SCHEMA)
 
 

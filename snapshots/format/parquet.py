@@ -211,6 +211,7 @@ class ParquetReader:
             for piece in pieces:
                 self._check_digests(piece, row_groups)
             parquet = self._open(source, metadata, verifies=not self._digests)
+            # `stored_types` has refused types that Parquet does not give back.
             return parquet.read_row_groups(row_groups, use_threads=False).cast(schema)
 
     def _open(self, source: pa.PythonFile, metadata: pq.FileMetaData, *, verifies: bool) -> pq.ParquetFile:

@@ -206,7 +206,7 @@ def _is_key(table: pa.Table, key: Hashable) -> pa.ChunkedArray:
         return pc.equal(column, pa.scalar(pack(original_of(identity_of(key)), "the key"), pa.binary()))
     if key != key:
         return pc.is_nan(column)
-    return pc.equal(column, pa.scalar(key, column.type))
+    return pc.equal(column, pa.scalar(key, column.type))  # of the key's own type: other files are not read
 
 
 def _rows_of(table: pa.Table, kind: str) -> tuple[KeyRow, ...]:

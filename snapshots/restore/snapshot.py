@@ -176,6 +176,7 @@ class Snapshot:
         files = self.manifest.files_of("keyed", "delta", state=state_name)
         reader = StateReader(self.folder, files, self.folder.path(manifest_name(self.version)))
         table = reader.table(KeyGroupRange(0, self.max_parallelism - 1))
+        # Only the metadata differ.
         return table.cast(pa.schema([without_field_ids(field) for field in table.schema]))
 
     def _items(self, state_name: str) -> pa.Table:

@@ -136,7 +136,7 @@ def test_every_type_of_value_is_kept_as_json(spark: SparkSession) -> None:
         "day": {"$date": "2024-02-29"},
         "at": {"$datetime": "2024-02-29T12:30:00"},
         "price": {"$decimal": "1.50"},
-        "tags": [{"$tuple": ["a", 1]}],
+        "tags": {"a": 1},
         "n": 0.5,
     }
     assert letter_value(found)["price"] == decimal.Decimal("1.50")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import uuid
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -122,6 +124,29 @@ async def test_keys_of_another_type_than_those_of_the_state_are_refused(on_error
     both = lambda value: (value["user"], value["number"])  # noqa: E731
     await refused(folder, both, r"'str', but '\(str, int\)'", values=more, on_error=on_error)
     await new_job(more, Step(Counting(), "count", key_by=by_user), Epochs(), **options_of(folder)).run()
+
+
+KEYS: dict[str, Any] = {
+    "several": lambda value: (value["user"], value["number"]),
+    "dates": lambda value: dt.date(2026, 1, value["number"]),
+    "booleans": lambda value: value["number"] == 1,
+    "decimals": lambda value: Decimal(value["number"]),
+    "floats": lambda value: value["number"] / 2,
+    "bytes": lambda value: value["user"].encode(),
+    "of two types": lambda value: value["user"] if value["number"] == 1 else value["number"],
+}
+
+
+@pytest.mark.parametrize("key_by", KEYS.values(), ids=list(KEYS))
+async def test_keys_of_any_type_are_known_again(key_by: Any) -> None:
+    options = options_of(f"memory://{uuid.uuid4().hex}")
+    counts = Epochs()
+    for times in (1, 2):
+        await new_job([*ORDERS] * times, Step(Counting(), "count", key_by=key_by), counts, **options).run()
+    assert sorted(count for _, count, _ in counts.values) == [1, 1, 2, 2]
+    with pytest.raises(IncompatibleSnapshot, match="type of keys"):
+        other = Step(Counting(), "count", key_by=lambda value: ((value["user"],), b""))
+        await new_job([*ORDERS] * 3, other, Epochs(), **options).run()
 
 
 async def test_the_snapshot_names_the_columns() -> None:
