@@ -29,7 +29,7 @@ def key_getter(key_by: KeyBy | None) -> Callable[[Any], Hashable] | None:
     if isinstance(key_by, list | tuple):
         if not key_by or not all(isinstance(column, str) for column in key_by):
             raise ConfigError("key_by", key_by, "name at least one column, each by a str")
-        return _Column(key_by[0]) if len(key_by) == 1 else _Columns(tuple(map(_Column, key_by)))
+        return _Column(key_by[0]) if len(key_by) == 1 else _KeyOfColumns(tuple(map(_Column, key_by)))
     check_callable("key_by", key_by, reason="it returns the key of a value; for dicts a column name will do")
     return key_by
 
@@ -56,7 +56,7 @@ class _Column:
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns:
+class _KeyOfColumns:
     columns: tuple[_Column, ...]
 
     def __call__(self, value: Any) -> Hashable:

@@ -55,7 +55,7 @@ _END_SECONDS = 30.0
 """How long the end of a run or of a program waits for a collection."""
 
 
-class Collector:
+class GarbageCollector:
     """Collects an operator's garbage beside its epochs, one collection at a time.
 
     The thread that runs an epoch calls `epoch_begins` and `epoch_ended`, one epoch at a time; neither waits for a

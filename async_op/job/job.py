@@ -36,8 +36,7 @@ from async_op.job.step import SOURCE, Step, steps_of
 from async_op.key_columns import columns_of, key_getter
 from async_op.letter_rows import row_of
 from async_op.plain import AnyFunction
-from async_op.retention import Collector as GarbageCollector
-from async_op.retention import Retention
+from async_op.retention import GarbageCollector, Retention
 from async_op.threads.own_thread import on_own_thread
 from async_op.threads.running_loop import running_loop
 from keygroups.arguments import Duration, check_instance, check_location

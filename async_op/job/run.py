@@ -27,7 +27,7 @@ from async_op.job.progress import JobProgress, JobState
 from async_op.job.reading import Reading
 from async_op.job.step import SOURCE
 from async_op.job.supervision import Tasks
-from async_op.retention import Collector as GarbageCollector
+from async_op.retention import GarbageCollector
 from async_op.threads.own_thread import on_own_thread
 from keygroups.ranges import check_parallelism
 
@@ -55,7 +55,7 @@ class Setting:
         Seconds between snapshots.
     positions : Positions
         How far the source has been read; nothing yet.
-    garbage : Collector or None
+    garbage : GarbageCollector or None
         Removes old versions.
     bury : callable
         Takes the name of a step and a dead letter of it.

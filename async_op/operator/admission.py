@@ -157,7 +157,7 @@ class Intake:
             self._refuse(entry, error)
 
 
-class Feed:
+class IteratorFeed:
     """An input from which each worker takes the next element itself, as soon as its call has returned.
 
     The feeding task puts many elements in at once, and waits while there is no room. Meanwhile the workers replace
@@ -188,10 +188,10 @@ class Feed:
         "_admit",
         "_capacity",
         "_elements",
+        "_enough",
         "_error",
         "_in_flight",
         "_left",
-        "_low",
         "_next",
         "_start",
         "_wake",
@@ -212,7 +212,9 @@ class Feed:
         self._admit = intake.admit
         self._start = start
         self._wake = wake
-        self._low = capacity
+        # Below this number in flight workers take nothing, because the feeding task admits many at once, which costs
+        # less for each. All of the capacity: workers never take one, since the task is running.
+        self._enough = capacity
         self._next: Element | None = None
         self._left: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
@@ -221,7 +223,7 @@ class Feed:
         """Admit elements in place of those that have left; returns a single element if its call may begin at once."""
         in_flight = self._in_flight
         in_use = in_flight.accepted - in_flight.departed
-        if in_use < self._low:
+        if in_use < self._enough:
             self._leave()
         elif in_use < self._capacity:
             if self._wake is not None:
@@ -234,12 +236,12 @@ class Feed:
 
     def stop(self) -> None:
         """Give workers no more elements."""
-        self._low = self._capacity = 0
+        self._enough = self._capacity = 0
         self._leave()
 
     async def give_way(self) -> None:
         """Let workers run after elements have been put in; raises the error of an element or of the iterator."""
-        self._low = len(self._in_flight) // 2
+        self._enough = len(self._in_flight) // 2
         try:
             await asyncio.sleep(0)
         finally:
@@ -255,7 +257,7 @@ class Feed:
         """
         self._next = following
         self._left = asyncio.get_running_loop().create_future()
-        self._low = self._capacity // 2
+        self._enough = self._capacity // 2
         try:
             await self._left
         finally:
@@ -306,8 +308,8 @@ class Feed:
 class Refill:
     """Elements that wait outside of the operator, from which each worker takes the next one when its call has returned.
 
-    Unlike a `Feed` it never holds an element itself: one that is taken is admitted in the same step of the event loop.
-    Below half of the capacity it gives none, because whoever has the elements can admit many at once.
+    Unlike an `IteratorFeed` it never holds an element itself: one that is taken is admitted in the same step of the
+    event loop. Below half of the capacity it gives none, because whoever has the elements can admit many at once.
 
     Only the thread of the event loop may call it.
 

@@ -30,7 +30,7 @@ from async_op.in_flight.in_flight import InFlight
 from async_op.in_flight.key_order import KeyGate
 from async_op.in_flight.keys import KeyAssignment
 from async_op.in_flight.waiters import Waiters
-from async_op.operator.admission import Feed, Intake, Refill
+from async_op.operator.admission import Intake, IteratorFeed, Refill
 from async_op.operator.back_pressure import BackPressure
 from async_op.operator.lifecycle import Lifecycle
 from async_op.operator.owned_state import OwnedState
@@ -109,7 +109,10 @@ class Surroundings:
 class Parts:
     """The parts of one operator, created in the order of their dependencies.
 
-    If two parts need each other, the first one gets a closure over the second, which exists before anything calls it.
+    The dependencies have circles, all through `dispatch` and `workers`: an element goes to its call through them, and
+    timeouts, backoffs, timers, freed keys and loaded key groups send it there again. Parts in such a circle that are
+    created first get a lambda, which looks `self.dispatch` or `self.workers` up when it is called. The parts call
+    these lambdas for entries only, and the first entry comes in when the constructor has returned.
 
     Parameters
     ----------
@@ -351,10 +354,10 @@ class Parts:
         wake = self.workers.wake
         return self.workers.fed_by(Refill(following, self.in_flight, self._capacity, self.intake.admit, wake, failed))
 
-    def _feed_from(self, source: Iterator[Element]) -> Feed:
+    def _feed_from(self, source: Iterator[Element]) -> IteratorFeed:
         assert isinstance(self.intake, Intake), "only Batching is the other kind"
         wake = self.workers.wake if self._calls_at_once else None
-        return Feed(source, self.in_flight, self._capacity, self.intake, self._start, wake)
+        return IteratorFeed(source, self.in_flight, self._capacity, self.intake, self._start, wake)
 
 
 async def assemble(

@@ -11,7 +11,7 @@ from async_op.elements import Element
 from async_op.in_flight.in_flight import InFlight
 from async_op.in_flight.key_order import KeyGate
 from async_op.in_flight.waiters import Waiters
-from async_op.operator.admission import TURN, Feed, Intake
+from async_op.operator.admission import TURN, Intake, IteratorFeed
 from async_op.operator.lifecycle import Lifecycle
 from async_op.options import OperatorOptions
 from async_op.statistics import Stopwatch
@@ -62,7 +62,7 @@ class BackPressure:
         in_flight: InFlight,
         intake: Intake | Batching,
         workers: Workers,
-        feed: Callable[[Iterator[Element]], Feed] | None,
+        feed: Callable[[Iterator[Element]], IteratorFeed] | None,
         gate: KeyGate | None,
         waiters: Waiters,
         back_pressured: Stopwatch,
@@ -129,7 +129,7 @@ class BackPressure:
         if room > 0:
             self._intake.take(source, room)
 
-    async def _wait_with(self, element: Element, feed: Feed | None) -> None:
+    async def _wait_with(self, element: Element, feed: IteratorFeed | None) -> None:
         """Wait for room and admit the element, even if cancelled: its iterator cannot return it again."""
         self._lifecycle.check()
         following: Element | None = element

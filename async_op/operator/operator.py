@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import get_running_loop
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
 from typing import Any, Self
 
 from async_op.changed_keys import check_in_flight
@@ -12,17 +13,15 @@ from async_op.clock import Clock
 from async_op.dead_letters import DeadLetter, OnError
 from async_op.durations import check_timeout
 from async_op.elements import Element, Record, Watermark, check_place, check_timestamp
-from async_op.errors import as_exception
+from async_op.errors import OperatorClosed, as_exception
 from async_op.identity import Identity
 from async_op.in_flight.waiters import Waiters
 from async_op.key_columns import KeyBy, key_getter
 from async_op.operator.admission import TURN
 from async_op.operator.assembly import Parts, assemble
 from async_op.operator.counters import statistics_of
-from async_op.operator.cut import cut_of
 from async_op.operator.executor import OperatorExecutor
-from async_op.operator.front_door import FrontDoor
-from async_op.operator.lifecycle import Lifecycle
+from async_op.operator.lifecycle import Lifecycle, State
 from async_op.operator.open_function import OpenFunction, end_after_failure
 from async_op.operator.owned_state import OwnedState
 from async_op.operator.place import Place
@@ -34,11 +33,11 @@ from async_op.statistics import OperatorStatistics
 from async_op.threads.own_thread import on_own_thread
 from keygroups.arguments import Duration, check_callable, seconds_of
 from keygroups.names import LINEAGE_NAME
-from snapshots import SubtaskRestore, SubtaskSnapshot
+from snapshots import OperatorStateCut, SubtaskRestore, SubtaskSnapshot
 from snapshots.format.in_flight_elements import RestoredQueue
 
 
-class AsyncWaitOperator(FrontDoor):
+class AsyncWaitOperator:
     """Invokes a function for each element and emits the outputs, with many calls under way at once.
 
     Call every method on the event loop on which `open` was awaited; otherwise it raises `WrongEventLoop`. Other threads
@@ -198,6 +197,27 @@ class AsyncWaitOperator(FrontDoor):
         name, state = name_of(self._options.function), self._lifecycle.state.name.lower()
         return f"AsyncWaitOperator({name}, subtask {self._place}, {state})"
 
+    async def __aenter__(self) -> Self:
+        """Open the operator without a snapshot; after `open(restore)` use `contextlib.aclosing` in its place."""
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the operator. What is in flight is given up: await `finish` before, at the end of the input."""
+        await self.close()
+
+    def executor(self) -> OperatorExecutor:
+        """Return what runs calls for other threads on the operator's event loop; any thread may call this.
+
+        Raises
+        ------
+        OperatorClosed
+            The operator is not open.
+        """
+        if self._executor is None or self._lifecycle.state is State.CLOSED:
+            raise OperatorClosed("new" if self._lifecycle.state is State.NEW else "closed")
+        return self._executor
+
     async def open(self, restore: SubtaskRestore | None = None, *, preload: bool = True) -> None:
         """Open the function and restore this subtask's share of a snapshot.
 
@@ -233,8 +253,7 @@ class AsyncWaitOperator(FrontDoor):
                     waiters=self._waiters,
                     crash=self._fail,
                 )
-                cut = lambda: cut_of(self._check(), self._options.hash)  # noqa: E731
-                self._executor = OperatorExecutor(parts.mailbox, cut, self._begin_close)
+                self._executor = OperatorExecutor(parts.mailbox, self._cut, self._begin_close)
                 await self._function.open(parts.open_function, parts.contexts)
                 if restore is not None:
                     await parts.recovery.take_over(self._fitting(await on_own_thread(restore.queue)))
@@ -312,7 +331,7 @@ class AsyncWaitOperator(FrontDoor):
         SnapshotInsideOutput
             `output` called it, while the outputs of an element were leaving.
         """
-        return cut_of(self._check(), self._options.hash)
+        return self._cut()
 
     async def snapshot_complete(self, version: int, cut_id: str | None = None) -> None:
         """Tell the function that a snapshot was committed; whoever commits calls it, until `close`.
@@ -367,6 +386,27 @@ class AsyncWaitOperator(FrontDoor):
     def statistics(self) -> OperatorStatistics:
         """Return the current counters; after `close`, any thread may call it."""
         return statistics_of(self._readable())
+
+    def _cut(self) -> SubtaskSnapshot:
+        """Take the state and what is in flight, in one step of the event loop."""
+        parts = self._check()
+        runtime, in_flight, clock = parts.runtime, parts.in_flight, parts.scope.clock
+        cut = SubtaskSnapshot(
+            subtask_index=runtime.subtask_index,
+            parallelism=runtime.parallelism,
+            max_parallelism=runtime.max_parallelism,
+            hash=self._options.hash,
+            states=parts.scope.backend.cut(),
+            in_flight=in_flight.capture(parts.keys, clock.time()),
+            watermark=in_flight.watermark,
+            emitted=in_flight.emitted,
+            wall_time=clock.wall_time(),
+            lineage=parts.keys.identity.lineage,
+        )
+        states = runtime.operator_states
+        items = states.cut(cut.cut_id)
+        operator_states = tuple(OperatorStateCut(one.name, one.mode, items[one.name]) for one in states.declared)
+        return replace(cut, operator_states=operator_states)
 
     def _begin_close(self) -> Coroutine[Any, Any, None]:
         self._lifecycle.check_loop()

@@ -83,7 +83,7 @@ class Budget:
         return OperatorListState(f"keygroups_budget_{self.unit}", mode="union")
 
 
-class Pool:
+class BudgetShare:
     """What the subtasks in this process may spend of a budget. Only the thread of the event loop may call it.
 
     Parameters
@@ -195,7 +195,7 @@ class Account:
 
     Parameters
     ----------
-    pool : Pool
+    pool : BudgetShare
         What the subtasks in this process may spend.
     handle : OperatorListHandle
         What is spent: one sum for each subtask of the restored snapshot.
@@ -210,7 +210,7 @@ class Account:
 
     __slots__ = ("_handle", "_pool", "_spent", "guest", "refused")
 
-    def __init__(self, pool: Pool, handle: OperatorListHandle) -> None:
+    def __init__(self, pool: BudgetShare, handle: OperatorListHandle) -> None:
         self._pool = pool
         self._handle = handle
         self._spent = sum(handle.in_snapshot())

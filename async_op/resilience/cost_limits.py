@@ -50,7 +50,7 @@ class CostLimiter:
         self.line = Line(clock)
         self.units = [limit.unit for limit in limits]
 
-    def claim(self, values: Sequence[Any]) -> Claim:
+    def claim(self, values: Sequence[Any]) -> Demand:
         """Return the claim of a call for some elements.
 
         Raises
@@ -60,13 +60,13 @@ class CostLimiter:
         ConfigError
             A cost is no number, or a negative one.
         """
-        return Claim(self, [meter.cost_of(values) for meter in self.meters])
+        return Demand(self, [meter.cost_of(values) for meter in self.meters])
 
     def rest(self) -> None:
         """Set no timer while there is no operator."""
         self._alarm.unset()
 
-    async def acquire(self, claim: Claim, guest: Guest) -> None:
+    async def acquire(self, claim: Demand, guest: Guest) -> None:
         """Wait until the call of a claim may begin."""
         while True:
             now = self._clock.time()
@@ -89,7 +89,7 @@ class CostLimiter:
         """Let no call begin for so long, or longer if an earlier hold lasts longer."""
         self._held_until = max(self._held_until, self._clock.time() + seconds)
 
-    def settle(self, claim: Claim, amounts: Sequence[float]) -> None:
+    def settle(self, claim: Demand, amounts: Sequence[float]) -> None:
         """Correct what a call was charged, and admit the calls that now may begin."""
         for meter, charge, amount in zip(self.meters, claim.charges, amounts, strict=True):
             meter.correct(charge, amount)
@@ -132,14 +132,14 @@ class CostLimiter:
         self._rings_at = when
         self._alarm.set(when)
 
-    def _ready_at(self, claim: Claim) -> float:
+    def _ready_at(self, claim: Demand) -> float:
         return max([self._held_until, *map(Meter.ready_at, self.meters, claim.costs)])
 
-    def _take(self, claim: Claim, now: float) -> None:
+    def _take(self, claim: Demand, now: float) -> None:
         claim.charges = [meter.take(now, cost) for meter, cost in zip(self.meters, claim.costs, strict=True)]
 
 
-class Claim:
+class Demand:
     """What one call needs of each limit."""
 
     __slots__ = ("_limiter", "charges", "costs")

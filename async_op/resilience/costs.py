@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from async_op.resilience.budget import Account
-from async_op.resilience.cost_limits import Claim, CostLimiter
+from async_op.resilience.cost_limits import CostLimiter, Demand
 from async_op.spending import Spending
 
 
@@ -47,7 +47,7 @@ class Costs:
         """Return the bill of a call for some elements; raises if the call can never be made, or what `cost` raises."""
         return Bill(self, self.rate.claim(values), [account.estimate(values) for account in self.accounts])
 
-    def note(self, spending: Spending, claim: Claim, amounts: Sequence[float]) -> None:
+    def note(self, spending: Spending, claim: Demand, amounts: Sequence[float]) -> None:
         """Add up what a call has cost."""
         estimates = dict(zip(self.rate.units, claim.costs, strict=True))
         for account, amount in zip(self.accounts, amounts, strict=True):
@@ -61,13 +61,13 @@ class Bill:
 
     Attributes
     ----------
-    claim : Claim
+    claim : Demand
         What the call needs of the limits.
     """
 
     __slots__ = ("_amounts", "_costs", "_reserved", "_spending", "claim")
 
-    def __init__(self, costs: Costs, claim: Claim, amounts: list[float]) -> None:
+    def __init__(self, costs: Costs, claim: Demand, amounts: list[float]) -> None:
         self._costs = costs
         self._amounts = amounts
         self._reserved: list[tuple[Account, float]] = []

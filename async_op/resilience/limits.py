@@ -11,7 +11,7 @@ from async_op.clock import Clock
 from async_op.context import Invoke
 from async_op.errors import CircuitOpen
 from async_op.functions import AsyncBatchFunction, Function
-from async_op.resilience.budget import Account, Budget, Pool
+from async_op.resilience.budget import Account, Budget, BudgetShare
 from async_op.resilience.cache import Cache, OutputCache
 from async_op.resilience.circuit_breaker import Breaker, CircuitBreaker, Permit
 from async_op.resilience.concurrency import AdaptiveConcurrency, ConcurrencyLimiter
@@ -54,7 +54,7 @@ class Batch(Protocol):
         ...
 
 
-class Pace(Protocol):
+class Pacer(Protocol):
     """Says when calls may begin."""
 
     async def acquire(self, guest: Guest) -> None:
@@ -221,7 +221,7 @@ class SharedLimits:
         self.clock = clock
         self._share = share
         self._guests = 0
-        self._pools: dict[str, Pool] = {}
+        self._pools: dict[str, BudgetShare] = {}
         concurrency, breaker = settings.concurrency, settings.circuit_breaker
         self.concurrency = None if concurrency is None else ConcurrencyLimiter(concurrency, share, capacity, clock)
         self.breaker = None if breaker is None else Breaker(breaker, clock)
@@ -263,7 +263,9 @@ class SharedLimits:
     def _account(self, budget: Budget, handle: OperatorListHandle) -> Account:
         if budget.unit not in self._pools:
             spent_here = sum(handle.in_snapshot())
-            pool = self._pools[budget.unit] = Pool(budget, self._share, sum(handle.get()), spent_here, self.clock)
+            pool = self._pools[budget.unit] = BudgetShare(
+                budget, self._share, sum(handle.get()), spent_here, self.clock
+            )
             if self._allowance is not None:
                 pool.change(self._allowance.get(f"budget {budget.unit}"), may_wait=True)
         return Account(self._pools[budget.unit], handle)
@@ -522,7 +524,7 @@ class Limits:
         if self._breaker is not None:
             self._circuit_opened += self._breaker.record(permit, failed=failed)
 
-    async def _permit(self, breaker: Breaker, pace: Pace | None) -> Permit:
+    async def _permit(self, breaker: Breaker, pace: Pacer | None) -> Permit:
         """Wait until a call may begin in the current step of the loop."""
         while True:
             permit = await self._permit_of(breaker)

@@ -23,7 +23,7 @@ from keygroups.errors import ConfigError
 from snapshots.spark import outputs_frame
 
 
-class Chain:
+class PipelineChain:
     """The runners of a chain, first to last; a pipeline without a next one is a chain of one. Any thread may call it.
 
     A pipeline's epoch counts as delivered once the next one has committed and delivered its own. So a pipeline keeps
@@ -38,7 +38,7 @@ class Chain:
     @classmethod
     def begin(
         cls, spark: SparkSession, stages: Sequence[Stage], routings: Sequence[Routing], outlet: Outlet, delay: int
-    ) -> Chain:
+    ) -> PipelineChain:
         """Claim all operators, last to first, and deliver what has not been delivered; `delay` is in milliseconds."""
         runners: list[EpochRunner] = []
         for number in reversed(range(len(stages))):

@@ -11,7 +11,7 @@ from async_op.plain import name_of
 from async_op.spark.epoch.fleet import is_encrypted, unsuitable_settings
 from async_op.spark.errors import UnpicklableFunction
 from async_op.spark.explanation import Explanation, Finding
-from async_op.spark.findings import Newest, Situation, findings_in
+from async_op.spark.findings import NewestSnapshot, Situation, findings_in
 from async_op.spark.stage import Stage
 from async_op.spark.task.pickling import check_pickles, names_bound_to_tasks
 from keygroups.ranges import range_of
@@ -101,9 +101,9 @@ def _of_function(stage: Stage) -> tuple[str | None, list[str]]:
     return None, names_bound_to_tasks(options.function)
 
 
-def _newest(latest: Snapshot) -> Newest:
+def _newest(latest: Snapshot) -> NewestSnapshot:
     run = SourcePosition.of(latest).run
-    return Newest(
+    return NewestSnapshot(
         parallelism=latest.parallelism,
         max_parallelism=latest.max_parallelism,
         hash=latest.manifest.hash,

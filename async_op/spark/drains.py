@@ -8,7 +8,7 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
-from async_op.spark.chain import Chain
+from async_op.spark.chain import PipelineChain
 from async_op.spark.epoch.job_names import are_cancelled
 from async_op.spark.stopping import Stopping
 from keygroups.representation import representation
@@ -49,7 +49,7 @@ class Drains:
 
     Parameters
     ----------
-    chain : Chain
+    chain : PipelineChain
         The pipelines of the query.
     spark : SparkSession
         The session in which their epochs run.
@@ -64,7 +64,7 @@ class Drains:
         The error of an epoch without input, which has stopped the query.
     """
 
-    def __init__(self, chain: Chain, spark: SparkSession, stopping: Stopping) -> None:
+    def __init__(self, chain: PipelineChain, spark: SparkSession, stopping: Stopping) -> None:
         self._chain = chain
         self._spark = spark
         self._stopping = stopping

@@ -19,7 +19,7 @@ _UNEVEN_MIN = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Newest:
+class NewestSnapshot:
     """What the newest snapshot says.
 
     Attributes
@@ -61,7 +61,7 @@ class Situation:
         The number of subtasks of the next epoch, and of key groups.
     uri : str
         Where its snapshots are.
-    newest : Newest or None
+    newest : NewestSnapshot or None
         The newest snapshot.
     slots : int or None
         How many tasks run at once in the session at most; None if that is not known.
@@ -77,7 +77,7 @@ class Situation:
     parallelism: int
     max_parallelism: int
     uri: str
-    newest: Newest | None = None
+    newest: NewestSnapshot | None = None
     slots: int | None = None
     unsuitable: Mapping[str, str] = field(default_factory=dict)
     refusal: str | None = None

@@ -19,7 +19,7 @@ from async_op.retention import Retention
 from async_op.retry import RetryPolicy
 from async_op.spark.autoscale import AutoscalePolicy
 from async_op.spark.bounded.run import run_bounded
-from async_op.spark.chain import Chain, check_distinct, check_next, join_chain
+from async_op.spark.chain import PipelineChain, check_distinct, check_next, join_chain
 from async_op.spark.connect.query import ConnectQuery
 from async_op.spark.described import Described
 from async_op.spark.epoch.checkpoint import Checkpoint
@@ -285,7 +285,7 @@ class AsyncPipeline(IntoTables, Described):
         if is_connect(spark):
             query = ConnectQuery(self._stages, routings, IntoSink(sink), delay_milliseconds)
         else:
-            chain = Chain.begin(spark, self._stages, routings, IntoSink(sink), delay_milliseconds)
+            chain = PipelineChain.begin(spark, self._stages, routings, IntoSink(sink), delay_milliseconds)
             query = PipelineQuery(chain, spark)
         # Before it starts, because a sink may call `rescale` in the first epoch.
         before = first.query

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from async_op.durations import check_delay
-from async_op.spark.chain import Chain
+from async_op.spark.chain import PipelineChain
 from async_op.spark.drains import Drains
 from async_op.spark.epoch.runner import EpochRunner
 from async_op.spark.interrupts import plain_interrupts
@@ -54,7 +54,7 @@ class PipelineQuery:
     progress is in `AsyncPipeline.progress()` only.
     """
 
-    def __init__(self, chain: Chain, spark: SparkSession) -> None:
+    def __init__(self, chain: PipelineChain, spark: SparkSession) -> None:
         self._chain = chain
         self._spark = spark
         self._started = threading.Event()

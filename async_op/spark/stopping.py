@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-from async_op.spark.chain import Chain
+from async_op.spark.chain import PipelineChain
 
 CONCLUDE_SECONDS = 10.0
 """How long a stop waits for the commit of an epoch whose calls it has cut off."""
@@ -25,13 +25,13 @@ class Stopping:
 
     Parameters
     ----------
-    chain : Chain
+    chain : PipelineChain
         The pipelines of the query.
     spark : SparkSession
         The session in which epochs without input run.
     """
 
-    def __init__(self, chain: Chain, spark: SparkSession) -> None:
+    def __init__(self, chain: PipelineChain, spark: SparkSession) -> None:
         self._chain = chain
         self._spark = spark
         self._untils: list[float] = []

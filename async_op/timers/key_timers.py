@@ -18,7 +18,7 @@ from keygroups.state.timers import EVENT_TIME, PROCESSING_TIME, TimerIndex
 _NO_TIMERS: Map[Hashable, Any] = Map()
 
 
-class Invocation(Protocol):
+class TimedInvocation(Protocol):
     """What the timers of a key need of an invocation."""
 
     @property
@@ -66,7 +66,7 @@ class KeyTimers:
 
     __slots__ = ("_invocation", "_service")
 
-    def __init__(self, invocation: Invocation, service: TimerService | None) -> None:
+    def __init__(self, invocation: TimedInvocation, service: TimerService | None) -> None:
         if service is None:
             raise TimersUnavailable(invocation.key)
         self._invocation = invocation

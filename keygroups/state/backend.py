@@ -13,11 +13,11 @@ from keygroups.state.group import KeyGroupContent, LazyGroup
 from keygroups.state.storable import IsPlain
 
 
-class _Sentinel(enum.Enum):
+class _Missing(enum.Enum):
     MISSING = "missing"
 
 
-MISSING: Final = _Sentinel.MISSING
+MISSING: Final = _Missing.MISSING
 """The absence of a value: a read returns it if nothing is stored, and writing it removes the key."""
 
 

@@ -15,15 +15,15 @@ from keygroups.state.identity import identity_of
 from keygroups.state.storable import check_storable
 
 
-class _Sentinel(enum.Enum):
+class _Unchanged(enum.Enum):
     UNCHANGED = "unchanged"
 
 
-UNCHANGED: Final = _Sentinel.UNCHANGED
+UNCHANGED: Final = _Unchanged.UNCHANGED
 """Stands for the write of an invocation that has written nothing."""
 
 
-class Place(Protocol):
+class KeyPlace(Protocol):
     """A key with what a table needs to find it."""
 
     @property
@@ -42,7 +42,7 @@ class Place(Protocol):
         ...
 
 
-class Invocation(Protocol):
+class StateUser(Protocol):
     """What has used state: the newest of its handles, from which all are reached; None before the first."""
 
     handles: Handle | None
@@ -60,7 +60,7 @@ class Handle:
         The states of the subtask.
     table : StateTable
         The state.
-    place : Place
+    place : KeyPlace
         The key of the invocation.
     change : object
         What the invocation has written, as `apply` takes it; or `UNCHANGED`.
@@ -74,7 +74,7 @@ class Handle:
 
     backend: KeyedStateBackend
     table: StateTable
-    place: Place
+    place: KeyPlace
     change: Any
     closed: bool
     following: Handle | None
@@ -100,7 +100,7 @@ class Handle:
         return f"state {self.table.descriptor.name!r} of key {in_message(self.place.key)}"
 
 
-def state_of(invocation: Invocation, backend: KeyedStateBackend, place: Place, descriptor: StateDescriptor) -> Any:
+def state_of(invocation: StateUser, backend: KeyedStateBackend, place: KeyPlace, descriptor: StateDescriptor) -> Any:
     """Return the handle of a declared state for an invocation, which has the key `place`; always the same one.
 
     Raises

@@ -44,12 +44,14 @@ def claim(
             raise
         raise SnapshotNotFound(store.uri, advice=_NOTHING) from None  # whoever has mistyped the URI wants to know
     manifest = claimed.snapshot.manifest
-    report = Claimed(version=manifest.version, parent_version=manifest.parent_version, operator_id=manifest.operator_id)
+    report = ClaimReport(
+        version=manifest.version, parent_version=manifest.parent_version, operator_id=manifest.operator_id
+    )
     output_for(as_json=as_json).show(report)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
+class ClaimReport:
     """The report of ``keygroups claim``."""
 
     version: int

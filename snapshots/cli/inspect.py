@@ -59,7 +59,7 @@ def inspect(
 
 
 @dataclass(frozen=True, slots=True)
-class Subtask:
+class SubtaskSection:
     """The share of a snapshot that one subtask restores."""
 
     index: int
@@ -73,7 +73,7 @@ class Inspection:
     """The report of ``keygroups inspect``."""
 
     manifest: Manifest
-    subtasks: tuple[Subtask, ...]
+    subtasks: tuple[SubtaskSection, ...]
     in_flight: InFlightSummary
     sizes: dict[str, KeyGroupSizes]
     history: list[VersionSummary]
@@ -92,7 +92,7 @@ class Inspection:
             owned = range_of(index, manifest.parallelism, manifest.max_parallelism)
             rows, delta_rows, bytes_ = everything.within(owned)
             size = Size(rows + delta_rows, bytes_, everything.is_exact and not delta_rows)
-            subtasks.append(Subtask(index, owned, size, in_flight.count_in(owned)))
+            subtasks.append(SubtaskSection(index, owned, size, in_flight.count_in(owned)))
         return cls(
             manifest=manifest,
             subtasks=tuple(subtasks),
@@ -243,7 +243,7 @@ def _steps_table(manifest: Manifest) -> Table:
     return Table("steps of the job", columns, rows)
 
 
-def _subtask_json(subtask: Subtask) -> dict[str, Any]:
+def _subtask_json(subtask: SubtaskSection) -> dict[str, Any]:
     return {
         "subtask": subtask.index,
         "first": subtask.key_groups.start,

@@ -24,7 +24,7 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 def plan(uri: Uri, parallelism: Parallelism, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:
     """Show which key groups a rescale would move, and change nothing."""
     shown = output_for(as_json=as_json)
-    shown.show(Plan.of(open_store(uri, storage_option).load().manifest, parallelism))
+    shown.show(PlanReport.of(open_store(uri, storage_option).load().manifest, parallelism))
     command = f"keygroups repartition {redacted(uri)} --parallelism {parallelism}"
     shown.note(f"nothing was changed; to commit it, by metadata alone: {command}")
 
@@ -79,7 +79,7 @@ class PricedMove:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlanReport:
     """The report of ``keygroups plan``."""
 
     version: int
@@ -87,7 +87,7 @@ class Plan:
     moves: tuple[PricedMove, ...]
 
     @classmethod
-    def of(cls, manifest: Manifest, parallelism: int) -> Plan:
+    def of(cls, manifest: Manifest, parallelism: int) -> PlanReport:
         """Compute the moves from a snapshot's parallelism to another, with their sizes."""
         rescale = plan_rescale(manifest.parallelism, parallelism, manifest.max_parallelism)
         files = [file for file in manifest.files if file.kind != "output"]

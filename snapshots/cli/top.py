@@ -46,14 +46,14 @@ def top(
         raise typer.BadParameter(f"{interval!r} is not between 0.1s and 1h", param_hint="--interval")
     versions = RecentVersions(open_store(uri, storage_option))
     with repeated(as_json=as_json, once=once) as show, suppress(KeyboardInterrupt):
-        show(View(versions.activity(wall_time() / 1000)))
+        show(TopReport(versions.activity(wall_time() / 1000)))
         while not once:
             pause(seconds)
-            show(View(versions.activity(wall_time() / 1000)))
+            show(TopReport(versions.activity(wall_time() / 1000)))
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TopReport:
     """The report of ``keygroups top``."""
 
     activity: Activity

@@ -157,14 +157,14 @@ def _elements(snapshot: Snapshot, key_groups: KeyGroupRange | None) -> Iterator[
 def _parquet_sink(path: str, schema: pa.Schema) -> Iterator[_Sink]:
     text = _text_schema(schema)
     with pq.ParquetWriter(path, text, compression="zstd") as writer:
-        yield _Columns(writer, text)
+        yield _ColumnSink(writer, text)
 
 
 @contextmanager
 def _arrow_sink(path: str, schema: pa.Schema) -> Iterator[_Sink]:
     text = _text_schema(schema)
     with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, text) as writer:
-        yield _Columns(writer, text)
+        yield _ColumnSink(writer, text)
 
 
 def _text_schema(schema: pa.Schema) -> pa.Schema:
@@ -174,7 +174,7 @@ def _text_schema(schema: pa.Schema) -> pa.Schema:
     )
 
 
-class _Columns:
+class _ColumnSink:
     """Writes typed columns as they are and the others as JSON text."""
 
     def __init__(self, file: _Sink, schema: pa.Schema) -> None:

@@ -17,7 +17,7 @@ from snapshots.store import SnapshotStore
 
 
 @dataclass(frozen=True, slots=True)
-class Epoch:
+class ReportedEpoch:
     """An epoch of a pipeline or a job.
 
     Attributes
@@ -36,7 +36,7 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class StateRow:
     """A row of a state."""
 
     key: Any
@@ -44,15 +44,15 @@ class Sample:
     value: Any
 
 
-def newest_epochs(store: SnapshotStore, snapshot: Snapshot) -> list[Epoch]:
+def newest_epochs(store: SnapshotStore, snapshot: Snapshot) -> list[ReportedEpoch]:
     """Return the epochs among the newest versions up to a snapshot, from old to new; this reads their manifests."""
     return epochs_among(RecentVersions(store).activity(0.0).recent, snapshot.version)
 
 
-def epochs_among(commits: Sequence[Commit], version_max: int) -> list[Epoch]:
+def epochs_among(commits: Sequence[Commit], version_max: int) -> list[ReportedEpoch]:
     """Return the epochs among versions, the oldest of which only tells when the next one began."""
     return [
-        Epoch(after.version, after.seconds - before.seconds, after.count("calls"))
+        ReportedEpoch(after.version, after.seconds - before.seconds, after.count("calls"))
         for before, after in pairwise(commits)
         if after.is_epoch and after.version <= version_max
         # Another machine with another clock may have taken over.
@@ -72,19 +72,19 @@ def since_parent(store: SnapshotStore, snapshot: Snapshot) -> Difference | None:
         return None
 
 
-def samples_of(snapshot: Snapshot, limit: int) -> dict[str, list[Sample]]:
+def samples_of(snapshot: Snapshot, limit: int) -> dict[str, list[StateRow]]:
     """Return the first rows of each state, by key group."""
     return {name: _samples(snapshot, name, limit) for name in snapshot.state_names} if limit else {}
 
 
-def _samples(snapshot: Snapshot, name: str, limit: int) -> list[Sample]:
+def _samples(snapshot: Snapshot, name: str, limit: int) -> list[StateRow]:
     stream = StateStream.of(snapshot.folder, snapshot.manifest, name)
     entry = next((column for column in ENTRY_COLUMNS.values() if column in stream.schema.names), None)
-    found: list[Sample] = []
+    found: list[StateRow] = []
     for table in stream.tables(all_key_groups(snapshot.manifest)):
         rows = table.slice(0, limit - len(found))
         entries = [None] * rows.num_rows if entry is None else decode_column(rows, entry)
-        found += map(Sample, decode_column(rows, "key"), entries, decode_column(rows, "value"))
+        found += map(StateRow, decode_column(rows, "key"), entries, decode_column(rows, "value"))
         if len(found) >= limit:
             break
     return found

@@ -30,7 +30,7 @@ from snapshots.inspection import (
 )
 from snapshots.inspection.for_people import duration_text, key_text, size_text, value_text
 from snapshots.report.charts import HeatMap, Ownership, Rescale
-from snapshots.report.insights import Epoch, Sample, newest_epochs, samples_of, since_parent
+from snapshots.report.insights import ReportedEpoch, StateRow, newest_epochs, samples_of, since_parent
 from snapshots.restore.snapshot import Snapshot
 from snapshots.store import SnapshotStore
 
@@ -55,9 +55,9 @@ class Page:
     in_flight: InFlightSummary
     largest: dict[str, list[LargeKey]]
     history: list[VersionSummary]
-    epochs: list[Epoch]
+    epochs: list[ReportedEpoch]
     changes: Difference | None
-    samples: dict[str, list[Sample]]
+    samples: dict[str, list[StateRow]]
 
     @property
     def operator_states(self) -> tuple[OperatorStateSize, ...]:

@@ -103,7 +103,7 @@ def reader_of(snapshot: Snapshot, what: str, schema: StructType) -> DataSourceRe
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReadPartition:
     """What one task reads.
 
     Attributes
@@ -161,32 +161,32 @@ class SnapshotReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of a partition."""
-        part: Part | None = partition.value
+        part: ReadPartition | None = partition.value
         for table in () if part is None else self._tables(part):
             yield from _in_columns(table, self._schema).to_batches()
 
-    def _parts_of_state(self) -> Iterator[Part]:
+    def _parts_of_state(self) -> Iterator[ReadPartition]:
         for span, files in spans(self._files, self._all):
             runs = self._wanted.runs(span.start, span.end)
             if runs and any(file.rows for file in files):
-                yield Part(runs, tuple(files))
+                yield ReadPartition(runs, tuple(files))
 
-    def _parts_in_flight(self) -> Iterator[Part]:
+    def _parts_in_flight(self) -> Iterator[ReadPartition]:
         for file in self._files:
             # Elements without a key are in every file's range.
             runs = self._wanted.runs(NO_KEY_GROUP, NO_KEY_GROUP)
             runs += self._wanted.runs(file.key_groups.start, file.key_groups.end)
             if runs:
-                yield Part(runs, (file,))
+                yield ReadPartition(runs, (file,))
 
-    def _tables(self, part: Part) -> Iterator[pa.Table]:
+    def _tables(self, part: ReadPartition) -> Iterator[pa.Table]:
         base, *deltas = part.files
         tables = self._merged(part) if deltas else _rows_of(ParquetReader(self._folder, base), part.runs)
         if self._is_state:
             return (in_schema(table, self._stored_schema) for table in tables)
         return (with_step(table, base.state if self._is_job else None) for table in tables)
 
-    def _merged(self, part: Part) -> Iterator[pa.Table]:
+    def _merged(self, part: ReadPartition) -> Iterator[pa.Table]:
         reader = StateReader(self._folder, part.files, self._manifest_path)
         for first, last in part.runs:
             for span, layers in reader.spans(KeyGroupRange(first, last)):

@@ -32,7 +32,7 @@ from snapshots.format.schemas import ENTRY_COLUMNS, state_info
 from snapshots.spark.options import SourceOptions
 from snapshots.spark.types import arrow_schema_of
 from snapshots.upkeep.buckets import by_key_group
-from snapshots.upkeep.user_rows import RowEncoding, check_whole
+from snapshots.upkeep.user_rows import UserRowEncoding, check_whole
 
 STAGED_BYTES = 64 * 2**20
 """How much a task collects in memory before it writes the rows of each subtask."""
@@ -46,18 +46,18 @@ class StagedFiles(WriterCommitMessage):
 
 
 @dataclass(frozen=True)
-class Target:
+class WriteTarget:
     """How the rows of a write are encoded and distributed.
 
     Attributes
     ----------
-    encoding : RowEncoding
+    encoding : UserRowEncoding
         Converts the rows to those of the state.
     parallelism : int
         The parallelism of the snapshot.
     """
 
-    encoding: RowEncoding
+    encoding: UserRowEncoding
     parallelism: int
 
 
@@ -171,7 +171,7 @@ def _check_parent(parent: Manifest, name: str, overwrite: bool) -> None:
         raise IncompatibleSnapshot("a state", "not there yet", name, "use .mode('overwrite'), or another name")
 
 
-def _target(options: SourceOptions, columns: pa.Schema, name: str, parent: Manifest | None) -> Target:
+def _target(options: SourceOptions, columns: pa.Schema, name: str, parent: Manifest | None) -> WriteTarget:
     parallelism = options.number("parallelism") or (None if parent is None else parent.parallelism)
     if parallelism is None:
         raise ConfigError("parallelism", None, "there is no snapshot yet to take it from: .option('parallelism', …)")
@@ -181,11 +181,11 @@ def _target(options: SourceOptions, columns: pa.Schema, name: str, parent: Manif
     check_parallelism(parallelism, key_groups)
     descriptor = _descriptor(options, columns, name)
     info = state_info(descriptor, None if parent is None else parent.state(name))
-    encoding = RowEncoding(info, key_groups, "xxhash64" if parent is None else parent.hash)
+    encoding = UserRowEncoding(info, key_groups, "xxhash64" if parent is None else parent.hash)
     allowed = keyed_schema(info, *(None for _ in index_columns(info.kind))).names
     if not set(columns.names) <= set(allowed):
         raise ConfigError("columns", columns.names, f"a {info.kind} state has {', '.join(allowed)}: select those")
-    return Target(encoding, parallelism)
+    return WriteTarget(encoding, parallelism)
 
 
 def _descriptor(options: SourceOptions, columns: pa.Schema, name: str) -> StateDescriptor:
@@ -216,7 +216,7 @@ def _read(folder: Folder, name: str) -> pa.Table:
 
 
 def _write_subtask(
-    pending: PendingSnapshot, target: Target, schema: pa.Schema, subtask: int, names: Sequence[str]
+    pending: PendingSnapshot, target: WriteTarget, schema: pa.Schema, subtask: int, names: Sequence[str]
 ) -> SubtaskHandle:
     """Write a subtask's part; all its rows are in memory during the call."""
     encoding, parent = target.encoding, pending.parent

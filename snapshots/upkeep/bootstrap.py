@@ -25,7 +25,7 @@ from snapshots.lineage import adopt_lineage, first_lineage
 from snapshots.restore.snapshot import Snapshot
 from snapshots.surroundings import explain_empty
 from snapshots.upkeep.state_files import write_state
-from snapshots.upkeep.user_rows import RowEncoding, Rows
+from snapshots.upkeep.user_rows import Rows, UserRowEncoding
 from snapshots.versions import HINT, expired_version, mark_expired, newest_version
 
 
@@ -51,7 +51,7 @@ def bootstrap(
         info = state_info(descriptor, None)
         if info.name in {one.name for one in infos}:
             raise ConfigError("states", info.name, "two states have this name; each needs its own")
-        encoding = RowEncoding(info, key_groups, hash_)
+        encoding = UserRowEncoding(info, key_groups, hash_)
         with codecs_used() as codecs:
             files += write_state(folder, manifest, info, encoding.tables(rows), is_first=True)
         infos.append(replace(info, codecs=tuple(sorted(codecs))))

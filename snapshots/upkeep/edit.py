@@ -29,11 +29,11 @@ from snapshots.restore.snapshot import Snapshot
 from snapshots.restore.streaming import StateStream, all_key_groups
 from snapshots.upkeep.operator_items import write_items
 from snapshots.upkeep.state_files import write_state
-from snapshots.upkeep.user_rows import RowEncoding, Rows
+from snapshots.upkeep.user_rows import Rows, UserRowEncoding
 
 _ITEMS_OF = "pass the declaration of a state without a key, such as OperatorListState('offsets')"
 
-_Change: TypeAlias = Callable[[Iterator[pa.Table], RowEncoding], Iterator[pa.Table]]
+_Change: TypeAlias = Callable[[Iterator[pa.Table], UserRowEncoding], Iterator[pa.Table]]
 
 
 class Editor:
@@ -202,7 +202,7 @@ class Editor:
             There is no such state, or a returned row does not fit.
         """
 
-        def changed(tables: Iterator[pa.Table], encoding: RowEncoding) -> Iterator[pa.Table]:
+        def changed(tables: Iterator[pa.Table], encoding: UserRowEncoding) -> Iterator[pa.Table]:
             for table in tables:
                 yield from encoding.tables(function(table))
 
@@ -235,7 +235,7 @@ class Editor:
             There is no such state, or a pair does not fit.
         """
 
-        def changed(tables: Iterator[pa.Table], encoding: RowEncoding) -> Iterator[pa.Table]:
+        def changed(tables: Iterator[pa.Table], encoding: UserRowEncoding) -> Iterator[pa.Table]:
             items = (item for table in tables for item in _items_of(table))
             return encoding.tables(chain.from_iterable(function(key, value) for key, value in items))
 
@@ -310,8 +310,8 @@ class Editor:
         check_step(self._draft, step)
         return name if step is None else in_step(step, name)
 
-    def _encoding(self, info: StateInfo) -> RowEncoding:
-        return RowEncoding(info, self._draft.max_parallelism, self._draft.hash)
+    def _encoding(self, info: StateInfo) -> UserRowEncoding:
+        return UserRowEncoding(info, self._draft.max_parallelism, self._draft.hash)
 
     def _named(self, name: str) -> StateInfo:
         info = self._draft.state(name)

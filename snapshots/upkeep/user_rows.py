@@ -44,7 +44,7 @@ PIECE_ROWS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class RowEncoding:
+class UserRowEncoding:
     """Converts rows to those of a state.
 
     Attributes

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from async_op.retention import Collector, Retention
+from async_op.retention import GarbageCollector, Retention
 from keygroups import ConfigError
 from snapshots import SnapshotStore
 from snapshots.filesystem import open_folder
@@ -44,7 +44,7 @@ def folder(tmp_path: Any) -> Gate:
     return Gate(tmp_path.name)
 
 
-def epoch(store: SnapshotStore, collector: Collector, number: int) -> None:
+def epoch(store: SnapshotStore, collector: GarbageCollector, number: int) -> None:
     """Do what the runner of a pipeline does in an epoch."""
     pending = store.begin()
     collector.epoch_begins(pending.attempts_prefix)
@@ -53,7 +53,7 @@ def epoch(store: SnapshotStore, collector: Collector, number: int) -> None:
 
 
 def test_the_number_of_files_is_level_over_hundreds_of_epochs(folder: Gate) -> None:
-    store, collector = SnapshotStore.on(folder), Collector(Retention(keep_last=3, min_age=0))
+    store, collector = SnapshotStore.on(folder), GarbageCollector(Retention(keep_last=3, min_age=0))
     files = []
     for number in range(EPOCHS):
         epoch(store, collector, number)
@@ -70,7 +70,7 @@ def test_garbage_is_collected_ten_times_while_a_file_grows_old_enough() -> None:
     folder = CountingFolder(open_folder("memory://how often/enrich"))
     store = SnapshotStore.on(folder)
     now = 0.0
-    collector = Collector(Retention(min_age=timedelta(minutes=6)), clock=lambda: now)
+    collector = GarbageCollector(Retention(min_age=timedelta(minutes=6)), clock=lambda: now)
     listings = []
     for number in range(100):
         now = float(number)
@@ -84,7 +84,7 @@ def test_garbage_is_collected_ten_times_while_a_file_grows_old_enough() -> None:
 
 
 def test_an_epoch_waits_for_no_collection_and_no_collection_takes_files_of_an_epoch_under_way(folder: Gate) -> None:
-    store, collector = SnapshotStore.on(folder), Collector(Retention(keep_last=1, min_age=0))
+    store, collector = SnapshotStore.on(folder), GarbageCollector(Retention(keep_last=1, min_age=0))
     epoch(store, collector, 0)
     collector.join()
     folder.arrived.clear()
@@ -103,7 +103,7 @@ def test_an_epoch_waits_for_no_collection_and_no_collection_takes_files_of_an_ep
 
 
 def test_no_collection_takes_files_that_are_kept(folder: Gate) -> None:
-    store, collector = SnapshotStore.on(folder), Collector(Retention(keep_last=1, min_age=0))
+    store, collector = SnapshotStore.on(folder), GarbageCollector(Retention(keep_last=1, min_age=0))
     names = ["queries/mine/answer.json", "queries/older/answer.json"]
     for name in names:
         folder.replace(name, b"{}")
@@ -116,7 +116,7 @@ def test_no_collection_takes_files_that_are_kept(folder: Gate) -> None:
 def test_a_failure_is_logged_and_counted_until_a_collection_succeeds(
     folder: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store, collector = SnapshotStore.on(folder), Collector(Retention(keep_last=1, min_age=0))
+    store, collector = SnapshotStore.on(folder), GarbageCollector(Retention(keep_last=1, min_age=0))
     folder.fails = True
     failures = []
     for number in range(4):

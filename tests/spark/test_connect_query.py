@@ -17,9 +17,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import LongType, StructField, StructType
 
-from async_op.retention import Collector, Retention
+from async_op.retention import GarbageCollector, Retention
 from async_op.spark import AsyncPipeline, ConnectQuery, WorkerLate, WorkerSilent
-from async_op.spark.chain import Chain
+from async_op.spark.chain import PipelineChain
 from async_op.spark.connect import query as queries
 from async_op.spark.connect import worker as workers
 from async_op.spark.connect.exchange import Answer, Exchange
@@ -167,7 +167,7 @@ def test_a_start_tells_a_worker_that_is_late_from_other_errors(
         query.start(frame, "checkpoint", {})
 
 
-class SlowChain(Chain):
+class SlowChain(PipelineChain):
     """A chain whose drain takes until the client has heard of the worker, more than once."""
 
     def __init__(self, exchange: Exchange) -> None:
@@ -246,7 +246,7 @@ def test_a_worker_uses_the_session_that_its_client_may_have_left(
 ) -> None:
     session: Any = Session()
     monkeypatch.setattr(workers.Drains, "start", lambda *_: None)
-    monkeypatch.setattr(workers.Chain, "begin", lambda *_: Chain([], []))
+    monkeypatch.setattr(workers.Chain, "begin", lambda *_: PipelineChain([], []))
     monkeypatch.setattr(workers, "time", clock)
     worker = workers.Worker(served, session)
     for _ in range(600):
@@ -264,7 +264,7 @@ def test_a_worker_holds_micro_batches_for_a_stop_and_carries_it_out_if_the_clien
 ) -> None:
     exchange = Exchange(stage.store.folder, served.run_id)
     monkeypatch.setattr(workers.Drains, "start", lambda *_: None)
-    monkeypatch.setattr(workers.Chain, "begin", lambda *_: Chain([], []))
+    monkeypatch.setattr(workers.Chain, "begin", lambda *_: PipelineChain([], []))
     monkeypatch.setattr(workers, "time", clock)
     stops: list[float] = []
     query = SimpleNamespace(stop=lambda: stops.append(clock.now))
@@ -295,9 +295,9 @@ def test_no_collection_takes_the_files_of_the_run_that_a_worker_serves(
 ) -> None:
     exchange = Exchange(stage.store.folder, served.run_id)
     exchange.wish(workers.Wishes(parallelism=(3,)))
-    runner: Any = SimpleNamespace(collector=Collector(Retention(min_age=0)))
+    runner: Any = SimpleNamespace(collector=GarbageCollector(Retention(min_age=0)))
     monkeypatch.setattr(workers.Drains, "start", lambda *_: None)
-    monkeypatch.setattr(workers.Chain, "begin", lambda *_: Chain([], [runner]))
+    monkeypatch.setattr(workers.Chain, "begin", lambda *_: PipelineChain([], [runner]))
     session: Any = Session()
     workers.Worker(served, session)
 

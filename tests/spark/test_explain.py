@@ -27,7 +27,7 @@ from async_op import (
 )
 from async_op.options import OperatorOptions
 from async_op.spark import AsyncPipeline
-from async_op.spark.findings import Newest, Situation, attempts_within, findings_in
+from async_op.spark.findings import NewestSnapshot, Situation, attempts_within, findings_in
 from async_op.testing import OperatorHarness
 from snapshots import SnapshotStore
 from tests.examples import scaled
@@ -47,7 +47,7 @@ class Blocking(BlockingFunction[Any, Any]):
 
 
 OPTIONS = OperatorOptions(function=Look(), timeout=10.0, key_by=abs)
-NEWEST = Newest(parallelism=2, max_parallelism=128, hash="xxhash64", in_flight=3, unfinished_run=None)
+NEWEST = NewestSnapshot(parallelism=2, max_parallelism=128, hash="xxhash64", in_flight=3, unfinished_run=None)
 SOUND = Situation(
     options=OPTIONS,
     barrier_timeout=5.0,

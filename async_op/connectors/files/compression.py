@@ -51,10 +51,10 @@ def content_of(file: Any, path: str) -> Content:
             return _Compressed(lambda: bz2.BZ2File(file), file, "bzip2")
         case "zst":
             return _Compressed(lambda: _Zstandard(file), file, "Zstandard")
-    return _Plain(file)
+    return _Uncompressed(file)
 
 
-class _Plain:
+class _Uncompressed:
     """A file that is not compressed."""
 
     def __init__(self, file: Any) -> None:

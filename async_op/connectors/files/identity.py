@@ -18,7 +18,7 @@ HEAD_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class FileIdentity:
     """What is stored of a file beside its position, as a short list.
 
     Attributes

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from async_op.connectors.errors import BrokenFile, FileReplaced, FileShrank, FileVanished, MalformedRecord
 from async_op.connectors.files.compression import Content, Damaged, Incomplete, content_of, is_compressed
-from async_op.connectors.files.identity import Identity
+from async_op.connectors.files.identity import FileIdentity
 from async_op.connectors.files.listing import Changes, Glob, Stamp
 from async_op.connectors.files.parquet import parquet_blocks
 from async_op.connectors.files.text import MARK_BYTES, Block, Mark, TextReader
@@ -52,12 +52,12 @@ class _Known:
     ----------
     name : str or None
         The file; None if the content is nowhere, and other content has taken its name.
-    identity : Identity or None
+    identity : FileIdentity or None
         What was read; None if nothing was.
     """
 
     name: str | None
-    identity: Identity | None = None
+    identity: FileIdentity | None = None
 
 
 class _Misfit(Exception):
@@ -167,7 +167,7 @@ class FileSource(Source[Any]):
     async def restore(self, known: Mapping[PartitionId, Reached]) -> None:
         """Take what identifies the content of each partition."""
         for name, one in known.items():
-            identity = Identity.loaded(one.content)
+            identity = FileIdentity.loaded(one.content)
             if identity is not None and not one.position and not identity.is_done:
                 identity = None  # nothing was read of it
             self._known[str(name)] = _Known(str(name) if identity is None else identity.path, identity)
@@ -299,11 +299,11 @@ class FileSource(Source[Any]):
                     return True
         return False
 
-    async def _has(self, name: str, identity: Identity) -> bool:
+    async def _has(self, name: str, identity: FileIdentity) -> bool:
         """Return whether a file has the content of a partition."""
         return await self._on_a_thread(lambda: self._fits(name, identity))
 
-    def _may_be(self, name: str, old_name: str, identity: Identity) -> bool:
+    def _may_be(self, name: str, old_name: str, identity: FileIdentity) -> bool:
         """Return whether a file may have the content of a partition.
 
         If the old name has other content now, the content decides. If nothing has the old name, a file with equal
@@ -323,8 +323,8 @@ class FileSource(Source[Any]):
     # Reading.
 
     async def _pulled(
-        self, blocks: Generator[tuple[Block, Identity], None, None]
-    ) -> AsyncGenerator[tuple[Block, Identity], None]:
+        self, blocks: Generator[tuple[Block, FileIdentity], None, None]
+    ) -> AsyncGenerator[tuple[Block, FileIdentity], None]:
         try:
             while (block := await self._on_a_thread(lambda: next(blocks, None))) is not None:
                 yield block
@@ -382,7 +382,7 @@ class FileSource(Source[Any]):
     def _content(self, file: Any, name: str) -> Content:
         return content_of(file, "" if self._format == "parquet" else name)
 
-    def _fits(self, name: str, identity: Identity) -> bool:
+    def _fits(self, name: str, identity: FileIdentity) -> bool:
         try:
             with self._open(name) as file:
                 return identity.fits(self._content(file, name))
@@ -390,16 +390,16 @@ class FileSource(Source[Any]):
             return False
 
     def _blocks(
-        self, name: str, known: Identity | None, seen: Stamp | None, position: int
-    ) -> Generator[tuple[Block, Identity], None, None]:
+        self, name: str, known: FileIdentity | None, seen: Stamp | None, position: int
+    ) -> Generator[tuple[Block, FileIdentity], None, None]:
         """Read one file on a thread, to its present end."""
-        identity = Identity(name, stamp=seen)
+        identity = FileIdentity(name, stamp=seen)
         try:
             with self._open(name) as file:
                 content = self._content(file, name)
                 if known is not None and not known.fits(content):
                     raise _Misfit
-                identity = Identity.of(content, name, seen)
+                identity = FileIdentity.of(content, name, seen)
                 if known is None:
                     yield [], identity  # a snapshot may be cut in the middle of the first block
                 else:

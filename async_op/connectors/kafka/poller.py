@@ -24,7 +24,7 @@ _SILENT_SECONDS_MAX = 60.0
 _log = logging.getLogger(__name__)
 
 
-class Channel:
+class PartitionInbox:
     """What came of one partition. The poller's thread puts, the event loop takes.
 
     Each counter has one writer, so nobody needs a lock.
@@ -91,8 +91,8 @@ class Poller:
         self._kafka = client.load()
         self._consumer = consumer
         self._topic = topic
-        self._channels: dict[int, Channel] = {}
-        self._commands: deque[tuple[Callable[[Channel], None], Channel]] = deque()
+        self._channels: dict[int, PartitionInbox] = {}
+        self._commands: deque[tuple[Callable[[PartitionInbox], None], PartitionInbox]] = deque()
         self._is_closed = False
         self._failure: BaseException | None = None
         self._silent_since: float | None = None
@@ -100,13 +100,13 @@ class Poller:
         self._thread = threading.Thread(target=self._run, name="keygroups kafka poll", daemon=True)
         self._thread.start()
 
-    def assign(self, channel: Channel) -> None:
+    def assign(self, channel: PartitionInbox) -> None:
         """Fetch a partition from an offset on."""
         self._commands.append((self._assign, channel))
         if self._failure is not None:  # the thread, which sets it before it looks for commands, may not look again
             channel.fail(self._failure)
 
-    def unassign(self, channel: Channel) -> None:
+    def unassign(self, channel: PartitionInbox) -> None:
         """Fetch a partition no more."""
         self._commands.append((self._unassign, channel))
 
@@ -188,12 +188,12 @@ class Poller:
                 self._consumer.resume(partition)
                 channel.is_paused = False
 
-    def _assign(self, channel: Channel) -> None:
+    def _assign(self, channel: PartitionInbox) -> None:
         self._channels[channel.partition] = channel
         start = self._kafka.TopicPartition(self._topic, channel.partition, channel.offset)
         self._consumer.incremental_assign([start])
 
-    def _unassign(self, channel: Channel) -> None:
+    def _unassign(self, channel: PartitionInbox) -> None:
         if self._channels.get(channel.partition) is channel:
             del self._channels[channel.partition]
             self._consumer.incremental_unassign([self._kafka.TopicPartition(self._topic, channel.partition)])

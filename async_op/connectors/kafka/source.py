@@ -10,7 +10,7 @@ from typing import Any
 
 from async_op.connectors.errors import KafkaRefused, MalformedMessage, OffsetUnavailable, TopicReplaced
 from async_op.connectors.kafka import client
-from async_op.connectors.kafka.poller import Channel, Poller
+from async_op.connectors.kafka.poller import PartitionInbox, Poller
 from async_op.connectors.own_threads import OwnThreads
 from async_op.connectors.retrying import RETRY
 from async_op.connectors.source import PartitionId, Reached, Read, Source, Undecodable
@@ -156,7 +156,7 @@ class KafkaSource(Source[dict[str, Any]]):
         known = self._contents.get(partition)
         if known is not None and not low <= known[0] < position:
             known = None  # retention has removed the record
-        channel = Channel(partition, position if known is None else known[0])
+        channel = PartitionInbox(partition, position if known is None else known[0])
         poller.assign(channel)
         try:
             if known is not None:
@@ -178,7 +178,7 @@ class KafkaSource(Source[dict[str, Any]]):
         finally:
             poller.unassign(channel)
 
-    async def _check(self, channel: Channel, known: list[Any], position: int) -> None:
+    async def _check(self, channel: PartitionInbox, known: list[Any], position: int) -> None:
         """Compare the last record that was read; what comes after it stays in the channel."""
         while True:
             block = await channel.take()

@@ -26,7 +26,7 @@ _VIOLATIONS = {"23503": "foreign key", "23505": "unique", "23514": "check", "23P
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedRow:
     """A row that the table does not take.
 
     Attributes
@@ -76,7 +76,7 @@ class Copying:
         columns = sql.SQL(", ").join(map(sql.Identifier, names))
         self._statement = sql.SQL("copy {} ({}) from stdin").format(table, columns)
 
-    def copy(self, rows: Iterable[Mapping[str, Any]]) -> Refusal | None:
+    def copy(self, rows: Iterable[Mapping[str, Any]]) -> RefusedRow | None:
         """Copy rows; where one is refused, return that, and the transaction (or its savepoint) must be rolled back."""
         import psycopg
 
@@ -94,14 +94,14 @@ class Copying:
                 raise
             return self._refused_there(error)
         except UnwritableValue as error:
-            return Refusal(index, error.column, error.reason)
+            return RefusedRow(index, error.column, error.reason)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             if row is None:
                 raise
             return self._refused_here(index, row, error)
         return None
 
-    def refusals(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any], Refusal]]:
+    def refusals(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any], RefusedRow]]:
         """Copy all rows that the table takes, and yield the others with their index; what was copied stays copied."""
         numbered = iter(rows)
         for start in itertools.count(0, ROWS_AT_ONCE):
@@ -111,7 +111,7 @@ class Copying:
             for index, refusal in self._refusals_in(chunk):
                 yield start + index, chunk[index], refusal
 
-    def _refusals_in(self, chunk: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, Refusal]]:
+    def _refusals_in(self, chunk: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, RefusedRow]]:
         # In order: of two rows with the same key, the later one is to be refused.
         parts = [(0, len(chunk))]
         while parts:
@@ -129,7 +129,7 @@ class Copying:
                 yield first, refusal
                 parts.append((first + 1, end))
 
-    def _tried(self, rows: Sequence[Mapping[str, Any]]) -> Refusal | None:
+    def _tried(self, rows: Sequence[Mapping[str, Any]]) -> RefusedRow | None:
         import psycopg
 
         refusal = None
@@ -149,7 +149,7 @@ class Copying:
                 raise UnwritableValue(row, refusal.reason, column=name + refusal.path) from None
         return fields
 
-    def _refused_here(self, index: int, row: Mapping[str, Any], error: Exception) -> Refusal:
+    def _refused_here(self, index: int, row: Mapping[str, Any], error: Exception) -> RefusedRow:
         """Return the refusal of a row that the client cannot send: look for the column."""
         from psycopg.adapt import PyFormat, Transformer
 
@@ -159,10 +159,10 @@ class Copying:
                 if field is not None:
                     transformer.get_dumper(field, PyFormat.TEXT).dump(field)
             except Exception as again:  # noqa: BLE001 - whatever it is, it is this column's
-                return Refusal(index, name, _reason_here(again, row[name]))
-        return Refusal(index, None, _reason_here(error, row))
+                return RefusedRow(index, name, _reason_here(again, row[name]))
+        return RefusedRow(index, None, _reason_here(error, row))
 
-    def _refused_there(self, error: Error) -> Refusal:
+    def _refused_there(self, error: Error) -> RefusedRow:
         """Return the refusal of a row by the server, from the parts of its error that quote no value."""
         context = error.diag.context or ""
         found = re.search(
@@ -172,7 +172,7 @@ class Copying:
         column = error.diag.column_name or (found and found[2])
         if column not in self._types:
             column = None
-        return Refusal(index, column, self._reason_there(error, column))
+        return RefusedRow(index, column, self._reason_there(error, column))
 
     def _reason_there(self, error: Error, column: str | None) -> str:
         state, constraint = str(error.sqlstate), error.diag.constraint_name

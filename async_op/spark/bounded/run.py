@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 
 from async_op.epochs.position import BEGINNING, SourcePosition
 from async_op.spark.bounded.storing import chunk_frame, stored_input
-from async_op.spark.chain import Chain, join_chain
+from async_op.spark.chain import PipelineChain, join_chain
 from async_op.spark.epoch.delivery import Outlet, epoch_of
 from async_op.spark.epoch.history import check_keys
 from async_op.spark.epoch.orders import Chunk
@@ -49,11 +49,11 @@ def run_bounded(
     else:
         remove_input(folder, run_id)
         return
-    _run(frame, Chain.begin(frame.sparkSession, stages, routings, outlet, 0), folder, stored)
+    _run(frame, PipelineChain.begin(frame.sparkSession, stages, routings, outlet, 0), folder, stored)
     remove_input(folder, run_id)
 
 
-def _run(frame: DataFrame, chain: Chain, folder: Folder, stored: StoredInput | None) -> None:
+def _run(frame: DataFrame, chain: PipelineChain, folder: Folder, stored: StoredInput | None) -> None:
     """Run all chunks that are not in the state, and finish what is in flight; close the chain in any case."""
     spark, has_failed = frame.sparkSession, True
     try:

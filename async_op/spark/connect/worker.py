@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from async_op.spark.chain import Chain
+from async_op.spark.chain import PipelineChain
 from async_op.spark.connect.exchange import Answer, Exchange, Wishes, newest
 from async_op.spark.drains import Drains
 from async_op.spark.epoch.checkpoint import Checkpoint
@@ -45,7 +45,7 @@ _USE_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class ServedPipeline:
-    """What a client passes to `foreachBatch`: a description from which the server's process makes a `Worker`.
+    """What a client passes to `foreachBatch`: a description from which the server's process makes a `ServerWorker`.
 
     The server unpickles it once, before the query starts. So an error of the worker's begin is one of the start.
 
@@ -79,17 +79,17 @@ class ServedPipeline:
         return _begin, (self.__dict__,)
 
 
-def _begin(description: dict[str, Any]) -> Worker:
+def _begin(description: dict[str, Any]) -> ServerWorker:
     from pyspark.sql.connect.client.retries import DefaultPolicy  # a classic session may lack what it needs
 
     threading.Thread(target=_end_with, args=(os.getppid(),), name="keygroups server", daemon=True).start()
     spark: Any = SparkSession.active()
     # Spark's own ten minutes would keep this process, and its hosts, that long after the end of the server.
     spark.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES_MAX, max_backoff=5000)])
-    return Worker(ServedPipeline(**description), spark)
+    return ServerWorker(ServedPipeline(**description), spark)
 
 
-class Worker:
+class ServerWorker:
     """Runs the epochs of a query as the driver does on a classic session. Called by the server with each micro-batch.
 
     The server ends the process with SIGTERM when the query has ended, however that came. Then the last epoch runs, and
@@ -122,7 +122,7 @@ class Worker:
         self._stop_at = math.inf
         self.has_failed = self.is_busy = False
         delay = served.watermark_delay_milliseconds
-        self._chain = Chain.begin(spark, served.stages, served.routings, served.outlet, delay)
+        self._chain = PipelineChain.begin(spark, served.stages, served.routings, served.outlet, delay)
         for runner in self._chain.runners:
             if runner.collector is not None:  # an idle query says nothing, so its files look old
                 runner.collector.keep(self._exchange.prefix)

@@ -15,7 +15,7 @@ from async_op.hosting.errors import FeederFenced, HostLost, IncompleteEpoch
 from async_op.hosting.messages import EpochEnd
 from async_op.hosting.parts import one_of_each
 from async_op.identity import Identity
-from async_op.retention import Collector, Retention
+from async_op.retention import GarbageCollector, Retention
 from async_op.spark.autoscale import AutoscalePolicy
 from async_op.spark.epoch.delivery import Delivery, Outlet
 from async_op.spark.epoch.fleet import Fleet
@@ -103,7 +103,7 @@ class EpochRunner:
         self._output_schema = output_schema
         self._identity = Identity(lineage)
         self.delivery = Delivery(outlet, output_schema)
-        self.collector = None if retention is None else Collector(retention)
+        self.collector = None if retention is None else GarbageCollector(retention)
         self._watermark_delay_milliseconds = watermark_delay_milliseconds
         self._lock = threading.RLock()
         self._is_closed = False

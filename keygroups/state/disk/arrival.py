@@ -19,7 +19,7 @@ class Destination(Protocol):
         ...
 
 
-class Arrival:
+class ArrivingGroup:
     """One key group that has to be loaded. Any thread may load it; it is loaded only once.
 
     Parameters

@@ -9,7 +9,7 @@ from keygroups.descriptors import StateDescriptor
 from keygroups.errors import KeyGroupOutOfRange
 from keygroups.ranges import KeyGroupRange
 from keygroups.state.backend import MISSING, StateCut
-from keygroups.state.disk.arrival import Arrival
+from keygroups.state.disk.arrival import ArrivingGroup
 from keygroups.state.disk.cut import ChangedGroups, StoredGroups
 from keygroups.state.disk.encoding import CONTENT, RowEncoding
 from keygroups.state.disk.notes import Notes
@@ -84,11 +84,11 @@ class DiskTable(Owned):
         self._kinds: dict[str, set[type]] = {"key": set(), "map_key": set()}
         self._tracks = tracks
         self._notes = Notes(store, self._format)
-        self._unloaded: dict[int, Arrival] = {}
+        self._unloaded: dict[int, ArrivingGroup] = {}
         for key_group, group in (restored or {}).items():
             if key_group not in owned:
                 raise self._not_owned(key_group)
-            self._unloaded[key_group] = Arrival(self, key_group, group)
+            self._unloaded[key_group] = ArrivingGroup(self, key_group, group)
         # Only for key groups that are in the store, so one lookup also shows whether a group is loaded.
         self._prefixes: dict[int, bytes] = {
             key_group: self._format.prefix(CONTENT, key_group) for key_group in owned if key_group not in self._unloaded

@@ -297,7 +297,7 @@ def test_the_bounds_of_the_interval_are_allowed(cli: Cli, store: SnapshotStore, 
     assert cli("top", store.uri, "--once", "--interval", interval).code == 0
 
 
-def view_of(store: SnapshotStore, parallelism: int, max_parallelism: int) -> top.View:
+def view_of(store: SnapshotStore, parallelism: int, max_parallelism: int) -> top.TopReport:
     """Return a view with numbers as large as they come."""
     shares = tuple(
         SubtaskShare(
@@ -310,7 +310,7 @@ def view_of(store: SnapshotStore, parallelism: int, max_parallelism: int) -> top
     )
     activity = RecentVersions(store).activity(1_900_000_000.0)
     total = Size(987_654_321, 99_999_999_999, is_exact=False)
-    return top.View(dataclasses.replace(activity, subtasks=shares, state=total, max_parallelism=max_parallelism))
+    return top.TopReport(dataclasses.replace(activity, subtasks=shares, state=total, max_parallelism=max_parallelism))
 
 
 @pytest.mark.parametrize("parallelism", [1, 12, 40])

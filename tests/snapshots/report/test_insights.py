@@ -10,7 +10,7 @@ from keygroups import ListState, ValueState
 from snapshots import Snapshot, SnapshotStore
 from snapshots.inspection import Commit
 from snapshots.report import render
-from snapshots.report.insights import Epoch, epochs_among, samples_of, since_parent
+from snapshots.report.insights import ReportedEpoch, epochs_among, samples_of, since_parent
 from tests.snapshot_kit import new_store, parts, record
 from tests.snapshots.cli_kit import runner
 from tests.snapshots.report.test_report import HOSTILE, Elements
@@ -30,7 +30,7 @@ def test_an_epoch_lasts_from_the_version_before() -> None:
         *(commit(5, 1, calls=7), commit(6, 3, calls=0), commit(7, 4)),
     ]
 
-    assert epochs_among(commits, 6) == [Epoch(2, 3.0, 5), Epoch(3, 1.0, None), Epoch(6, 2.0, 0)]
+    assert epochs_among(commits, 6) == [ReportedEpoch(2, 3.0, 5), ReportedEpoch(3, 1.0, None), ReportedEpoch(6, 2.0, 0)]
     assert epochs_among([], 1) == []
 
 

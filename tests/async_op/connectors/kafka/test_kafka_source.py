@@ -290,9 +290,9 @@ async def test_a_record_that_cannot_be_decoded_is_named(
     cluster: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     produce(cluster, topic, numbered(0, 3))
-    put = poller.Channel.put
+    put = poller.PartitionInbox.put
     odd = lambda self, block: put(self, [OddHeaders(one) if one.offset() == 1 else one for one in block])  # noqa: E731
-    monkeypatch.setattr(poller.Channel, "put", odd)
+    monkeypatch.setattr(poller.PartitionInbox, "put", odd)
     async with opened(cluster, topic, bounded=True) as source:
         _, bad, _ = await everything_of(source, 0)
     assert isinstance(bad, Undecodable)

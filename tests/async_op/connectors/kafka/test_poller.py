@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from async_op.connectors import KafkaRefused
 from async_op.connectors.kafka import poller
-from async_op.connectors.kafka.poller import Channel, Poller
+from async_op.connectors.kafka.poller import PartitionInbox, Poller
 
 
 class Note:
@@ -55,7 +55,7 @@ class Broken(Notes):
 async def test_a_partition_that_is_assigned_after_the_end_of_the_thread_fails() -> None:
     polled = Poller(Broken(), "topic")
     polled._thread.join()
-    polled.assign(channel := Channel(0, 0))
+    polled.assign(channel := PartitionInbox(0, 0))
     with pytest.raises(KafkaRefused, match="broken"):
         await asyncio.wait_for(channel.take(), 60)
 
@@ -63,7 +63,7 @@ async def test_a_partition_that_is_assigned_after_the_end_of_the_thread_fails() 
 async def test_a_partition_that_waits_for_its_turn_fails_too() -> None:
     polled = Poller(Notes(), "topic")
     await polled.close()
-    polled.assign(channel := Channel(0, 0))
+    polled.assign(channel := PartitionInbox(0, 0))
     polled._fail_all(KafkaRefused("topic", "the end"))
     with pytest.raises(KafkaRefused, match="the end"):
         await asyncio.wait_for(channel.take(), 60)
@@ -74,7 +74,7 @@ async def test_a_partition_that_waits_for_its_turn_fails_too() -> None:
 async def test_errors_that_pass_end_nothing(name: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poller, "_SILENT_SECONDS_MAX", seconds)
     polled = Poller(consumer := Notes(), "topic")
-    polled.assign(Channel(0, 0))
+    polled.assign(PartitionInbox(0, 0))
     while not polled._channels:
         await asyncio.sleep(0.001)
     consumer.codes = [getattr(KafkaError, name)] * 3
@@ -89,7 +89,7 @@ async def test_errors_that_pass_end_nothing(name: str, seconds: float, monkeypat
 async def test_errors_that_do_not_pass_end_the_partitions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poller, "_SILENT_SECONDS_MAX", 0.0)
     polled = Poller(consumer := Notes(answers=False), "topic")
-    polled.assign(channel := Channel(0, 0))
+    polled.assign(channel := PartitionInbox(0, 0))
     while not polled._channels:
         await asyncio.sleep(0.001)
     consumer.codes = [getattr(KafkaError, name)]
