@@ -34,10 +34,9 @@ from snapshots.commit.creation import now_text, put_manifest
 from snapshots.commit.writer import DELTAS_MAX, SubtaskHandle
 from snapshots.format import file_lists
 from snapshots.format.columns import KEY_ENCODING
-from snapshots.format.features import features_of
 from snapshots.format.files import target_file_bytes
 from snapshots.format.layers import carry_over
-from snapshots.format.manifest import Channel, DataFile, Manifest, manifest_name
+from snapshots.format.manifest import Channel, DataFile, Manifest, features_of, manifest_name
 from snapshots.format.manifest_schema import FileKind
 from snapshots.format.schemas import state_info
 

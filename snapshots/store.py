@@ -21,8 +21,8 @@ from snapshots.upkeep.bootstrap import bootstrap, copy_snapshot
 from snapshots.upkeep.compaction import compact
 from snapshots.upkeep.edit import Editor
 from snapshots.upkeep.engines import Engine, Progress, engine_named
-from snapshots.upkeep.repartition import repartition
 from snapshots.upkeep.retention import KEEP_LAST, MIN_AGE_SECONDS, GarbageReport, Pins, collect_garbage
+from snapshots.upkeep.rewrite import repartition
 from snapshots.upkeep.user_rows import Rows
 from snapshots.upkeep.verify import VerifyReport, verify_version
 from snapshots.versions import committed_versions, load_requested, newest_version

@@ -19,8 +19,14 @@ from snapshots.filesystem import Folder
 from snapshots.filesystem.errors import PathObstructed
 from snapshots.format.file_lists import read_lists
 from snapshots.format.head import Head
-from snapshots.format.manifest import MANIFEST_BYTES_MAX, ListInfo, Manifest, manifest_name
-from snapshots.format.version_names import is_version_name, version_name
+from snapshots.format.manifest import (
+    MANIFEST_BYTES_MAX,
+    ListInfo,
+    Manifest,
+    is_version_name,
+    manifest_name,
+    version_name,
+)
 
 HINT = "latest"
 PROBES_MAX = 8

@@ -37,8 +37,7 @@ from async_op.key_columns import columns_of, key_getter
 from async_op.letter_rows import row_of
 from async_op.plain import AnyFunction
 from async_op.retention import GarbageCollector, Retention
-from async_op.threads.own_thread import on_own_thread
-from async_op.threads.running_loop import running_loop
+from async_op.threads.own_thread import on_own_thread, running_loop
 from keygroups.arguments import Duration, check_instance, check_location
 from keygroups.errors import ConfigError
 from keygroups.hashing import key_hasher

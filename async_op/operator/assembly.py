@@ -47,8 +47,7 @@ from async_op.statistics import LatencyHistogram, ObservedLatency, Times
 from async_op.threads.loop_mailbox import LoopMailbox
 from async_op.timers.backoff import Backoff
 from async_op.timers.deadlines import Deadlines
-from async_op.timers.service import RestoredTimers, TimerService
-from async_op.timers.turns import TimerGate
+from async_op.timers.service import RestoredTimers, TimerGate, TimerService
 from keygroups.state import KeyedStateBackend
 from keygroups.state.timers import TIMER_STATES
 from snapshots import SubtaskRestore

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from enum import Enum, auto
 
 from async_op.errors import OperatorClosed, WrongEventLoop
-from async_op.threads.running_loop import running_loop
+from async_op.threads.own_thread import running_loop
 
 
 class State(Enum):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -18,7 +20,6 @@ from async_op.durations import check_delay
 from async_op.spark.chain import PipelineChain
 from async_op.spark.drains import Drains
 from async_op.spark.epoch.runner import EpochRunner
-from async_op.spark.interrupts import plain_interrupts
 from async_op.spark.progress import EpochProgress
 from async_op.spark.stopping import Stopping
 from keygroups.arguments import Duration
@@ -288,3 +289,22 @@ def with_epoch(progress: StreamingQueryProgress, epochs: Iterable[EpochProgress]
             metrics = {**asdict(epoch), "scaling": None if epoch.scaling is None else epoch.scaling.reason}
             progress["observedMetrics"] = {**progress["observedMetrics"], "keygroups": Row(**metrics)}
     return progress
+
+
+@contextmanager
+def plain_interrupts() -> Iterator[None]:
+    """Let Ctrl-C raise `KeyboardInterrupt`, and do nothing else.
+
+    PySpark's own handler cancels all jobs before. That would fail the micro-batch under way, or its sink, and so the
+    query that is about to be stopped.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    is_of_pyspark = str(getattr(handler, "__module__", "")).startswith("pyspark.")
+    if not is_of_pyspark or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)

@@ -23,7 +23,7 @@ from async_op.plain import AnyFunction, name_of
 from async_op.resilience import SharedLimits
 from async_op.testing.errors import HarnessNotEntered, InsideEventLoop, Stalled
 from async_op.testing.virtual_loop import START_MILLISECONDS, VirtualLoop
-from async_op.threads.running_loop import running_loop
+from async_op.threads.own_thread import running_loop
 from keygroups.descriptors import StateDescriptor
 from keygroups.hashing import key_hasher
 from keygroups.ranges import check_parallelism, default_max_parallelism, subtask_of

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from async_op.testing.errors import InsideEventLoop, Stalled
 from async_op.threads.beside import Beside
-from async_op.threads.running_loop import running_loop
+from async_op.threads.own_thread import running_loop
 from keygroups.representation import representation
 
 _T = TypeVar("_T")

@@ -46,3 +46,11 @@ async def on_own_thread(call: Callable[..., _Result], *arguments: object) -> _Re
 
     beside(loop).start(partial(contextvars.copy_context().run, work), "keygroups storage")
     return await outcome
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread, or None."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

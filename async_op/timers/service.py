@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 
 from async_op.clock import Clock, TimerHandle
-from async_op.in_flight.entries import Entry, WatermarkEntry, new_entry
+from async_op.in_flight.entries import Entry, WatermarkEntry, is_timer, new_entry
 from async_op.in_flight.in_flight import InFlight
+from async_op.in_flight.key_order import KeyGate
 from async_op.threads.own_thread import on_own_thread
 from async_op.timers.deadlines import Deadlines
 from keygroups.state import KeyedStateBackend, LazyGroup, identity_of, original_of
@@ -288,3 +289,32 @@ class TimerService:
         self._due = _NEVER
         if not self._stopped and not self._is_paused:
             self._fire_processing()
+
+
+class TimerGate(KeyGate):
+    """Gives a key that has become free to its timers first. Only the thread of the event loop may call it."""
+
+    __slots__ = ("_timers",)
+
+    def __init__(self, timers: TimerService) -> None:
+        super().__init__()
+        self._timers = timers
+
+    def enter(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Return the entries that may be invoked now; the others wait until their key is free."""
+        entries = list(entries)
+        self._timers.began(sum(map(is_timer, entries)))
+        return super().enter(entries)
+
+    def leave(self, entry: Entry) -> Entry | None:
+        """Free the key after the entry's invocation has ended; returns its next timer or element, or None."""
+        timers = self._timers
+        if is_timer(entry):
+            timers.ended(entry)
+        following = timers.next_of(entry.key)
+        if following is None:
+            following = super().leave(entry)
+        else:
+            timers.began(1)
+        timers.left()
+        return following

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import enum
+import threading
+from _thread import get_ident
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from keygroups.descriptors import StateDescriptor
 from keygroups.state.collections import Entries
+from keygroups.state.errors import StateOfAnotherThread
 from keygroups.state.group import KeyGroupContent, LazyGroup
 from keygroups.state.storable import IsPlain
 
@@ -146,3 +149,29 @@ class KeyedStateBackend(Protocol):
     def close(self) -> None:
         """Release the state. Existing cuts stay readable until they are freed."""
         ...
+
+
+NOBODY = 0
+"""Stands for no thread."""
+
+
+class Owned:
+    """A base class for objects that belong to the first thread that uses them. Every method checks the thread."""
+
+    __slots__ = ("_owner",)
+
+    _owner: int
+
+    def _check_owner(self) -> None:
+        """Make the calling thread the owner if there is none, and check that it is the owner.
+
+        Raises
+        ------
+        StateOfAnotherThread
+            Another thread is the owner.
+        """
+        if self._owner == NOBODY:
+            self._owner = get_ident()
+        elif self._owner != get_ident():
+            names = {thread.ident: thread.name for thread in threading.enumerate()}
+            raise StateOfAnotherThread(threading.current_thread().name, names.get(self._owner, "that has ended"))

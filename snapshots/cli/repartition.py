@@ -134,7 +134,7 @@ def _run(store: SnapshotStore, target: Target, *, rewrite: bool, engine: Engine)
     if not rewrite:
         return run()
     if engine is Engine.SPARK:
-        from snapshots.spark.session import session
+        from snapshots.upkeep.spark import session
 
         with session() as spark:
             return run(engine="spark", spark=spark)

@@ -1,4 +1,4 @@
-"""The version of the project, as the command line shows it."""
+"""The version of the project, as the command line shows it; without imports, as the bare library needs it."""
 
 from __future__ import annotations
 

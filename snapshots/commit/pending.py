@@ -28,9 +28,8 @@ from snapshots.commit.writer import SubtaskHandle, write_subtask
 from snapshots.filesystem import Folder
 from snapshots.format.columns import KEY_ENCODING
 from snapshots.format.delivered import last_delivered, undelivered
-from snapshots.format.features import features_of
 from snapshots.format.layers import carry_over
-from snapshots.format.manifest import DataFile, Manifest, StateInfo
+from snapshots.format.manifest import DataFile, Manifest, StateInfo, features_of
 from snapshots.format.sealing import check_json
 from snapshots.format.steps import of_step
 from snapshots.format.subtask import SubtaskSnapshot

@@ -33,11 +33,18 @@ from snapshots.format.expiry import unexpired
 from snapshots.format.files import FileLabel, FileWriter, KeyedWriter
 from snapshots.format.in_flight_elements import IN_FLIGHT_SCHEMA, in_flight_table, key_groups_of_elements
 from snapshots.format.layers import share_of
-from snapshots.format.manifest import Channel, DataFile, Manifest, OperatorStateInfo, StateInfo, manifest_name
+from snapshots.format.manifest import (
+    Channel,
+    DataFile,
+    Manifest,
+    OperatorStateInfo,
+    StateInfo,
+    encode_schema,
+    manifest_name,
+)
 from snapshots.format.manifest_schema import FileKind
 from snapshots.format.operator_state import OPERATOR_STATE_SCHEMA, digest_of, operator_state_table
 from snapshots.format.parquet import KEY_GROUP, ParquetEncoder
-from snapshots.format.schema_text import encode_schema
 from snapshots.format.schemas import state_info
 from snapshots.format.steps import files_in_step, states_in_step
 from snapshots.format.subtask import NO_KEY_GROUP, SubtaskSnapshot

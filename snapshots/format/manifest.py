@@ -2,19 +2,54 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import platform
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from keygroups.names import DATA_PATH
+from keygroups.errors import ConfigError
+from keygroups.names import DATA_PATH, split_step
 from keygroups.ranges import KeyGroupRange
+from keygroups.state.timers import TIMER_STATES
 from snapshots.format.manifest_schema import FileKind, OperatorStateMode
-from snapshots.format.schema_text import decode_schema
 from snapshots.format.sealing import UNLESS_NONE
-from snapshots.format.version_names import version_name
+
+
+def encode_schema(schema: pa.Schema) -> str:
+    """Return the Base64 text of an Arrow IPC schema message."""
+    return base64.b64encode(schema.serialize()).decode()
+
+
+def decode_schema(text: str | bytes) -> pa.Schema:
+    """Decode the text of `encode_schema`."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+VERSION_DIGITS = 20
+
+
+def version_name(version: int) -> str:
+    """Return a version as it appears in file names, which sort like versions.
+
+    Raises
+    ------
+    ConfigError
+        The version is invalid.
+    """
+    is_whole = hasattr(version, "__index__") and not isinstance(version, bool)
+    if not is_whole or not 0 < version < 10**VERSION_DIGITS:
+        raise ConfigError("version", version, "versions are whole numbers from 1")
+    return f"{version:0{VERSION_DIGITS}d}"
+
+
+def is_version_name(name: str) -> bool:
+    """Return whether a name is the name of a version."""
+    return len(name) == VERSION_DIGITS and name.isascii() and name.isdigit() and int(name) > 0
+
 
 FORMAT_VERSION = 1
 MANIFEST_BYTES_MAX = 256 * 2**20
@@ -362,3 +397,22 @@ class Manifest:
     def operator_state(self, name: str) -> OperatorStateInfo | None:
         """Return an operator state by name, or None if there is no such state."""
         return next((info for info in self.operator_states if info.name == name), None)
+
+
+def features_of(files: Iterable[DataFile], states: Iterable[StateInfo], channels: Iterable[Channel]) -> tuple[str, ...]:
+    """Return the features that a reader of these files, keyed states and channels must support."""
+    kinds = {file.kind for file in files}
+    states = tuple(states)
+    has_steps = any(channel.step is not None for channel in channels)
+    names = (split_step(state.name)[1] if has_steps else state.name for state in states)
+    has_entries = any(state.kind in {"list", "map"} for state in states)
+    named = {
+        "codecs": any(state.codecs for state in states),
+        "delta": "delta" in kinds,
+        "entries": has_entries,
+        "operator_state": "operator" in kinds,
+        "steps": has_steps,
+        "timers": any(name in TIMER_STATES for name in names),
+        "ttl": any("expires_at" in state.field_ids for state in states),
+    }
+    return tuple(feature for feature, is_needed in named.items() if is_needed)

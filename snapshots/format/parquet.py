@@ -20,8 +20,7 @@ from keygroups.codec import UnreadableValue
 from keygroups.ranges import KeyGroupRange
 from snapshots.errors import SnapshotCorrupted
 from snapshots.filesystem import Folder, is_transient
-from snapshots.format.manifest import DataFile
-from snapshots.format.schema_text import decode_schema
+from snapshots.format.manifest import DataFile, decode_schema
 
 KEY_GROUP = "key_group"
 """The column by which every file is sorted and divided into row groups."""

@@ -10,8 +10,7 @@ from pyarrow import types
 
 from keygroups.arguments import check_instance
 from keygroups.descriptors import StateDescriptor
-from snapshots.format.manifest import StateInfo
-from snapshots.format.schema_text import encode_schema
+from snapshots.format.manifest import StateInfo, encode_schema
 
 EXPIRES_AT = "expires_at"
 """The column with the expiry of each value, in states with a time to live; its id is assigned like those of fields."""

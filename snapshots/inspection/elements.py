@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from keygroups.ranges import KeyGroupRange
 from keygroups.representation import fields_repr
 from snapshots.format.parquet import KEY_GROUP
-from snapshots.restore.elements import element_tables
 from snapshots.restore.snapshot import Snapshot
+from snapshots.restore.tables import element_tables
 
 AGES = (
     (1.0, "under 1 s"),

@@ -22,11 +22,10 @@ from snapshots.format.columns import is_packed
 from snapshots.format.manifest import DataFile
 from snapshots.format.parquet import KEY_GROUP
 from snapshots.inspection.target import replacing
-from snapshots.restore.elements import element_tables, elements_schema
-from snapshots.restore.items import ITEMS_SCHEMA, item_files, item_tables
 from snapshots.restore.reader import decode_column
 from snapshots.restore.snapshot import Snapshot
 from snapshots.restore.streaming import StateStream, all_key_groups
+from snapshots.restore.tables import ITEMS_SCHEMA, element_tables, elements_schema, item_files, item_tables
 
 Progress = Callable[[int, int], None]
 """Is told how many bytes of the snapshot's files are done, and of how many."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from snapshots.format.manifest import Manifest
 from snapshots.format.manifest_schema import OperatorStateMode
-from snapshots.restore.items import item_files, item_tables
 from snapshots.restore.snapshot import Snapshot
+from snapshots.restore.tables import item_files, item_tables
 
 
 @dataclass(frozen=True, slots=True)

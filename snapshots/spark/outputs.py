@@ -12,9 +12,8 @@ from pyspark.sql.types import StructType
 from keygroups.spark.session import is_connect
 from keygroups.values.casts import cast_table
 from snapshots.filesystem import Folder
-from snapshots.format.manifest import DataFile
+from snapshots.format.manifest import DataFile, decode_schema
 from snapshots.format.parquet import ParquetReader
-from snapshots.format.schema_text import decode_schema
 from snapshots.restore.snapshot import Snapshot
 from snapshots.spark.known_rows import KnownRows
 from snapshots.spark.types import spark_schema_of

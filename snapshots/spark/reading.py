@@ -18,15 +18,13 @@ from keygroups.values.casts import cast_table
 from snapshots.filesystem import Folder
 from snapshots.format.columns import common_key_type, index_columns, is_packed, keyed_schema
 from snapshots.format.layers import spans
-from snapshots.format.manifest import DataFile, Manifest, StateInfo, manifest_name
+from snapshots.format.manifest import DataFile, Manifest, OperatorStateInfo, StateInfo, manifest_name
 from snapshots.format.parquet import KEY_GROUP, ParquetReader
 from snapshots.format.schemas import without_field_ids
 from snapshots.format.subtask import NO_KEY_GROUP
-from snapshots.restore.elements import elements_schema, with_step
-from snapshots.restore.items import ITEMS_SCHEMA
 from snapshots.restore.reader import StateReader, decode_column, in_schema, merge
 from snapshots.restore.snapshot import Snapshot
-from snapshots.spark.items import OperatorStateReader
+from snapshots.restore.tables import ITEMS_SCHEMA, elements_schema, item_files, items_in, with_step
 from snapshots.spark.pruning import WantedKeyGroups
 from snapshots.spark.types import arrow_schema_of, spark_schema_of
 from snapshots.threads import DaemonPool
@@ -262,3 +260,32 @@ def _metadata(manifest: Manifest) -> pa.Table:
         for file in manifest.files
     ]
     return pa.Table.from_pylist(rows, schema=_METADATA_SCHEMA)
+
+
+class OperatorStateReader(DataSourceReader):
+    """Reads an operator state, with one task for each file.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot to read.
+    state : OperatorStateInfo
+        The state.
+    schema : pyarrow.Schema
+        The schema of the record batches that Spark expects.
+    """
+
+    def __init__(self, snapshot: Snapshot, state: OperatorStateInfo, schema: pa.Schema) -> None:
+        self._folder = snapshot.folder
+        self._files = item_files(snapshot.manifest, state)
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return one partition for each file."""
+        return [InputPartition(file) for file in self._files]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the items of a partition."""
+        file: DataFile | None = partition.value
+        if file is not None:  # Spark treats an empty list of partitions as one without a value
+            yield from cast_table(items_in(self._folder, file), self._schema).to_batches()

@@ -22,7 +22,7 @@ from typing import ClassVar
 import pytest
 
 from snapshots.filesystem import Folder
-from snapshots.testing.threads import restless_threads
+from snapshots.testing.wrappers import restless_threads
 
 RACERS = 8
 PAUSE = 0.0002

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, BinaryIO, Literal, TypeVar, cast
 
 from snapshots.filesystem import FileInfo, Folder
@@ -164,3 +166,14 @@ class CountingFolder(FolderWrapper):
             with self._lock:
                 self.bytes_read += len(result)
         return result
+
+
+@contextmanager
+def restless_threads() -> Iterator[None]:
+    """Make Python switch threads as often as possible, so that a race shows within a few rounds."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)

@@ -16,8 +16,7 @@ from snapshots.commit.creation import first_manifest, next_manifest, put_manifes
 from snapshots.errors import ManifestMissing, SnapshotCorrupted, SnapshotExists
 from snapshots.filesystem import Folder
 from snapshots.format.delivered import last_delivered, mark_delivered
-from snapshots.format.features import features_of
-from snapshots.format.manifest import DataFile, StateInfo
+from snapshots.format.manifest import DataFile, StateInfo, features_of
 from snapshots.format.parquet import damage_named
 from snapshots.format.schemas import check_descriptor, state_info
 from snapshots.format.sealing import check_json

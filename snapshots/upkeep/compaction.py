@@ -10,10 +10,9 @@ from snapshots.commit.creation import next_manifest, put_manifest
 from snapshots.filesystem import Folder
 from snapshots.format.columns import common_key_type, index_columns, keyed_schema
 from snapshots.format.expiry import unexpired
-from snapshots.format.features import features_of
 from snapshots.format.files import FileLabel, FileWriter, KeyedWriter
 from snapshots.format.layers import carry_over
-from snapshots.format.manifest import DataFile, Manifest, StateInfo, manifest_name
+from snapshots.format.manifest import DataFile, Manifest, StateInfo, features_of, manifest_name
 from snapshots.restore.reader import KeyedReader, StateReader, in_schema, merge, stored_key_type
 from snapshots.restore.snapshot import Snapshot
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
@@ -14,20 +15,23 @@ from keygroups.codec import codecs_used
 from keygroups.descriptors import OperatorStateDescriptor, StateDescriptor
 from keygroups.errors import ConfigError
 from keygroups.names import LINEAGE_NAME, OPERATOR_STATE_NAME, STATE_NAME, in_step, split_step
+from keygroups.operator_state import split
 from keygroups.representation import representation
-from keygroups.state import identity_of, original_of
+from keygroups.state import OperatorStates, identity_of, original_of
 from snapshots.commit.completeness import check_covered
 from snapshots.commit.creation import next_manifest, put_manifest
 from snapshots.filesystem import Folder
-from snapshots.format.features import features_of
-from snapshots.format.manifest import DataFile, Manifest, OperatorStateInfo, StateInfo
+from snapshots.format.files import FileLabel, FileWriter
+from snapshots.format.manifest import DataFile, Manifest, OperatorStateInfo, StateInfo, features_of
+from snapshots.format.operator_state import OPERATOR_STATE_SCHEMA, operator_state_table
+from snapshots.format.parquet import ParquetEncoder
 from snapshots.format.schemas import ENTRY_COLUMNS, check_descriptor, state_info
-from snapshots.format.steps import check_step
+from snapshots.format.steps import check_step, files_in_step
+from snapshots.format.subtask import OperatorStateCut
 from snapshots.lineage import adopt_lineage, new_lineage
 from snapshots.restore.reader import decode_column
 from snapshots.restore.snapshot import Snapshot
 from snapshots.restore.streaming import StateStream, all_key_groups
-from snapshots.upkeep.operator_items import write_items
 from snapshots.upkeep.state_files import write_state
 from snapshots.upkeep.user_rows import Rows, UserRowEncoding
 
@@ -363,3 +367,38 @@ def _items_of(table: pa.Table) -> Iterator[tuple[Any, Any]]:
     for identity, entries in held.items():
         is_list = entry == "position"
         yield original_of(identity), [entries[at] for at in sorted(entries)] if is_list else entries
+
+
+def write_items(
+    folder: Folder,
+    manifest: Manifest,
+    descriptor: OperatorStateDescriptor,
+    items: Iterable[Any] | Mapping[Any, Any],
+    step: str | None,
+) -> tuple[DataFile, ...]:
+    """Deal items out to the subtasks of a snapshot, and write one file for each subtask that gets any.
+
+    Raises
+    ------
+    UnstorableValue
+        An item cannot be stored, or does not fit the declared type.
+    """
+    states = OperatorStates((descriptor,))
+    states.handle(descriptor).update(items)
+    checked = states.cut("an edit")[descriptor.name]
+    channels = [channel for channel in manifest.channels if channel.step == step]
+    shares = [list(checked)] * len(channels)
+    if descriptor.mode != "broadcast":
+        shares = split({descriptor.name: [checked]}, len(channels))[descriptor.name]
+    with FileWriter(folder, uuid.uuid4().hex) as files:
+        for channel, share in zip(channels, shares, strict=True):
+            if share:
+                cut = OperatorStateCut(descriptor.name, descriptor.mode, tuple(share))
+                encoder = ParquetEncoder(OPERATOR_STATE_SCHEMA)
+                encoder.write(operator_state_table(cut))
+                label = FileLabel(
+                    kind="operator", state=cut.name, subtask=channel.subtask, version=manifest.version + 1
+                )
+                files.write(label, f"operator-{cut.name}-{channel.subtask}", channel.key_groups, encoder)
+        stored = files.stored()
+    return stored if step is None else files_in_step(step, stored)

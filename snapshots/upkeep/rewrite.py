@@ -17,18 +17,18 @@ from keygroups.codec import unpack
 from keygroups.errors import ConfigError, UnsupportedKey
 from keygroups.hashing import key_group_of, key_groups_of, key_hasher
 from keygroups.ranges import KeyGroupRange, check_parallelism
-from snapshots.commit.creation import next_manifest
+from snapshots.commit.creation import next_manifest, put_manifest
 from snapshots.commit.writer import encoded_in_flight
 from snapshots.errors import IncompleteSnapshot
 from snapshots.filesystem import Folder
 from snapshots.format import compute as pc
 from snapshots.format.columns import DELETED, common_key_type, index_columns, is_packed, keyed_schema
-from snapshots.format.features import features_of
 from snapshots.format.files import FileLabel, FileWriter, KeyedWriter
-from snapshots.format.manifest import DataFile, Manifest, StateInfo, manifest_name
+from snapshots.format.manifest import DataFile, Manifest, StateInfo, features_of, manifest_name
 from snapshots.format.parquet import KEY_GROUP, ParquetReader, damage_named
 from snapshots.format.subtask import NO_KEY_GROUP
 from snapshots.restore.reader import KeyedReader, StateReader, decode_column, in_schema, merge, stored_key_type
+from snapshots.restore.snapshot import Snapshot
 from snapshots.upkeep.buckets import by_key_group
 
 LAYER = "layer"
@@ -313,3 +313,27 @@ def _with_key_groups(table: pa.Table, key_groups: pa.Array) -> pa.Table:
 
 def _start_of(key_groups: KeyGroupRange) -> int:
     return key_groups.start
+
+
+def repartition(
+    snapshot: Snapshot,
+    parallelism: int,
+    max_parallelism: int | None,
+    hash_: str | None,
+    rewrite: Callable[[Rewrite], tuple[DataFile, ...]] | None,
+) -> Snapshot:
+    """Do what `SnapshotStore.repartition` describes; without `rewrite`, commit a manifest over the same files.
+
+    Raises
+    ------
+    ConfigError
+        The parallelism does not fit, or the change requires a rewrite.
+    """
+    folder, parent = snapshot.folder, snapshot.manifest
+    target = Target.of(parent, parallelism, max_parallelism, hash_)
+    if rewrite is None:
+        target.check_is_kept(parent)
+        manifest = next_manifest(parent, "repartition", parallelism=parallelism)
+    else:
+        manifest = rewritten_manifest(folder, parent, target, rewrite)
+    return Snapshot(folder, put_manifest(folder, manifest))

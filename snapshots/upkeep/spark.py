@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -21,6 +24,7 @@ from keygroups.spark.partitions import run_in_partitions
 from snapshots.errors import IncompleteSnapshot
 from snapshots.format.files import FileWriter
 from snapshots.format.manifest import DataFile
+from snapshots.java import use_java
 from snapshots.upkeep.buckets import Buckets, key_groups_in
 from snapshots.upkeep.rewrite import Rewrite
 
@@ -173,3 +177,22 @@ def _decoded(rows: pa.Scalar) -> Iterator[pa.Table]:
     if buffer.size:
         with pa.ipc.open_stream(buffer) as reader:
             yield reader.read_all()
+
+
+@contextmanager
+def session() -> Iterator[SparkSession]:
+    """Yield a session on the master that the environment names, or on this machine, and stop it at the end.
+
+    Raises
+    ------
+    JavaNotFound
+        There is no Java that Spark can run on.
+    """
+    use_java()
+    # Spark's default is the python3 on PATH, which may lack the packages of this interpreter.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark = SparkSession.builder.appName("keygroups").config("spark.ui.enabled", "false").getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()

@@ -20,8 +20,7 @@ from pyspark.sql import SparkSession
 from async_op import AsyncFunction
 from async_op.spark import query as query_module
 from async_op.spark import stopping
-from async_op.spark.interrupts import plain_interrupts
-from async_op.spark.query import check_stop
+from async_op.spark.query import check_stop, plain_interrupts
 from keygroups import ConfigError
 from tests.spark.runs import PipelineRun
 

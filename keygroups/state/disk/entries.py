@@ -7,9 +7,8 @@ from typing import Any
 
 from keygroups.state.backend import MISSING
 from keygroups.state.collections import Entries, entries_of, entry_of
-from keygroups.state.disk.collections import StoredList, StoredMap
+from keygroups.state.disk.collections import KeyRows, StoredList, StoredMap
 from keygroups.state.disk.encoding import WHOLE, length_row
-from keygroups.state.disk.key_rows import KeyRows
 from keygroups.state.disk.table import DiskTable
 from keygroups.state.identity import original_of
 from keygroups.state.ttl import HOLE

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keygroups.errors import KeyGroupsError
+from keygroups.state.backend import NOBODY, Owned
 from keygroups.state.disk.directory import StoreDirectory
 from keygroups.state.disk.errors import StateDiskFull, StateStoreFailed, StoreNotInstalled
-from keygroups.state.owner import NOBODY, Owned
 
 if TYPE_CHECKING:
     from rocksdict import Rdict, RdictIter

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 from keygroups.descriptors import StateDescriptor
 from keygroups.errors import KeyGroupOutOfRange
 from keygroups.ranges import KeyGroupRange
-from keygroups.state.backend import MISSING, StateCut
-from keygroups.state.disk.arrival import ArrivingGroup
+from keygroups.state.backend import MISSING, NOBODY, Owned, StateCut
 from keygroups.state.disk.cut import ChangedGroups, StoredGroups
 from keygroups.state.disk.encoding import CONTENT, RowEncoding
 from keygroups.state.disk.notes import Notes
 from keygroups.state.disk.store import Store, View
 from keygroups.state.group import KeyGroupContent, LazyGroup
 from keygroups.state.identity import original_of
-from keygroups.state.owner import NOBODY, Owned
 from keygroups.state.storable import holds_mutable, plain_check_of
 from keygroups.state.ttl import handle_of
 
@@ -186,3 +185,42 @@ class DiskTable(Owned):
 
     def _not_owned(self, key_group: int) -> KeyGroupOutOfRange:
         return KeyGroupOutOfRange(key_group, self._owned.start, self._owned.end)
+
+
+class ArrivingGroup:
+    """One key group that has to be loaded. Any thread may load it; it is loaded only once.
+
+    Parameters
+    ----------
+    table : DiskTable
+        The table to load it into.
+    key_group : int
+        Its number.
+    group : KeyGroupContent
+        The restored content.
+    """
+
+    __slots__ = ("_is_loaded", "_key_group", "_lock", "_table", "group")
+
+    def __init__(self, table: DiskTable, key_group: int, group: KeyGroupContent) -> None:
+        self.group = group
+        self._table = table
+        self._key_group = key_group
+        self._lock = threading.Lock()
+        self._is_loaded = False
+
+    def load(self) -> _Group:
+        """Read the key group and write it into the store; nothing of it stays in memory."""
+        self.write(None)
+        return {}
+
+    def write(self, loaded: _Group | None) -> None:
+        """Write the key group into the store: the loaded content, or, without it, what is read now."""
+        with self._lock:
+            if self._is_loaded:
+                return
+            if loaded is None:
+                held = self.group.in_memory()
+                loaded = self.group.load() if held is None else held
+            self._table.write_loaded(self._key_group, loaded)
+            self._is_loaded = True

@@ -9,13 +9,12 @@ from typing import Any, Protocol, TypeAlias
 from keygroups.descriptors import StateDescriptor
 from keygroups.errors import KeyGroupOutOfRange
 from keygroups.ranges import KeyGroupRange
-from keygroups.state.backend import MISSING, StateCut
+from keygroups.state.backend import MISSING, NOBODY, Owned, StateCut
 from keygroups.state.collections import Entries
 from keygroups.state.group import KeyGroupContent
 from keygroups.state.memory.cut import FreedInSteps, MemoryGroups
 from keygroups.state.memory.holds import RESTORED, Hold, Holds
 from keygroups.state.memory.layered import LayeredGroup, Values
-from keygroups.state.owner import NOBODY, Owned
 from keygroups.state.storable import holds_mutable, plain_check_of
 from keygroups.state.ttl import handle_of
 

@@ -17,7 +17,7 @@ import typer.main
 
 from snapshots import SnapshotStore
 from snapshots.cli import app
-from snapshots.upkeep import repartition
+from snapshots.upkeep import rewrite
 from tests.snapshot_kit import parts, record, words
 from tests.snapshots.cli_kit import Cli
 
@@ -160,14 +160,14 @@ def test_the_exit_codes_are_those_that_are_documented(
     assert cli("inspect", uri, "--no-such-option").code == 2
     assert cli("inspect", "ftp://host/enrich").code == 1
     assert cli("copy", uri, uri).code == 4
-    put = repartition.put_manifest
+    put = rewrite.put_manifest
 
     def overtaken(folder: Any, manifest: Any) -> None:
-        monkeypatch.setattr(repartition, "put_manifest", put)
+        monkeypatch.setattr(rewrite, "put_manifest", put)
         SnapshotStore.on(folder).repartition(1)
         put(folder, manifest)
 
-    monkeypatch.setattr(repartition, "put_manifest", overtaken)
+    monkeypatch.setattr(rewrite, "put_manifest", overtaken)
     assert cli("repartition", uri, "--parallelism", "3").code == 4
     for file in Path(uri.removeprefix("file://")).glob("data/*/keyed-count-*.parquet"):
         file.write_bytes(b"damaged")

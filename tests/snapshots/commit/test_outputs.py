@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from snapshots import IncompleteSnapshot, Snapshot, SnapshotStore
-from snapshots.format.schema_text import decode_schema
+from snapshots.format.manifest import decode_schema
 from tests.snapshot_kit import new_store, parts
 
 OUTPUTS = pa.table({"id": pa.array([1, 2]), "at": pa.array([0, None], pa.timestamp("us", "UTC"))})

@@ -18,8 +18,8 @@ from keygroups.state.timers import TIMER_STATES
 from snapshots import SnapshotCorrupted, SnapshotStore
 from snapshots.format.delivered import last_delivered
 from snapshots.format.head import FEATURES, Head
+from snapshots.format.manifest import decode_schema
 from snapshots.format.parquet import ParquetReader
-from snapshots.format.schema_text import decode_schema
 from snapshots.inputs import load_input
 from tests.snapshots.format.golden import damaged, damaged_lists, generate
 

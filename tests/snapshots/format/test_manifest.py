@@ -18,10 +18,10 @@ from snapshots.format.manifest import (
     DataFile,
     Manifest,
     OperatorStateInfo,
+    encode_schema,
     manifest_name,
 )
 from snapshots.format.manifest_schema import STATES_MAX
-from snapshots.format.schema_text import encode_schema
 from snapshots.format.schemas import state_info
 from snapshots.format.sealing import check_json
 from tests.snapshot_kit import COUNT, PROFILE
