@@ -125,7 +125,7 @@ class OperatorExecutor:
         self._count_urgent()
         return self._hand_over(self._close, urgent=True)
 
-    async def end(self) -> None:
+    async def cancel(self) -> None:
         """Refuse further calls and cancel those that have begun; only the event loop's thread may call it."""
         with self._changed:
             self._is_closed = True

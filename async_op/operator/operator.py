@@ -450,7 +450,7 @@ class AsyncWaitOperator:
             if self._parts is not None:
                 await self._parts.close()
             if self._executor is not None:
-                await self._executor.end()
+                await self._executor.cancel()
             try:
                 await self._function.close()
             finally:

@@ -57,8 +57,10 @@ def with_stored_lists(folder: Folder, manifest: Manifest, attempt_id: str) -> Ma
     Manifest
         The same manifest with its own lists. Its files and channels are in the order in which a reader gets them.
     """
-    # A version has the very objects of its parent, unless they were replaced; comparing all fields of all files would
-    # cost more than the commit.
+    # Entries are compared by identity: a version has the very objects of its parent, unless they were replaced, and
+    # comparing all fields of a million files would take longer than the commit. The ids are unique because the manifest
+    # and its lists hold all objects meanwhile. A caller that copies an entry loses no file: its list counts as
+    # replaced, the copy waits like a new file, and is stored again.
     entries = {id(entry) for entry in (*manifest.files, *manifest.channels)}
     valid = [one for one in manifest.file_lists if all(id(entry) in entries for entry in one.entries)]
     kept, new = _of_state(manifest, [one for one in valid if not one.channels])

@@ -144,11 +144,10 @@ def _head(body: dict[str, Any]) -> Head:
     # A field that this release does not know is optional; otherwise a required feature would name it.
     fields = _known(Manifest, body)
     fields["states"] = _items(StateInfo, fields["states"])
-    fields["operator_states"] = _items(OperatorStateInfo, fields.get("operator_states", []))
+    fields["operator_states"] = _items(OperatorStateInfo, fields["operator_states"])
     fields["files"] = _items(DataFile, fields["files"])
     fields["channels"] = _items(Channel, fields["channels"])
-    fields["required_features"] = tuple(fields.get("required_features", ()))
-    fields.setdefault("written_by", {})
+    fields["required_features"] = tuple(fields["required_features"])
     lists = _items(ListInfo, fields.pop(FILE_LISTS, []))
     manifest = Manifest(**fields)
     check_parallelism(manifest.parallelism, manifest.max_parallelism)

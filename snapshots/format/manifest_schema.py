@@ -201,15 +201,15 @@ _MANIFEST = _fields(
         "in_flight_count": _COUNT,
         "source_position": _anything,
         "metrics": _mapping(_NUMBER),
+        "operator_states": _list(_OPERATOR_STATE, STATES_MAX),
+        "operation": _TEXT,
+        "required_features": _list(_TEXT, STATES_MAX),
+        "written_by": _mapping(_TEXT),
     },
     {
         "file_lists": _list(_LIST_INFO, LISTS_MAX),
         "lineage": _named(LINEAGE_NAME),
-        "operator_states": _list(_OPERATOR_STATE, STATES_MAX),
-        "operation": _TEXT,
         "output_schema": _or_null(_TEXT),
-        "required_features": _list(_TEXT, STATES_MAX),
-        "written_by": _mapping(_TEXT),
     },
 )
 

@@ -150,8 +150,7 @@ def damage_named(path: str, key_groups: KeyGroupRange) -> Iterator[None]:
 class ParquetReader:
     """Reads only those row groups of a data file that hold the requested key groups. Any thread may call it.
 
-    The footer is checked against the digest in the manifest, and row groups against the digests in the footer; in older
-    files, pages are checked against their checksums.
+    The footer is checked against the digest in the manifest, and row groups against the digests in the footer.
     """
 
     def __init__(self, folder: Folder, file: DataFile) -> None:
@@ -209,7 +208,7 @@ class ParquetReader:
             source = pa.PythonFile(_Pieces(pieces, self.file.bytes), mode="r")
             for piece in pieces:
                 self._check_digests(piece, row_groups)
-            parquet = self._open(source, metadata, verifies=not self._digests)
+            parquet = self._open(source, metadata, verifies=False)
             # `stored_types` has refused types that Parquet does not give back.
             return parquet.read_row_groups(row_groups, use_threads=False).cast(schema)
 
@@ -245,17 +244,17 @@ class ParquetReader:
 
     @cached_property
     def _digests(self) -> str:
-        """The digests of all row groups; empty in files of older releases."""
+        """The digests of all row groups."""
         metadata = self.metadata()
         digests: str = metadata.metadata.get(ROW_GROUP_DIGESTS, b"").decode()
-        if digests and len(digests) != _DIGEST_CHARACTERS * metadata.num_row_groups:
+        if len(digests) != _DIGEST_CHARACTERS * metadata.num_row_groups:
             raise EOFError("its footer has not one digest for each row group")
         return digests
 
     def _check_digests(self, piece: tuple[int, bytes], row_groups: list[int]) -> None:
         """Compare the row groups of a piece with their digests, which cover the headers that control decoding."""
         first, data = piece
-        for number in row_groups if self._digests else ():
+        for number in row_groups:
             start, end = _span(self.metadata().row_group(number))
             if first <= start and end <= first + len(data):
                 expected = self._digests[number * _DIGEST_CHARACTERS :][:_DIGEST_CHARACTERS]

@@ -159,6 +159,7 @@ def _check_of(fields: Sequence[pa.Field], encoders: Sequence[ColumnEncoder]) -> 
 
     It is made as one expression, because a loop over columns and their checks would take three times as long.
     """
+    # No text from outside gets into the code: variables are numbered, and types are looked up in `_PLAIN_TYPES`.
     names = [f"v{number}" for number in range(len(fields))]
     tests = [_test_of(field, name) for field, name in zip(fields, names, strict=True)]
     of_fields = zip(names, fields, encoders, strict=True)

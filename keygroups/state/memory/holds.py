@@ -1,4 +1,17 @@
-"""Tracks which cuts are still held, by references to a cut or to one of its key groups."""
+"""Tracks which cuts are still held, by references to a cut or to one of its key groups.
+
+A cut is not a copy: it has the dicts of the state themselves, and whoever writes it to storage may take minutes. So
+the state has to know whether a cut may still be read. Readers do not tell when they have finished, since one that
+failed would never do so; they hold a reference instead, and the garbage collector tells.
+
+- **Why a held cut cannot change.** A `Hold` lives as long as the cut, or any key group of it, can be reached. A weak
+  reference to a reachable object is alive on every Python. So `hold_what_is_of` is true as long as somebody can read,
+  and then a table writes to a layer (`layered`) in place of the dict.
+- **What would break it.** A reader that keeps an iterator over a dict, and drops the key group that it got it from:
+  the dict would change under the iterator. This is why `MemoryGroup.rows` returns methods bound to the group.
+- **What reference counts are for.** Only for how soon it ends. CPython notices the last reference at once, unless it
+  is in a cycle. Later is not wrong, but each write to the group goes to its layer until then.
+"""
 
 from __future__ import annotations
 

@@ -18,9 +18,10 @@ Values: TypeAlias = dict[Hashable, object]
 class LayeredGroup:
     """A key group that a cut holds, with newer writes on top. Only the thread that owns the operator may call it.
 
-    Once nobody holds the two dicts, the newer one is folded into the older one, a few keys at a time. So neither the
-    first write after a cut nor the end of a cut costs more than any other write. A cut that is held for long costs the
-    memory of the writes since. Only if a second cut is held at the same time, `merged`, a copy, replaces both dicts.
+    Once no cut holds the two dicts (`holds` says how that is known), the newer one is folded into the older one, a few
+    keys at a time. So neither the first write after a cut nor the end of a cut costs more than any other write. A cut
+    that is held for long costs the memory of the writes since. Only if a second cut is held at the same time, `merged`,
+    a copy, replaces both dicts.
 
     Parameters
     ----------

@@ -278,15 +278,6 @@ def test_unknown_fields_are_optional_ones_of_a_newer_release() -> None:
     assert Head.from_bytes(sealed(fields), PATH).manifest == SAMPLE
 
 
-def test_fields_of_this_release_that_an_older_one_lacks_are_filled_in() -> None:
-    fields = body()
-    for name in ("operator_states", "required_features", "written_by"):
-        del fields[name]
-    read = Head.from_bytes(sealed(fields), PATH).manifest
-
-    assert (read.operator_states, read.required_features, read.written_by) == ((), (), {})
-
-
 def test_a_feature_that_is_not_known_is_refused_by_name() -> None:
     fields = body() | {"required_features": ["delta", "teleport"]}
 

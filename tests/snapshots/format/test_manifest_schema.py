@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from snapshots.format.head import Head
 from snapshots.format.manifest import Channel, DataFile, Manifest, OperatorStateInfo, StateInfo
 from snapshots.format.manifest_schema import wrong_field
-from tests.snapshots.format.test_manifest import MISSING, PATH, body, refused, sealed
+from tests.snapshots.format.test_manifest import MISSING, body, refused, sealed
 
 Place = tuple[str | int, ...]
 
@@ -131,12 +130,10 @@ def object_of_no_field() -> object:
     return [{"no": [{"such": "field"}]}]
 
 
-def test_what_an_older_release_lacks_is_optional_and_the_rest_is_not() -> None:
-    optional = {"operation", "operator_states", "output_schema", "required_features", "written_by"}
+def test_every_field_but_the_schema_of_outputs_is_required() -> None:
     for name in body():
         if name != "format_version":
-            assert (wrong_field(with_value((name,), MISSING)) is None) is (name in optional), name
-    assert Head.from_bytes(sealed(with_value(("operation",), MISSING)), PATH).manifest.operation == "write"
+            assert (wrong_field(with_value((name,), MISSING)) is None) is (name == "output_schema"), name
 
 
 def test_the_place_of_what_is_wrong_is_said() -> None:
