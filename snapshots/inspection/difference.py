@@ -20,10 +20,10 @@ from snapshots.format.manifest import Manifest, StateInfo, manifest_name
 from snapshots.format.schemas import ENTRY_COLUMNS
 from snapshots.inspection.equality import equal_rows
 from snapshots.inspection.operator_states import OperatorStateDifference, compare_operator_states
-from snapshots.restore.tables import STEP, element_tables
 from snapshots.restore.reader import KeyedReader, StateReader, decode_column, merge, with_one_key_type
 from snapshots.restore.snapshot import Snapshot
 from snapshots.restore.streaming import all_key_groups
+from snapshots.restore.tables import STEP, element_tables
 
 Change = Literal["added", "removed", "changed"]
 
