@@ -18,7 +18,10 @@ class Call(Protocol):
 
 
 class Invocation(Protocol):
-    """One attempt at an element. Its result counts unless the attempt has been abandoned."""
+    """One attempt at an element. Its result counts unless the attempt has been abandoned.
+
+    The protocol is all that entries know of contexts, which know entries.
+    """
 
     def abandon(self) -> None:
         """End the invocation and discard its writes."""

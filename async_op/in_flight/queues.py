@@ -13,7 +13,7 @@ from async_op.in_flight.entries import Block, CallEntry, Entry, QueueEntry, Segm
 
 
 class Exit(Protocol):
-    """The exit through which entries leave a queue."""
+    """The exit through which entries leave a queue; a protocol, because the class that is one makes the queue."""
 
     def leave(self, entry: Entry) -> None:
         """Emit a completed entry."""

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 from async_op.elements import Element, ElementId, Record, Watermark
 from async_op.errors import AsyncTimeoutError, ElementFailed
-from async_op.in_flight.in_flight import ValueOutput
-from async_op.in_flight.named import NamedOutput, named
+from async_op.in_flight.in_flight import NamedOutput, ValueOutput, named
 from async_op.job.channels import FINAL, Inlet, Outlet
 from async_op.job.outputs import Collector
 from async_op.operator.counters import Counted, since

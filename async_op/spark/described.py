@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
@@ -15,7 +16,7 @@ from async_op.spark.findings import NewestSnapshot, Situation, findings_in
 from async_op.spark.stage import Stage
 from async_op.spark.task.pickling import check_pickles, names_bound_to_tasks
 from keygroups.ranges import range_of
-from keygroups.representation import html_facts, representation, short
+from keygroups.representation import short
 from keygroups.spark.session import is_connect
 from snapshots import Snapshot
 from snapshots.surroundings import newest_or_empty
@@ -23,49 +24,36 @@ from snapshots.surroundings import newest_or_empty
 _SUBTASKS_SHOWN = 4
 
 
-class Described:
-    """The part of a pipeline that describes it. Any thread may call its methods."""
+def explained(stages: Sequence[Stage]) -> Explanation:
+    """Return what the operators of a pipeline would do with their next epoch, and what looks wrong.
 
-    _stages: tuple[Stage, ...]
+    It reads the newest snapshots, and the settings of the active Spark session if there is one.
+    """
+    session = SparkSession.getActiveSession()
+    operators: dict[str, dict[str, str]] = {}
+    findings: list[Finding] = []
+    for stage in stages:
+        operator_id, latest = stage.store.operator_id, newest_or_empty(stage.store.folder)
+        it, why_not_resident = _situation(stage, latest, session)
+        operators[operator_id] = _facts(stage, it, latest, why_not_resident, session)
+        findings += [Finding(operator_id, problem, advice) for problem, advice in findings_in(it)]
+    return Explanation(operators, tuple(findings))
 
-    def __repr__(self) -> str:
-        return representation(self, self._facts())
 
-    def _repr_html_(self) -> str:
-        return html_facts(f"pipeline {' then '.join(stage.store.operator_id for stage in self._stages)}", self._facts())
-
-    def explain(self) -> Explanation:
-        """Return what the pipeline would do with its next epoch, and what looks wrong; nothing is started or claimed.
-
-        It reads the newest snapshots, and the settings of the active Spark session if there is one.
-
-        Examples
-        --------
-        >>> print(pipeline.explain())  # doctest: +SKIP
-        """
-        session = SparkSession.getActiveSession()
-        operators: dict[str, dict[str, str]] = {}
-        findings: list[Finding] = []
-        for stage in self._stages:
-            operator_id, latest = stage.store.operator_id, newest_or_empty(stage.store.folder)
-            it, why_not_resident = _situation(stage, latest, session)
-            operators[operator_id] = _facts(stage, it, latest, why_not_resident, session)
-            findings += [Finding(operator_id, problem, advice) for problem, advice in findings_in(it)]
-        return Explanation(operators, tuple(findings))
-
-    def _facts(self) -> dict[str, object]:
-        first = self._stages[0]
-        options = first.settings.options
-        return {
-            "snapshots": first.store.uri,
-            "function": name_of(options.function),
-            "key_by": first.key_by,
-            "parallelism": first.parallelism,
-            "mode": options.mode,
-            "capacity": options.capacity,
-            "is_running": first.query is not None and first.query.isActive,
-            **({"then": [stage.store.operator_id for stage in self._stages[1:]]} if len(self._stages) > 1 else {}),
-        }
+def facts_of(stages: Sequence[Stage]) -> dict[str, object]:
+    """Return what a line or a table says of a pipeline."""
+    first = stages[0]
+    options = first.settings.options
+    return {
+        "snapshots": first.store.uri,
+        "function": name_of(options.function),
+        "key_by": first.key_by,
+        "parallelism": first.parallelism,
+        "mode": options.mode,
+        "capacity": options.capacity,
+        "is_running": first.query is not None and first.query.isActive,
+        **({"then": [stage.store.operator_id for stage in stages[1:]]} if len(stages) > 1 else {}),
+    }
 
 
 def _situation(stage: Stage, latest: Snapshot | None, session: SparkSession | None) -> tuple[Situation, str | None]:

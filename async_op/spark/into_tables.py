@@ -1,26 +1,16 @@
-"""A pipeline whose outputs go into a table: the common case of `AsyncPipeline.start`."""
+"""Tables as sinks of a pipeline, for `AsyncPipeline.to_table`."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from os import PathLike
 from typing import Any, Literal, TypeVar
 
 from pyspark.sql import DataFrame
 
 from async_op.connectors import DeltaSink, IcebergSink, PostgresSink
-from async_op.connectors.sink import SINK_RETRY
-from async_op.connectors.sink import Sink as AnySink
 from async_op.connectors.tables.table_sink import TableSink
-from async_op.dead_letters import OnError
-from async_op.retry import RetryPolicy
-from async_op.spark.connect.query import ConnectQuery
-from async_op.spark.epoch.delivery import Sink
-from async_op.spark.epoch.history import Adopt
-from async_op.spark.query import PipelineQuery
 from async_op.spark.rows.schemas import arrow_schema
 from async_op.spark.stage import Stage
-from async_op.spark.start_arguments import check_start
 from keygroups.arguments import check_choice, check_location
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
@@ -46,111 +36,28 @@ _NEEDED = {
 }
 
 
-class IntoTables(ABC):
-    """The part of a pipeline that writes into tables."""
+def table_sink(
+    stage: Stage,
+    table: str | PathLike[str],
+    format: TableFormat,
+    options: dict[str, Any],
+    delivery: dict[str, Any],
+) -> TableSink | ParquetFolder:
+    """Return the sink that writes the outputs of a stage into a table; the arguments are those of `to_table`."""
+    if format == "parquet" and (delivery["on_error"] != "fail" or delivery["dead_letters"] is not None):
+        raise ConfigError("on_error", delivery["on_error"], "Spark writes Parquet, and refuses no row: leave it out")
+    sink = _sink(table, format, options, delivery, stage.store.operator_id)
+    if isinstance(sink, ParquetFolder):
+        sink.prepare(stage.output_schema.names)
+    return sink
 
-    _stages: tuple[Stage, ...]
 
-    @abstractmethod
-    def start(
-        self,
-        stream_df: DataFrame,
-        sink: Sink,
-        *,
-        checkpoint_location: str | PathLike[str],
-        trigger: dict[str, Any] | None = None,
-        adopt: Adopt | None = None,
-    ) -> PipelineQuery | ConnectQuery:
-        """Start, or continue."""
-
-    def to_table(
-        self,
-        stream_df: DataFrame,
-        table: str | PathLike[str],
-        *,
-        format: TableFormat,
-        checkpoint_location: str | PathLike[str],
-        trigger: dict[str, Any] | None = None,
-        adopt: Adopt | None = None,
-        name: str | None = None,
-        storage_options: dict[str, str] | None = None,
-        catalog: dict[str, Any] | None = None,
-        url: str | None = None,
-        on_error: OnError = "fail",
-        retry: RetryPolicy | None = SINK_RETRY,
-        dead_letters: AnySink[Any] | None = None,
-    ) -> PipelineQuery | ConnectQuery:
-        """Start, or continue, and append the outputs to a table: each epoch once, through crashes and restarts.
-
-        A Delta or Iceberg table that does not exist is made, with the columns of `output_schema`. A table of PostgreSQL
-        must exist. Parquet files are written by the executors, into a folder ``epoch=…`` for each epoch, which is
-        replaced if the epoch comes again. For the other formats rows come to the driver, batch by batch.
-
-        Parameters
-        ----------
-        stream_df : DataFrame
-            The streaming input.
-        table : str or path
-            The folder or URI of Parquet or Delta; the identifier for Iceberg (``"sales.orders"``); the table of
-            PostgreSQL, with its schema if needed.
-        format : {"delta", "iceberg", "parquet", "postgres"}
-            What the table is; all but Parquet need the extra of that name.
-        checkpoint_location, trigger, adopt
-            As for `start`.
-        name : str, optional
-            The name under which the table keeps the newest epoch; by default the operator's id, for a chain that of its
-            last operator. Pipelines with one id that write into one table need different names, and so does a pipeline
-            whose snapshots and checkpoint were both removed. Not for Parquet.
-        storage_options : dict, optional
-            Passed to deltalake.
-        catalog : dict, optional
-            The properties of Iceberg's catalog, which it needs.
-        url : str, optional
-            The PostgreSQL database, which it needs. It is never shown.
-        on_error : {"fail", "skip", "dead_letter"}
-            What becomes of a row that the table refuses, such as one that violates a constraint: it fails the epoch, is
-            left out, or goes to `dead_letters` with its epoch. Not for Parquet.
-        retry : RetryPolicy, optional
-            How often an epoch is written, and how long the query waits in between, if the table does not answer: by
-            default 20 attempts, two minutes on average. None for one attempt. Parquet is written once; Spark repeats
-            its tasks.
-        dead_letters : Sink, optional
-            Where the refused rows go, such as a `FileSink`.
-
-        Raises
-        ------
-        ConfigError
-            As for `start`; also an option that the format does not take, or one that it needs, or an output column
-            called ``epoch`` for Parquet, whose folders have that name.
-        ConnectorNotInstalled
-            A package is missing. Over Spark Connect the server's packages count, and this comes with the first epoch;
-            so do the next two.
-        TargetMissing
-            The database has no such table.
-        UnwritableValue
-            The table does not have all columns of `output_schema`.
-        UnpicklableFunction, UnsupportedKey, UnrelatedHistories, IncompatibleSnapshot
-            As for `start`.
-
-        Examples
-        --------
-        >>> query = pipeline.to_table(  # doctest: +SKIP
-        ...     events, "s3://lake/visits", format="delta", checkpoint_location="/data/checkpoint")
-        """
-        options = {"name": name, "storage_options": storage_options, "catalog": catalog, "url": url}
-        if format == "parquet" and (on_error != "fail" or dead_letters is not None):
-            raise ConfigError("on_error", on_error, "Spark writes Parquet, and refuses no row: leave it out")
-        last = self._stages[-1]
-        delivery = {"on_error": on_error, "retry": retry, "dead_letters": dead_letters}
-        sink = _sink(table, format, options, delivery, last.store.operator_id)
-        if isinstance(sink, ParquetFolder):
-            sink.prepare(last.output_schema.names)
-        check_start(stream_df, sink, last.output_schema, checkpoint_location, trigger)
-        if isinstance(sink, TableSink) and not is_connect(stream_df):
-            # A table that was removed must not be made again before the sink can tell.
-            sink.was_written = SinkNotes(last.store.folder).was_written("outputs", repr(sink))
-            sink.prepare(arrow_schema(stream_df.sparkSession, last.output_schema))
-        return self.start(stream_df, sink, checkpoint_location=checkpoint_location, trigger=trigger, adopt=adopt)
+def prepare_table(sink: TableSink | ParquetFolder, stream_df: DataFrame, stage: Stage) -> None:
+    """Make the table if there is none, or check that it takes the outputs; over Spark Connect the server does it."""
+    if isinstance(sink, TableSink) and not is_connect(stream_df):
+        # A table that was removed must not be made again before the sink can tell.
+        sink.was_written = SinkNotes(stage.store.folder).was_written("outputs", repr(sink))
+        sink.prepare(arrow_schema(stream_df.sparkSession, stage.output_schema))
 
 
 class ParquetFolder:

@@ -9,6 +9,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from async_op.connectors.sink import SINK_RETRY
+from async_op.connectors.sink import Sink as AnySink
 from async_op.dead_letters import OnError
 from async_op.durations import check_delay, check_timeout
 from async_op.functions import AsyncBatchFunction
@@ -21,12 +23,13 @@ from async_op.spark.autoscale import AutoscalePolicy
 from async_op.spark.bounded.run import run_bounded
 from async_op.spark.chain import PipelineChain, check_distinct, check_next, join_chain
 from async_op.spark.connect.query import ConnectQuery
-from async_op.spark.described import Described
+from async_op.spark.described import explained, facts_of
 from async_op.spark.epoch.checkpoint import Checkpoint
 from async_op.spark.epoch.delivery import IntoSink, Sink
 from async_op.spark.epoch.history import Adopt, join_histories
 from async_op.spark.epoch.orders import EpochSettings
-from async_op.spark.into_tables import IntoTables
+from async_op.spark.explanation import Explanation
+from async_op.spark.into_tables import TableFormat, prepare_table, table_sink
 from async_op.spark.progress import EpochProgress
 from async_op.spark.query import PipelineQuery
 from async_op.spark.rows.dead_letter_column import DeadLetters, rows_in_place, schema_with_letters
@@ -39,13 +42,14 @@ from async_op.threads.wait_strategies import WaitStrategiesOption, as_wait_strat
 from keygroups.arguments import Duration, check_instance, check_location
 from keygroups.errors import ConfigError
 from keygroups.names import LINEAGE_NAME
+from keygroups.representation import html_facts, representation
 from keygroups.spark.session import is_connect
 from snapshots import SnapshotStore
 
 DEFAULT_RETENTION = Retention()
 
 
-class AsyncPipeline(IntoTables, Described):
+class AsyncPipeline:
     """Applies an `AsyncFunction` with keyed state to a streaming DataFrame, exactly once.
 
     Each micro-batch is an epoch. Its rows go to the operators of their subtasks, which live as long as the query. The
@@ -299,6 +303,88 @@ class AsyncPipeline(IntoTables, Described):
         self._stages[-1].sink = sink
         return query
 
+    def to_table(
+        self,
+        stream_df: DataFrame,
+        table: str | PathLike[str],
+        *,
+        format: TableFormat,
+        checkpoint_location: str | PathLike[str],
+        trigger: dict[str, Any] | None = None,
+        adopt: Adopt | None = None,
+        name: str | None = None,
+        storage_options: dict[str, str] | None = None,
+        catalog: dict[str, Any] | None = None,
+        url: str | None = None,
+        on_error: OnError = "fail",
+        retry: RetryPolicy | None = SINK_RETRY,
+        dead_letters: AnySink[Any] | None = None,
+    ) -> PipelineQuery | ConnectQuery:
+        """Start, or continue, and append the outputs to a table: each epoch once, through crashes and restarts.
+
+        A Delta or Iceberg table that does not exist is made, with the columns of `output_schema`. A table of PostgreSQL
+        must exist. Parquet files are written by the executors, into a folder ``epoch=…`` for each epoch, which is
+        replaced if the epoch comes again. For the other formats rows come to the driver, batch by batch.
+
+        Parameters
+        ----------
+        stream_df : DataFrame
+            The streaming input.
+        table : str or path
+            The folder or URI of Parquet or Delta; the identifier for Iceberg (``"sales.orders"``); the table of
+            PostgreSQL, with its schema if needed.
+        format : {"delta", "iceberg", "parquet", "postgres"}
+            What the table is; all but Parquet need the extra of that name.
+        checkpoint_location, trigger, adopt
+            As for `start`.
+        name : str, optional
+            The name under which the table keeps the newest epoch; by default the operator's id, for a chain that of its
+            last operator. Pipelines with one id that write into one table need different names, and so does a pipeline
+            whose snapshots and checkpoint were both removed. Not for Parquet.
+        storage_options : dict, optional
+            Passed to deltalake.
+        catalog : dict, optional
+            The properties of Iceberg's catalog, which it needs.
+        url : str, optional
+            The PostgreSQL database, which it needs. It is never shown.
+        on_error : {"fail", "skip", "dead_letter"}
+            What becomes of a row that the table refuses, such as one that violates a constraint: it fails the epoch, is
+            left out, or goes to `dead_letters` with its epoch. Not for Parquet.
+        retry : RetryPolicy, optional
+            How often an epoch is written, and how long the query waits in between, if the table does not answer: by
+            default 20 attempts, two minutes on average. None for one attempt. Parquet is written once; Spark repeats
+            its tasks.
+        dead_letters : Sink, optional
+            Where the refused rows go, such as a `FileSink`.
+
+        Raises
+        ------
+        ConfigError
+            As for `start`; also an option that the format does not take, or one that it needs, or an output column
+            called ``epoch`` for Parquet, whose folders have that name.
+        ConnectorNotInstalled
+            A package is missing. Over Spark Connect the server's packages count, and this comes with the first epoch;
+            so do the next two.
+        TargetMissing
+            The database has no such table.
+        UnwritableValue
+            The table does not have all columns of `output_schema`.
+        UnpicklableFunction, UnsupportedKey, UnrelatedHistories, IncompatibleSnapshot
+            As for `start`.
+
+        Examples
+        --------
+        >>> query = pipeline.to_table(  # doctest: +SKIP
+        ...     events, "s3://lake/visits", format="delta", checkpoint_location="/data/checkpoint")
+        """
+        options = {"name": name, "storage_options": storage_options, "catalog": catalog, "url": url}
+        delivery = {"on_error": on_error, "retry": retry, "dead_letters": dead_letters}
+        last = self._stages[-1]
+        sink = table_sink(last, table, format, options, delivery)
+        check_start(stream_df, sink, last.output_schema, checkpoint_location, trigger)
+        prepare_table(sink, stream_df, last)
+        return self.start(stream_df, sink, checkpoint_location=checkpoint_location, trigger=trigger, adopt=adopt)
+
     def run(self, df: DataFrame, sink: Sink, *, run_id: str, chunk_rows: int | None = None) -> None:
         """Run a bounded DataFrame through the same operators and state: history, or rows that have to come again.
 
@@ -395,6 +481,24 @@ class AsyncPipeline(IntoTables, Described):
         """Return what the newest thousand epochs since `start` did, oldest first; a hundred over Spark Connect."""
         runner = self._stages[0].runner
         return () if runner is None else runner.progress
+
+    def __repr__(self) -> str:
+        return representation(self, facts_of(self._stages))
+
+    def _repr_html_(self) -> str:
+        title = f"pipeline {' then '.join(stage.store.operator_id for stage in self._stages)}"
+        return html_facts(title, facts_of(self._stages))
+
+    def explain(self) -> Explanation:
+        """Return what the pipeline would do with its next epoch, and what looks wrong; nothing is started or claimed.
+
+        It reads the newest snapshots, and the settings of the active Spark session if there is one.
+
+        Examples
+        --------
+        >>> print(pipeline.explain())  # doctest: +SKIP
+        """
+        return explained(self._stages)
 
     def _routings(self, schema: StructType) -> list[Routing]:
         """Return how rows find their subtasks in each pipeline; raises what can be known to fail before any claim."""

@@ -19,7 +19,7 @@ _NO_TIMERS: Map[Hashable, Any] = Map()
 
 
 class TimedInvocation(Protocol):
-    """What the timers of a key need of an invocation."""
+    """What the timers of a key need of an invocation. A protocol, because the context that is one makes `KeyTimers`."""
 
     @property
     def key(self) -> Hashable:

@@ -10,9 +10,8 @@ import typer
 
 from keygroups.ranges import KeyGroupRange, range_of
 from keygroups.ttl import wall_time
-from snapshots.cli.bars import bar_chart
 from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, open_store
-from snapshots.cli.output import Table, key_text, output_for, value_text
+from snapshots.cli.output import Table, bar_chart, key_text, output_for, value_text
 from snapshots.format.manifest import Manifest
 from snapshots.inspection import (
     InFlightSummary,

@@ -11,10 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from keygroups.ttl import wall_time
-from snapshots.cli.bars import bar, sparkline
 from snapshots.cli.live import repeated
 from snapshots.cli.options import AsJson, StorageOptions, Uri, open_store, seconds_of
-from snapshots.cli.output import Table
+from snapshots.cli.output import Table, bar, sparkline
 from snapshots.inspection import Activity, Commit, RecentVersions, Size, SubtaskShare
 from snapshots.inspection.for_people import duration_text
 

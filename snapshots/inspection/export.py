@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from keygroups.arguments import check_location
-from keygroups.csv_rows import csv_line
 from keygroups.errors import ConfigError
 from keygroups.ranges import KeyGroupRange
+from keygroups.values.texts import csv_line
 from snapshots.format.columns import is_packed
 from snapshots.format.manifest import DataFile
 from snapshots.format.parquet import KEY_GROUP

@@ -8,7 +8,7 @@ import io
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from keygroups.csv_rows import csv_line
+from keygroups.values.texts import csv_line
 
 ROWS = st.integers(1, 3).flatmap(
     lambda width: st.lists(st.lists(st.text(st.sampled_from('a,"\r\n ')), min_size=width, max_size=width))

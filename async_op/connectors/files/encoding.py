@@ -8,9 +8,8 @@ from typing import Any
 
 from async_op.connectors.arrow import batches_of, names_of, schema_of
 from async_op.connectors.errors import UnwritableValue
-from keygroups.csv_rows import csv_line
 from keygroups.values.misfit import Refusal
-from keygroups.values.texts import cell_of, json_of
+from keygroups.values.texts import cell_of, csv_line, json_of
 
 FORMATS = {"json": "jsonl", "csv": "csv", "parquet": "parquet"}
 """The formats, and how the names of their files end."""

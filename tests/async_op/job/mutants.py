@@ -18,7 +18,7 @@ from async_op import identity
 from async_op.connectors.files import identity as files
 from async_op.elements import looked_up
 from async_op.epochs import delivery as common_delivery
-from async_op.in_flight.named import OutputIds
+from async_op.in_flight.in_flight import OutputIds
 from async_op.job import adapters, chain, channels, delivery, job, operators, outputs, positions, reading, routing, run
 from async_op.operator import restored_states
 from keygroups.state import operator as operator_state
@@ -307,7 +307,7 @@ def iterables_are_not_compared(patch: Patch) -> None:
 
 def files_are_not_compared(patch: Patch) -> None:
     """A file is read on without a look at what was read."""
-    patch.setattr(files.Identity, "fits", lambda self, content: True)
+    patch.setattr(files.FileIdentity, "fits", lambda self, content: True)
 
 
 # Refused outputs.
