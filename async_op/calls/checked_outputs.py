@@ -17,6 +17,7 @@ from async_op.functions import (
 )
 from async_op.outputs import PLAIN
 from async_op.outputs import checked as checked_results
+from keygroups.state.detached import IMMUTABLE
 
 Check = Callable[[Any], Any]
 
@@ -36,7 +37,7 @@ class OutputCheck(Protocol):
 _F = TypeVar("_F", bound=Function)
 
 
-def with_checked_outputs(function: _F, outputs: OutputCheck) -> _F:
+def with_checked_outputs(function: _F, outputs: OutputCheck, *, keep: Callable[[Any], Any] | None = None) -> _F:
     """Return a copy of a function whose calls fail if they return an output that cannot be used.
 
     It is a failure of the element, like any other failure of its call: the error names the element, none of its writes
@@ -48,6 +49,8 @@ def with_checked_outputs(function: _F, outputs: OutputCheck) -> _F:
         A function of any kind, except one of record batches.
     outputs : OutputCheck
         Checks the outputs.
+    keep : callable, optional
+        Returns what stays of an output that was checked: a copy, if the function may still change the output.
     """
     checked = copy.copy(function)
 
@@ -55,18 +58,18 @@ def with_checked_outputs(function: _F, outputs: OutputCheck) -> _F:
         found = checked_results(result)
         for output in found:
             outputs.check(output)
-        return found
+        return found if keep is None else [keep(output) for output in found]
 
     replaced: dict[str, Any] = {
-        "timeout": _checked_coroutine(checked.timeout, check, outputs.fits),
-        "on_timer": _checked_coroutine(checked.on_timer, check, outputs.fits),
+        "timeout": _checked_coroutine(checked.timeout, check, outputs.fits, keep),
+        "on_timer": _checked_coroutine(checked.on_timer, check, outputs.fits, keep),
     }
     if checked.knows_outputs:
         replaced["known_outputs"] = _checked_if_known(checked.known_outputs, check)
     if isinstance(checked, AsyncBatchFunction):
         replaced["async_invoke_batch"] = _checked_batch(checked.async_invoke_batch, check)
     elif isinstance(checked, AsyncFunction):
-        replaced["async_invoke"] = _checked_coroutine(checked.async_invoke, check, outputs.fits)
+        replaced["async_invoke"] = _checked_coroutine(checked.async_invoke, check, outputs.fits, keep)
     elif isinstance(checked, BlockingFunction):
         replaced["invoke"] = _checked_call(checked.invoke, check)
     elif isinstance(checked, CallbackFunction):
@@ -78,12 +81,17 @@ def with_checked_outputs(function: _F, outputs: OutputCheck) -> _F:
 
 
 def _checked_coroutine(
-    call: Callable[[Any, InvocationContext], Awaitable[Any]], check: Check, fits: Callable[[Any], bool]
+    call: Callable[[Any, InvocationContext], Awaitable[Any]],
+    check: Check,
+    fits: Callable[[Any], bool],
+    keep: Callable[[Any], Any] | None,
 ) -> Any:
     async def invoke(value: Any, ctx: InvocationContext) -> Any:
         outputs = await call(value, ctx)
         # The usual case, without a further call: this runs for every row.
-        return outputs if type(outputs) in PLAIN and len(outputs) == 1 and fits(outputs[0]) else check(outputs)
+        if type(outputs) in PLAIN and len(outputs) == 1 and fits(output := outputs[0]):
+            return outputs if keep is None or type(output) in IMMUTABLE else [keep(output)]
+        return check(outputs)
 
     return invoke
 

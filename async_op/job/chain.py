@@ -23,6 +23,7 @@ from async_op.operator.vetting import StorableOutputs, unstorable_among
 from async_op.options import OperatorOptions
 from async_op.resilience import SharedLimits
 from async_op.statistics import ResilienceStatistics
+from keygroups.state.detached import own_copy
 from snapshots import Snapshot, SubtaskRestore, SubtaskSnapshot
 
 _INLET_MIN, _INLET_MAX = 16, 1024
@@ -146,7 +147,7 @@ class Chain:
     def _new_subtask(self, name: str, index: int, receiver: Any, merge: Merge | None) -> StepSubtask:
         options = self._plan.steps[name]
         # Each subtask opens a function of its own, as it would in a process of its own.
-        options = replace(options, function=with_checked_outputs(options.function, StorableOutputs()))
+        options = replace(options, function=with_checked_outputs(options.function, StorableOutputs(), keep=own_copy))
         place = Place(
             parallelism=self.parallelism,
             subtask_index=index,

@@ -16,7 +16,6 @@ from async_op.in_flight.in_flight import ValueOutput
 from async_op.in_flight.waiters import Waiters
 from async_op.threads.own_thread import on_own_thread
 from keygroups.codec import pack_all, unpack_all
-from keygroups.state.detached import IMMUTABLE, own_copy
 
 OUTPUT_SCHEMA = pa.schema(
     [
@@ -148,14 +147,11 @@ class Collector(ValueOutput):
         self._senders: list[Callable[[], None]] = []
 
     def extend(self, values: Iterable[Any], /) -> None:
-        """Take outputs; they are packed many at a time, so those that their function may still change are copied."""
+        """Take outputs, which are packed many at a time; no function can change them any more."""
         run = self._run
         before = len(run)
         run += values
         self.outputs += len(run) - before
-        for index in range(before, len(run)):
-            if type(run[index]) not in IMMUTABLE:
-                run[index] = own_copy(run[index])
         if len(run) >= self._run_max:
             self._end_run()
 

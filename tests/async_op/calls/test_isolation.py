@@ -34,6 +34,7 @@ from async_op import (
 from async_op.resilience import Cache, SingleFlight
 from keygroups import ValueState
 from keygroups.state.detached import own_copy
+from tests.async_op.job.kit import Epochs, new_job
 
 TENANT: ContextVar[str] = ContextVar("tenant", default="nobody")
 SEEN = ValueState("seen", default=0)
@@ -562,3 +563,53 @@ def test_a_value_that_contains_itself_is_copied() -> None:
     copied = own_copy(value)
     assert copied is not value
     assert copied[1] is copied
+
+
+class KeptOutputs:
+    """Keeps the outputs that it returns, and changes all of them whenever it is called again."""
+
+    def __init__(self) -> None:
+        self.kept: list[dict[str, Any]] = []
+
+    def make(self, value: int) -> dict[str, Any]:
+        for output in self.kept:
+            output["tags"].append(object())  # which cannot be stored
+            output["n"] = -1
+        self.kept.append({"n": value, "tags": []})
+        return self.kept[-1]
+
+
+class KeepingCoroutine(KeptOutputs, AsyncFunction):
+    async def async_invoke(self, value: int, ctx: Any) -> list[Any]:
+        return [self.make(value)]
+
+
+class KeepingBlocking(KeptOutputs, BlockingFunction):
+    max_threads = 1
+
+    def invoke(self, value: int, ctx: Any) -> list[Any]:
+        return [self.make(value)]
+
+
+class KeepingCallback(KeptOutputs, CallbackFunction):
+    def async_invoke(self, value: int, result_future: Any) -> None:
+        result_future.complete([self.make(value)])
+
+
+class KeepingBatch(KeptOutputs, AsyncBatchFunction):
+    async def async_invoke_batch(self, values: list[int], ctxs: Sequence[Any]) -> list[Any]:
+        made = [self.make(value) for value in values]
+        return [[made[-1]] if value == values[-1] else [dict(made[-1], n=value, tags=[])] for value in values]
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("kind", [KeepingCoroutine, KeepingBlocking, KeepingCallback, KeepingBatch])
+async def test_what_a_function_changes_in_outputs_that_it_has_returned_is_seen_by_nobody(kind: Any, steps: int) -> None:
+    async def slowly(value: Any) -> Any:
+        await asyncio.sleep(0)
+        return value
+
+    first = Step(kind(), mode="ordered", capacity=10)
+    job = new_job(range(30), [first, Step(slowly, capacity=1)][:steps], sink := Epochs(), snapshot_interval=0.01)
+    await job.run()
+    assert sink.values == [{"n": number, "tags": []} for number in range(30)]
