@@ -49,7 +49,7 @@ class Outcomes(Protocol):
         ...
 
 
-class Feed(Protocol):
+class ElementFeed(Protocol):
     """The source from which an idle worker takes the next element."""
 
     def take(self) -> Entry | None:
@@ -133,7 +133,7 @@ class Workers:
         self.outcomes = outcomes
         self.completed = completed
         self.todo = deque[Entry]()
-        self._feed: Feed | None = None
+        self._feed: ElementFeed | None = None
         self.stopped = False
         self._calls = 0
         self._granted = self.unmeasured = 0
@@ -181,7 +181,7 @@ class Workers:
         await cancel_all(self._running)
 
     @contextmanager
-    def fed_by(self, feed: Feed | None) -> Iterator[None]:
+    def fed_by(self, feed: ElementFeed | None) -> Iterator[None]:
         """Let workers take elements from `feed` inside this context."""
         self._feed = feed
         try:

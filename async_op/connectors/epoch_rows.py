@@ -16,7 +16,7 @@ from keygroups.values import values_of
 from keygroups.values.casts import in_microseconds
 
 
-class EpochRows(ABC):
+class SinkRows(ABC):
     """The rows of one epoch."""
 
     failure: UnwritableValue | None = None
@@ -80,7 +80,7 @@ class EpochRows(ABC):
             raise
 
 
-class OutputRows(EpochRows):
+class OutputRows(SinkRows):
     """The outputs of a job."""
 
     def __init__(self, values: Sequence[Any]) -> None:
@@ -119,7 +119,7 @@ class OutputRows(EpochRows):
         return iter(self._values)
 
 
-class FrameRows(EpochRows):
+class FrameRows(SinkRows):
     """The rows of a Spark DataFrame, which come to the driver batch by batch.
 
     Spark's driver holds one partition at a time, and this process one batch. Each time, the DataFrame is computed anew.

@@ -14,7 +14,7 @@ from keygroups.arguments import check_choice, check_instance
 from keygroups.errors import ConfigError
 
 if TYPE_CHECKING:
-    from async_op.connectors.epoch_rows import EpochRows
+    from async_op.connectors.epoch_rows import SinkRows
 
 T = TypeVar("T")
 
@@ -160,11 +160,11 @@ class ShippedSink(Sink[Any]):
             raise ConfigError("dead_letters", other, reason)
 
     @abstractmethod
-    def write_rows(self, rows: EpochRows, epoch: int) -> None:
+    def write_rows(self, rows: SinkRows, epoch: int) -> None:
         """Write an epoch of a pipeline on Spark; blocks."""
 
     @abstractmethod
-    def refused_rows(self, rows: EpochRows) -> list[UnwritableValue]:
+    def refused_rows(self, rows: SinkRows) -> list[UnwritableValue]:
         """Return an error for every row that `write_rows` would refuse; blocks."""
 
     def __call__(self, batch_df: Any, epoch: int) -> None:

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from async_op import AsyncFunction
 from async_op.connectors import KafkaSink, UnwritableValue
-from async_op.connectors.epoch_rows import EpochRows
+from async_op.connectors.epoch_rows import SinkRows
 from async_op.spark import AsyncPipeline, ConnectQuery, EpochFailed
 from keygroups import ConfigError, ValueState
 from snapshots import SnapshotStore
@@ -263,7 +263,7 @@ class MortalSink(KafkaSink):
         super().__init__(topic, "into-kafka", {"bootstrap.servers": server, "log_level": 0})
         self.folder = folder
 
-    def write_rows(self, rows: EpochRows, epoch: int) -> None:
+    def write_rows(self, rows: SinkRows, epoch: int) -> None:
         super().write_rows(rows, epoch)
         kill_once(self.folder, at=True, parent=False, is_written=True)
 

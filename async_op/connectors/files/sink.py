@@ -22,7 +22,7 @@ from keygroups.errors import ConfigError
 from keygroups.representation import representation
 
 if TYPE_CHECKING:
-    from async_op.connectors.epoch_rows import EpochRows
+    from async_op.connectors.epoch_rows import SinkRows
 
 _LINEAGE = ".lineage"
 """The file that says whose epochs are in the folder."""
@@ -128,11 +128,11 @@ class FileSink(ShippedSink):
         """Return an error for every output that does not fit into the format; nothing is written."""
         return await on_own_thread(self._refused, values)
 
-    def write_rows(self, rows: EpochRows, epoch: int) -> None:
+    def write_rows(self, rows: SinkRows, epoch: int) -> None:
         """Write the file of an epoch of a pipeline on Spark; all of its rows are in memory. Blocks."""
         self._write(list(rows.dicts()), check_integer("epoch", epoch, 0, reason="epochs are numbered"))
 
-    def refused_rows(self, rows: EpochRows) -> list[UnwritableValue]:
+    def refused_rows(self, rows: SinkRows) -> list[UnwritableValue]:
         """Return an error for every row that does not fit into the format; blocks."""
         return self._refused(rows.dicts())
 

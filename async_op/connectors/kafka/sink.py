@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from async_op.connectors.epoch_rows import EpochRows
+from async_op.connectors.epoch_rows import SinkRows
 from async_op.connectors.errors import KafkaRefused, SinkFenced, TargetReplaced, TargetTaken, UnwritableValue
 from async_op.connectors.kafka import client
 from async_op.connectors.own_threads import OwnThreads
@@ -173,7 +173,7 @@ class KafkaSink(ShippedSink):
         """Return whether brokers may be back soon."""
         return is_transient_of_library(error)
 
-    def write_rows(self, rows: EpochRows, epoch: int) -> None:
+    def write_rows(self, rows: SinkRows, epoch: int) -> None:
         """Write the rows of an epoch in one transaction, unless it is there; blocks.
 
         Rows come while the transaction is open. The connection stays for the next epoch.
@@ -181,7 +181,7 @@ class KafkaSink(ShippedSink):
         number = check_integer("epoch", epoch, 0, reason="epochs are numbered")
         self._write((self._record(record_of(row), index) for index, row in enumerate(rows.dicts())), number)
 
-    def refused_rows(self, rows: EpochRows) -> list[UnwritableValue]:
+    def refused_rows(self, rows: SinkRows) -> list[UnwritableValue]:
         """Return an error for every row that is no record; nothing is sent."""
         return self._refused(map(record_of, rows.dicts()))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from async_op.connectors.epoch_rows import EpochRows
+from async_op.connectors.epoch_rows import SinkRows
 from async_op.connectors.errors import (
     ConnectorNotInstalled,
     SinkContended,
@@ -85,7 +85,7 @@ class DeltaSink(TableSink):
         _check_installed()
         return [field.name for field in self._open(lambda: schema).schema().fields]
 
-    def _append_unless_there(self, rows: EpochRows, epoch: int) -> int | None:
+    def _append_unless_there(self, rows: SinkRows, epoch: int) -> int | None:
         _check_installed()
         from deltalake.exceptions import CommitFailedError, DeltaError
 
@@ -108,7 +108,7 @@ class DeltaSink(TableSink):
             return None
         raise SinkContended(redacted(self._table), ATTEMPTS_MAX) from failure
 
-    def _refused_by_table(self, rows: EpochRows) -> list[UnwritableValue]:
+    def _refused_by_table(self, rows: SinkRows) -> list[UnwritableValue]:
         _check_installed()
         table = self._open(lambda: self._made(rows.schema()))
         return rows.refused(pa.schema(table.schema().to_arrow()))
@@ -117,7 +117,7 @@ class DeltaSink(TableSink):
     def _lineage_note(self) -> str:
         return f"{self.name} {self.lineage}"
 
-    def _append(self, table: DeltaTable, rows: EpochRows, epoch: int) -> None:
+    def _append(self, table: DeltaTable, rows: SinkRows, epoch: int) -> None:
         from deltalake import Transaction, write_deltalake
 
         reader = rows.reader(pa.schema(table.schema().to_arrow()))

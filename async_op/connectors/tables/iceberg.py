@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from async_op.connectors.epoch_rows import EpochRows
+from async_op.connectors.epoch_rows import SinkRows
 from async_op.connectors.errors import (
     ConnectorNotInstalled,
     SinkContended,
@@ -92,7 +92,7 @@ class IcebergSink(TableSink):
         with closing(self._catalog()) as catalog:
             return [field.name for field in self._load(catalog, lambda: schema).schema().fields]
 
-    def _append_unless_there(self, rows: EpochRows, epoch: int) -> int | None:
+    def _append_unless_there(self, rows: SinkRows, epoch: int) -> int | None:
         with closing(self._catalog()) as catalog:
             from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
@@ -114,7 +114,7 @@ class IcebergSink(TableSink):
                 return None
         raise SinkContended(redacted(self._table), ATTEMPTS_MAX) from failure
 
-    def _refused_by_table(self, rows: EpochRows) -> list[UnwritableValue]:
+    def _refused_by_table(self, rows: SinkRows) -> list[UnwritableValue]:
         with closing(self._catalog()) as catalog:
             table = self._load(catalog, lambda: self._made(rows.schema()))
             return rows.refused(table.schema().as_arrow())
@@ -127,7 +127,7 @@ class IcebergSink(TableSink):
     def _lineage_property(self) -> str:
         return f"keygroups.lineage.{self.name}"
 
-    def _append(self, catalog: Catalog, table: Table, rows: EpochRows, epoch: int) -> None:
+    def _append(self, catalog: Catalog, table: Table, rows: SinkRows, epoch: int) -> None:
         from pyiceberg.table.update import AssertTableUUID
 
         summary = {"keygroups.job": self.name, "keygroups.epoch": str(epoch)}
@@ -173,7 +173,7 @@ def _make(create: Callable[[], object], exists: Callable[[], bool]) -> None:
             raise
 
 
-def _chunks(rows: EpochRows, schema: pa.Schema) -> Iterator[pa.Table]:
+def _chunks(rows: SinkRows, schema: pa.Schema) -> Iterator[pa.Table]:
     batches: list[pa.RecordBatch] = []
     for batch in rows.batches(schema):
         batches.append(batch)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from async_op.connectors.epoch_rows import EpochRows
+from async_op.connectors.epoch_rows import SinkRows
 from async_op.connectors.errors import (
     ConnectorNotInstalled,
     SinkRefused,
@@ -93,7 +93,7 @@ class PostgresSink(TableSink):
         with self._connection() as connection:
             return list(self._columns(connection, self._identifier()))
 
-    def _append_unless_there(self, rows: EpochRows, epoch: int) -> int | None:
+    def _append_unless_there(self, rows: SinkRows, epoch: int) -> int | None:
         with self._told(), self._connection() as connection:
             newest = self._begin(connection)
             if newest >= epoch:
@@ -110,13 +110,13 @@ class PostgresSink(TableSink):
                 raise found.error(row, self._table, index)
             raise refusal.error(rows.names(), self._table, None)
 
-    def _refused_by_table(self, rows: EpochRows) -> list[UnwritableValue]:
+    def _refused_by_table(self, rows: SinkRows) -> list[UnwritableValue]:
         with self._told(), self._connection() as connection:
             found = [refusal.error(row, self._table, index) for index, row, refusal in self._refusals(connection, rows)]
             connection.rollback()
             return found
 
-    def _refusals(self, connection: Connection, rows: EpochRows) -> Iterator[Any]:
+    def _refusals(self, connection: Connection, rows: SinkRows) -> Iterator[Any]:
         """Yield what the table refuses, in a transaction that copies the rest and must be rolled back."""
         self._begin(connection)
         return self._copying(connection, rows).refusals(rows.dicts())
@@ -184,7 +184,7 @@ class PostgresSink(TableSink):
             raise TargetReplaced(self._table, self.name)
         return int(newest)
 
-    def _copying(self, connection: Connection, rows: EpochRows) -> Copying:
+    def _copying(self, connection: Connection, rows: SinkRows) -> Copying:
         table = self._identifier()
         types = self._columns(connection, table)
         names = rows.names()

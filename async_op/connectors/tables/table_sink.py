@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from async_op.connectors.epoch_rows import EpochRows, OutputRows
+from async_op.connectors.epoch_rows import OutputRows, SinkRows
 from async_op.connectors.errors import UnwritableValue
 from async_op.connectors.own_threads import OwnThreads
 from async_op.connectors.repeats import Repeats
@@ -120,7 +120,7 @@ class TableSink(ShippedSink):
             threads, self._threads = self._threads, None
             await threads.close()
 
-    def write_rows(self, rows: EpochRows, epoch: int) -> None:
+    def write_rows(self, rows: SinkRows, epoch: int) -> None:
         """Append the rows of an epoch, unless the table has them; blocks."""
         number = check_integer("epoch", epoch, 0, reason="epochs are numbered")
         newest = self._appended(rows, number)
@@ -130,7 +130,7 @@ class TableSink(ShippedSink):
             self._repeats.note(number, newest)
         self.was_written = True
 
-    def _appended(self, rows: EpochRows, epoch: int) -> int | None:
+    def _appended(self, rows: SinkRows, epoch: int) -> int | None:
         try:
             return self._append_unless_there(rows, epoch)
         except UnwritableValue as error:
@@ -142,10 +142,10 @@ class TableSink(ShippedSink):
         raise found
 
     @abstractmethod
-    def _append_unless_there(self, rows: EpochRows, epoch: int) -> int | None:
+    def _append_unless_there(self, rows: SinkRows, epoch: int) -> int | None:
         """Append an epoch in one transaction; where there was this or a later one, return the newest instead."""
 
-    def refused_rows(self, rows: EpochRows) -> list[UnwritableValue]:
+    def refused_rows(self, rows: SinkRows) -> list[UnwritableValue]:
         """Return an error for every row that the table would refuse, or that keeps it from being made; blocks."""
         try:
             return self._refused_by_table(rows)
@@ -153,7 +153,7 @@ class TableSink(ShippedSink):
             return rows.refused_before(error)
 
     @abstractmethod
-    def _refused_by_table(self, rows: EpochRows) -> list[UnwritableValue]:
+    def _refused_by_table(self, rows: SinkRows) -> list[UnwritableValue]:
         """Return an error for every row that the table would refuse; raises one if it cannot be made for the rows."""
 
     @abstractmethod
