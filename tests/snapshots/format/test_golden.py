@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from fractions import Fraction
 from pathlib import Path
@@ -13,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from keygroups import MissingCodec, codec
+from keygroups.codec import unpack
 from keygroups.state import MISSING, identity_of
 from keygroups.state.timers import TIMER_STATES
 from snapshots import SnapshotCorrupted, SnapshotStore
@@ -20,7 +23,9 @@ from snapshots.format.delivered import last_delivered
 from snapshots.format.head import FEATURES, Head
 from snapshots.format.manifest import decode_schema
 from snapshots.format.parquet import ParquetReader
+from snapshots.format.sink_notes import SinkNotes
 from snapshots.inputs import load_input
+from snapshots.lineage import lineage_of
 from tests.snapshots.format.golden import damaged, damaged_lists, generate
 
 VERSIONS = sorted(path.name for path in generate.FOLDER.glob("v*"))
@@ -236,6 +241,44 @@ def test_other_hashes_codecs_and_modes_read_as_they_were_written(
     assert stored is not None
     assert ParquetReader(store.folder, stored.chunks[0][0]).read_all() == generate.OUTPUTS
     assert last_delivered(store.folder) == generate.DELIVERED
+
+
+def test_lineages_refused_records_contents_and_notes_of_sinks_read_as_they_were_written(tmp_path: Path) -> None:
+    shutil.copytree(generate.FOLDER / "refusals-v1", tmp_path / "golden")
+    store = SnapshotStore(tmp_path / "golden", generate.OPERATOR_ID)
+    snapshot = store.load(1)
+    enrich, source = (snapshot.restore(0, 1, step=step) for step in ("enrich", "source"))
+    (epoch,) = snapshot.undelivered()
+    notes = SinkNotes(store.folder)
+
+    assert (store.folder.read("lineage"), snapshot.manifest.lineage) == (generate.LINEAGE.encode(), generate.LINEAGE)
+    assert lineage_of(store.folder, None) == lineage_of(store.folder, snapshot.manifest) == generate.LINEAGE
+    assert enrich.queue().elements == (generate.ELEMENTS[0], generate.REFUSED)
+    for state in generate.SOURCE_STATES:
+        assert source.operator_state(state.name) == list(state.items)
+    assert notes.refused(epoch.identity) == {1: generate.REFUSED_OUTPUT}
+    assert notes.was_written("outputs", generate.TARGET)
+    assert not notes.was_written("dead_letters", generate.TARGET)
+    assert store.verify(1).ok
+
+
+def test_what_the_format_says_of_them_is_what_is_stored() -> None:
+    folder = generate.FOLDER / "refusals-v1" / generate.OPERATOR_ID
+    manifest = Head.from_bytes((folder / "manifests" / f"{1:020}.json").read_bytes(), "").manifest
+    (file,) = manifest.files_of("in_flight")
+    rows = pq.read_table(folder / file.path).to_pylist()
+    refused = next(row for row in rows if row["kind"] == "refused")
+    (output,) = manifest.files_of("output")
+
+    assert unpack(refused["value"]) == [generate.REFUSED.value.text, generate.REFUSED.value.reason]
+    assert (refused["completed"], refused["outputs"]) == (False, None)
+    assert json.loads((folder / "sink").read_bytes()) == {
+        "targets": {"outputs": hashlib.sha256(generate.TARGET.encode()).hexdigest()[:32]},
+        "refused": {
+            "epoch": [1, output.footer_sha256],
+            "outputs": {"1": {"error_type": "UnwritableValue", "error_message": "there is no place for it"}},
+        },
+    }
 
 
 def test_every_feature_and_kind_of_state_has_a_golden_snapshot() -> None:

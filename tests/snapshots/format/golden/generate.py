@@ -35,7 +35,10 @@ from snapshots.commit import listing
 from snapshots.format import compression
 from snapshots.format.delivered import Delivered, mark_delivered
 from snapshots.format.manifest import FORMAT_VERSION
+from snapshots.format.sink_notes import RefusedOutput, SinkNotes
+from snapshots.format.subtask import RefusedValue
 from snapshots.inputs import StoredInput, put_input, write_rows
+from snapshots.lineage import lineage_of
 from tests.snapshots.format.golden.damaged import write_damaged
 from tests.snapshots.format.golden.damaged_lists import write_damaged_lists
 
@@ -217,6 +220,38 @@ OPERATOR_STATES = (
 DELIVERED = Delivered(1, "0123456789abcdef")
 
 
+LINEAGE = "1b0c5e7f9a3d2468ace01357"
+REFUSED = InFlightElement(
+    0, 1, value=RefusedValue("{'id': 2}", "no JSON"), key="b", key_group=key_group_of("b", G), element_id="p0@2"
+)
+SOURCE_STATES = (
+    OperatorStateCut("positions", "split", (("p0", 3), (7, None))),
+    OperatorStateCut("watermarks", "split", (("p0", 1000),)),
+    OperatorStateCut("contents", "split", ((None, "files"), ("p0", [3, b"digest"]))),
+)
+TARGET = "FileSink('/data/out')"
+REFUSED_OUTPUT = RefusedOutput(error_type="UnwritableValue", error_message="there is no place for it")
+
+
+def write_refusals(root: Path) -> None:
+    """Write a job that has a lineage, a record without a usable value, contents beside its positions, and a sink that
+    has refused an output of the epoch that it gets.
+    """
+    store = SnapshotStore(root, OPERATOR_ID)
+    lineage_of(store.folder, None, LINEAGE)
+    step = replace(_part(MemoryBackend((), KeyGroupRange(0, G - 1))), lineage=LINEAGE, operator_states=())
+    pending = store.begin()
+    handles = [
+        pending.write_subtask(replace(step, in_flight=(), operator_states=SOURCE_STATES), step="source"),
+        pending.write_subtask(replace(step, in_flight=(ELEMENTS[0], REFUSED)), OUTPUTS, step="enrich"),
+    ]
+    (stored,) = pending.commit(handles).outputs()
+    notes = SinkNotes(store.folder)
+    notes.note_written("outputs", TARGET)
+    notes.note_refused(stored.identity, {1: REFUSED_OUTPUT})
+    (root / OPERATOR_ID / "latest").unlink()
+
+
 def register_fraction() -> None:
     """Register the codec of the values of `SHARE`."""
     register_codec(FRACTION, Fraction, lambda value: (value.numerator, value.denominator), lambda pair: Fraction(*pair))
@@ -264,6 +299,7 @@ if __name__ == "__main__":
         ("compressed-v", write_compressed),
         ("job-v", write_job),
         ("others-v", write_others),
+        ("refusals-v", write_refusals),
         ("damaged-v", write_damaged),
         ("lists-v", write_lists),
         ("damaged-lists-v", write_damaged_lists),
