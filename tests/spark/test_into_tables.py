@@ -183,6 +183,18 @@ def test_a_table_that_does_not_fit_is_told_before_the_first_epoch(
     assert not (tmp_path / "snapshots").exists()
 
 
+def test_epochs_of_another_pipeline_are_not_taken_for_those_of_this_one(spark: SparkSession, tmp_path: Path) -> None:
+    target = Delta(tmp_path)
+    for day, first in (("monday", 0), ("tuesday", 5)):
+        spark.range(first, first + 5, 1, 1).toDF("n").write.parquet(str(tmp_path / day / "in"))
+    start(spark, tmp_path / "monday", "delta", {"table": target.arguments[0]}).awaitTermination()
+    with pytest.raises(Exception, match="written by another job"):
+        start(spark, tmp_path / "tuesday", "delta", {"table": target.arguments[0]}).awaitTermination()
+    named = {"table": target.arguments[0], "name": "tuesday"}
+    start(spark, tmp_path / "tuesday", "delta", named).awaitTermination()
+    assert target.numbers() == list(range(10))
+
+
 def test_the_explanation_names_the_sink(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     one = pipeline(tmp_path, "delta")
