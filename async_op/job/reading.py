@@ -249,7 +249,7 @@ class Reading:
 
     def _judge(self, partition: Partition, item: Any) -> None:
         """Handle a record that cannot be decoded by the source's `on_error`; its position advances in the same turn."""
-        item = self._undecodable(item)
+        item = self._undecodable(partition, item)
         if self._source.on_error == "fail":
             raise item.error
         if self._source.on_error == "dead_letter":
@@ -269,7 +269,7 @@ class Reading:
         if not self._collector.has_room:
             await self._collector.room()
 
-    def _undecodable(self, item: Any) -> Undecodable:
+    def _undecodable(self, partition: Partition, item: Any) -> Undecodable:
         """Return what is wrong with an item of which no element was made."""
         if isinstance(item, Undecodable):
             return item
@@ -280,8 +280,9 @@ class Reading:
         try:
             check_timestamp(timestamp)
         except ConfigError as error:
+            place = f"in partition {partition.id!r}, before position {position!r}"
             error.add_note(
-                f"{self._source!r} yielded it: yield (value, timestamp, position), where None is no timestamp"
+                f"{self._source!r} yielded it {place}: yield (value, timestamp, position), where None is no timestamp"
             )
             return Undecodable(value, position, error)
         raise AssertionError("an element could have been made of it")
