@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, overload
 
 from async_op.clock import Clock
 from async_op.in_flight.entries import Entry
+from async_op.in_flight.keys import KeyAssignment
 from async_op.rate_headers import seconds_until_reset
 from async_op.spending import Spending
 from async_op.timers.key_timers import KeyTimers
@@ -48,8 +49,7 @@ class Scope:
     """The settings and services that all invocations of an operator share."""
 
     backend: KeyedStateBackend
-    key_group_of: Callable[[Entry], int]
-    idempotency_key_of: Callable[[Entry], str]
+    keys: KeyAssignment
     clock: Clock
     timeout: float | None
     operator_states: OperatorStates
@@ -87,7 +87,7 @@ class InvocationContext:
     @property
     def key_group(self) -> int:
         """The key group of the key; -1 without `key_by`."""
-        return self.scope.key_group_of(self.entry)
+        return self.scope.keys.key_group_of(self.entry)
 
     @property
     def timestamp(self) -> int | None:
@@ -101,7 +101,7 @@ class InvocationContext:
 
         No other element of any job, step, topic, file or timer has it. It has at most 255 visible ASCII characters.
         """
-        return self.scope.idempotency_key_of(self.entry)
+        return self.scope.keys.idempotency_key_of(self.entry)
 
     @property
     def timeout(self) -> float | None:

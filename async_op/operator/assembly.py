@@ -134,15 +134,13 @@ class Parts:
         self.timers = self._make_timers(options, around) if function.has_timers else None
         self.gate = self._make_gate(options)
         idempotency_key_of = self.keys.idempotency_key_of
-        key_group_of, states = self.keys.key_group_of, runtime.operator_states
         self.errors = ErrorPolicy(options.on_error, options.dead_letters, idempotency_key_of, crash)
         self.latency = ObservedLatency(function=name_of(function), subtask_index=runtime.subtask_index)
         self.limits = self._make_limits(options, around)
         self.cache = None if self.limits is None else self.limits.cache
         hold = None if self.limits is None else self.limits.hold
-        self.scope = Scope(
-            around.backend, key_group_of, idempotency_key_of, clock, options.timeout, states, self.timers, hold
-        )
+        states = runtime.operator_states
+        self.scope = Scope(around.backend, self.keys, clock, options.timeout, states, self.timers, hold)
         self.contexts = CallContexts()
         known = KnownOutputs(function, self.scope, self.contexts) if function.knows_outputs else None
         self.completion = Completion(
