@@ -9,7 +9,7 @@ from types import AsyncGeneratorType, CoroutineType
 from typing import Any
 
 from async_op.errors import InvalidFunctionResult
-from keygroups.state.detached import IMMUTABLE, own_copy
+from keygroups.state.detached import are_immutable, have_types, own_copy
 
 # Compared by exact type: the hot path can afford only one check per output.
 UNAWAITED = frozenset({CoroutineType, AsyncGeneratorType, asyncio.Future, asyncio.Task})
@@ -39,14 +39,14 @@ def checked(outputs: Any) -> Sequence[Any]:
 
 def own_outputs(outputs: Sequence[Any]) -> Sequence[Any]:
     """Return outputs that their receiver may change, although a cache, a snapshot or another element keeps them."""
-    if IMMUTABLE.issuperset(map(type, outputs)):
+    if are_immutable(map(type, outputs)):
         return outputs
     return [own_copy(output) for output in outputs]
 
 
 def are_single(results: Sequence[Any]) -> bool:
     """Return whether each result of a batch holds one output, and `checked` would certainly return it unchanged."""
-    if not PLAIN.issuperset(map(type, results)):
+    if not have_types(results, PLAIN):
         return False
     try:
         kinds = {type(output) for (output,) in results}

@@ -10,7 +10,7 @@ from types import coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from async_op.context import InvocationContext, Invoke
-from keygroups.state.detached import IMMUTABLE, own_copy
+from keygroups.state.detached import IMMUTABLE, are_immutable, have_types, own_copy
 from keygroups.state.timers import Timer
 
 _P = ParamSpec("_P")
@@ -111,11 +111,26 @@ def in_context(context: Context, awaited: Coroutine[Any, Any, _T]) -> Generator[
         given = None  # an error refers to this frame
 
 
+def are_different(context: Context, other: Context) -> bool:
+    """Return whether two contexts have different variables, or some that cannot be compared."""
+    try:
+        return context != other
+    except Exception:  # noqa: BLE001 - whatever the value of a variable raises
+        return True
+
+
 def values_of_their_own(values: list[Any]) -> list[Any]:
     """Return the values of a batch in such a form that the function may change them."""
-    if UNCHANGING.issuperset(map(type, values)):
+    if have_types(values, UNCHANGING):
         return values
-    return [value if type(value) in UNCHANGING else own_copy(value) for value in values]
+    return [
+        value.copy()  # a flat dict is the usual case, for which the calls of `own_copy` would cost as much as the copy
+        if type(value) is dict and are_immutable(map(type, value.values()))
+        else value
+        if type(value) in UNCHANGING
+        else own_copy(value)
+        for value in values
+    ]
 
 
 def _with_own_decimals(given: Context) -> tuple[Context, decimal.Context | None]:

@@ -13,21 +13,21 @@ from contextlib import contextmanager
 from contextvars import Context
 from typing import Any, Protocol
 
-from async_op.calls.isolation import UNCHANGING, CallContexts
+from async_op.calls.isolation import UNCHANGING, CallContexts, are_different
 from async_op.cancellation import cancel_all
 from async_op.context import InvocationContext, Invoke, Scope
 from async_op.in_flight.entries import Entry
-from async_op.outputs import PLAIN, UNAWAITED, checked
+from async_op.outputs import UNAWAITED, checked
 from async_op.statistics import LatencyHistogram
 from keygroups.state import commit
-from keygroups.state.detached import IMMUTABLE, own_copy
+from keygroups.state.detached import are_immutable, own_copy
 
 _WAKE_AT_ONCE = 2
 """How many sleeping workers a woken one wakes: enough to start n calls in log n turns of the loop, but few enough
 for the first worker to make all calls that return at once."""
 
 _MEASURED_EVERY = 16
-"""Only the latency of every 16th call is measured: reading the clock twice costs as much as queueing."""
+"""A worker measures only every 16th of its calls: reading the clock twice costs as much as queueing."""
 
 _MEASURED_MAX = 64
 """After this many measured calls, a worker lets other tasks run, in case all of its calls returned at once."""
@@ -86,23 +86,21 @@ class Workers:
 
     Attributes
     ----------
-    unmeasured : int
-        How many calls may still be made before one is measured.
+    fallbacks : int
+        How often the fallback was asked.
     """
 
     __slots__ = (
-        "_calls",
         "_feed",
-        "_granted",
         "_idle",
         "_is_separate",
-        "_measured",
-        "_measured_by",
+        "_received",
         "_running",
         "_waking",
         "completed",
         "contexts",
         "fallback",
+        "fallbacks",
         "invoke",
         "latency",
         "limit",
@@ -110,7 +108,6 @@ class Workers:
         "scope",
         "stopped",
         "todo",
-        "unmeasured",
     )
 
     def __init__(
@@ -135,37 +132,38 @@ class Workers:
         self.todo = deque[Entry]()
         self._feed: ElementFeed | None = None
         self.stopped = False
-        self._calls = 0
-        self._granted = self.unmeasured = 0
+        self._received = self.fallbacks = 0
         self.latency = latency
-        self._measured_by: Worker | None = None
-        self._measured = 0
         self._idle: list[asyncio.Future[None]] = []
         self._running: set[asyncio.Task[None]] = set()
         self._waking = 0
 
     @property
     def calls(self) -> int:
-        """How many calls have been made."""
-        return self._calls + self._granted - self.unmeasured
+        """How many calls have been made: counted by what was received, so that the hot path counts nothing."""
+        return self._received - len(self.todo) - self.fallbacks
 
     def add(self, entries: Iterable[Entry]) -> None:
         """Queue calls for entries; workers make them as they become free."""
         if self.stopped:
             return
+        before = len(self.todo)
         self.todo.extend(entries)
+        self._received += len(self.todo) - before
         if self.todo and not self._waking:
             self._wake_one()
 
     def add_first(self, entry: Entry) -> None:
         """Queue the call for an entry before all others."""
         self.todo.appendleft(entry)
+        self._received += 1
         if not self._waking:
             self._wake_one()
 
     def stop(self) -> None:
         """Begin no more calls."""
         self.stopped = True
+        self._received -= len(self.todo)
         self.todo.clear()
         if self._feed is not None:
             self._feed.stop()
@@ -212,7 +210,7 @@ class Workers:
         self._waking += 1
         if self.contexts.are_costly:
             self.separate()
-        worker = Worker(self)
+        worker = Worker(self, len(self._running))
         self._running.add(worker.task)
         worker.task.add_done_callback(self._running.discard)
 
@@ -259,39 +257,26 @@ class Workers:
             entry = self._feed.take()
             self._waking -= 1
             if entry is not None:
+                self._received += 1
                 return entry
             self.wake(len(self.todo) - 1)
         return self.todo.popleft() if self.todo else None
-
-    async def call_apart(self, worker: Worker, value: Any, invocation: InvocationContext) -> Iterable[Any]:
-        """Ask for the fallback of an entry whose time budget has run out, or make its call and measure its duration."""
-        if invocation.entry.expired:
-            return await self.fallback(value, invocation)
-        if self._measured_by is not worker:
-            self._measured_by, self._measured = worker, 0
-        self._measured += 1
-        if self._measured == _MEASURED_MAX:
-            self._measured = 0
-            await asyncio.sleep(0)
-        self._calls += self._granted - self.unmeasured + 1
-        self._granted = self.unmeasured = _MEASURED_EVERY - 1
-        started = self.scope.clock.time()
-        outputs = await self.invoke(value, invocation)
-        self.latency.add(self.scope.clock.time() - started)
-        return outputs
 
 
 class Worker:
     """One task of the pool, which makes calls one after the other."""
 
-    __slots__ = ("_pool", "task")
+    __slots__ = ("_measured", "_pool", "task")
 
-    def __init__(self, pool: Workers) -> None:
+    def __init__(self, pool: Workers, number: int) -> None:
         self._pool = pool
+        self._measured = 0
         # Not through the loop's task factory: an eager factory would run the task before the pool knows about it.
         # In a context of its own: whoever wakes a worker may be a call.
         loop, context = asyncio.get_running_loop(), pool.contexts.fresh()
-        self.task = asyncio.Task(self._work(pool, context), loop=loop, name="keygroups worker", context=context)
+        # Workers measure their first calls in turn: with many calls under way all would measure at the same time.
+        work = self._work(pool, context, unmeasured=number % _MEASURED_EVERY)
+        self.task = asyncio.Task(work, loop=loop, name="keygroups worker", context=context)
 
     def interrupt(self) -> None:
         """Cancel the call. It may ignore the cancellation, so another worker may stand in for this one."""
@@ -304,13 +289,36 @@ class Worker:
         self._pool.limit -= 1
         return self._pool.retire(self)
 
-    def _leave(self, entry: Entry, invocation: InvocationContext, outputs: Any, failure: BaseException | None) -> None:
+    async def _call_apart(self, value: Any, invocation: InvocationContext) -> Iterable[Any]:
+        """Ask for the fallback of an element whose time budget has run out, or make its call and measure its duration.
+
+        Before every 64th measured call other tasks run.
+        """
+        pool = self._pool
+        if invocation.entry.expired:
+            pool.fallbacks += 1
+            return await pool.fallback(value, invocation)
+        self._measured += 1
+        if self._measured % _MEASURED_MAX == 0:
+            await asyncio.sleep(0)
+        started = pool.scope.clock.time()
+        outputs = await pool.invoke(value, invocation)
+        pool.latency.add(pool.scope.clock.time() - started)
+        return outputs
+
+    def _fail(self, entry: Entry, invocation: InvocationContext, error: BaseException, has_changed: bool) -> bool:
+        """Pass on the error of a call; returns whether this worker has to end. Raises it if the call was cancelled."""
+        if self._is_cancelled(entry, error):
+            raise error
+        if has_changed:
+            self._leave(self._pool.outcomes.end, entry, invocation, error)
+            return True
+        self._pool.outcomes.end(entry, invocation, error)
+        return entry.call is not self and self._stand_down()
+
+    def _leave(self, tell: Callable[..., None], entry: Entry, invocation: InvocationContext, outcome: Any) -> None:
         """Pass on the outcome of a call that has set context variables, where nothing sees them, and end."""
-        outcomes, run = self._pool.outcomes, self._pool.contexts.run
-        if failure is None:
-            run(outcomes.complete, entry, invocation, outputs)
-        else:
-            run(outcomes.end, entry, invocation, failure)
+        self._pool.contexts.run(tell, entry, invocation, outcome)
         if entry.call is self or not self._stand_down():
             self._pool.replace(self)
 
@@ -326,60 +334,62 @@ class Worker:
         self._pool.outcomes.crash(error)
         return isinstance(error, asyncio.CancelledError)
 
-    async def _work(self, pool: Workers, context: Context) -> None:
+    async def _work(self, pool: Workers, context: Context, unmeasured: int) -> None:
         """Make calls until there are too many workers. Only the result of an entry's current invocation counts.
 
         Calls run in the context of the task: to step each in one of its own costs 0.35 µs, to compare two contexts a
         thirtieth of that, as long as no variable was set. A call that leaves one set is the last one of its worker.
-        A flat dict as value and one output are the usual cases, for which calls of `own_copy` and `checked` would
-        cost as much as the work.
+        Usually the types are those of the last call, and to compare them takes a third of a look into a set: `shared`
+        is the type of the last element that no call can change, `form` that of the last outputs. Other elements and
+        outputs go to `own_copy` and `checked`, but for a flat dict, because the call would cost as much as its copy.
         """
         todo, scope, invoke, completed, unchanged = pool.todo, pool.scope, pool.invoke, pool.completed, context.copy()
-        outputs: Any
+        outputs: Any = []
+        shared, form = int, type(outputs)
         pool.woken()
         try:
             while True:
                 while (entry := todo.popleft() if todo else pool.take()) is None:
-                    outputs = invocation = value = failure = None  # keep nothing of the last call in memory
+                    outputs = invocation = value = None  # keep nothing of the last call in memory
                     if not await pool.rest(self):
                         return
-                entry.call, entry.invocation = self, (invocation := InvocationContext())
+                entry.call, entry.invocation, value = self, (invocation := InvocationContext()), entry.value
                 invocation.entry, invocation.scope, invocation.handles = entry, scope, None
-                value, failure = entry.value, None
                 try:
-                    if type(value) not in UNCHANGING:
-                        is_flat = type(value) is dict and IMMUTABLE.issuperset(map(type, value.values()))
-                        value = value.copy() if is_flat else own_copy(value)
-                    if entry.expired or not pool.unmeasured:
-                        outputs = await pool.call_apart(self, value, invocation)
-                    else:
-                        pool.unmeasured -= 1
+                    if type(value) is not shared:
+                        if type(value) is dict and are_immutable(map(type, value.values())):
+                            value = value.copy()
+                        elif type(value) in UNCHANGING:
+                            shared = type(value)
+                        else:
+                            value = own_copy(value)
+                    if unmeasured and not entry.expired:
+                        unmeasured -= 1
                         outputs = await invoke(value, invocation)
-                    if type(outputs) not in PLAIN or len(outputs) != 1 or type(outputs[0]) in UNAWAITED:
-                        outputs = checked(outputs)
-                except BaseException as error:
-                    if self._is_cancelled(entry, error):
-                        raise
-                    outputs, failure = (), error
+                    else:
+                        unmeasured = _MEASURED_EVERY - 1
+                        outputs = await self._call_apart(value, invocation)
+                    if type(outputs) is not form or len(outputs) != 1 or type(outputs[0]) in UNAWAITED:
+                        form = type(outputs := checked(outputs))
+                except BaseException as error:  # noqa: BLE001 - every error of the function is an outcome
+                    if self._fail(entry, invocation, error, are_different(context, unchanged)):
+                        return
+                    continue
                 try:
-                    has_changed = context != unchanged
+                    if context != unchanged:
+                        break
                 except Exception:  # noqa: BLE001 - a variable was set to what cannot be compared
-                    has_changed = True
-                if has_changed:
-                    self._leave(entry, invocation, outputs, failure)
-                    return
-                if failure is not None:
-                    pool.outcomes.end(entry, invocation, failure)
-                elif completed is None or entry.invocation is not invocation:
+                    break
+                if completed is None or entry.invocation is not invocation:
                     pool.outcomes.complete(entry, invocation, outputs)
+                    if entry.call is not self and self._stand_down():
+                        return
                 elif not pool.stopped:
-                    entry.invocation = None
+                    entry.invocation, entry.outputs = None, outputs
                     if invocation.handles is not None:  # the function has set it
                         commit(invocation.handles)  # type: ignore[unreachable]
-                    entry.outputs = outputs
                     completed(entry)
-                if entry.call is not self and self._stand_down():
-                    return
+            self._leave(pool.outcomes.complete, entry, invocation, outputs)
         except BaseException as error:
             if self._crash(error):
                 raise

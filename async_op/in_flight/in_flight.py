@@ -181,20 +181,19 @@ class InFlight:
         """Emit a completed entry."""
         if self._stopped:
             return
-        outputs, timestamp, output = entry.outputs, entry.timestamp, self._output
-        assert outputs is not None, "only completed entries leave"
+        outputs: Any = entry.outputs  # set: only completed entries leave; to assert it would cost as much as `len`
         count = len(outputs)
         try:
             if self._keep is not None:
                 self._keep(outputs)
             elif self._keep_named is not None:
-                self._keep_named(outputs, timestamp, entry.element_id or timer_id(entry.value, entry.key))
+                self._keep_named(outputs, entry.timestamp, entry.element_id or timer_id(entry.value, entry.key))
             elif count == 1:  # the usual case: an iterator would cost 1 % of an element whose call returns at once
-                if (awaited := output(_new_tuple(Record, (outputs[0], timestamp)))) is not None:
+                if (awaited := self._output(_new_tuple(Record, (outputs[0], entry.timestamp)))) is not None:
                     self._await(awaited)
             else:
                 for value in outputs:
-                    if (awaited := output(_new_tuple(Record, (value, timestamp)))) is not None:
+                    if (awaited := self._output(_new_tuple(Record, (value, entry.timestamp)))) is not None:
                         self._await(awaited)
         except BaseException as error:  # noqa: BLE001 - the consumer of the outputs has failed
             self._crash(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import datetime as dt
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -19,6 +19,9 @@ IMMUTABLE = frozenset(
 )
 """Immutable types, whose values need no copy."""
 
+are_immutable = IMMUTABLE.issuperset
+"""Tells whether all types are immutable; with ``map(type, values)`` as argument it needs no loop in Python."""
+
 _KINDS_MAX = 1024
 """For how many types it is remembered whether their values can change."""
 
@@ -28,6 +31,15 @@ _SHARED = frozenset({"pyarrow", "asyncio", "_asyncio", "threading", "concurrent"
 
 _COPIED_BY = ("__new__", "__reduce__", "__reduce_ex__", "__getstate__")
 """What a class defines that is not just copied."""
+
+
+def have_types(values: Sequence[Any], kinds: frozenset[Any]) -> bool:
+    """Return whether each of many values has one of some types, exactly."""
+    found = list(map(type, values))
+    # As a rule all are of one type: to count it takes half the time of a look into the set for each.
+    if found and found.count(found[0]) == len(found):
+        return found[0] in kinds
+    return kinds.issuperset(found)
 
 
 def detached(value: Any, other: Callable[[Any], Any] = copy.deepcopy) -> Any:
@@ -47,15 +59,15 @@ def detached(value: Any, other: Callable[[Any], Any] = copy.deepcopy) -> Any:
     if kind in IMMUTABLE:
         return value
     if kind is dict:
-        if IMMUTABLE.issuperset(map(type, value.values())):
+        if are_immutable(map(type, value.values())):
             return value.copy()
         return {key: item if type(item) in IMMUTABLE else detached(item, other) for key, item in value.items()}
     if kind is list:
-        if IMMUTABLE.issuperset(map(type, value)):
+        if are_immutable(map(type, value)):
             return value.copy()
         return [item if type(item) in IMMUTABLE else detached(item, other) for item in value]
     if kind is tuple or kind is frozenset:
-        return value if IMMUTABLE.issuperset(map(type, value)) else kind(detached(item, other) for item in value)
+        return value if are_immutable(map(type, value)) else kind(detached(item, other) for item in value)
     if kind is set:
         return {detached(item, other) for item in value}
     return other(value)

@@ -11,6 +11,7 @@ from pyarrow import types
 
 from keygroups.codec import has_marks, pack
 from keygroups.errors import UnstorableValue
+from keygroups.state.detached import have_types
 from keygroups.values import Misfit, array_of
 
 IsPlain: TypeAlias = Callable[[Any], bool]
@@ -114,7 +115,7 @@ class StorableCheck:
 
     def are_storable(self, values: Sequence[Any]) -> bool:
         """Return whether all values can certainly be stored; False if only a check of each one can tell."""
-        return _ALWAYS_PLAIN.issuperset(map(type, values)) or self._is_native(list(values))
+        return have_types(values, _ALWAYS_PLAIN) or self._is_native(list(values))
 
     def error_of(self, value: Any) -> Exception | None:
         """Return the error of an attempt to store a value; None if it can be stored."""

@@ -116,7 +116,12 @@ def test_a_numpy_scalar_stays_one(scalar: np.generic) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [bytearray(b"a"), [bytearray(b"")], {"a": [{"b": bytearray(b"a")}], "c": b"a"}, (bytearray(b"a"), b"a")]
+    "value",
+    [
+        *(bytearray(b"a"), [bytearray(b"")], {"a": [{"b": bytearray(b"a")}], "c": b"a"}, (bytearray(b"a"), b"a")),
+        [0.5, bytearray(b"1234567")],  # as long as two floats
+        [0.5, np.float64(1.5), bytearray(b"ab"), 2.5],  # NumPy adds them up
+    ],
 )
 def test_a_bytearray_stays_one(value: object) -> None:
     assert repr(unpack(pack(value, "a test"))) == repr(value)
