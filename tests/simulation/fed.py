@@ -17,6 +17,7 @@ from keygroups.state.timers import EVENT_TIME, Timer
 from snapshots import SubtaskRestore, SubtaskSnapshot
 from snapshots.format.in_flight_elements import RestoredQueue
 from tests.simulation.histories import STATES, BatchHistorian, Event, Historian, Times
+from tests.simulation.payments import Payments
 from tests.simulation.wild import key_of, name_of
 
 NAMESPACE = "simulated"
@@ -103,6 +104,7 @@ class FedRun:
         self.items.append(Watermark(10_000))
         self.is_named = draw.random() < 0.5
         self.ids: dict[tuple[str, Event], str] = {}
+        self.payments = Payments()
         self.numbers = iter(range(sys.maxsize))
         self.accepted: set[int] = set()
         self.places: Places = {}
@@ -125,7 +127,9 @@ class FedRun:
         return Times(now, self.latest_time)
 
     def call_begins(self, key: str, event: Event, ctx: InvocationContext) -> None:
-        """Check that an element keeps its id."""
+        """Check that an element keeps its id, and that a service which honours it answers with its own result."""
+        paid = self.payments.pay(ctx.idempotency_key, (key, event))
+        assert paid == (key, event), self.payments.mistakes[-1]
         known = self.ids.setdefault((key, event), ctx.idempotency_key)
         assert known == ctx.idempotency_key, f"{event} of {key} has changed its id"
         if event[0] == "record" and self.is_named:

@@ -18,6 +18,7 @@ from async_op.resilience import Resilience
 from async_op.testing import VirtualLoop
 from snapshots import InFlightElement
 from tests.simulation.limits import SubtaskLimits
+from tests.simulation.payments import Payments
 from tests.simulation.scenario import Item, Scenario
 from tests.simulation.virtual_threads import Threads
 
@@ -90,6 +91,7 @@ class Ledger:
         self.deadlines: dict[int, float] = {}
         self.owners: dict[int, int] = {}
         self.limits: dict[int, SubtaskLimits] = {}
+        self.payments = Payments()
         self.ids: dict[int, str] = {
             index: element.element_id for index, element in (self.committed.pending | self.committed.stored).items()
         }
@@ -220,6 +222,7 @@ class Ledger:
         item = self.items[index]
         self.check((ctx.key, ctx.timestamp) == (item.key, item.timestamp), f"{index} has another element's context")
         known = self.ids.setdefault(index, ctx.idempotency_key)
+        self.check(self.payments.pay(known, index) == index, f"{index} gets another element's result")
         self.check(ctx.idempotency_key == known, f"{index} has changed its id")
         self.check(not self.scenario.named or known == f"row-{index}", f"{index} has lost its id")
         if self.scenario.timeout is not None:

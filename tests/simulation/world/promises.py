@@ -189,8 +189,9 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
         ),
         Promise(
             "a process dies between a service's act and the snapshot",
-            "cannot be noticed here: the call is made again with the same idempotency key",
-            tests=("spark/test_resident.py: a host that is killed is replaced and only its calls are made again",),
+            "cannot be noticed here: the call is made again with the same idempotency key, which no other element has",
+            (Mutant(mutants.timers_share_keys, 0),),
+            ("spark/test_resident.py: a host that is killed is replaced and only its calls are made again",),
         ),
     ),
     "State": (
