@@ -8,12 +8,13 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
+from async_op.epochs.coordinator import Coordinator
 from async_op.epochs.position import JobPosition
 from async_op.job.counters import Counts, counts_of_written
 from async_op.job.delivery import Epoch
 from async_op.job.outputs import OUTPUT_SCHEMA, EpochOutputs
-from snapshots import Claim, PendingSnapshot, Snapshot, SnapshotStore, SubtaskHandle, SubtaskSnapshot
-from snapshots.filesystem import Folder
+from async_op.retention import Retention
+from snapshots import PendingSnapshot, SnapshotStore, SubtaskHandle, SubtaskSnapshot
 from snapshots.threads import DaemonPool
 
 _WRITERS = 8
@@ -26,44 +27,27 @@ Written = tuple[SubtaskHandle, float]
 """A part that was written, and how many seconds that took."""
 
 
-class Committer:
-    """Commits the snapshots of one job. One thread at a time may call it; it blocks.
+class Committer(Coordinator):
+    """Commits the snapshots of one job.
 
     Parameters
     ----------
-    store : SnapshotStore
-        The job's snapshots.
-    claim : Claim or None
-        The right to commit; None until there is a snapshot.
-    keys : dict
-        The names of the key columns of each step, and None for a step whose keys a function makes.
-
-    Attributes
-    ----------
-    snapshot : Snapshot or None
-        The newest snapshot.
+    store, retention
+        As for `Coordinator`.
+    keys : mapping of str to list of str or None
+        The key columns of each step, as for `JobPosition`.
     """
 
     def __init__(
-        self, store: SnapshotStore, claim: Claim | None, keys: Mapping[str, list[str] | None] = MappingProxyType({})
+        self,
+        store: SnapshotStore,
+        retention: Retention | None = None,
+        keys: Mapping[str, list[str] | None] = MappingProxyType({}),
     ) -> None:
+        super().__init__(store, retention)
         self._keys = dict(keys)
-        self._store = store
-        self._claim = claim
-        self.snapshot: Snapshot | None = None if claim is None else claim.snapshot
 
-    @property
-    def folder(self) -> Folder:
-        """Where the job's snapshots are."""
-        return self._store.folder
-
-    def begin(self) -> PendingSnapshot:
-        """Begin a snapshot on top of the one that the job has restored or committed last."""
-        if self._claim is None:
-            return PendingSnapshot.first(self._store.folder, self._store.operator_id)
-        return self._claim.begin()
-
-    def commit(
+    def commit_cut(
         self, pending: PendingSnapshot, parts: Sequence[Part], outputs: EpochOutputs, counts: Counts
     ) -> Epoch | None:
         """Write the parts, and commit them with the counts of the cut.
@@ -75,9 +59,7 @@ class Committer:
         handles = [handle for handle, _ in written]
         metrics = counts | counts_of_written(handles, sum(seconds for _, seconds in written))
         position = JobPosition(parallelism=parts[0][1].parallelism, keys=self._keys)
-        snapshot = pending.commit(handles, source_position=position.to_json(), metrics=metrics)
-        self._claim = self._claim or Claim(snapshot)
-        self.snapshot = snapshot
+        snapshot = self.commit(pending, handles, position, metrics)
         own = [stored for stored in snapshot.outputs() if stored.version == snapshot.version]
         if not own:
             outputs.close()

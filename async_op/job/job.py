@@ -36,7 +36,7 @@ from async_op.job.step import SOURCE, Step, steps_of
 from async_op.key_columns import columns_of, key_getter
 from async_op.letter_rows import row_of
 from async_op.plain import AnyFunction
-from async_op.retention import GarbageCollector, Retention
+from async_op.retention import Retention
 from async_op.threads.own_thread import on_own_thread, running_loop
 from keygroups.arguments import Duration, check_instance, check_location
 from keygroups.errors import ConfigError
@@ -44,7 +44,7 @@ from keygroups.hashing import key_hasher
 from keygroups.names import LINEAGE_NAME
 from keygroups.ranges import check_parallelism, default_max_parallelism
 from keygroups.representation import html_facts, representation
-from snapshots import Claim, Snapshot, SnapshotStore
+from snapshots import Snapshot, SnapshotStore
 from snapshots.lineage import lineage_of
 from snapshots.surroundings import newest_or_empty
 from snapshots.threads import DaemonPool
@@ -358,8 +358,11 @@ class Job:
 
     async def _prepare(self) -> Run:
         # A claim is a commit: one that was left half done would fence off the run that comes next.
-        claim, lineage = await to_the_end(asyncio.ensure_future(on_own_thread(self._claim)))
-        snapshot = None if claim is None else claim.snapshot
+        committer = Committer(
+            self._store, self._retention, {name: columns_of(step.key_by) for name, step in self._given_steps.items()}
+        )
+        lineage = await to_the_end(asyncio.ensure_future(on_own_thread(self._claim, committer)))
+        snapshot = committer.snapshot
         parallelism = self._starting_parallelism(snapshot)
         max_parallelism = self._key_groups(parallelism) if snapshot is None else snapshot.max_parallelism
         check_parallelism(parallelism, max_parallelism)
@@ -378,25 +381,24 @@ class Job:
             plan=Plan.of(self._steps, self._hash, max_parallelism, lineage, bury),
             snapshot_interval=self._interval,
             positions=self._positions(),
-            garbage=None if self._retention is None else GarbageCollector(self._retention),
             bury=bury,
         )
-        keys = {name: columns_of(step.key_by) for name, step in self._given_steps.items()}
-        return Run(setting, Committer(self._store, claim, keys), collector, parallelism)
+        return Run(setting, committer, collector, parallelism)
 
-    def _claim(self) -> tuple[Claim | None, str]:
-        """Take over the job's snapshots, and its lineage; without a snapshot there is nothing to take over yet."""
+    def _claim(self, committer: Committer) -> str:
+        """Take over the job's snapshots, if they are its own; returns the lineage."""
         folder = self._store.folder
         latest = newest_or_empty(folder)
         if latest is None:
-            return None, lineage_of(folder, None, self._namespace)
+            return lineage_of(folder, None, self._namespace)
         check_kind(latest, is_of_job=True)
         check_steps(latest, (SOURCE, *self._steps))
         check_fixed(latest, max_parallelism=self._max_parallelism, hash=self._hash, parallelism=self._parallelism)
         warn_of_repartition(latest, JobPosition.of(latest).parallelism, self._parallelism)
         self._steps = {name: self._with_checked_keys(latest, name, step) for name, step in self._given_steps.items()}
         lineage = lineage_of(folder, latest.manifest, self._namespace)
-        return self._store.claim(), lineage
+        committer.take_over()
+        return lineage
 
     def _with_checked_keys(self, latest: Snapshot, name: str, step: Step) -> Step:
         wanted, found = columns_of(step.key_by), JobPosition.of(latest).keys.get(name)

@@ -27,7 +27,6 @@ from async_op.job.progress import JobProgress, JobState
 from async_op.job.reading import Reading
 from async_op.job.step import SOURCE
 from async_op.job.supervision import Tasks
-from async_op.retention import GarbageCollector
 from async_op.threads.own_thread import on_own_thread
 from keygroups.ranges import check_parallelism
 
@@ -55,8 +54,6 @@ class Setting:
         Seconds between snapshots.
     positions : Positions
         How far the source has been read; nothing yet.
-    garbage : GarbageCollector or None
-        Removes old versions.
     bury : callable
         Takes the name of a step and a dead letter of it.
     """
@@ -68,7 +65,6 @@ class Setting:
     plan: Plan
     snapshot_interval: float
     positions: Positions
-    garbage: GarbageCollector | None
     bury: Callable[[str, DeadLetter], None]
 
 
@@ -95,7 +91,8 @@ class Run:
         self._wanted = parallelism
         self._clock = LoopClock(asyncio.get_running_loop())
         self._tasks = Tasks()
-        self._delivery = JobDelivery(committer.folder, setting.plan.lineage, setting.sink, setting.dead_letters)
+        folder = committer.store.folder
+        self._delivery = JobDelivery(folder, setting.plan.lineage, setting.sink, setting.dead_letters)
         self._news = Waiters(lambda: None)
         self._reading = Reading(
             setting.source,
@@ -303,8 +300,6 @@ class Run:
             await self._end_calls()
             return self._version
         pending = await on_own_thread(self._committer.begin)
-        if self._setting.garbage is not None:
-            self._setting.garbage.epoch_begins(pending.attempts_prefix)
         # From here to the next `await` nothing else runs: all steps are cut at the same moment.
         steps = self._chain.cut()
         parts = [*self._source_parts(), *steps]
@@ -313,7 +308,7 @@ class Run:
         if is_final:
             self._chain.stop()
             await self._end_calls()
-        commit = asyncio.ensure_future(on_own_thread(self._committer.commit, pending, parts, outputs, counts))
+        commit = asyncio.ensure_future(on_own_thread(self._committer.commit_cut, pending, parts, outputs, counts))
         epoch = await to_the_end(commit)
         self._committed_work = work
         if epoch is not None:
@@ -321,8 +316,7 @@ class Run:
         self._committed.wake()
         if is_final:
             await self._tell_functions()
-        if self._setting.garbage is not None:
-            self._setting.garbage.epoch_ended(pending.folder)
+        self._committer.ended()
         return pending.version
 
     async def _end_calls(self) -> None:
@@ -380,8 +374,7 @@ class Run:
 
     @property
     def _version(self) -> int:
-        snapshot = self._committer.snapshot
-        return 0 if snapshot is None else snapshot.version
+        return self._committer.version
 
     @property
     def _is_behind(self) -> bool:
@@ -422,8 +415,7 @@ class Run:
     def _release(self) -> None:
         self._delivery.close()
         self._collector.epoch.close()
-        if self._setting.garbage is not None:
-            self._setting.garbage.join()  # whoever removes the folder after the run must meet nobody in it
+        self._committer.close()
 
 
 async def _outcome_of(work: asyncio.Future[int]) -> int:

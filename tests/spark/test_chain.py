@@ -195,7 +195,7 @@ def test_a_chain_that_is_stopped_anywhere_goes_on_exactly_once(
     happened: list[str] = []
 
     def crash(runner: Any) -> None:
-        is_stage = runner._store.operator_id == ("count", "total")[stage]
+        is_stage = runner.coordinator.store.operator_id == ("count", "total")[stage]
         if is_stage and not happened and runner.epoch >= 1 + POINTS.index((stage, point)) % 2:
             happened.append(point)
             raise Crash(point)
@@ -223,7 +223,7 @@ def test_a_chain_that_is_stopped_anywhere_goes_on_exactly_once(
             deliver = delivery.Delivery.deliver
 
             def delivering(of: Any, spark: SparkSession, snapshot: Any, *known: Any) -> None:
-                runner = SimpleNamespace(_store=snapshot.manifest, epoch=snapshot.version)
+                runner = SimpleNamespace(coordinator=SimpleNamespace(store=snapshot.manifest), epoch=snapshot.version)
                 if point == "sink":
                     crash(runner)
                 deliver(of, spark, snapshot, *known)

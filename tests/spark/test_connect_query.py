@@ -17,7 +17,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import LongType, StructField, StructType
 
-from async_op.retention import GarbageCollector, Retention
+from async_op.epochs.coordinator import Coordinator
+from async_op.retention import Retention
 from async_op.spark import AsyncPipeline, ConnectQuery, WorkerLate, WorkerSilent
 from async_op.spark.chain import PipelineChain
 from async_op.spark.connect import query as queries
@@ -229,10 +230,10 @@ def test_a_worker_shows_that_it_is_alive_while_it_drains(
     exchange = Exchange(open_folder(str(tmp_path / "double")), "run")
     chain = SlowChain(exchange)
     monkeypatch.setattr(workers, "_LOOK_SECONDS", 0.001)
-    monkeypatch.setattr(workers.Chain, "begin", lambda *_: chain)
+    monkeypatch.setattr(workers.PipelineChain, "begin", lambda *_: chain)
     exchange.wish(workers.Wishes(parallelism=(None,), drains=1))
     session: Any = Session()
-    worker = workers.Worker(served, session)
+    worker = workers.ServerWorker(served, session)
     worker._heed()
     worker._ended.set()
     worker._drains.join()
@@ -246,9 +247,9 @@ def test_a_worker_uses_the_session_that_its_client_may_have_left(
 ) -> None:
     session: Any = Session()
     monkeypatch.setattr(workers.Drains, "start", lambda *_: None)
-    monkeypatch.setattr(workers.Chain, "begin", lambda *_: PipelineChain([], []))
+    monkeypatch.setattr(workers.PipelineChain, "begin", lambda *_: PipelineChain([], []))
     monkeypatch.setattr(workers, "time", clock)
-    worker = workers.Worker(served, session)
+    worker = workers.ServerWorker(served, session)
     for _ in range(600):
         assert not worker.has_ended(0)
         clock.sleep(6.0)
@@ -264,12 +265,12 @@ def test_a_worker_holds_micro_batches_for_a_stop_and_carries_it_out_if_the_clien
 ) -> None:
     exchange = Exchange(stage.store.folder, served.run_id)
     monkeypatch.setattr(workers.Drains, "start", lambda *_: None)
-    monkeypatch.setattr(workers.Chain, "begin", lambda *_: PipelineChain([], []))
+    monkeypatch.setattr(workers.PipelineChain, "begin", lambda *_: PipelineChain([], []))
     monkeypatch.setattr(workers, "time", clock)
     stops: list[float] = []
     query = SimpleNamespace(stop=lambda: stops.append(clock.now))
     session: Any = SimpleNamespace(streams=SimpleNamespace(get=lambda _: query), conf=Session())
-    worker = workers.Worker(served, session)
+    worker = workers.ServerWorker(served, session)
     worker._query_id = "query"
 
     def look() -> list[float]:
@@ -295,15 +296,15 @@ def test_no_collection_takes_the_files_of_the_run_that_a_worker_serves(
 ) -> None:
     exchange = Exchange(stage.store.folder, served.run_id)
     exchange.wish(workers.Wishes(parallelism=(3,)))
-    runner: Any = SimpleNamespace(collector=GarbageCollector(Retention(min_age=0)))
+    runner: Any = SimpleNamespace(coordinator=Coordinator(stage.store, Retention(min_age=0)))
     monkeypatch.setattr(workers.Drains, "start", lambda *_: None)
-    monkeypatch.setattr(workers.Chain, "begin", lambda *_: PipelineChain([], [runner]))
+    monkeypatch.setattr(workers.PipelineChain, "begin", lambda *_: PipelineChain([], [runner]))
     session: Any = Session()
-    workers.Worker(served, session)
+    workers.ServerWorker(served, session)
 
     stage.store.write(parts({}))
-    runner.collector.epoch_ended(stage.store.folder)
-    runner.collector.join()
+    runner.coordinator.ended()
+    runner.coordinator.close()
     assert exchange.wishes() == workers.Wishes(parallelism=(3,))
 
 

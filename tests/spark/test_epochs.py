@@ -208,6 +208,7 @@ class TestASinkThatFails:
         query.drain()
         run.assert_exact(files=2)
 
+    @pytest.mark.filterwarnings("ignore::async_op.RepartitionUndone")
     def test_its_epoch_comes_first_after_a_restart(self, run: Run) -> None:
         run.write_rows(0)
         run.write_rows(1)
@@ -262,6 +263,7 @@ class TestASinkThatFails:
 
 
 class TestWhatWasDelivered:
+    @pytest.mark.filterwarnings("ignore::async_op.RepartitionUndone")
     def test_a_clean_restart_repeats_nothing(self, run: Run) -> None:
         run.write_rows(0)
         run.run()
@@ -342,7 +344,7 @@ class TestRetention:
 
         def pinning(batch: DataFrame, epoch: int) -> None:
             sink(batch, epoch)
-            query.runner.collector.join()  # type: ignore[union-attr]
+            query.runner.coordinator.close()  # type: ignore[union-attr]
             if epoch == 2:
                 run.store.pin(2)
 
@@ -352,7 +354,7 @@ class TestRetention:
         while len(run.returned) < files:
             assert not query.awaitTermination(1)
         query.stop()
-        query.runner.collector.join()
+        query.runner.coordinator.close()
 
         assert run.store.versions() == [2, *range(files - 2, files + 1)]
         named = {file.path for version in run.store.versions() for file in run.store.load(version).manifest.files}

@@ -117,6 +117,7 @@ def test_of_two_attempts_at_a_subtask_one_counts(
     world.assert_calls(set(), 0)
 
 
+@pytest.mark.filterwarnings("ignore::async_op.RepartitionUndone")
 def test_nothing_older_than_the_newest_version_is_needed(
     spark: SparkSession, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

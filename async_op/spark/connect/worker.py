@@ -124,8 +124,8 @@ class ServerWorker:
         delay = served.watermark_delay_milliseconds
         self._chain = PipelineChain.begin(spark, served.stages, served.routings, served.outlet, delay)
         for runner in self._chain.runners:
-            if runner.collector is not None:  # an idle query says nothing, so its files look old
-                runner.collector.keep(self._exchange.prefix)
+            if runner.coordinator.garbage is not None:  # an idle query says nothing, so its files look old
+                runner.coordinator.garbage.keep(self._exchange.prefix)
         self._stopping = Stopping(self._chain, spark)
         self._stop = ExitStack()
         self._drains = Drains(self._chain, spark, self._stopping)

@@ -10,12 +10,13 @@ from dataclasses import asdict, replace
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from async_op.epochs.coordinator import Coordinator
 from async_op.epochs.position import EpochTimes, SourcePosition
 from async_op.hosting.errors import FeederFenced, HostLost, IncompleteEpoch
 from async_op.hosting.messages import EpochEnd
 from async_op.hosting.parts import one_of_each
 from async_op.identity import Identity
-from async_op.retention import GarbageCollector, Retention
+from async_op.retention import Retention
 from async_op.spark.autoscale import AutoscalePolicy
 from async_op.spark.epoch.delivery import Delivery, Outlet
 from async_op.spark.epoch.fleet import Fleet
@@ -31,8 +32,7 @@ from async_op.spark.task.pickling import pickled
 from async_op.spark.task.report import REPORT_SCHEMA, SubtaskReport, checked, outputs_in, reports_in
 from keygroups.spark.partitions import no_rows, run_in_partitions
 from keygroups.ttl import wall_time
-from snapshots import Claim, PendingSnapshot, Snapshot, SnapshotStore
-from snapshots.surroundings import newest_or_empty
+from snapshots import PendingSnapshot, Snapshot, SnapshotStore
 
 _log = logging.getLogger(__package__)
 
@@ -79,6 +79,8 @@ class EpochRunner:
         The hosts.
     delivery : Delivery
         Gives epochs to the outlet.
+    coordinator : Coordinator
+        Commits the epochs.
     """
 
     def __init__(
@@ -98,27 +100,22 @@ class EpochRunner:
     ) -> None:
         self.parallelism = parallelism
         self._log = EpochLog(store.operator_id, autoscale)
-        self._store, self._settings = store, settings
+        self._settings = settings
         self._routing = routing
         self._output_schema = output_schema
         self._identity = Identity(lineage)
         self.delivery = Delivery(outlet, output_schema)
-        self.collector = None if retention is None else GarbageCollector(retention)
         self._watermark_delay_milliseconds = watermark_delay_milliseconds
         self._lock = threading.RLock()
         self._is_closed = False
         self._is_clean = True
         self._pauses = _Pauses()
         self.fleet = Fleet(self._blueprint_for, spark, is_resident=settings.is_resident)
-        self._latest = newest_or_empty(store.folder)
-        # Without a snapshot there is nothing to take over: the run that commits the first version owns the operator.
-        self._claim: Claim | None = None
-        if self._latest is not None:
-            self._claim = store.claim()
-            self._latest = self._claim.snapshot
-            if autoscale is not None and not autoscale.dry_run:
-                # The parallelism that earlier runs settled on is a better start than the configured one.
-                self.parallelism = self._latest.parallelism
+        self.coordinator = Coordinator(store, retention)
+        self.coordinator.take_over()
+        if self._latest is not None and autoscale is not None and not autoscale.dry_run:
+            # The parallelism that earlier runs settled on is a better start than the configured one.
+            self.parallelism = self._latest.parallelism
 
     def rescale(self, parallelism: int) -> None:
         """Change the parallelism from the next epoch on; any thread may call it at any time."""
@@ -128,6 +125,10 @@ class EpochRunner:
     def progress(self) -> tuple[EpochProgress, ...]:
         """What the newest thousand epochs did, oldest first."""
         return tuple(self._log.progress)
+
+    @property
+    def _latest(self) -> Snapshot | None:
+        return self.coordinator.snapshot
 
     @property
     def in_flight(self) -> int:
@@ -151,7 +152,7 @@ class EpochRunner:
     @property
     def epoch(self) -> int:
         """The version of the newest snapshot; 0 before the first."""
-        return 0 if self._latest is None else self._latest.version
+        return self.coordinator.version
 
     def deliver_latest(self, spark: SparkSession) -> None:
         """Deliver the newest epoch, unless the sink has already had it. No other epoch begins before that (H9)."""
@@ -231,8 +232,7 @@ class EpochRunner:
 
     def _begin(self, spark: SparkSession) -> None:
         """Make sure that no other run has claimed the operator, and that the newest epoch has been delivered."""
-        if self._claim is not None:
-            self._claim.check()
+        self.coordinator.check()
         self.deliver_latest(spark)
 
     def _has_news(self) -> bool:
@@ -292,17 +292,14 @@ class EpochRunner:
 
     def _run(self, spark: SparkSession, frame: DataFrame, order: EpochOrder) -> None:
         started = time.monotonic()
-        pending = self._begin_snapshot()
-        if self.collector is not None:
-            self.collector.epoch_begins(pending.attempts_prefix)
+        pending = self.coordinator.begin()
         carried_over = self.in_flight
-        with named_jobs(spark, self._store.operator_id, pending.version, order.description):
+        with named_jobs(spark, self.coordinator.store.operator_id, pending.version, order.description):
             self._is_clean = False
             reports = self._run_subtasks(frame, pending, order)
         ran = time.monotonic()
         metrics = EpochMetrics.total(report.metrics for report in reports)
-        self._latest = snapshot = self._commit(pending, reports, order.position, metrics)
-        self._claim = self._claim or Claim(snapshot)
+        snapshot = self._commit(pending, reports, order.position, metrics)
         self._is_clean = True
         self.fleet.announce(snapshot)
         if order.end.is_final:
@@ -313,13 +310,8 @@ class EpochRunner:
         decided = self._log.add(self._progress(snapshot, metrics, seconds), carried_over, self.parallelism)
         if decided is not None:
             self.parallelism = decided
-        if self.collector is not None and self.fleet.is_loaded:
-            self.collector.epoch_ended(snapshot.folder)
-
-    def _begin_snapshot(self) -> PendingSnapshot:
-        if self._claim is None:
-            return PendingSnapshot.first(self._store.folder, self._store.operator_id)
-        return self._claim.begin()
+        if self.fleet.is_loaded:
+            self.coordinator.ended()
 
     def _run_subtasks(self, frame: DataFrame, pending: PendingSnapshot, order: EpochOrder) -> list[SubtaskReport]:
         """Run all subtasks, and run all of them again if a host was lost: nothing of a failed attempt counts."""
@@ -383,7 +375,7 @@ class EpochRunner:
             commit_seconds=commit_seconds,
             sink_seconds=sink_seconds,
             watermark=self._times.watermark,
-            failed_collections=0 if self.collector is None else self.collector.failures,
+            failed_collections=self.coordinator.failed_collections,
             hosts=self.fleet.hosts,
         )
 
@@ -403,8 +395,7 @@ class EpochRunner:
             parallelism=len(reports),
             times=self._times.after([report.times for report in reports], self._watermark_delay_milliseconds),
         )
-        handles = [report.handle for report in reports]
-        return pending.commit(handles, source_position=position.to_json(), metrics=asdict(metrics))
+        return self.coordinator.commit(pending, [report.handle for report in reports], position, asdict(metrics))
 
 
 class _Pauses:

@@ -12,11 +12,11 @@ from tests.snapshot_kit import new_store, parts
 
 def test_of_two_jobs_that_begin_with_nothing_the_later_one_does_not_go_on_from_what_it_has_not_restored() -> None:
     store = new_store()
-    first, second = Committer(store, None), Committer(store, None)
+    first, second = Committer(store), Committer(store)
     counts = {"first": 1, "second": 2}
-    first.commit(first.begin(), [("count", part) for part in parts({"count": counts})], EpochOutputs(), {})
+    first.commit_cut(first.begin(), [("count", part) for part in parts({"count": counts})], EpochOutputs(), {})
 
     with pytest.raises(CommitConflict):
-        second.commit(second.begin(), [("count", part) for part in parts({"count": {}})], EpochOutputs(), {})
+        second.commit_cut(second.begin(), [("count", part) for part in parts({"count": {}})], EpochOutputs(), {})
 
     assert store.versions() == [1]

@@ -336,7 +336,7 @@ async def test_the_failure_of_an_element_is_raised_also_if_the_last_cut_fails(mo
     def full(*_: Any) -> Any:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(Committer, "commit", full)
+    monkeypatch.setattr(Committer, "commit_cut", full)
     job = new_job([5], Failing([], 0), Epochs(), snapshot_interval=3600.0)
     with pytest.raises(ElementFailed) as failed:
         await job.run()

@@ -175,7 +175,7 @@ def test_the_second_signal_ends_run_sync_though_its_sink_hangs(
 
 COMMIT_HANGS = """
     from async_op.job.committing import Committer
-    Committer.commit = lambda *arguments: hang()
+    Committer.commit_cut = lambda *arguments: hang()
     made = job([1])
     from async_op.job.signals import EndingSignals
     came = EndingSignals._came

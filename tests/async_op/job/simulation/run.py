@@ -203,13 +203,13 @@ class _Simulation:
     def _faults(self, fault: str | None) -> Iterator[None]:
         with ExitStack() as patches:
             commit = self._commit(fault, self.world.draw.randint(1, 4))
-            patches.enter_context(mock.patch.object(Committer, "commit", commit))
+            patches.enter_context(mock.patch.object(Committer, "commit_cut", commit))
             patches.enter_context(mock.patch.object(MemoryFolder, "replace", self._replace()))
             yield
 
     def _commit(self, fault: str | None, at: int) -> Any:
         """Return a commit that is noted and fails once, before or after it has taken effect."""
-        commit, commits = Committer.commit, itertools.count(1)
+        commit, commits = Committer.commit_cut, itertools.count(1)
 
         def run(
             committer: Committer, pending: PendingSnapshot, parts: Sequence[Part], outputs: EpochOutputs, counts: Counts
