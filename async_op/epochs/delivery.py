@@ -105,7 +105,7 @@ class SinkDelivery(ABC):
         """Whether the next attempt is the last."""
 
     @abstractmethod
-    def _keep(self, refused: Refused, content: Values) -> Steps[None]:
+    def _keep(self, refused: RefusedOutputs, content: Values) -> Steps[None]:
         """See to it that refused outputs get into the dead letters, before the rest is written."""
 
     def expecting(self, sink: Sink[Any]) -> Steps[None]:
@@ -120,12 +120,13 @@ class SinkDelivery(ABC):
 
     def written(
         self, sink: Sink[Any], epoch: Delivered, content: Values, noted: Mapping[int, RefusedOutput] | None = None
-    ) -> Steps[Refused]:
+    ) -> Steps[RefusedOutputs]:
         """Write the content of an epoch to one of the two sinks, without what that refuses; returns what it refuses.
 
         What it has refused before, and was noted, is left out whether the sink would refuse it now or not.
         """
-        refused, doing = Refused(sink, epoch, noted or {}), f"writing epoch {epoch.epoch} to {type(sink).__name__}"
+        refused = RefusedOutputs(sink, epoch, noted or {})
+        doing = f"writing epoch {epoch.epoch} to {type(sink).__name__}"
         while (left := content.without(refused.outputs)) is not None:
             try:
                 yield from self._tried(sink, epoch, lambda: left.write(sink, epoch.epoch), doing)
@@ -195,7 +196,7 @@ class _SinkAttempts(Attempts):
         return SinkUnavailable(repr(self._sink), self._epoch, self.failed, reason)
 
 
-class Refused:
+class RefusedOutputs:
     """The outputs of an epoch that a sink has refused, by their place in the epoch; at first those that were noted."""
 
     def __init__(self, sink: Sink[Any], epoch: Delivered, noted: Mapping[int, RefusedOutput]) -> None:

@@ -149,8 +149,8 @@ class RunPosition:
 class SourcePosition:
     """How much of a pipeline's input is in the state, and what an epoch leaves to the next; None is what is not stored.
 
-    Manifests of earlier releases lack some fields. A manifest that no epoch committed, such as that of a bootstrapped
-    snapshot, may lack all of them or have others.
+    A manifest that no epoch committed, such as the manifest of a bootstrapped snapshot, may lack all of them or have
+    others.
 
     Attributes
     ----------

@@ -11,7 +11,7 @@ import pyarrow as pa
 from async_op.epochs.coordinator import Coordinator
 from async_op.epochs.position import JobPosition
 from async_op.job.counters import Counts, counts_of_written
-from async_op.job.delivery import Epoch
+from async_op.job.delivery import CommittedEpoch
 from async_op.job.outputs import OUTPUT_SCHEMA, EpochOutputs
 from async_op.retention import Retention
 from snapshots import PendingSnapshot, SnapshotStore, SubtaskHandle, SubtaskSnapshot
@@ -49,7 +49,7 @@ class Committer(Coordinator):
 
     def commit_cut(
         self, pending: PendingSnapshot, parts: Sequence[Part], outputs: EpochOutputs, counts: Counts
-    ) -> Epoch | None:
+    ) -> CommittedEpoch | None:
         """Write the parts, and commit them with the counts of the cut.
 
         Returns the epoch to deliver; None if it has no outputs. When this returns or raises, no part is being written
@@ -65,7 +65,7 @@ class Committer(Coordinator):
             outputs.close()
             return None
         (stored,) = own
-        return Epoch(identity=stored.identity, tables=outputs.tables, close=outputs.close)
+        return CommittedEpoch(identity=stored.identity, tables=outputs.tables, close=outputs.close)
 
     def _write(self, pending: PendingSnapshot, parts: Sequence[Part], outputs: pa.Table) -> list[Written]:
         last = parts[-1][0]

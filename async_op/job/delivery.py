@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from async_op.connectors.sink import Sink
-from async_op.epochs.delivery import Ask, Note, Pause, Refused, SinkDelivery, Steps, Values
+from async_op.epochs.delivery import Ask, Note, Pause, RefusedOutputs, SinkDelivery, Steps, Values
 from async_op.in_flight.waiters import Waiters
 from async_op.job.cancellation import connector
 from async_op.job.errors import ConnectorCancelled, ConnectorInterrupted, DeadLettersUnclaimed
@@ -27,7 +27,7 @@ UNDELIVERED_MAX = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Epoch:
+class CommittedEpoch:
     """A committed epoch with outputs.
 
     Attributes
@@ -57,14 +57,14 @@ class JobDelivery(SinkDelivery):
     def __init__(self, folder: Folder, lineage: str, sink: Sink[Any], dead_letters: Sink[Any] | None) -> None:
         super().__init__(folder, lineage, sink, dead_letters)
         self._hurry = asyncio.Event()
-        self._waiting = deque[Epoch]()
+        self._waiting = deque[CommittedEpoch]()
         self.changed = Waiters(lambda: None)
         """Woken when an epoch has come or was delivered."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, epoch: Epoch) -> None:
+    def add(self, epoch: CommittedEpoch) -> None:
         """Have an epoch delivered after those before it."""
         self._waiting.append(epoch)
         self.changed.wake()
@@ -99,7 +99,7 @@ class JobDelivery(SinkDelivery):
         while self._waiting:
             self._waiting.popleft().close()
 
-    def _deliver(self, epoch: Epoch) -> Steps[None]:
+    def _deliver(self, epoch: CommittedEpoch) -> Steps[None]:
         outputs, letters = yield Note(lambda: values_in(epoch.tables()))
         if letters and self._dead_letters is None:
             raise DeadLettersUnclaimed(epoch.identity.epoch, len(letters))
@@ -118,7 +118,7 @@ class JobDelivery(SinkDelivery):
         refused = yield from self.written(self._sink, epoch, outputs, noted)
         return refused.letters(outputs)
 
-    def _keep(self, refused: Refused, content: Values) -> Steps[None]:
+    def _keep(self, refused: RefusedOutputs, content: Values) -> Steps[None]:
         yield Note(lambda: self._notes.note_refused(refused.epoch, refused.outputs))
 
     async def _done(self, steps: Steps[None]) -> None:
@@ -145,10 +145,10 @@ class JobDelivery(SinkDelivery):
         return None
 
 
-def stored_epochs(snapshot: Snapshot) -> list[Epoch]:
+def stored_epochs(snapshot: Snapshot) -> list[CommittedEpoch]:
     """Return the epochs of a snapshot that no sink is known to have had."""
     return [
-        Epoch(
+        CommittedEpoch(
             identity=stored.identity,
             tables=lambda stored=stored: (pa.Table.from_batches([batch]) for batch in stored.batches()),  # type: ignore[misc]
             close=lambda: None,

@@ -87,9 +87,9 @@ class ArmedKiller(Killer):
         point = "after the subtasks" if is_drain else self.case.point
         self.points = CrashPoints(point, "drain" if is_drain else self.case.kind, self.kill_in_epoch)
         self.is_stopping = False
-        end, rescale = workers.Worker._end, Stage.rescale
+        end, rescale = workers.ServerWorker._end, Stage.rescale
 
-        def traced_end(worker: workers.Worker, **options: Any) -> None:
+        def traced_end(worker: workers.ServerWorker, **options: Any) -> None:
             self.is_stopping = True
             if self.case.point == "stop heard":
                 self.kill(self.points.runner)
@@ -100,7 +100,7 @@ class ArmedKiller(Killer):
                 self.kill(self.points.runner)
             rescale(stage, parallelism)
 
-        workers.Worker._end = traced_end  # type: ignore[method-assign]
+        workers.ServerWorker._end = traced_end  # type: ignore[method-assign]
         Stage.rescale = traced_rescale  # type: ignore[method-assign]
 
     def __call__(self, is_written: bool) -> None:

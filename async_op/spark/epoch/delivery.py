@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from async_op.connectors.epoch_rows import FrameRows
 from async_op.connectors.sink import ShippedSink
 from async_op.connectors.sink import Sink as ConnectorSink
-from async_op.epochs.delivery import Ask, Note, Pause, Refused, SinkDelivery, Steps, Values, mark
+from async_op.epochs.delivery import Ask, Note, Pause, RefusedOutputs, SinkDelivery, Steps, Values, mark
 from async_op.epochs.position import BEGINNING, EpochRef, SourcePosition
 from async_op.spark.epoch.job_names import named_jobs
 from snapshots import Snapshot
@@ -190,7 +190,7 @@ class _ShippedDelivery(SinkDelivery):
         self._done(self.expecting(self._sink))
         self._done(self.written(self._sink, epoch, _Rows(frame)))
 
-    def _keep(self, refused: Refused, content: Values) -> Steps[None]:
+    def _keep(self, refused: RefusedOutputs, content: Values) -> Steps[None]:
         assert self._dead_letters is not None, "checked at the start"
         yield from self.expecting(self._dead_letters)
         yield from self.written(self._dead_letters, refused.epoch, _Letters(refused.letters(content)))

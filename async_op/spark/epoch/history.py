@@ -84,7 +84,7 @@ def check_keys(latest: Snapshot | None, routing: Routing) -> None:
         The newest snapshot has other key columns, or other types of them.
     """
     wanted, found = routing.stored_keys, SourcePosition.of(latest).keys
-    # Snapshots of earlier releases do not name their keys.
+    # A snapshot that no epoch committed, such as a bootstrapped one, does not name its keys.
     if found is not None:
         check_columns("key columns", [str(key) for key in wanted], [str(key) for key in found], "operator_id")
 

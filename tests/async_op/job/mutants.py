@@ -335,7 +335,7 @@ def an_index_counts_what_is_left(patch: Patch) -> None:
 
 def refused_outputs_have_no_dead_letters(patch: Patch) -> None:
     """Outputs that the sink refuses are left out of the dead letters."""
-    patch.setattr(common_delivery.Refused, "letters", lambda self, content: [])
+    patch.setattr(common_delivery.RefusedOutputs, "letters", lambda self, content: [])
 
 
 def a_refusal_loses_the_epoch(patch: Patch) -> None:
@@ -354,7 +354,9 @@ def delivered_before_the_commit(patch: Patch) -> None:
             epoch = self._collector.epoch
             if epoch.count:
                 number = self._version + 1
-                early = delivery.Epoch(identity=Delivered(number, "early"), tables=epoch.tables, close=lambda: None)
+                early = delivery.CommittedEpoch(
+                    identity=Delivered(number, "early"), tables=epoch.tables, close=lambda: None
+                )
                 self._delivery.add(early)
             return source_parts(self)
 
@@ -382,7 +384,7 @@ def marks_come_first(patch: Patch) -> None:
     """An epoch is marked before the sink has had it."""
 
     def made(deliver: Any) -> Any:
-        def mutant(self: delivery.JobDelivery, epoch: delivery.Epoch) -> Any:
+        def mutant(self: delivery.JobDelivery, epoch: delivery.CommittedEpoch) -> Any:
             yield from self.marked(epoch.identity)
             yield from deliver(self, epoch)
 
