@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from async_op.resilience.lending import Allowance
+from async_op.subtask.inbox import RESERVE_BYTES_MAX, RESERVE_MAX
 from snapshots import SubtaskRestore
 
 LEASE_SECONDS = 120.0
@@ -18,12 +19,6 @@ OUTPUTS_MAX = 100_000
 
 CLOSE_SECONDS = 10.0
 """A resident host waits no longer than this for its function to close."""
-
-RESERVE_MAX = 10_000
-"""At most this many elements may wait for a call when a host asks for more rows; a cut takes 2 µs for each of them."""
-
-RESERVE_BYTES_MAX = 16 * 2**20
-"""At most these many bytes of rows, as they were fed, may wait for a call when a host asks for more rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +38,7 @@ class Residence:
     lease_seconds, patience_seconds : float
         See `LEASE_SECONDS`, `PATIENCE_SECONDS`.
     outputs_max, reserve_max, reserve_bytes_max : int
-        See `OUTPUTS_MAX`, `RESERVE_MAX`, `RESERVE_BYTES_MAX`.
+        See `OUTPUTS_MAX`, and `RESERVE_MAX`, `RESERVE_BYTES_MAX` of the inbox.
     is_resident : bool
         False for a host that ends with its epoch. It loads only the state that calls ask for. Its feeder waits as long
         as it takes for room, and for the calls of the epoch before: cut off in each epoch, a long call would never

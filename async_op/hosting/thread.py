@@ -12,11 +12,11 @@ from async_op.hosting.blueprint import Blueprint
 from async_op.hosting.conversation import Conversation
 from async_op.hosting.errors import HostLost
 from async_op.hosting.host import Host
-from async_op.hosting.loop_thread import LoopThread
 from async_op.hosting.messages import Message, Reply
 from async_op.hosting.residence import CLOSE_SECONDS, Residence
 from async_op.hosting.wire.frames import BEAT_SECONDS
 from async_op.hosting.wire.sockets import TICK_SECONDS
+from async_op.threads.loop_thread import LoopThread
 from async_op.threads.wait_strategies import WaitSituation, WaitStrategies
 from async_op.threads.waits import Waits
 

@@ -68,7 +68,7 @@ class Outbox(ValueOutput):
         self.outputs += len(run) - before
         while len(self._run) >= RUN:
             self._end_run()
-        if self.is_bounded and not self.has_room:
+        if self.is_bounded and self.outputs - self._taken >= self._limit:
             self.filled()
 
     def take(self) -> list[Any]:

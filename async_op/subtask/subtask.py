@@ -14,13 +14,10 @@ from async_op.errors import OperatorClosed
 from async_op.operator.counters import since
 from async_op.subtask.ages import Ages
 from async_op.subtask.announcements import Announcements
-from async_op.subtask.inbox import Inbox
+from async_op.subtask.inbox import INBOX_MAX, Inbox
 from async_op.subtask.operator import ResidentOperator
 from async_op.subtask.outbox import Outbox
 from snapshots import SubtaskRestore, SubtaskSnapshot
-
-INBOX_MAX = 1024
-"""Whoever feeds waits while more elements than this have no room in the operator."""
 
 _LOOK_SECONDS = 1.0
 """How often a wait looks whether it is in vain: time is a matter of the caller, loans and `hurry` are not awaited."""
@@ -148,14 +145,13 @@ class Subtask:
         self._adjust()
 
     def hurry(self) -> None:
-        """Have nobody wait any longer in this epoch, for calls or for room."""
+        """Have nobody wait much longer in this epoch, for calls or for room."""
         self._is_hurried = True
-        self.inbox.changed.wake()
 
     async def feed(self, elements: Iterable[Element], rows_bytes: int, until: float | None) -> None:
-        """Put in the elements of rows, and wait until all but `INBOX_MAX` have room, or until the clock shows `until`.
+        """Put in the elements of rows, and wait until no more than `INBOX_MAX` wait.
 
-        It does not wait for calls that wait for the next epoch themselves.
+        It waits until the clock shows `until` at most, and not for calls that wait for the next epoch themselves.
         """
         self.inbox.put(elements, rows_bytes)
         await self._wait_for_inbox(INBOX_MAX, until)
@@ -186,7 +182,7 @@ class Subtask:
                 await self._settle_restored()
             case "room":
                 while not self.inbox.has_room and not self._is_over(until):
-                    await self._wait_for_change(until)
+                    await self.inbox.wait_until_at_most(self.inbox.reserve.size, self._patience(until))
             case "everything":
                 await self._settle_everything(until)
 
@@ -237,15 +233,9 @@ class Subtask:
             return 0.0
         return _LOOK_SECONDS if until is None else max(0.0, min(_LOOK_SECONDS, until - self._clock.time()))
 
-    async def _wait_for_change(self, until: float | None, length: int | None = None) -> None:
-        """Wait until the inbox has at most so many elements or, without a length, room for the rows of an epoch."""
-        inbox = self.inbox
-        is_enough = lambda: self._is_hurried or (inbox.has_room if length is None else len(inbox) <= length)  # noqa: E731
-        await inbox.changed.wait_at_most(self._patience(until), self._clock, is_enough)
-
     async def _wait_for_inbox(self, length: int, until: float | None) -> None:
         while len(self.inbox) > length and not (self._is_over(until) or self.operator.waits_for_loans):
-            await self._wait_for_change(until, length)
+            await self.inbox.wait_until_at_most(length, self._patience(until))
 
     async def _settle_restored(self) -> None:
         await self._wait_for_inbox(0, None)
@@ -272,7 +262,8 @@ class Subtask:
                     if inbox.elements and not self.is_held:  # both may have changed during the wait
                         self._move_some()
                         self._mark()
-                        inbox.shrunk()
+                        if len(inbox.elements) <= inbox.awaited:
+                            inbox.shrunk()
                         await asyncio.sleep(0)
         except Exception as error:  # noqa: BLE001 - kept for whoever asks next
             self.fail(error)
@@ -292,7 +283,7 @@ class Subtask:
             return None
         element = elements.popleft()
         self._ages.mark(sequence + 1, self._clock.time())
-        if self.inbox.changed.waiting or not elements:
+        if len(elements) <= self.inbox.awaited:
             self.inbox.shrunk()
         return element  # type: ignore[return-value]
 

@@ -10,8 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
-from async_op.hosting.loop_thread import LoopThread
 from async_op.testing.errors import CallNotRecorded, NotRecordable
+from async_op.threads.loop_thread import LoopThread
 from keygroups.arguments import check_location
 from keygroups.representation import representation, short
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from async_op.hosting import messages as say
-from async_op.subtask.subtask import INBOX_MAX
+from async_op.subtask.inbox import INBOX_MAX
 from tests.hosting.virtual_host import (
     GENERATION,
     Alarmed,

@@ -17,9 +17,9 @@ from async_op.hosting import thread
 from async_op.hosting.errors import FeederFenced, HostLost
 from async_op.hosting.feeder import Feeder
 from async_op.hosting.host import Host
-from async_op.hosting.loop_thread import LoopThread
 from async_op.hosting.thread import HostThread
 from async_op.subtask.operator import ResidentOperator
+from async_op.threads.loop_thread import LoopThread
 from async_op.threads.wait_strategies import ParkWait, ProgressiveWait, WaitSituation, WaitStrategies, WaitStrategy
 from async_op.threads.waits import Waits
 from snapshots import SnapshotStore

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.garbage import rare_collections
 from async_op.hosting.host import Host
-from async_op.hosting.loop_thread import new_event_loop
 from async_op.hosting.placement import Address
 from async_op.hosting.process.places import Place, leave, sweep
 from async_op.hosting.residence import CLOSE_SECONDS, Residence
 from async_op.hosting.wire.frames import BEAT_SECONDS
 from async_op.hosting.wire.server import Server
+from async_op.threads.loop_thread import new_event_loop
 
 _LOG = 2
 """The descriptor of the log: a function may put anything in the place of `sys.stderr`."""

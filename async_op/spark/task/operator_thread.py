@@ -12,9 +12,9 @@ from typing import Any
 
 from async_op.elements import Element, Record, Watermark
 from async_op.errors import MailboxClosed, as_exception
-from async_op.hosting.loop_thread import LoopThread
 from async_op.in_flight.in_flight import ValueOutput
 from async_op.operator.operator import AsyncWaitOperator
+from async_op.threads.loop_thread import LoopThread
 from async_op.threads.mailbox import Mail, Mailbox
 from async_op.threads.wait_strategies import WaitSituation, WaitStrategies
 from async_op.threads.waits import Waits
