@@ -13,9 +13,8 @@ import pyarrow as pa
 
 from async_op import AsyncFunction
 from async_op.hosting import messages as say
+from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.feeder import Feeder, Waiting
-from async_op.hosting.garbage import rare_collections
-from async_op.hosting.residence import Residence
 from async_op.hosting.thread import HostThread
 from async_op.identity import Identity
 from async_op.options import OperatorOptions
@@ -24,6 +23,7 @@ from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.spark.task.epoch_rows import EpochRows
 from async_op.spark.task.partition_elements import elements_of
 from async_op.spark.task.partition_task import PartitionTask
+from async_op.threads.loop_thread import rare_collections
 from async_op.threads.wait_strategies import WaitStrategies
 from snapshots import SnapshotStore
 
@@ -52,9 +52,9 @@ def epoch(options: OperatorOptions, schema: pa.Schema, batches: list[pa.RecordBa
         output_schema=schema,
         identity=Identity("bench"),
     )
-    residence = Residence(generation="bench", subtask_index=0, restore=None, manifest_id=None)
+    settings = HostSettings(generation="bench", subtask_index=0, restore=None, manifest_id=None)
     hello = say.Hello("bench", say.Fence(0, 1), say.Manifest(None, None), "job", "epoch")
-    with tempfile.TemporaryDirectory() as folder, rare_collections(), HostThread(blueprint, residence) as host:
+    with tempfile.TemporaryDirectory() as folder, rare_collections(), HostThread(blueprint, settings) as host:
         pending = SnapshotStore(Path(folder), "bench").begin()
         feeder = Feeder(host.channel())
         _result(feeder.hello(hello))

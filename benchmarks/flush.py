@@ -1,4 +1,4 @@
-"""What it buys that a task's outputs are sent to the JVM as they come (`async_op.spark.task.flush`), and what it costs.
+"""What it buys that a task's outputs are sent to the JVM as they come (`flusher`), and what it costs.
 
 Without a flush Python sends outputs only when 64 KB have gathered. Both sides run in turn, in one session: a task that
 makes slow calls, of whose outputs a reader wants the first only, and one that yields large batches without a pause.
@@ -24,8 +24,8 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from async_op.spark.task.flush import flusher
 from benchmarks._session import session
+from keygroups.spark.partitions import flusher
 
 CALLS_MAX = 1000
 CALL_SECONDS = 0.01

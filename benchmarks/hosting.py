@@ -30,10 +30,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from async_op import AsyncFunction
+from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.process.launch import launch
 from async_op.hosting.process.places import place_of
 from async_op.hosting.process.resident import Instructions
-from async_op.hosting.residence import Residence
 from async_op.options import OperatorOptions
 from async_op.plain import as_function
 from async_op.spark import AsyncPipeline
@@ -320,7 +320,7 @@ def _started(folder: Path, subtask: int) -> int:
         place=place_of("benchmark", "", subtask, str(folder)),
         secret=b"benchmark",
         blueprint=cloudpickle.dumps(blueprint),
-        residence=Residence(generation="", subtask_index=subtask),
+        settings=HostSettings(generation="", subtask_index=subtask),
     )
     starting = launch(instructions, MODULES)
     while True:

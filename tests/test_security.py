@@ -29,7 +29,7 @@ UNPICKLE: dict[str, str] = {
     "async_op/hosting/wire/frames.py": "messages between sides that have proved to know the run's secret",
     "async_op/spark/bounded/storing.py": "the result of a job of its own",
     "async_op/spark/task/blueprint.py": "what the driver sent with its task, or a feeder with the secret",
-    "async_op/spark/task/newest.py": "what the driver sent with its task",
+    "async_op/spark/task/epoch_task.py": "what the driver sent with its task",
     "async_op/spark/task/pickling.py": "makes pickles, loads none",
     "async_op/spark/task/report.py": "the result of a job of its own",
     "async_op/spark/task/ways.py": "what the driver sent with its task",

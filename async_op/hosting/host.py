@@ -1,4 +1,4 @@
-"""Keeps one subtask over many epochs, and answers the messages of feeders and of the driver.
+"""A host: keeps one subtask over many epochs, and answers the messages of feeders and of the driver.
 
 H1: the newest manifest is the only truth. A host is a guess about the future: all that counts of it is the parts that
 it writes, and it may vanish at any moment.
@@ -12,19 +12,55 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from async_op.clock import Clock, LoopClock
+from async_op.clock import Clock, LoopClock, TimerHandle
 from async_op.elements import Element
 from async_op.errors import as_exception
 from async_op.hosting import messages as say
-from async_op.hosting.blueprint import Blueprint
-from async_op.hosting.gate import Gate
-from async_op.hosting.lease import Lease
-from async_op.hosting.residence import Residence
+from async_op.hosting.blueprint import Blueprint, HostSettings
+from async_op.hosting.fencing import Fencing
 from async_op.subtask.inbox import Inbox, Reserve
 from async_op.subtask.outbox import Outbox
 from async_op.subtask.subtask import Subtask
 
 _log = logging.getLogger(__package__)
+
+
+UNDER_WAY_MAX = 16
+"""How many messages are read before they are answered; a feeder sends fewer before it waits for a reply."""
+
+
+class Lease:
+    """Ends the host unless it is renewed in time. Only the thread of the event loop may call it.
+
+    The driver renews it, and so do the signs of life of the tasks that the driver sends. So it depends on the driver's
+    life, and not on the length of calls, epochs or sinks.
+
+    Parameters
+    ----------
+    seconds : float
+        Time from the last renewal to the end.
+    clock : Clock
+        The source of time.
+    over : callable
+        Called when the time is over.
+    """
+
+    def __init__(self, seconds: float, clock: Clock, over: Callable[[], None]) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._over = over
+        self._timer: TimerHandle | None = None
+        self.renew()
+
+    def renew(self) -> None:
+        """Start the time again: the driver has shown a sign of life."""
+        self.end()
+        self._timer = self._clock.call_at(self._clock.time() + self._seconds, self._over)
+
+    def end(self) -> None:
+        """Stop the time; `over` is not called."""
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 @dataclass(slots=True)
@@ -47,7 +83,7 @@ class Host:
     ----------
     blueprint : Blueprint
         Makes the operator.
-    residence : Residence
+    settings : HostSettings
         Which subtask the host is for.
     clock : Clock, optional
         The host's source of time; the event loop's by default. The operator has the clock that the blueprint gives it.
@@ -60,26 +96,26 @@ class Host:
         Set when the host must be closed: it was told to end, is to be replaced, or its lease has run out.
     """
 
-    def __init__(self, blueprint: Blueprint, residence: Residence, clock: Clock | None = None) -> None:
+    def __init__(self, blueprint: Blueprint, settings: HostSettings, clock: Clock | None = None) -> None:
         self._blueprint = blueprint
-        self._residence = residence
+        self._settings = settings
         self._clock: Clock = clock or LoopClock(asyncio.get_running_loop())
-        self._gate = Gate(residence.generation, residence.manifest_id)
-        outbox = Outbox(blueprint.pack, residence.outputs_max)
-        operator = blueprint.operator(residence.subtask_index, outbox)
-        reserve = Reserve(operator.capacity, residence.reserve_max, residence.reserve_bytes_max)
+        self._fencing = Fencing(settings.generation, settings.manifest_id)
+        outbox = Outbox(blueprint.pack, settings.outputs_max)
+        operator = blueprint.operator(settings.subtask_index, outbox)
+        reserve = Reserve(operator.capacity, settings.reserve_max, settings.reserve_bytes_max)
         self.subtask = Subtask(operator, Inbox(self._clock, reserve), outbox, self._clock)
         self._session: _Session | None = None
         self._final_version: int | None = None
         self.ended = asyncio.Event()
         self._opened = asyncio.Event()
-        self._lease = Lease(residence.lease_seconds, self._clock, self.ended.set)
+        self._lease = Lease(settings.lease_seconds, self._clock, self.ended.set)
 
     async def open(self) -> None:
         """Open the operator. If that fails, the next hello or poll is answered with the error (H8)."""
-        self.subtask.operator.allow(self._residence.allowance, may_wait=True)
+        self.subtask.operator.allow(self._settings.allowance, may_wait=True)
         try:
-            await self.subtask.open(self._residence.restore, preload=self._residence.is_resident)
+            await self.subtask.open(self._settings.restore, preload=self._settings.is_resident)
         except BaseException as error:  # noqa: BLE001 - kept for the next feeder
             self.subtask.fail(as_exception(error))
         finally:
@@ -152,18 +188,18 @@ class Host:
     # Claims, and orders of the driver.
 
     def _hello(self, feeder: Hashable, hello: say.Hello) -> say.Reply:
-        refused = self._gate.judge(hello, is_being_fed=self._is_being_fed(feeder, hello.job))
+        refused = self._fencing.judge(hello, is_being_fed=self._is_being_fed(feeder, hello.job))
         if refused == "replace":
             self.ended.set()
         if refused is not None:
             return say.Refused(refused)
         # H8: raises a failure between epochs; a fresh host would hide it.
         self.subtask.check()
-        self._gate.soil()
+        self._fencing.mark_dirty()
         self.subtask.committed(hello.manifest.cut_id)
         # The driver has just sent this task, so it is alive; it may have no other way to reach this machine.
         self._lease.renew()
-        waits_for_restored = hello.end.waits_for != "calls in time" and not self._residence.is_resident
+        waits_for_restored = hello.end.waits_for != "calls in time" and not self._settings.is_resident
         # In its task an operator ends with the epoch, so no later one could bring what its calls wait for.
         self.subtask.operator.allow(hello.allowance, may_wait=not waits_for_restored)
         until = None if waits_for_restored else self._until(hello.end)
@@ -182,10 +218,10 @@ class Host:
         session = self._session
         if session is None or session.feeder == feeder or session.job != job:
             return False
-        return self._clock.time() - session.heard_at < self._residence.patience_seconds
+        return self._clock.time() - session.heard_at < self._settings.patience_seconds
 
     def _obey(self, message: say.Renew | say.Committed | say.Stop | say.Conclude) -> say.Reply:
-        if message.generation != self._gate.generation:
+        if message.generation != self._fencing.generation:
             return say.Refused("foreign")
         if isinstance(message, say.Conclude):
             self.subtask.hurry()
@@ -198,7 +234,7 @@ class Host:
                 if message.version == self._final_version:
                     self.ended.set()
             case say.Stop():
-                if not self._gate.may_stop(message.fence):
+                if not self._fencing.may_stop(message.fence):
                     return say.Refused("stale")
                 self.ended.set()
         return say.Done()
@@ -217,17 +253,17 @@ class Host:
         metrics, holdings = subtask.metrics(part), subtask.operator.holdings(since_last=True)
         if is_final:
             self._final_version = cut.version
-        if is_final or not self._residence.is_resident:  # in its task an operator ends with its cut
+        if is_final or not self._settings.is_resident:  # in its task an operator ends with its cut
             subtask.stop()
         try:
             # The session lasts until the part is written: no other feeder is let in before.
             handle = await self._blueprint.write(part, cut.target)
             if not is_final:
-                self._gate.clean(part.cut_id)
+                self._fencing.mark_cut(part.cut_id)
             subtask.wrote(part)
         finally:
             self._leave_session()
-        return say.Part(session.job, self._residence.subtask_index, cut.version, handle, metrics, holdings)
+        return say.Part(session.job, self._settings.subtask_index, cut.version, handle, metrics, holdings)
 
     def _leave_session(self) -> None:
         self._session = None
@@ -245,3 +281,48 @@ class Host:
             failure=subtask.failure,
             holdings=subtask.operator.holdings(),
         )
+
+
+class Conversation:
+    """Answers a feeder. Only the thread of the event loop may call it.
+
+    Parameters
+    ----------
+    host : Host
+        The host that answers.
+    reply : callable
+        Sends a reply to the feeder.
+
+    Attributes
+    ----------
+    answering : asyncio.Task
+        Ends by itself only if not even an error can be sent; then nobody hears the feeder any more.
+    """
+
+    def __init__(self, host: Host, reply: Callable[[say.Reply], object]) -> None:
+        self._host = host
+        self._reply = reply
+        self._inbox: asyncio.Queue[Any] = asyncio.Queue(UNDER_WAY_MAX)
+        self.answering = asyncio.get_running_loop().create_task(self._answer())
+
+    async def hear(self, message: Any) -> None:
+        """Take a message, or the error of one that cannot be read; waits while too many are not answered."""
+        await self._inbox.put(message)
+
+    def heard(self) -> None:
+        """Note that the feeder has shown a sign of life."""
+        self._host.heard(self)
+
+    def end(self) -> None:
+        """Stop answering: the feeder has hung up."""
+        self.answering.cancel()
+        self._host.gone(self)
+
+    async def _answer(self) -> None:
+        while True:
+            message = await self._inbox.get()
+            reply = say.Failed(message) if isinstance(message, Exception) else await self._host.answer(self, message)
+            try:
+                self._reply(reply)
+            except Exception as error:  # noqa: BLE001 - the feeder, which waits for a reply, raises it
+                self._reply(say.Failed(error))

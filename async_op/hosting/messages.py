@@ -23,6 +23,28 @@ class Fence(NamedTuple):
     attempt: int
 
 
+class Address(NamedTuple):
+    """Where a host listens.
+
+    Attributes
+    ----------
+    path : str
+        The path of its Unix socket, for feeders on the same machine.
+    host, port : str, int
+        Its TCP address, for feeders on other machines; the port is 0 if it does not listen on TCP.
+    log : str
+        The path of its log file, which error messages name.
+    process : str
+        Its machine and process id, as ``machine:id``, which progress reports name.
+    """
+
+    path: str
+    host: str = ""
+    port: int = 0
+    log: str = ""
+    process: str = ""
+
+
 class Manifest(NamedTuple):
     """What the newest manifest says about one subtask.
 

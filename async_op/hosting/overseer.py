@@ -7,10 +7,21 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from async_op.hosting.blueprint import LEASE_SECONDS
 from async_op.hosting.errors import HostLost, HostUnreachable
-from async_op.hosting.messages import DRIVER, Committed, Conclude, Fence, Message, Poll, Renew, Reply, Status, Stop
-from async_op.hosting.placement import Address
-from async_op.hosting.residence import LEASE_SECONDS
+from async_op.hosting.messages import (
+    DRIVER,
+    Address,
+    Committed,
+    Conclude,
+    Fence,
+    Message,
+    Poll,
+    Renew,
+    Reply,
+    Status,
+    Stop,
+)
 from async_op.hosting.wire.sockets import SocketChannel, connect
 from snapshots.threads import DaemonPool
 

@@ -8,12 +8,10 @@ import time
 from collections import deque
 from contextlib import suppress
 
-from async_op.hosting.blueprint import Blueprint
-from async_op.hosting.conversation import Conversation
+from async_op.hosting.blueprint import CLOSE_SECONDS, Blueprint, HostSettings
 from async_op.hosting.errors import HostLost
-from async_op.hosting.host import Host
+from async_op.hosting.host import Conversation, Host
 from async_op.hosting.messages import Message, Reply
-from async_op.hosting.residence import CLOSE_SECONDS, Residence
 from async_op.hosting.wire.frames import BEAT_SECONDS
 from async_op.hosting.wire.sockets import TICK_SECONDS
 from async_op.threads.loop_thread import LoopThread
@@ -30,13 +28,13 @@ class HostThread:
     ----------
     blueprint : Blueprint
         Makes the operator.
-    residence : Residence
+    settings : HostSettings
         Which subtask it is for. No driver renews its lease, so the lease must be as long as an epoch may take.
     """
 
-    def __init__(self, blueprint: Blueprint, residence: Residence) -> None:
+    def __init__(self, blueprint: Blueprint, settings: HostSettings) -> None:
         self._blueprint = blueprint
-        self._residence = residence
+        self._settings = settings
         self._thread = LoopThread(self._stray)
 
     def __enter__(self) -> HostThread:
@@ -51,7 +49,7 @@ class HostThread:
 
     def __exit__(self, *_: object) -> None:
         # Inside a task, a function may take as long as it needs to close.
-        seconds = CLOSE_SECONDS if self._residence.is_resident else None
+        seconds = CLOSE_SECONDS if self._settings.is_resident else None
         try:
             self._thread.call(self._host.close(), seconds)
             self._thread.stop(seconds)
@@ -61,10 +59,10 @@ class HostThread:
     def channel(self, waits: Waits | None = None) -> ThreadChannel:
         """Return a channel to the host, for the feeding thread, which waits as `waits` says."""
         waits = waits or Waits(WaitStrategies())
-        return ThreadChannel(self._thread.loop, self._host, self._residence.patience_seconds, waits)
+        return ThreadChannel(self._thread.loop, self._host, self._settings.patience_seconds, waits)
 
     async def _make(self) -> None:
-        self._host = Host(self._blueprint, self._residence)
+        self._host = Host(self._blueprint, self._settings)
         self._opening = asyncio.get_running_loop().create_task(self._host.open())
 
     def _stray(self, error: Exception) -> None:

@@ -1,17 +1,26 @@
-"""An event loop on a thread of its own, so that what runs on it does not hold up the calling thread."""
+"""An event loop on a thread of its own, so that what runs on it does not hold up the calling thread.
+
+With what a thread or process that runs nothing but an operator needs besides: a fast loop, and few collections.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from async_op.cancellation import cancel_all
 from async_op.errors import as_exception
 
 _T = TypeVar("_T")
+
+
+GARBAGE_MIN = 25_000
+"""Python looks after so many more objects were made than freed; a thousand rows in flight have some ten thousand."""
 
 
 class LoopThread:
@@ -82,6 +91,23 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Let Python look for cyclic garbage less often inside the context, unless it is told to look even less often.
+
+    By itself it looks after 700 objects, again and again at all rows and calls in flight, which are freed without its
+    help once they are done: a third of the processor's time of a call. It is a setting of the process, so this is for
+    processes that do nothing but run an operator.
+    """
+    before = gc.get_threshold()
+    if 0 < before[0] < GARBAGE_MIN:
+        gc.set_threshold(GARBAGE_MIN, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 async def _raising_exceptions(work: Coroutine[Any, Any, _T]) -> _T:

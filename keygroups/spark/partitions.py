@@ -1,10 +1,15 @@
-"""Runs a function in each partition of a DataFrame, whatever its columns are called and even if it has no rows."""
+"""Runs a function in each partition of a DataFrame, whatever its columns are called and even if it has no rows.
+
+And sends what the function yields to the JVM at once.
+"""
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from types import FrameType
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -61,6 +66,23 @@ def run_in_partitions(
         _plan_at_once(mapped)
     found = mapped.collect()
     return found or no_rows(frame.sparkSession, partitions).mapInArrow(function, schema).collect()
+
+
+def flusher() -> Callable[[], object]:
+    """Return a function that sends to the JVM at once what the calling generator has yielded.
+
+    Spark itself sends only when 64 KB have gathered (unless `spark.python.udf.pipelined.enabled` is set, since 4.3).
+    So outputs of slow calls would wait for more, and a worker would learn late that its task was cancelled. The stream
+    is found as an argument of `Serializer.dump_stream`, which runs the generator; without it, the function does
+    nothing.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "dump_stream" and "stream" in frame.f_locals:
+            flush: Callable[[], object] = frame.f_locals["stream"].flush
+            return flush
+        frame = frame.f_back
+    return lambda: None
 
 
 def _plan_at_once(frame: DataFrame) -> None:

@@ -13,7 +13,7 @@ import pytest
 from async_op.hosting import overseer
 from async_op.hosting.process.places import place_of
 from async_op.hosting.process.resident import Instructions
-from tests.hosting.kit import GENERATION, SECRET, Blueprint, Machine, is_running, pid_of, residence, wait_until
+from tests.hosting.kit import GENERATION, SECRET, Blueprint, Machine, is_running, pid_of, settings, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
             place=place_of("run", GENERATION, 0, str(folder)),
             secret=SECRET,
             blueprint=pickle.dumps(blueprint or Blueprint()),
-            residence=residence(**changes),
+            settings=settings(**changes),
             interface=interface,
             watched=watched,
         )

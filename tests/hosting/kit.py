@@ -20,14 +20,14 @@ import pyarrow as pa
 from async_op import AsyncFunction, InvocationContext
 from async_op.elements import Element
 from async_op.hosting import messages as say
+from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.epoch import Epoch, Ran, run
 from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.feeder import Channel, Feeder, Waiting
-from async_op.hosting.placement import Address
+from async_op.hosting.messages import Address
 from async_op.hosting.process.launch import launch
 from async_op.hosting.process.places import Place
 from async_op.hosting.process.resident import Instructions
-from async_op.hosting.residence import Residence
 from async_op.hosting.wire.sockets import connect
 from async_op.subtask.operator import ResidentOperator
 from async_op.subtask.subtask import CutPart
@@ -151,8 +151,8 @@ def hello(version: int = 0, attempt: int = 1, *, cut_id: str | None = None, time
     return say.Hello(GENERATION, say.Fence(version, attempt), named, f"job {attempt}", version, say.EpochEnd(timeout))
 
 
-def residence(**changes: Any) -> Residence:
-    return replace(Residence(generation=GENERATION, subtask_index=0), **changes)
+def settings(**changes: Any) -> HostSettings:
+    return replace(HostSettings(generation=GENERATION, subtask_index=0), **changes)
 
 
 def driven(waiting: Waiting[Any]) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from async_op.hosting import messages as say
-from async_op.hosting.placement import Address
+from async_op.hosting.messages import Address
 from async_op.hosting.wire.server import Server
 from async_op.hosting.wire.sockets import SocketChannel, connect
 from tests.hosting.kit import SECRET, ask

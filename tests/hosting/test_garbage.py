@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from async_op.hosting.garbage import OBJECTS, rare_collections
+from async_op.threads.loop_thread import GARBAGE_MIN, rare_collections
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def the_threshold_is_kept() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-@pytest.mark.parametrize(("before", "inside"), [(700, OBJECTS), (0, 0), (2 * OBJECTS, 2 * OBJECTS)])
+@pytest.mark.parametrize(("before", "inside"), [(700, GARBAGE_MIN), (0, 0), (2 * GARBAGE_MIN, 2 * GARBAGE_MIN)])
 def test_collections_become_rare_and_as_they_were(before: int, inside: int) -> None:
     gc.set_threshold(before, 7, 5)
     with pytest.raises(ValueError, match="no"), rare_collections():

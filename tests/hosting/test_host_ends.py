@@ -9,8 +9,8 @@ import pytest
 
 from async_op import ElementFailed, InvocationContext
 from async_op.hosting import messages as say
+from async_op.hosting.blueprint import LEASE_SECONDS, HostSettings
 from async_op.hosting.host import Host
-from async_op.hosting.residence import LEASE_SECONDS, Residence
 from tests.hosting.virtual_host import (
     GENERATION,
     Calls,
@@ -68,7 +68,7 @@ def test_what_waits_with_a_wrong_key_is_for_the_error_policy_to_judge_once_it_co
         assert outputs(await run.epoch()) == [10.0, 11.0]
         roomy = Kit(options=kit.options | {"capacity": 10})
         share = restored(*part.snapshot.in_flight)
-        fresh = Host(roomy, Residence(generation=GENERATION, subtask_index=0, restore=share))
+        fresh = Host(roomy, HostSettings(generation=GENERATION, subtask_index=0, restore=share))
         await fresh.open()
         again = Run(fresh)
         await again.hello()

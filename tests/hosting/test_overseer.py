@@ -17,8 +17,8 @@ from async_op.hosting import messages as say
 from async_op.hosting import overseer as overseer_module
 from async_op.hosting.errors import HostFailed, HostUnreachable
 from async_op.hosting.feeder import Feeder
+from async_op.hosting.messages import Address
 from async_op.hosting.overseer import Overseer
-from async_op.hosting.placement import Address
 from async_op.hosting.process.launch import launch
 from async_op.hosting.process.places import place_of
 from async_op.hosting.wire.sockets import SocketChannel, connect

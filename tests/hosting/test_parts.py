@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from async_op.elements import Record, Watermark
 from async_op.hosting import errors
 from async_op.hosting import messages as say
-from async_op.hosting.gate import Gate
-from async_op.hosting.parts import one_of_each
+from async_op.hosting.epoch import one_of_each
+from async_op.hosting.fencing import Fencing
 from async_op.hosting.wire import frames
 from async_op.hosting.wire.secret import is_proof, new_nonce, proof_of
 from async_op.subtask.ages import COARSENESS, MARKS_MAX, RESOLUTION_SECONDS, Ages
@@ -32,9 +32,9 @@ def hello(version: int, attempt: int, snapshot_id: str | None = None, cut_id: st
     ],
 )
 def test_a_restored_host_goes_on_from_that_manifest_only(manifest: say.Manifest, judged: str | None) -> None:
-    gate = Gate("run", "m1")
+    fencing = Fencing("run", "m1")
 
-    assert gate.judge(say.Hello("run", say.Fence(1, 1), manifest, "job"), is_being_fed=False) == judged
+    assert fencing.judge(say.Hello("run", say.Fence(1, 1), manifest, "job"), is_being_fed=False) == judged
 
 
 @pytest.mark.parametrize(
@@ -48,32 +48,32 @@ def test_a_restored_host_goes_on_from_that_manifest_only(manifest: say.Manifest,
     ],
 )
 def test_a_host_that_has_cut_goes_on_where_its_last_cut_is_named(manifest: say.Manifest, judged: str | None) -> None:
-    gate = Gate("run", "m1")
-    gate.soil()
-    gate.clean("c1")
-    gate.soil()
-    gate.clean("c2")
+    fencing = Fencing("run", "m1")
+    fencing.mark_dirty()
+    fencing.mark_cut("c1")
+    fencing.mark_dirty()
+    fencing.mark_cut("c2")
 
-    assert gate.judge(say.Hello("run", say.Fence(1, 1), manifest, "job"), is_being_fed=False) == judged
+    assert fencing.judge(say.Hello("run", say.Fence(1, 1), manifest, "job"), is_being_fed=False) == judged
 
 
 def test_a_host_that_somebody_was_let_into_is_dirty_until_its_cut() -> None:
-    gate = Gate("run", None)
-    assert gate.judge(hello(0, 1), is_being_fed=False) is None
-    gate.soil()
+    fencing = Fencing("run", None)
+    assert fencing.judge(hello(0, 1), is_being_fed=False) is None
+    fencing.mark_dirty()
 
-    assert gate.judge(hello(0, 2), is_being_fed=False) == "replace"
+    assert fencing.judge(hello(0, 2), is_being_fed=False) == "replace"
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1))
 def test_only_newer_fences_are_judged_at_all(fences: list[tuple[int, int]]) -> None:
-    gate = Gate("run", None)
+    fencing = Fencing("run", None)
     newest = say.Fence(-1, -1)
     for fence in map(say.Fence._make, fences):
-        judged = gate.judge(hello(*fence), is_being_fed=False)
+        judged = fencing.judge(hello(*fence), is_being_fed=False)
         assert (judged == "stale") == (fence <= newest)
         newest = max(newest, fence)
-        assert gate.may_stop(fence) == (fence >= newest)
+        assert fencing.may_stop(fence) == (fence >= newest)
 
 
 def test_parts_of_another_job_are_not_taken() -> None:

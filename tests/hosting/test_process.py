@@ -24,8 +24,8 @@ from async_op import ElementFailed
 from async_op.hosting import messages as say
 from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable
 from async_op.hosting.feeder import Feeder
+from async_op.hosting.messages import Address
 from async_op.hosting.overseer import Overseer
-from async_op.hosting.placement import Address
 from async_op.hosting.process import launch as launching
 from async_op.hosting.process import places, resident
 from async_op.hosting.process.launch import launch, watch

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from async_op.hosting.placement import Address
+from async_op.hosting.messages import Address
 from async_op.hosting.process import launch as launching
 from async_op.hosting.process import template
 from async_op.hosting.process.launch import launch, watch
@@ -35,8 +35,8 @@ from tests.hosting.kit import (
     epoch,
     hello,
     is_running,
-    residence,
     rows,
+    settings,
     wait_until,
 )
 
@@ -58,7 +58,7 @@ class Owner:
             place=place_of("run", GENERATION, subtask, str(self.folder)),
             secret=SECRET,
             blueprint=pickle.dumps(Blueprint()),
-            residence=residence(),
+            settings=settings(),
             watched=self.watched,
         )
         return replace(made, **changes)

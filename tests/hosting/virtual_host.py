@@ -12,8 +12,8 @@ from typing import Any
 from async_op import AsyncFunction, InvocationContext
 from async_op.elements import Element
 from async_op.hosting import messages as say
+from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.host import Host
-from async_op.hosting.residence import Residence
 from async_op.subtask.operator import ResidentOperator
 from async_op.subtask.subtask import CutPart
 from async_op.testing import VirtualLoop
@@ -143,12 +143,12 @@ def outputs(part: CutPart) -> list[Any]:
 
 
 def hosted(
-    test: Callable[[Run], Coroutine[Any, Any, None]], kit: Kit | None = None, *, renews: bool = True, **residence: Any
+    test: Callable[[Run], Coroutine[Any, Any, None]], kit: Kit | None = None, *, renews: bool = True, **settings: Any
 ) -> None:
     """Run a test beside a host, on virtual time; unless the driver renews it, its lease is the test's matter."""
 
     async def live() -> None:
-        host = Host(kit or Kit(), Residence(generation=GENERATION, subtask_index=0, **residence))
+        host = Host(kit or Kit(), HostSettings(generation=GENERATION, subtask_index=0, **settings))
         await host.open()
         renewing = asyncio.create_task(renew(host))
         try:

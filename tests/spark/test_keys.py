@@ -22,7 +22,7 @@ from async_op import AsyncDataStream, AsyncFunction
 from async_op.elements import looked_up
 from async_op.spark import AsyncPipeline, UnpicklableFunction
 from async_op.spark.rows.keys import KeyColumn, key_columns, key_getter
-from async_op.spark.task.epoch_elements import EpochElements
+from async_op.spark.task.epoch_rows import EpochElements
 from keygroups import ConfigError, NullKey, UnsupportedKey, ValueState
 from tests.spark.runs import PipelineRun
 

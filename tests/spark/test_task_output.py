@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from async_op.spark.task.flush import flusher
+from keygroups.spark.partitions import flusher
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from async_op.hosting.errors import HostFailed, HostUnreachable
 from async_op.hosting.feeder import Waiting
-from async_op.hosting.placement import Address
+from async_op.hosting.messages import Address
 from async_op.hosting.process import template
 from async_op.hosting.process.resident import Instructions
 from async_op.hosting.wire.sockets import TICK_SECONDS

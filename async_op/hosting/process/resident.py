@@ -17,15 +17,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from async_op.hosting.blueprint import CLOSE_SECONDS, HostSettings
 from async_op.hosting.errors import HostUnreachable
-from async_op.hosting.garbage import rare_collections
 from async_op.hosting.host import Host
-from async_op.hosting.placement import Address
+from async_op.hosting.messages import Address
 from async_op.hosting.process.places import Place, leave, sweep
-from async_op.hosting.residence import CLOSE_SECONDS, Residence
 from async_op.hosting.wire.frames import BEAT_SECONDS
 from async_op.hosting.wire.server import Server
-from async_op.threads.loop_thread import new_event_loop
+from async_op.threads.loop_thread import new_event_loop, rare_collections
 
 _LOG = 2
 """The descriptor of the log: a function may put anything in the place of `sys.stderr`."""
@@ -49,7 +48,7 @@ class Instructions:
         The secret of the run.
     blueprint : bytes
         The blueprint of the operator, as the driver pickled it.
-    residence : Residence
+    settings : HostSettings
         Which subtask the host is for, and what it is restored from.
     interface : str or None
         The address of this machine on which the host also listens on TCP; None for the Unix socket only.
@@ -63,7 +62,7 @@ class Instructions:
     place: Place
     secret: bytes = field(repr=False)
     blueprint: bytes = field(repr=False)
-    residence: Residence
+    settings: HostSettings
     interface: str | None = None
     watched: int | None = None
     prepare: Callable[[], object] | None = None
@@ -117,7 +116,7 @@ def _try_lock(place: Place) -> int | None:
 async def _live(instructions: Instructions, ready: Callable[[Address], None]) -> None:
     if instructions.prepare is not None:
         instructions.prepare()
-    host = Host(pickle.loads(instructions.blueprint), instructions.residence)  # noqa: S301 - pickled by the driver
+    host = Host(pickle.loads(instructions.blueprint), instructions.settings)  # noqa: S301 - pickled by the driver
     server = Server(host, instructions.secret)
     address = await _listen(server, instructions)
     loop = asyncio.get_running_loop()
@@ -125,7 +124,7 @@ async def _live(instructions: Instructions, ready: Callable[[Address], None]) ->
         loop.add_signal_handler(number, host.ended.set)
     if instructions.watched is not None:
         loop.add_reader(instructions.watched, host.ended.set)
-    beating = loop.create_task(_beat(instructions.residence))
+    beating = loop.create_task(_beat(instructions.settings))
     opening = loop.create_task(host.open())
     ready(address)
     await host.ended.wait()
@@ -149,15 +148,15 @@ async def _listen(server: Server, instructions: Instructions) -> Address:
     return Address(path, interface or "", port, str(instructions.place.log), process)
 
 
-async def _beat(residence: Residence) -> None:
+async def _beat(settings: HostSettings) -> None:
     """Put off the alarm that ends the process if something blocks its event loop.
 
     The alarm is the kernel's, so it works even if a function never releases the interpreter lock. Before it goes off,
     the stacks of all threads are written to the log, to show what blocks the loop.
     """
     while True:
-        signal.setitimer(signal.ITIMER_REAL, residence.lease_seconds)
-        faulthandler.dump_traceback_later(0.75 * residence.patience_seconds, file=_LOG)
+        signal.setitimer(signal.ITIMER_REAL, settings.lease_seconds)
+        faulthandler.dump_traceback_later(0.75 * settings.patience_seconds, file=_LOG)
         _bound_log(_LOG)
         await asyncio.sleep(BEAT_SECONDS)
 

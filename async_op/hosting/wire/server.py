@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from async_op.hosting.conversation import Conversation
 from async_op.hosting.errors import MessageTooLarge, NotOurs
-from async_op.hosting.host import Host
+from async_op.hosting.host import Conversation, Host
 from async_op.hosting.wire import frames
 from async_op.hosting.wire.secret import NONCE_BYTES, PROOF_BYTES, is_proof, new_nonce, proof_of
 

@@ -8,10 +8,9 @@ import threading
 import time
 from collections import deque
 
+from async_op.hosting.blueprint import PATIENCE_SECONDS
 from async_op.hosting.errors import HostFailed, HostLost, HostUnreachable, MessageTooLarge, NotOurs
-from async_op.hosting.messages import Failed, Message, Reply
-from async_op.hosting.placement import Address
-from async_op.hosting.residence import PATIENCE_SECONDS
+from async_op.hosting.messages import Address, Failed, Message, Reply
 from async_op.hosting.wire import frames
 from async_op.hosting.wire.secret import NONCE_BYTES, PROOF_BYTES, is_proof, new_nonce, proof_of
 from async_op.threads.wait_strategies import WaitSituation, WaitStrategies

@@ -10,9 +10,8 @@ from itertools import count
 
 from pyspark.sql import SparkSession
 
-from async_op.hosting.messages import Status
+from async_op.hosting.messages import Address, Status
 from async_op.hosting.overseer import Overseer
-from async_op.hosting.placement import Address
 from async_op.hosting.process.places import sockets_of
 from async_op.hosting.wire.secret import new_secret
 from async_op.resilience.lending import Lender

@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from async_op.epochs.coordinator import Coordinator
 from async_op.epochs.position import EpochTimes, SourcePosition
+from async_op.hosting.epoch import one_of_each
 from async_op.hosting.errors import FeederFenced, HostLost, IncompleteEpoch
 from async_op.hosting.messages import EpochEnd
-from async_op.hosting.parts import one_of_each
 from async_op.identity import Identity
 from async_op.retention import Retention
 from async_op.spark.autoscale import AutoscalePolicy
@@ -26,8 +26,7 @@ from async_op.spark.epoch.orders import EpochInput, EpochOrder, EpochSettings, M
 from async_op.spark.progress import EpochMetrics, EpochProgress
 from async_op.spark.rows.routing import Routing
 from async_op.spark.task.blueprint import EpochBlueprint
-from async_op.spark.task.epoch_task import EpochTask
-from async_op.spark.task.newest import Newest
+from async_op.spark.task.epoch_task import EpochTask, Newest
 from async_op.spark.task.pickling import pickled
 from async_op.spark.task.report import REPORT_SCHEMA, SubtaskReport, checked, outputs_in, reports_in
 from keygroups.spark.partitions import no_rows, run_in_partitions

@@ -18,7 +18,7 @@ from async_op.operator.place import Place
 from async_op.operator.vetting import unreadable_among
 from async_op.options import OperatorOptions
 from async_op.spark.rows.arrow_outputs import OutputWriter
-from async_op.spark.task.epoch_elements import EpochElements
+from async_op.spark.task.epoch_rows import EpochElements
 from async_op.subtask.operator import ResidentOperator
 from async_op.subtask.subtask import CutPart
 from snapshots import PendingSnapshot, SubtaskHandle, SubtaskSnapshot

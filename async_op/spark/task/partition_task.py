@@ -10,15 +10,15 @@ import pyarrow as pa
 
 from async_op.elements import Record, Watermark
 from async_op.errors import ElementFailed
-from async_op.hosting.garbage import rare_collections
 from async_op.operator.operator import AsyncWaitOperator
 from async_op.operator.place import Place
 from async_op.operator.vetting import unreadable_among
 from async_op.options import OperatorOptions
-from async_op.spark.task.flush import flusher
 from async_op.spark.task.operator_thread import OperatorThread
 from async_op.spark.task.partition_elements import PartitionElements
+from async_op.threads.loop_thread import rare_collections
 from async_op.threads.wait_strategies import WaitStrategies
+from keygroups.spark.partitions import flusher
 
 
 @dataclass(frozen=True)

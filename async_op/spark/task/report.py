@@ -13,8 +13,7 @@ from pyspark.sql import Row
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from async_op.epochs.position import SubtaskTimes
-from async_op.hosting.messages import Part
-from async_op.hosting.placement import Address
+from async_op.hosting.messages import Address, Part
 from async_op.spark.progress import EpochMetrics
 from async_op.spark.task.blueprint import WrittenPart
 from keygroups.errors import KeyGroupsError

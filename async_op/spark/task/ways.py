@@ -13,13 +13,13 @@ from typing import Any
 
 from pyspark import SparkFiles
 
+from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.feeder import Channel, Waiting
-from async_op.hosting.placement import Address
+from async_op.hosting.messages import Address
 from async_op.hosting.process.launch import COMMON_MODULES, launch, watch
 from async_op.hosting.process.places import Place, place_of
 from async_op.hosting.process.resident import Instructions
-from async_op.hosting.residence import Residence
 from async_op.hosting.thread import HostThread
 from async_op.hosting.wire.sockets import connect
 from async_op.resilience.lending import Allowance
@@ -77,7 +77,7 @@ class TaskWays:
         What the driver knows about the hosts.
     subtask_index : int
         The subtask.
-    residence : callable
+    settings : callable
         Returns how a new host of a subtask lives, and what it is restored from.
     waits : Waits
         How the task waits for its host.
@@ -89,12 +89,12 @@ class TaskWays:
     """
 
     def __init__(
-        self, access: HostAccess, subtask_index: int, residence: Callable[[int], Residence], waits: Waits
+        self, access: HostAccess, subtask_index: int, settings: Callable[[int], HostSettings], waits: Waits
     ) -> None:
         self._waits = waits
         self._access = access
         self._subtask_index = subtask_index
-        self._residence = residence
+        self._settings = settings
         self._own: HostThread | None = None
         self.reached: Address | None = None
 
@@ -137,7 +137,7 @@ class TaskWays:
                 place=place,
                 secret=access.secret,
                 blueprint=access.blueprint,
-                residence=self._residence(self._subtask_index),
+                settings=self._settings(self._subtask_index),
                 interface=None if access.driver_host is None else _interface_to(access.driver_host),
                 watched=watched,
                 prepare=partial(_share_files, SparkFiles.getRootDirectory()),
@@ -155,9 +155,9 @@ class TaskWays:
         blueprint = self._access.blueprint
         if isinstance(blueprint, bytes):
             blueprint = loads(blueprint)  # noqa: S301 - pickled by the driver
-        residence = self._residence(self._subtask_index)
-        residence = replace(residence, is_resident=False, lease_seconds=_LEASE_SECONDS, patience_seconds=math.inf)
-        self._own = HostThread(blueprint, residence).__enter__()
+        settings = self._settings(self._subtask_index)
+        settings = replace(settings, is_resident=False, lease_seconds=_LEASE_SECONDS, patience_seconds=math.inf)
+        self._own = HostThread(blueprint, settings).__enter__()
         yield
         return self._own.channel(self._waits)
 

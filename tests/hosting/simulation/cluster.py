@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from async_op.hosting import messages as say
+from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.errors import HostLost, HostUnreachable
 from async_op.hosting.feeder import Channel, Waiting
 from async_op.hosting.host import Host
-from async_op.hosting.placement import Address
-from async_op.hosting.residence import Residence
+from async_op.hosting.messages import Address
 from async_op.hosting.wire.secret import is_proof, new_nonce, proof_of
 from async_op.threads.wait_strategies import WaitSituation
 from snapshots import Snapshot
@@ -47,7 +47,7 @@ class Process:
         self.folder = cluster.storage.of_host(fails=cluster.draw.random() < 0.05 and cluster.may_break())
         self.host = Host(
             Blueprint(cluster.service, self, parallelism),
-            Residence(
+            HostSettings(
                 generation=generation,
                 subtask_index=subtask,
                 restore=restored(newest, self.folder, subtask, parallelism),
@@ -68,7 +68,7 @@ class Process:
         newest = self.cluster.latest
         if newest is None or not self.is_resident or self.is_hung or not self.host.subtask.outbox.is_bounded:
             return False
-        return self.host._gate.is_content_of(named(newest, subtask, self.parallelism))
+        return self.host._fencing.is_content_of(named(newest, subtask, self.parallelism))
 
     async def _live(self) -> None:
         try:

@@ -10,10 +10,9 @@ from typing import Any, Literal
 
 from async_op import ElementFailed
 from async_op.hosting import messages as say
-from async_op.hosting.epoch import Epoch, run
+from async_op.hosting.epoch import Epoch, one_of_each, run
 from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable, IncompleteEpoch
-from async_op.hosting.parts import one_of_each
-from async_op.hosting.placement import Address
+from async_op.hosting.messages import Address
 from keygroups import key_group_of, subtask_of
 from snapshots import Claim, PendingSnapshot, Snapshot, SnapshotStore, SubtaskHandle
 from snapshots.testing import Crash

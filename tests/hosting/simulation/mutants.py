@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from async_op.hosting import epoch
 from async_op.hosting import messages as say
-from async_op.hosting import placement
 from async_op.hosting.errors import HostUnreachable
-from async_op.hosting.gate import Gate
-from async_op.hosting.host import Host
-from async_op.hosting.lease import Lease
+from async_op.hosting.fencing import Fencing
+from async_op.hosting.host import Host, Lease
 from async_op.subtask.inbox import Inbox, Reserve
 from async_op.subtask.outbox import Outbox
 from keygroups.state.group import ENTRY_KINDS
@@ -61,22 +60,22 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("H2: a host goes on from any cut of its own")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Gate, "is_content_of", lambda gate, manifest: gate._content is not None)
+    patch.setattr(Fencing, "is_content_of", lambda fencing, manifest: fencing._content is not None)
 
 
 @mutant("H2: a host goes on although somebody has fed it and left")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Gate, "soil", lambda gate: None)
+    patch.setattr(Fencing, "mark_dirty", lambda fencing: None)
 
 
 @mutant("H3: an older feeder is let in", "replay")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Gate, "is_newer", lambda gate, fence: True)
+    patch.setattr(Fencing, "is_newer", lambda fencing, fence: True)
 
 
 @mutant("H3: an older stop is obeyed", "replay")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Gate, "may_stop", lambda gate, fence: True)
+    patch.setattr(Fencing, "may_stop", lambda fencing, fence: True)
 
 
 @mutant("H3: two feeders share a host")
@@ -130,7 +129,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
         yield
         raise HostUnreachable("no way")
 
-    patch.setattr(placement, "_in_task", refuse)
+    patch.setattr(epoch, "_in_task", refuse)
 
 
 @mutant("H8: a host that has failed between epochs is replaced")
@@ -194,10 +193,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("a cut ends the calls that are under way")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def may_go_on(gate: Any, manifest: Any) -> bool:
-        return bool(gate._content == ("manifest", manifest.snapshot_id))
+    def may_go_on(fencing: Any, manifest: Any) -> bool:
+        return bool(fencing._content == ("manifest", manifest.snapshot_id))
 
-    patch.setattr(Gate, "is_content_of", may_go_on)
+    patch.setattr(Fencing, "is_content_of", may_go_on)
 
 
 @mutant("what leaves between two cuts is lost")

@@ -1,4 +1,7 @@
-"""Who may feed a host, and whether its content is that of the newest manifest. Knows no operator and no transport."""
+"""H2 and H3: whose claims a host accepts, and whether its content is that of the newest manifest.
+
+Knows no operator and no transport.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ Content: TypeAlias = tuple[Literal["manifest", "cut"], str | None] | None
 _NOBODY = Fence(-1, -1)
 
 
-class Gate:
+class Fencing:
     """Decides which hellos and stops a host accepts.
 
     Parameters
@@ -31,7 +34,7 @@ class Gate:
     def judge(self, hello: Hello, *, is_being_fed: bool) -> Reason | None:
         """Return why a feeder is refused, or None if the host accepts it.
 
-        Only the answers "replace" and None change the gate: the hello's fence is then the newest.
+        Only the answers "replace" and None change anything: the hello's fence is then the newest.
 
         Parameters
         ----------
@@ -61,10 +64,10 @@ class Gate:
         """H3: Tell whether a stop is obeyed: its fence is at least as new as that of every feeder that was let in."""
         return fence == self._newest or self.is_newer(fence)
 
-    def soil(self) -> None:
+    def mark_dirty(self) -> None:
         """Note that a feeder was let in: from now on, no manifest and no cut has the host's content."""
         self._content = None
 
-    def clean(self, cut_id: str) -> None:
+    def mark_cut(self, cut_id: str) -> None:
         """Note that the content is that of a cut; the next manifest shows whether the cut counts."""
         self._content = ("cut", cut_id)
