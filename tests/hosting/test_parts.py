@@ -1,4 +1,4 @@
-"""The pure pieces: who is let in, which parts belong together, frames, ages, delivery."""
+"""The pure pieces: who is let in, which parts belong together, frames."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from async_op.elements import Record, Watermark
 from async_op.hosting import errors
 from async_op.hosting import messages as say
 from async_op.hosting.epoch import one_of_each
 from async_op.hosting.fencing import Fencing
 from async_op.hosting.wire import frames
 from async_op.hosting.wire.secret import is_proof, new_nonce, proof_of
-from async_op.subtask.ages import COARSENESS, MARKS_MAX, RESOLUTION_SECONDS, Ages
-from async_op.subtask.outbox import RUN, Outbox
 
 
 def hello(version: int, attempt: int, snapshot_id: str | None = None, cut_id: str | None = None) -> say.Hello:
@@ -83,59 +80,6 @@ def test_parts_of_another_job_are_not_taken() -> None:
     with pytest.raises(errors.IncompleteEpoch) as missing:
         one_of_each(parts, "job 1", 2)
     assert missing.value.missing == [1]
-
-
-def test_outputs_are_packed_in_runs_of_bounded_size() -> None:
-    outbox = Outbox(len, 10**6)
-    for number in range(2 * RUN + 3):
-        outbox(Record(number, None))
-    outbox(Watermark(1))
-
-    assert len(outbox) == 2 * RUN + 3
-    assert outbox.take() == [RUN, RUN, 3]
-    assert (len(outbox), outbox.take(), outbox.watermarks) == (0, [], 1)
-
-
-@given(st.lists(st.tuples(st.integers(1, 5), st.floats(0, 10)), max_size=20))
-def test_an_age_is_that_of_the_mark_after_the_element(steps: list[tuple[int, float]]) -> None:
-    ages, marks, number, now = Ages(), [], 0, 0.0
-    for more, seconds in steps:
-        number, now = number + more, now + seconds
-        ages.mark(number, now)
-        marks.append((number, now))
-    for oldest in range(number):
-        came = next(moment for following, moment in marks if following > oldest)
-        age = ages.of(oldest, now + 1.0)
-        assert age is not None
-        assert -1e-9 <= age - (now + 1.0 - came) <= RESOLUTION_SECONDS + 1e-9
-
-
-def test_the_age_of_a_timer_which_nobody_has_marked_counts_from_the_first_look() -> None:
-    ages = Ages()
-    assert ages.of(5, 1.0) == 0.0
-    assert ages.of(5, 4.0) == 3.0
-    assert ages.of(None, 5.0) is None
-
-
-def test_a_busy_operator_leaves_a_bounded_number_of_marks() -> None:
-    ages = Ages()
-    for number in range(10_000):
-        ages.mark(number, number * RESOLUTION_SECONDS / 1000)
-    assert len(ages._marks) <= 11
-
-
-def test_a_call_that_hangs_leaves_a_bounded_number_of_marks_and_only_makes_ages_coarser() -> None:
-    ages, came, now = Ages(), [], 0.0
-    for number in range(20_000):
-        came.append(now)
-        ages.mark(number + 1, now)
-        assert len(ages._marks) <= MARKS_MAX
-        now += 3600.0 if number % 5000 == 4999 else 0.15  # now and then, there is no input for an hour
-    for number in (0, 1, 2, 4999, 5000, 7777, 12_345, 19_999):
-        age = ages.of(number, now)
-        assert age is not None
-        assert -1e-6 <= age - (now - came[number]) <= COARSENESS * now
-    assert len(ages._marks) == 1
 
 
 def test_rows_travel_as_arrow() -> None:
