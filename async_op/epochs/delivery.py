@@ -2,7 +2,7 @@
 
 A job awaits its sink, and must not block its event loop. A pipeline's sink blocks the thread that Spark has described
 its jobs for. So what happens, and in which order, is written here once, as generators of steps. `job.delivery` and
-`spark.epoch.delivery` take the steps, each in its way.
+`spark.epoch.delivery` take the steps, each in its way. ARCHITECTURE.md draws when ("The order of a commit").
 """
 
 from __future__ import annotations

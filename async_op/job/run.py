@@ -1,4 +1,7 @@
-"""One run of a job, from its start to its end: what happens when, and what ends it."""
+"""One run of a job, from its start to its end: what happens when, and what ends it.
+
+ARCHITECTURE.md draws the order in which `Run._cut_now` commits a cut ("The order of a commit").
+"""
 
 from __future__ import annotations
 

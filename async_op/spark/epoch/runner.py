@@ -1,4 +1,7 @@
-"""The driver's side of an epoch: run the subtasks, commit the manifest, deliver the outputs."""
+"""The driver's side of an epoch: run the subtasks, commit the manifest, deliver the outputs.
+
+ARCHITECTURE.md draws the order in which `EpochRunner._run` does it ("The order of a commit").
+"""
 
 from __future__ import annotations
 
