@@ -36,8 +36,13 @@ class Ids(Protocol):
         ...
 
 
-ElementId: TypeAlias = str | tuple[Ids, int]
-"""An id, or where to look it up."""
+ElementId: TypeAlias = str | tuple[Any, Any]
+"""An id, or what it is made of when somebody asks, as few do: `Ids` and an index; a beginning and an end; or the id of
+an input, if that is none of text, and the number of an output.
+
+They are plain tuples because the garbage collector soon stops to visit a tuple of numbers and text, and each element in
+flight has one. To visit objects of a class again and again would cost as much as a call that returns at once.
+"""
 
 Element: TypeAlias = tuple[Any, int | None, ElementId | None]
 """An input: its value, timestamp and id."""
@@ -47,8 +52,23 @@ def looked_up(element_id: ElementId | None) -> str | None:
     """Return an id, which is made now if nobody has asked for it before."""
     if element_id is None or isinstance(element_id, str):
         return element_id
-    ids, index = element_id
-    return ids[index]
+    first, last = element_id
+    if isinstance(first, str):
+        return f"{first}{last}"
+    if isinstance(first, tuple):
+        return f"{looked_up(first)}/{last}"
+    return first[last]  # type: ignore[no-any-return]
+
+
+def output_id(parent: ElementId, number: int) -> ElementId:
+    """Return the id of an output: that of its input with its own number, so it is the same whenever it is emitted.
+
+    Examples
+    --------
+    >>> looked_up(output_id("orders/0@17", 2)), looked_up(output_id(output_id(("orders/0@", 17), 2), 0))
+    ('orders/0@17/2', 'orders/0@17/2/0')
+    """
+    return (f"{parent}/", number) if isinstance(parent, str) else (parent, number)
 
 
 def check_timestamp(timestamp: object) -> int:

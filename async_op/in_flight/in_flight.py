@@ -8,7 +8,7 @@ from inspect import isawaitable
 from itertools import chain
 from typing import Any
 
-from async_op.elements import Element, ElementId, Record, Watermark, looked_up
+from async_op.elements import ElementId, Record, Watermark
 from async_op.errors import SnapshotInsideOutput
 from async_op.identity import timer_id
 from async_op.in_flight.capture import capture
@@ -301,37 +301,14 @@ class InFlight:
 
 
 class NamedOutput:
-    """A consumer of outputs that needs their ids. Passed as `output`, it gets all outputs of an element at once."""
+    """A consumer of outputs that needs their ids, see `output_id`; it gets all outputs of an element at once."""
 
     __slots__ = ()
 
     def take(self, values: Sequence[Any], timestamp: int | None, parent: ElementId) -> None:
-        """Take the outputs of one element; `named` makes elements of them."""
+        """Take the outputs of the element with an id."""
         raise NotImplementedError
 
     def __call__(self, output: Watermark) -> None:
         """Take a watermark."""
         raise NotImplementedError
-
-
-class OutputIds:
-    """The ids of the outputs of one element: its own id with the number of the output.
-
-    They are the same whenever the outputs are emitted, and made only if somebody asks, which costs more than all else
-    that a chain does for an element.
-    """
-
-    __slots__ = ("_parent",)
-
-    def __init__(self, parent: ElementId) -> None:
-        self._parent = parent
-
-    def __getitem__(self, number: int, /) -> str:
-        """Return the id of one output."""
-        return f"{looked_up(self._parent)}/{number}"
-
-
-def named(values: Sequence[Any], timestamp: int | None, parent: ElementId) -> list[Element]:
-    """Return the outputs of an element as elements of the next operator."""
-    ids = OutputIds(parent)
-    return [(value, timestamp, (ids, number)) for number, value in enumerate(values)]

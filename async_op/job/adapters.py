@@ -16,7 +16,7 @@ from collections.abc import (
     Sized,
 )
 from hashlib import blake2b
-from itertools import chain, islice, repeat
+from itertools import chain, islice
 from typing import Any
 
 from async_op.arrow_stream import ArrowStream, has_arrow_stream, rows_of_stream
@@ -25,6 +25,7 @@ from async_op.connectors.errors import InputReplaced
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import PartitionId, Reached, Source
 from async_op.job.errors import StreamAlreadyRead
+from async_op.job.items import Items
 from async_op.threads.own_thread import on_own_thread
 from async_op.threads.read_ahead import read_ahead
 from keygroups.arguments import is_asynchronous
@@ -199,7 +200,7 @@ class IterableSource(Source[Any]):
             samples.add(run[begin:end])
             if stored == 1:  # before the element, because a snapshot may be cut right after it
                 yield Reached(0, samples.content(_length_of(self._iterable)))
-            yield list(zip(run[begin:end], repeat(None), range(number + begin + 1, number + end + 1), strict=False))
+            yield Items(run[begin:end], None, range(number + begin + 1, number + end + 1))
             if number + end == stored > 1:
                 yield Reached(stored, samples.content(_length_of(self._iterable)))
             begin = end

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from async_op.elements import Element, ElementId, Record, Watermark
+from async_op.elements import Element, ElementId, Record, Watermark, output_id
 from async_op.errors import AsyncTimeoutError, ElementFailed
-from async_op.in_flight.in_flight import NamedOutput, ValueOutput, named
+from async_op.in_flight.in_flight import NamedOutput, ValueOutput
 from async_op.job.channels import FINAL, Inlet, Outlet
 from async_op.job.outputs import Collector
 from async_op.operator.counters import Counted, since
@@ -82,7 +82,7 @@ class _ToStep(NamedOutput):
         self.watermark: int | None = None
 
     def take(self, values: Sequence[Any], timestamp: int | None, parent: ElementId) -> None:
-        self._outlet.put(named(values, timestamp, parent))
+        self._outlet.put([(value, timestamp, output_id(parent, number)) for number, value in enumerate(values)])
 
     def __call__(self, output: Watermark) -> None:
         if output.timestamp != FINAL:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 from async_op.connectors.errors import InputReplaced
 from async_op.connectors.source import PartitionId, Reached
-from async_op.elements import Ids
+from async_op.elements import ElementId
 from async_op.job.step import SOURCE
 from keygroups.errors import ConfigError
 from snapshots import OperatorStateCut, Snapshot, SubtaskSnapshot
@@ -74,27 +75,14 @@ class Partition:
         """Return the id of the element after which a reader goes on at a position."""
         return f"{self.text}@{position}"
 
-    def element_ids(self, positions: Sequence[Any]) -> Ids:
-        """Return the ids of many elements, made when somebody asks, unless a position may change until then."""
+    def element_ids(self, positions: Sequence[Any]) -> Iterable[ElementId]:
+        """Return the ids of many elements; unless a position may change until somebody asks, they are not made yet."""
         if _FIXED.issuperset(map(type, positions)):
-            return _PositionIds(self, positions)
-        return [self.element_id(position) for position in positions]
+            return zip(repeat(self.element_id("")), positions, strict=False)
+        return map(self.element_id, positions)
 
 
 _FIXED = frozenset({int, str})
-
-
-class _PositionIds:
-    """The ids of elements that have been read in a row."""
-
-    __slots__ = ("_partition", "_positions")
-
-    def __init__(self, partition: Partition, positions: Sequence[Any]) -> None:
-        self._partition = partition
-        self._positions = positions
-
-    def __getitem__(self, index: int, /) -> str:
-        return self._partition.element_id(self._positions[index])
 
 
 class Positions:

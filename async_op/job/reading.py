@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from itertools import repeat
 from typing import Any
@@ -15,11 +15,11 @@ from async_op.clock import Clock
 from async_op.connectors.retrying import Attempts, retried
 from async_op.connectors.source import PartitionId, Reached, Source, Undecodable
 from async_op.dead_letters import DeadLetter
-from async_op.elements import TIMESTAMP_MAX, Element, check_timestamp
 from async_op.identity import partition_text
 from async_op.in_flight.waiters import Waiters
 from async_op.job.cancellation import connector
 from async_op.job.channels import Outlet
+from async_op.job.items import Items, NoItem, sorted_out
 from async_op.job.outputs import Collector
 from async_op.job.positions import Partition, Positions
 from async_op.job.step import SOURCE
@@ -184,28 +184,21 @@ class Reading:
         what = f"reading partition {partition.id!r} of {type(self._source).__name__}"
         with connector(what):
             partition.text = partition_text(self._source.full_name(partition.id))
-            async with aclosing(self._items(partition, what)) as found:
-                async for items in found:
-                    if isinstance(items, Reached):
-                        self.moves += self._positions.reached(partition, items.position, items.content)
-                    else:
-                        await self._hand_on(partition, items if isinstance(items, list) else [items])
+            async with aclosing(self._pieces(partition, what)) as pieces:
+                async for run in pieces:
+                    await self._hand_on(partition, run)
         partition.has_ended = True
         self._news.wake()
 
-    async def _items(self, partition: Partition, what: str) -> AsyncGenerator[Any, None]:
+    async def _pieces(self, partition: Partition, what: str) -> AsyncGenerator[list[Any], None]:
         """Yield what the source yields; after a transient error it is read again from where the partition is."""
         attempts = Attempts(self._source.retry, what)
         while True:
             try:
                 reader, is_blocking = self._reader(partition)
                 async with closed_after(reader) as found:
-                    async for items in found:
-                        if is_blocking and not _SINGLE.issuperset(map(type, items)):
-                            for piece in _pieces_of(items):
-                                yield piece
-                        else:
-                            yield items
+                    async for piece in found:
+                        yield piece if is_blocking else [piece]
                         attempts.succeeded()
                 break
             except Exception as error:  # noqa: BLE001 - raised there, if it is final
@@ -221,36 +214,44 @@ class Reading:
             raise self._wrong("read()", items, "return an iterator, or write it with `yield`")
         return read_ahead(items, _READ_AHEAD), True
 
-    async def _hand_on(self, partition: Partition, items: list[Any]) -> None:
-        """Hand on what a partition has yielded, in runs; its position advances with each element."""
-        partition.is_waiting = bool(items)
-        done = 0
-        while done < len(items):
+    async def _hand_on(self, partition: Partition, pieces: list[Any]) -> None:
+        """Hand on what a partition has yielded in a row; its position advances with each element."""
+        try:
+            for piece in sorted_out(pieces):
+                if isinstance(piece, Items):
+                    await self._hand_on_items(partition, piece)
+                elif isinstance(piece, Reached):
+                    self.moves += self._positions.reached(partition, piece.position, piece.content)
+                else:
+                    await self._gate.wait_until(self._may_hand_on)
+                    self._judge(partition, piece)
+                    await self._room_for_letters()
+        except NoItem as error:
+            raise self._wrong("read()", error.found, "yield (value, timestamp, position), or a list of such") from None
+
+    async def _hand_on_items(self, partition: Partition, items: Items) -> None:
+        partition.is_waiting, done, count = True, 0, len(items.values)
+        while done < count:
             await self._gate.wait_until(self._may_hand_on)
             entrance = self._entrances[partition.subtask]
             if not entrance.has_room:
                 await entrance.room()
                 continue  # meanwhile, another chain may have come, or a pause
-            run = items[done : done + entrance.free]
-            elements = _elements_of(partition, run) or _elements_before_a_bad_one(partition, run)
-            if elements:
-                entrance.put(elements)
-                newest = max((timestamp for _, timestamp, _ in elements if timestamp is not None), default=None)
-                self._positions.passed(partition, newest, run[len(elements) - 1][2], self._clock.time())
-                self.records += len(elements)
-                done += len(elements)
-                partition.is_waiting = done < len(items)
-                await asyncio.sleep(0)
-            else:
-                self._judge(partition, run[0])
-                done += 1
-                await self._room_for_letters()
-        partition.is_waiting = False
+            some = items.part(done, done + entrance.free)
+            timestamps = repeat(None) if some.timestamps is None else some.timestamps
+            ids = partition.element_ids(some.positions)
+            entrance.put(list(zip(some.values, timestamps, ids, strict=False)))
+            self._positions.passed(partition, some.newest(), some.positions[-1], self._clock.time())
+            self.records += len(some.values)
+            done += len(some.values)
+            partition.is_waiting = done < count
+            await asyncio.sleep(0)
 
-    def _judge(self, partition: Partition, item: Any) -> None:
+    def _judge(self, partition: Partition, item: Undecodable) -> None:
         """Handle a record that cannot be decoded by the source's `on_error`; its position advances in the same turn."""
-        item = self._undecodable(partition, item)
         if self._source.on_error == "fail":
+            place = f"in partition {partition.id!r}, before position {item.position!r}"
+            item.error.add_note(f"{self._source!r} yielded it {place}")
             raise item.error
         if self._source.on_error == "dead_letter":
             element_id = partition.element_id(item.position)
@@ -269,75 +270,8 @@ class Reading:
         if not self._collector.has_room:
             await self._collector.room()
 
-    def _undecodable(self, partition: Partition, item: Any) -> Undecodable:
-        """Return what is wrong with an item of which no element was made."""
-        if isinstance(item, Undecodable):
-            return item
-        try:
-            value, timestamp, position = item
-        except (TypeError, ValueError):
-            raise self._wrong("read()", item, "yield (value, timestamp, position), or a list of such") from None
-        try:
-            check_timestamp(timestamp)
-        except ConfigError as error:
-            place = f"in partition {partition.id!r}, before position {position!r}"
-            error.add_note(
-                f"{self._source!r} yielded it {place}: yield (value, timestamp, position), where None is no timestamp"
-            )
-            return Undecodable(value, position, error)
-        raise AssertionError("an element could have been made of it")
-
     def _wrong(self, method: str, given: object, hint: str) -> ConfigError:
         return ConfigError("source", self._source, f"its {method} gave a value of type {type(given).__name__}; {hint}")
 
     def _may_hand_on(self) -> bool:
         return bool(self._entrances) and not self._is_paused
-
-
-def _elements_of(partition: Partition, items: Sequence[Any]) -> list[Element] | None:
-    """Return the elements that items are; None if one of them has to be looked at by itself.
-
-    There is no Python loop over the items: a job spends as much here as in its operator.
-    """
-    if set(map(type, items)) != {tuple}:
-        return None
-    try:
-        values, timestamps, positions = zip(*items, strict=True)
-    except ValueError:
-        return None
-    kinds = set(map(type, timestamps))
-    if kinds != {type(None)} and not (kinds == {int} and min(timestamps) >= 0 and max(timestamps) <= TIMESTAMP_MAX):
-        return None
-    ids = zip(repeat(partition.element_ids(positions)), range(len(items)), strict=False)
-    return list(zip(values, timestamps, ids, strict=True))
-
-
-def _elements_before_a_bad_one(partition: Partition, items: Sequence[Any]) -> list[Element]:
-    elements: list[Element] = []
-    for item in items:
-        try:
-            value, timestamp, position = item
-            if timestamp is not None:
-                check_timestamp(timestamp)
-        except (TypeError, ValueError):  # also `ConfigError`
-            break
-        elements.append((value, timestamp, partition.element_id(position)))
-    return elements
-
-
-_SINGLE = frozenset({tuple, Undecodable})
-
-
-def _pieces_of(run: list[Any]) -> Iterator[Any]:
-    """Take apart what a blocking iterator has yielded in a row; its single items stay together."""
-    items: list[Any] = []
-    for piece in run:
-        if type(piece) is tuple or not isinstance(piece, (list, Reached)):
-            items.append(piece)
-            continue
-        if items:
-            yield items
-        yield piece
-        items = []
-    if items:
-        yield items

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from itertools import repeat
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -75,6 +76,8 @@ async def next_items(blocks: AsyncIterator[Any]) -> list[Any]:
 def listed(block: Any) -> list[Any]:
     if isinstance(block, Reached):
         return []
+    if isinstance(block, Items):
+        return list(zip(block.values, block.timestamps or repeat(None), block.positions, strict=False))
     return block if isinstance(block, list) else [block]
 
 

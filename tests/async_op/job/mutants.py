@@ -16,9 +16,7 @@ import pytest
 
 from async_op import identity
 from async_op.connectors.files import identity as files
-from async_op.elements import looked_up
 from async_op.epochs import delivery as common_delivery
-from async_op.in_flight.in_flight import OutputIds
 from async_op.job import adapters, chain, channels, delivery, job, operators, outputs, positions, reading, routing, run
 from async_op.operator import restored_states
 from keygroups.state import operator as operator_state
@@ -209,12 +207,12 @@ def new_ids_of_elements(patch: Patch) -> None:
 
 def new_ids_of_later_steps(patch: Patch) -> None:
     """The ids of the elements of later steps are made up anew."""
-    patch.setattr(OutputIds, "__getitem__", lambda self, number: f"made up {next(_numbers)}")
+    patch.setattr(operators, "output_id", lambda parent, number: f"made up {next(_numbers)}")
 
 
 def ids_without_the_number_of_the_output(patch: Patch) -> None:
     """All outputs of an element have the same id."""
-    patch.setattr(OutputIds, "__getitem__", lambda self, number: f"{looked_up(self._parent)}/0")
+    _replaced(patch, operators, "output_id", lambda output_id: lambda parent, number: output_id(parent, 0))
 
 
 def jobs_share_a_lineage(patch: Patch) -> None:

@@ -93,7 +93,7 @@ async def test_what_is_no_item_names_the_source(item: Any, iterate: Callable[[An
 async def test_a_wrong_timestamp_is_refused_and_names_the_source(timestamp: Any) -> None:
     with pytest.raises(ConfigError, match="milliseconds since the epoch") as caught:
         await new_job(Given(["a"], iter([("x", timestamp, 1)])), same, Epochs()).run()
-    assert "Given() yielded it in partition 'a', before position 1:" in caught.value.__notes__[0]
+    assert "Given() yielded it in partition 'a', before position 1" in caught.value.__notes__[0]
 
 
 async def test_a_timestamp_may_be_before_the_epoch_or_of_numpy() -> None:
