@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from itertools import repeat
 from contextlib import aclosing, asynccontextmanager
+from itertools import repeat
 from typing import Any
 
 from async_op.connectors import Item, PartitionId, Reached, Source, Undecodable
+from async_op.job.items import Items
 
 
 async def items_of(source: Source[Any], partition: PartitionId, position: Any = None) -> list[Item[Any]]:
