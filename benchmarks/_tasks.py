@@ -53,7 +53,7 @@ def epoch(options: OperatorOptions, schema: pa.Schema, batches: list[pa.RecordBa
         identity=Identity("bench"),
     )
     settings = HostSettings(generation="bench", subtask_index=0, restore=None, manifest_id=None)
-    hello = say.Hello("bench", say.Fence(0, 1), say.Manifest(None, None), "job", "epoch")
+    hello = say.Hello("bench", say.Fence(0, 1), say.NewestManifest(None, None), "job", "epoch")
     with tempfile.TemporaryDirectory() as folder, rare_collections(), HostThread(blueprint, settings) as host:
         pending = SnapshotStore(Path(folder), "bench").begin()
         feeder = Feeder(host.channel())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from async_op.hosting.errors import HostLost, HostUnreachable, IncompleteEpoch
-from async_op.hosting.feeder import Channel, Feeder, Waiting
+from async_op.hosting.feeder import Feeder, HostChannel, Waiting
 from async_op.hosting.messages import Address, Cut, Hello, Part
 
 
@@ -18,7 +18,7 @@ class Ways(Protocol):
         """Return the addresses at which a host of this subtask may listen, the likeliest first."""
         ...
 
-    def connect(self, address: Address) -> Channel:
+    def connect(self, address: Address) -> HostChannel:
         """Connect to a host; raises `HostUnreachable` if none answers there."""
         ...
 
@@ -26,7 +26,7 @@ class Ways(Protocol):
         """Start a host on this machine, restored from the newest manifest; raises `HostUnreachable` if it cannot."""
         ...
 
-    def in_task(self) -> Waiting[Channel]:
+    def in_task(self) -> Waiting[HostChannel]:
         """Open the operator inside the task, restored from the newest manifest, for this epoch only."""
         ...
 

@@ -21,7 +21,7 @@ Waiting = Generator[None, None, _T]
 """Yields while it waits, and returns what it waited for."""
 
 
-class Channel(Protocol):
+class HostChannel(Protocol):
     """A connection to a host, used by one thread. Replies come in the order of the messages."""
 
     def send(self, message: say.Message) -> None:
@@ -54,11 +54,11 @@ class Feeder:
 
     Parameters
     ----------
-    channel : Channel
+    channel : HostChannel
         The connection to the host.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: HostChannel) -> None:
         self._channel = channel
         self._open = 0
         self._fence = say.Fence(-1, -1)

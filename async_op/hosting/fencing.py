@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from async_op.hosting.messages import Fence, Hello, Manifest, Reason
+from async_op.hosting.messages import Fence, Hello, NewestManifest, Reason
 
 Content: TypeAlias = tuple[Literal["manifest", "cut"], str | None] | None
 """What a host holds: exactly a manifest's content, exactly that of its last cut, or (None) something in between."""
@@ -56,7 +56,7 @@ class Fencing:
         """H3: Tell whether a fence is the newest; only then may a feeder take over the host, or close a dirty one."""
         return fence > self._newest
 
-    def is_content_of(self, manifest: Manifest) -> bool:
+    def is_content_of(self, manifest: NewestManifest) -> bool:
         """H2: Tell whether the host may go on: it is clean, and its content is exactly that of the newest manifest."""
         return self._content in (("manifest", manifest.snapshot_id), ("cut", manifest.cut_id or ""))
 

@@ -45,7 +45,7 @@ class Address(NamedTuple):
     process: str = ""
 
 
-class Manifest(NamedTuple):
+class NewestManifest(NamedTuple):
     """What the newest manifest says about one subtask.
 
     Attributes
@@ -106,7 +106,7 @@ class Hello:
         The name of the generation that the host must belong to.
     fence : Fence
         The fence of the feeder.
-    manifest : Manifest
+    manifest : NewestManifest
         What the newest manifest says about the subtask.
     job : str
         Names the attempt at the epoch; all parts of a version come from one attempt.
@@ -120,7 +120,7 @@ class Hello:
 
     generation: str
     fence: Fence
-    manifest: Manifest
+    manifest: NewestManifest
     job: str
     epoch: Any = None
     end: EpochEnd = field(default_factory=EpochEnd)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from keygroups.values.columns import ColumnEncoder, array_of, values_of
 from keygroups.values.fitting import EXACT, SPARK, TABLES, Rules
 from keygroups.values.inference import check_complete, infer_schema
-from keygroups.values.misfit import Misfit
 from keygroups.values.rows import rows_to_batch
+from keygroups.values.scalars import Misfit
 
 __all__ = [
     "EXACT",

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from keygroups.errors import ConfigError
-from keygroups.values.misfit import Misfit
+from keygroups.values.scalars import Misfit
 
 
 def in_microseconds(name: str, column: pa.Array) -> pa.Array:

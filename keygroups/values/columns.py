@@ -10,8 +10,7 @@ from pyarrow import types
 
 from keygroups.values.casts import coarse
 from keygroups.values.fitting import EXACT, Rules, fitter_of
-from keygroups.values.misfit import Misfit, Refusal
-from keygroups.values.scalars import CONVERSION_ERRORS
+from keygroups.values.scalars import CONVERSION_ERRORS, Misfit, Refusal
 
 
 class ColumnEncoder:

@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from keygroups.values.misfit import Refusal
-from keygroups.values.scalars import Kind, kind_of
+from keygroups.values.scalars import Kind, Refusal, kind_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,9 +14,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from keygroups.values.misfit import Misfit, Refusal
 from keygroups.values.rows import names_of
-from keygroups.values.scalars import without_numpy
+from keygroups.values.scalars import Misfit, Refusal, without_numpy
 
 _DECLARE = "pass a schema"
 

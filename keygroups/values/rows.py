@@ -11,7 +11,7 @@ import pyarrow as pa
 from keygroups.errors import ConfigError
 from keygroups.values.columns import array_of
 from keygroups.values.fitting import TABLES, Rules, has_none
-from keygroups.values.misfit import Misfit
+from keygroups.values.scalars import Misfit
 
 
 def rows_to_batch(rows: Sequence[Any], schema: pa.Schema, rules: Rules = TABLES) -> pa.RecordBatch:
@@ -38,7 +38,7 @@ def rows_to_batch(rows: Sequence[Any], schema: pa.Schema, rules: Rules = TABLES)
     [{'n': 1, 'name': None}, {'n': 2, 'name': 'b'}]
     >>> rows_to_batch([{"n": 1}, {"n": "2"}], schema)
     Traceback (most recent call last):
-    keygroups.values.misfit.Misfit: row 1, column 'n': it is a str, not int64
+    keygroups.values.scalars.Misfit: row 1, column 'n': it is a str, not int64
     """
     if len(set(schema.names)) < len(schema.names):
         raise ConfigError("schema", schema.names, "give each column its own name")

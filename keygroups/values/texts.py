@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
-from keygroups.values.misfit import Refusal
-from keygroups.values.scalars import without_numpy
+from keygroups.values.scalars import Refusal, without_numpy
 
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 _TIMES = frozenset({dt.date, dt.datetime, dt.time})

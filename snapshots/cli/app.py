@@ -17,12 +17,12 @@ from snapshots.cli.copy import copy
 from snapshots.cli.diff import diff
 from snapshots.cli.doctor import doctor
 from snapshots.cli.edit import edit
-from snapshots.cli.errors import exit_code_of, show_error
 from snapshots.cli.export import export
 from snapshots.cli.gc import gc, pin, unpin
 from snapshots.cli.get import get
 from snapshots.cli.inspect import inspect
 from snapshots.cli.ls import ls
+from snapshots.cli.output import exit_code_of, show_error
 from snapshots.cli.plan import plan
 from snapshots.cli.repartition import repartition
 from snapshots.cli.report import report

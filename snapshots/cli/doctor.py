@@ -14,9 +14,8 @@ from typing import Any, Literal
 import typer
 from packaging.requirements import Requirement
 
-from snapshots.cli.errors import CHECK_FAILED
 from snapshots.cli.options import AsJson
-from snapshots.cli.output import Table, output_for
+from snapshots.cli.output import CHECK_FAILED, Table, output_for
 from snapshots.java import JavaNotFound, use_java
 
 Verdict = Literal["ok", "warning", "fault"]

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from snapshots.cli.errors import CHECK_FAILED
 from snapshots.cli.options import AsJson, StorageOptions, Uri, open_store, seconds_of
-from snapshots.cli.output import Table, output_for
+from snapshots.cli.output import CHECK_FAILED, Table, output_for
 from snapshots.upkeep.retention import KEEP_LAST, GarbageReport
 
 _SHOWN_MAX = 20

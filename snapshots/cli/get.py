@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from keygroups.ttl import wall_time
-from snapshots.cli.errors import NotFound
 from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, open_store
-from snapshots.cli.output import Table, key_text, output_for, value_text
+from snapshots.cli.output import NotFound, Table, key_text, output_for, value_text
 from snapshots.format.subtask import InFlightElement
 from snapshots.inspection import KeyContent, KeyRow, StateOfKey, find_key
 from snapshots.inspection.export import plain

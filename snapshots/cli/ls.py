@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from keygroups.ttl import wall_time
-from snapshots.cli.errors import CHECK_FAILED, NotFound
 from snapshots.cli.options import AsJson, StorageOptions, parsed
-from snapshots.cli.output import Table, output_for
+from snapshots.cli.output import CHECK_FAILED, NotFound, Table, output_for
 from snapshots.filesystem import open_folder
 from snapshots.format.manifest import Manifest
 from snapshots.inspection import Operators, OperatorSummary, operators_in

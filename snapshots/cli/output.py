@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from keygroups.errors import ConfigError, KeyGroupsError, MissingCodec
+from snapshots.errors import CommitConflict, SnapshotExists, SnapshotNotFound, WriterFenced
 from snapshots.inspection import KeyGroupSizes, for_people
 
 # Wide enough that tables in files and pipes are not wrapped at the 80 columns that rich assumes.
@@ -206,3 +208,33 @@ def sparkline(values: Sequence[int | None]) -> str:
     steps = len(_HEIGHTS) - 1
     heights = (None if value is None else -(-value * steps // largest) if largest else 0 for value in values)
     return "".join("·" if height is None else _HEIGHTS[height] for height in heights)
+
+
+CHECK_FAILED = 1
+USAGE = 2
+NOT_FOUND = 3
+CONFLICT = 4
+
+
+class NotFound(KeyGroupsError, LookupError):
+    """What a command was asked for does not exist; the text says where it was looked for."""
+
+
+def exit_code_of(error: Exception) -> int:
+    """Return the exit code of an error that is shown without a traceback."""
+    match error:
+        case ConfigError():
+            return USAGE
+        case SnapshotNotFound() | NotFound():
+            return NOT_FOUND
+        case CommitConflict() | WriterFenced() | SnapshotExists():
+            return CONFLICT
+        case _:
+            return CHECK_FAILED
+
+
+def show_error(error: Exception) -> None:
+    """Write the error's message, which says what to do next, to stderr."""
+    sys.stderr.write(f"error: {error}\n")
+    if isinstance(error, MissingCodec):
+        sys.stderr.write("on the command line: keygroups --import MODULE, with the module that registers it\n")

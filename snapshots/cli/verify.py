@@ -8,10 +8,9 @@ from typing import Any
 
 import typer
 
-from snapshots.cli.errors import CHECK_FAILED
 from snapshots.cli.live import progress_bar
 from snapshots.cli.options import AsJson, StorageOptions, Uri, Version, open_store
-from snapshots.cli.output import Table, output_for
+from snapshots.cli.output import CHECK_FAILED, Table, output_for
 from snapshots.upkeep.verify import VerifyReport
 
 

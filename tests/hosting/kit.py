@@ -23,10 +23,10 @@ from async_op.hosting import messages as say
 from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.epoch import Epoch, Ran, run
 from async_op.hosting.errors import HostUnreachable
-from async_op.hosting.feeder import Channel, Feeder, Waiting
+from async_op.hosting.feeder import Feeder, HostChannel, Waiting
 from async_op.hosting.messages import Address
 from async_op.hosting.process.launch import launch
-from async_op.hosting.process.places import Place
+from async_op.hosting.process.places import HostPlace
 from async_op.hosting.process.resident import Instructions
 from async_op.hosting.wire.sockets import connect
 from async_op.subtask.operator import ResidentOperator
@@ -147,7 +147,7 @@ def rows(*keys: str, seconds: float = 0.0, action: str = "sleep") -> pa.RecordBa
 
 
 def hello(version: int = 0, attempt: int = 1, *, cut_id: str | None = None, timeout: float | None = None) -> say.Hello:
-    named = say.Manifest(f"manifest {version}" if version else None, cut_id)
+    named = say.NewestManifest(f"manifest {version}" if version else None, cut_id)
     return say.Hello(GENERATION, say.Fence(version, attempt), named, f"job {attempt}", version, say.EpochEnd(timeout))
 
 
@@ -164,7 +164,7 @@ def driven(waiting: Waiting[Any]) -> Any:
             return end.value
 
 
-def epoch(channel: Channel, greeting: say.Hello, batches: Iterable[pa.RecordBatch] = ()) -> Any:
+def epoch(channel: HostChannel, greeting: say.Hello, batches: Iterable[pa.RecordBatch] = ()) -> Any:
     """Feed a host for one epoch; returns the cut's id, the outputs and the keys in flight."""
     feeder = Feeder(channel)
     try:
@@ -177,7 +177,7 @@ def epoch(channel: Channel, greeting: say.Hello, batches: Iterable[pa.RecordBatc
         feeder.close()
 
 
-def ask(channel: Channel, message: say.Message) -> say.Reply:
+def ask(channel: HostChannel, message: say.Message) -> say.Reply:
     """Send a message and return the reply, which must come within a bounded time."""
     replies: list[say.Reply] = []
     channel.send(message)
@@ -216,7 +216,7 @@ class OneWay:
     def known(self) -> Sequence[Address]:
         return self.addresses
 
-    def connect(self, address: Address) -> Channel:
+    def connect(self, address: Address) -> HostChannel:
         return connect(address, SECRET)
 
     def start(self) -> Waiting[Address]:
@@ -225,7 +225,7 @@ class OneWay:
         except HostUnreachable as error:
             raise AssertionError(f"a host can be started, but {error}") from error
 
-    def in_task(self) -> Waiting[Channel]:
+    def in_task(self) -> Waiting[HostChannel]:
         raise AssertionError("there is no other attempt, and a host that has started answers")
         yield
 
@@ -237,7 +237,7 @@ def task(ways: OneWay, greeting: say.Hello, batches: Iterable[pa.RecordBatch] = 
     return ran.part.handle, ran.address
 
 
-def pid_of(place: Place) -> int | None:
+def pid_of(place: HostPlace) -> int | None:
     """Return the process that has a place, as the kernel's table of locks tells."""
     try:
         inode = place.lock.stat().st_ino

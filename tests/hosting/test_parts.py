@@ -12,23 +12,23 @@ from async_op.hosting import messages as say
 from async_op.hosting.epoch import one_of_each
 from async_op.hosting.fencing import Fencing
 from async_op.hosting.wire import frames
-from async_op.hosting.wire.secret import is_proof, new_nonce, proof_of
+from async_op.hosting.wire.sockets import is_proof, new_nonce, proof_of
 
 
 def hello(version: int, attempt: int, snapshot_id: str | None = None, cut_id: str | None = None) -> say.Hello:
-    return say.Hello("run", say.Fence(version, attempt), say.Manifest(snapshot_id, cut_id), "job")
+    return say.Hello("run", say.Fence(version, attempt), say.NewestManifest(snapshot_id, cut_id), "job")
 
 
 @pytest.mark.parametrize(
     ("manifest", "judged"),
     [
-        (say.Manifest("m1", None), None),
-        (say.Manifest("m1", "a cut of another host"), None),
-        (say.Manifest("m2", None), "replace"),
-        (say.Manifest(None, None), "replace"),
+        (say.NewestManifest("m1", None), None),
+        (say.NewestManifest("m1", "a cut of another host"), None),
+        (say.NewestManifest("m2", None), "replace"),
+        (say.NewestManifest(None, None), "replace"),
     ],
 )
-def test_a_restored_host_goes_on_from_that_manifest_only(manifest: say.Manifest, judged: str | None) -> None:
+def test_a_restored_host_goes_on_from_that_manifest_only(manifest: say.NewestManifest, judged: str | None) -> None:
     fencing = Fencing("run", "m1")
 
     assert fencing.judge(say.Hello("run", say.Fence(1, 1), manifest, "job"), is_being_fed=False) == judged
@@ -37,14 +37,16 @@ def test_a_restored_host_goes_on_from_that_manifest_only(manifest: say.Manifest,
 @pytest.mark.parametrize(
     ("manifest", "judged"),
     [
-        (say.Manifest("m2", "c2"), None),
-        (say.Manifest("m9", "c2"), None),
-        (say.Manifest("m2", "c1"), "replace"),
-        (say.Manifest("m2", None), "replace"),
-        (say.Manifest("m1", None), "replace"),
+        (say.NewestManifest("m2", "c2"), None),
+        (say.NewestManifest("m9", "c2"), None),
+        (say.NewestManifest("m2", "c1"), "replace"),
+        (say.NewestManifest("m2", None), "replace"),
+        (say.NewestManifest("m1", None), "replace"),
     ],
 )
-def test_a_host_that_has_cut_goes_on_where_its_last_cut_is_named(manifest: say.Manifest, judged: str | None) -> None:
+def test_a_host_that_has_cut_goes_on_where_its_last_cut_is_named(
+    manifest: say.NewestManifest, judged: str | None
+) -> None:
     fencing = Fencing("run", "m1")
     fencing.mark_dirty()
     fencing.mark_cut("c1")

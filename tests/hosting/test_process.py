@@ -104,7 +104,7 @@ def test_a_part_is_a_snapshot_s_and_a_new_host_restores_it(machine: Machine, tmp
     place = machine.instructions().place
     wait_until(lambda: not place.lock.exists())
     address = machine.start(restore=snapshot.restore(0), manifest_id=snapshot.manifest.snapshot_id)
-    greeting = replace(hello(1, 5), manifest=say.Manifest(snapshot.manifest.snapshot_id, None))
+    greeting = replace(hello(1, 5), manifest=say.NewestManifest(snapshot.manifest.snapshot_id, None))
     assert epoch(connect(address, SECRET), greeting, [rows("a")])[1] == [("a", 3)]
 
 

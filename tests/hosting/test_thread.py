@@ -207,7 +207,7 @@ def test_what_a_host_in_a_task_took_over_is_waited_for_beyond_the_barrier_and_no
     named = taken_over.manifest.snapshot_id
     in_task = settings(restore=taken_over.restore(0), manifest_id=named, is_resident=False)
     with HostThread(Blueprint(), in_task) as host:
-        greeting = replace(hello(1, timeout=0.0), manifest=say.Manifest(named, None))
+        greeting = replace(hello(1, timeout=0.0), manifest=say.NewestManifest(named, None))
         _, outputs, in_flight = epoch(host.channel(), greeting, [rows("endless", seconds=600.0)])
 
     assert outputs == [("slow", 1)]

@@ -105,7 +105,7 @@ class Run:
     feeder: str = "a task"
 
     def greeting(self, timeout: float | None = None) -> say.Hello:
-        named = say.Manifest(f"m{self.version}" if self.version else None, self.cut_id)
+        named = say.NewestManifest(f"m{self.version}" if self.version else None, self.cut_id)
         return say.Hello(GENERATION, say.Fence(self.version, 1), named, "job", self.version, say.EpochEnd(timeout))
 
     async def hello(self, timeout: float | None = None, **changes: Any) -> say.Reply:

@@ -8,7 +8,7 @@ from typing import Any
 
 from async_op.connectors.arrow import batches_of, names_of, schema_of
 from async_op.connectors.errors import UnwritableValue
-from keygroups.values.misfit import Refusal
+from keygroups.values.scalars import Refusal
 from keygroups.values.texts import cell_of, csv_line, json_of
 
 FORMATS = {"json": "jsonl", "csv": "csv", "parquet": "parquet"}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from async_op.connectors.errors import UnwritableValue
 from async_op.connectors.tables.postgres_types import fit_of
 from keygroups.errors import SHOW_VALUES
-from keygroups.values import misfit
+from keygroups.values.scalars import Refusal
 
 if TYPE_CHECKING:
     from psycopg import Connection, Error
@@ -145,7 +145,7 @@ class Copying:
             field = row.get(name)
             try:
                 fields.append(None if field is None else fit(field))
-            except misfit.Refusal as refusal:
+            except Refusal as refusal:
                 raise UnwritableValue(row, refusal.reason, column=name + refusal.path) from None
         return fields
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keygroups.values.misfit import Refusal
-from keygroups.values.scalars import kind_of, without_numpy
+from keygroups.values.scalars import Refusal, kind_of, without_numpy
 from keygroups.values.texts import json_of
 
 _TYPE = re.compile(r"(?P<name>[^(\[]+)(?:\((?P<first>\d+)(?:,(?P<second>-?\d+))?\)(?P<rest> [^(\[]+)?)?(?:\[\])*")

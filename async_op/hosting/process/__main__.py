@@ -30,9 +30,9 @@ def main() -> None:
 
 def _be_template(listening: str, lock: str, owner: str, folder: str, name: str, start: str, *modules: str) -> NoReturn:
     from async_op.hosting.process import template
-    from async_op.hosting.process.places import Place
+    from async_op.hosting.process.places import HostPlace
 
-    template.serve(int(listening), int(lock), int(owner), Place(Path(folder), name, start), modules, _live)
+    template.serve(int(listening), int(lock), int(owner), HostPlace(Path(folder), name, start), modules, _live)
 
 
 def _live(search_path: list[str], instructions: bytes, watched: int | None, answer: BinaryIO) -> None:

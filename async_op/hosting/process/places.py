@@ -30,7 +30,7 @@ _TRIES_MAX = 100
 """How often a folder is made again that another host removes at the same moment."""
 
 
-class Place(NamedTuple):
+class HostPlace(NamedTuple):
     """Where one host has its files on its machine."""
 
     folder: Path
@@ -88,7 +88,7 @@ class Place(NamedTuple):
             path.unlink(missing_ok=True)
 
 
-def place_of(run_id: str, generation: str, subtask_index: int, parent: str | None = None) -> Place:
+def place_of(run_id: str, generation: str, subtask_index: int, parent: str | None = None) -> HostPlace:
     """Return the place of a subtask's host on this machine, and make its folder, which no other user can read.
 
     Parameters
@@ -106,7 +106,7 @@ def place_of(run_id: str, generation: str, subtask_index: int, parent: str | Non
         The path of the socket is too long, or the folder cannot be made, or other users can open it.
     """
     folder = _folder_of(run_id, parent)
-    place = Place(folder, f"{_digest(generation)}-{subtask_index}", secrets.token_hex(4))
+    place = HostPlace(folder, f"{_digest(generation)}-{subtask_index}", secrets.token_hex(4))
     if len(os.fsencode(place.socket)) > PATH_BYTES_MAX:
         raise HostUnreachable(f"the path of its socket, {place.socket}, is over {PATH_BYTES_MAX} bytes")
     place.make_folder()
@@ -164,7 +164,7 @@ def _written(log: Path) -> float | None:
 
 def _sweep(folder: Path, before: float) -> None:
     for lock in folder.glob("*.lock"):
-        place = Place(folder, lock.stem)
+        place = HostPlace(folder, lock.stem)
         with suppress(OSError):
             held = place.try_lock()
             if held is not None:

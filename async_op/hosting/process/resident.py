@@ -21,7 +21,7 @@ from async_op.hosting.blueprint import CLOSE_SECONDS, HostSettings
 from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.host import Host
 from async_op.hosting.messages import Address
-from async_op.hosting.process.places import Place, leave, sweep
+from async_op.hosting.process.places import HostPlace, leave, sweep
 from async_op.hosting.wire.frames import BEAT_SECONDS
 from async_op.hosting.wire.server import Server
 from async_op.threads.loop_thread import new_event_loop, rare_collections
@@ -42,7 +42,7 @@ class Instructions:
 
     Attributes
     ----------
-    place : Place
+    place : HostPlace
         Where the host has its socket, lock and log.
     secret : bytes
         The secret of the run.
@@ -59,7 +59,7 @@ class Instructions:
         Called before the blueprint is unpickled; sets up what the user's function would find in a Python worker.
     """
 
-    place: Place
+    place: HostPlace
     secret: bytes = field(repr=False)
     blueprint: bytes = field(repr=False)
     settings: HostSettings
@@ -96,7 +96,7 @@ def live(instructions: Instructions, ready: Callable[[Address], None]) -> None:
         leave(place.folder)
 
 
-def _lock(place: Place) -> int:
+def _lock(place: HostPlace) -> int:
     until, pause = time.monotonic() + _LOCK_SECONDS, threading.Event()
     while (held := _try_lock(place)) is None:
         if time.monotonic() > until:
@@ -105,7 +105,7 @@ def _lock(place: Place) -> int:
     return held
 
 
-def _try_lock(place: Place) -> int | None:
+def _try_lock(place: HostPlace) -> int | None:
     try:
         return place.try_lock()
     except FileNotFoundError:  # a host of another run has just swept the folder
@@ -169,7 +169,7 @@ def _bound_log(log: int) -> None:
         os.write(log, f"(over {LOG_BYTES_MAX >> 20} MiB of output were removed here)\n".encode())
 
 
-def _exit(place: Place) -> None:
+def _exit(place: HostPlace) -> None:
     """End the process at once: a thread that the function has left behind must not keep it alive."""
     faulthandler.cancel_dump_traceback_later()
     place.clear()

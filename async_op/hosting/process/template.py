@@ -30,7 +30,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, NoReturn, TypeAlias
 
-from async_op.hosting.process.places import Place, leave, place_of
+from async_op.hosting.process.places import HostPlace, leave, place_of
 
 IDLE_SECONDS = 30.0
 """How long a template outlives its last host: a rescale, or the next query, finds it warm."""
@@ -122,7 +122,7 @@ def send(connected: socket.socket, order: Order, log: int, watched: int | None) 
     connected.shutdown(socket.SHUT_WR)
 
 
-def _start(place: Place, held: int, owner: int, modules: Sequence[str]) -> socket.socket:
+def _start(place: HostPlace, held: int, owner: int, modules: Sequence[str]) -> socket.socket:
     """Start a template under its lock; who connects is served once it has loaded everything."""
     place.socket.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listening:
@@ -169,7 +169,7 @@ def _process_of(owner: int) -> str:
 # In the template.
 
 
-def serve(listening: int, lock: int, owner: int, place: Place, modules: Sequence[str], live: Live) -> NoReturn:
+def serve(listening: int, lock: int, owner: int, place: HostPlace, modules: Sequence[str], live: Live) -> NoReturn:
     """Load modules, then fork a host for each connection until nothing needs the template any more.
 
     Parameters
@@ -177,7 +177,7 @@ def serve(listening: int, lock: int, owner: int, place: Place, modules: Sequence
     listening, lock, owner : int
         The descriptors of the socket on which starting processes connect, of the template's lock, and of what it must
         not outlive.
-    place : Place
+    place : HostPlace
         Where its socket and lock are.
     modules : sequence of str
         What all hosts need. None of them starts a thread when it is imported.

@@ -7,7 +7,7 @@ import asyncio
 from async_op.hosting.errors import MessageTooLarge, NotOurs
 from async_op.hosting.host import Conversation, Host
 from async_op.hosting.wire import frames
-from async_op.hosting.wire.secret import NONCE_BYTES, PROOF_BYTES, is_proof, new_nonce, proof_of
+from async_op.hosting.wire.sockets import NONCE_BYTES, PROOF_BYTES, is_proof, new_nonce, proof_of
 
 _HANDSHAKE_SECONDS = 60.0
 

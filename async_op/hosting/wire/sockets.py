@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hmac
+import secrets
 import select
 import socket
 import threading
 import time
 from collections import deque
+from typing import Literal
 
 from async_op.hosting.blueprint import PATIENCE_SECONDS
 from async_op.hosting.errors import HostFailed, HostLost, HostUnreachable, MessageTooLarge, NotOurs
 from async_op.hosting.messages import Address, Failed, Message, Reply
 from async_op.hosting.wire import frames
-from async_op.hosting.wire.secret import NONCE_BYTES, PROOF_BYTES, is_proof, new_nonce, proof_of
 from async_op.threads.wait_strategies import WaitSituation, WaitStrategies
 from async_op.threads.waits import Waits
 from keygroups.safe_text import described
@@ -221,3 +223,29 @@ def _read_exactly(connected: socket.socket, size: int) -> bytes:
             raise NotOurs("it closed the connection")
         data += part
     return data
+
+
+NONCE_BYTES = 32
+PROOF_BYTES = 32
+
+Side = Literal["host", "feeder"]
+
+
+def new_secret() -> bytes:
+    """Return the secret of a new run."""
+    return secrets.token_bytes(32)
+
+
+def new_nonce() -> bytes:
+    """Return bytes that one side asks the other to sign; they never repeat, so that no proof can be used again."""
+    return secrets.token_bytes(NONCE_BYTES)
+
+
+def proof_of(secret: bytes, side: Side, host_nonce: bytes, feeder_nonce: bytes) -> bytes:
+    """Sign both nonces; the side is signed, too, so that a proof cannot be sent back as the other side's own."""
+    return hmac.digest(secret, side.encode() + host_nonce + feeder_nonce, "sha256")
+
+
+def is_proof(proof: bytes, secret: bytes, side: Side, host_nonce: bytes, feeder_nonce: bytes) -> bool:
+    """Tell whether a proof shows that the other side knows the secret."""
+    return hmac.compare_digest(proof, proof_of(secret, side, host_nonce, feeder_nonce))

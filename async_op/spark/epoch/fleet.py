@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from async_op.hosting.messages import Address, Status
 from async_op.hosting.overseer import Overseer
 from async_op.hosting.process.places import sockets_of
-from async_op.hosting.wire.secret import new_secret
+from async_op.hosting.wire.sockets import new_secret
 from async_op.resilience.lending import Lender
 from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.spark.task.pickling import names_bound_to_tasks, pickled

@@ -12,7 +12,7 @@ from pyspark import TaskContext
 from async_op.epochs.position import SubtaskTimes
 from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.epoch import Epoch, Ran, run
-from async_op.hosting.messages import Cut, EpochEnd, Fence, Hello, Manifest
+from async_op.hosting.messages import Cut, EpochEnd, Fence, Hello, NewestManifest
 from async_op.operator.counters import CALLS, LIMITS, milliseconds
 from async_op.spark.progress import EpochMetrics
 from async_op.spark.task.blueprint import WrittenPart
@@ -153,7 +153,7 @@ class EpochTask:
         return Hello(
             self.access.generation,
             Fence(self.version - 1, attempt),
-            Manifest(self.newest.manifest_id, self.newest.cuts.get(subtask_index)),
+            NewestManifest(self.newest.manifest_id, self.newest.cuts.get(subtask_index)),
             self.job,
             self.epoch_id,
             self.end,

@@ -15,10 +15,10 @@ from pyspark import SparkFiles
 
 from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.errors import HostUnreachable
-from async_op.hosting.feeder import Channel, Waiting
+from async_op.hosting.feeder import HostChannel, Waiting
 from async_op.hosting.messages import Address
 from async_op.hosting.process.launch import COMMON_MODULES, launch, watch
-from async_op.hosting.process.places import Place, place_of
+from async_op.hosting.process.places import HostPlace, place_of
 from async_op.hosting.process.resident import Instructions
 from async_op.hosting.thread import HostThread
 from async_op.hosting.wire.sockets import connect
@@ -118,7 +118,7 @@ class TaskWays:
         is_new = str(socket_path) not in {one.path for one in reported}
         return [*reported, Address(str(socket_path))] if is_new and socket_path.exists() else reported
 
-    def connect(self, address: Address) -> Channel:
+    def connect(self, address: Address) -> HostChannel:
         """Connect to a host; raises `HostUnreachable` if none answers there."""
         assert self._access.secret is not None, "without hosts there are no addresses"
         channel = connect(address, self._access.secret, waits=self._waits)
@@ -147,10 +147,10 @@ class TaskWays:
             if watched is not None:
                 os.close(watched)
 
-    def _place(self) -> Place:
+    def _place(self) -> HostPlace:
         return place_of(self._access.run_id, self._access.generation, self._subtask_index)
 
-    def in_task(self) -> Waiting[Channel]:
+    def in_task(self) -> Waiting[HostChannel]:
         """Open the operator inside the task, for this epoch only."""
         blueprint = self._access.blueprint
         if isinstance(blueprint, bytes):

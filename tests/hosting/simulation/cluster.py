@@ -11,10 +11,10 @@ from typing import Any
 from async_op.hosting import messages as say
 from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.errors import HostLost, HostUnreachable
-from async_op.hosting.feeder import Channel, Waiting
+from async_op.hosting.feeder import HostChannel, Waiting
 from async_op.hosting.host import Host
 from async_op.hosting.messages import Address
-from async_op.hosting.wire.secret import is_proof, new_nonce, proof_of
+from async_op.hosting.wire.sockets import is_proof, new_nonce, proof_of
 from async_op.threads.wait_strategies import WaitSituation
 from snapshots import Snapshot
 from tests.hosting.simulation.scenario import Row, Scenario
@@ -103,7 +103,7 @@ class Process:
         await asyncio.sleep(0)
 
 
-class Connection(Channel):
+class Connection(HostChannel):
     """A stream between a feeder and a process: in order, at some speed, and it may break."""
 
     def __init__(self, process: Process, draw: random.Random, proof: bytes = _HANDSHAKE) -> None:
@@ -228,7 +228,7 @@ class Ways:
         here = [process.address for process in self.cluster.alive() if process.place == self.place]
         return list(dict.fromkeys([*self._known, *here]))
 
-    def connect(self, address: Address) -> Channel:
+    def connect(self, address: Address) -> HostChannel:
         process = self.cluster.at(address)
         unlucky = self.cluster.draw.random() < 0.02 and self.cluster.may_break()
         if process is None:
@@ -250,7 +250,7 @@ class Ways:
             yield
         return Process(cluster, self.place, self.parallelism, self.newest).address
 
-    def in_task(self) -> Waiting[Channel]:
+    def in_task(self) -> Waiting[HostChannel]:
         _, generation, subtask = self.place
         yield
         self.own = Process(self.cluster, (None, generation, subtask), self.parallelism, self.newest)
@@ -405,7 +405,7 @@ class Cluster:
         stranger = Connection(process, self.draw, proof=new_nonce())
         generation = process.place[1]
         hello = say.Hello(
-            generation, say.Fence(10**6, 1), say.Manifest(None, None), "a stranger's", None, say.EpochEnd(0.0)
+            generation, say.Fence(10**6, 1), say.NewestManifest(None, None), "a stranger's", None, say.EpochEnd(0.0)
         )
         for message in (hello, say.Feed([Row(-1, "key 0")]), say.Stop(generation, say.Fence(10**6, 1))):
             stranger._deliver(message)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from keygroups.errors import ConfigError, KeyGroupsError
-from snapshots.cli.errors import exit_code_of
+from snapshots.cli.output import exit_code_of
 from snapshots.errors import CommitConflict, CommitOutcomeUnknown, SnapshotNotFound, WriterFenced
 from snapshots.store import SnapshotStore
 from tests.snapshots.cli_kit import Cli, G
