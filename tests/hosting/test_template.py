@@ -222,7 +222,7 @@ def test_a_template_without_hosts_ends_and_leaves_nothing(owner: Owner) -> None:
             program = (
                 "from pathlib import Path; from async_op.hosting.process import places, template;"
                 "template.IDLE_SECONDS = 0.05;"
-                f"place = places.Place(Path({str(place.folder)!r}), {place.name!r});"
+                f"place = places.HostPlace(Path({str(place.folder)!r}), {place.name!r});"
                 f"template.serve(*{told}, place, (), None)"
             )
             ended = subprocess.run([sys.executable, "-c", program], pass_fds=told, check=False)
