@@ -1,9 +1,10 @@
 """What an operator remembers of its sinks, beside its versions: one small file that is replaced.
 
 It says into which targets epochs have been written, so that a sink can tell a new target from a target that was
-removed. And it lists the outputs of the running epoch that the sink has refused: they are noted before the rest is
-written, so a restart leaves out the same ones, and gives the same ones to the dead letters. Without the file, nothing
-is expected of a target. If it is lost between the two writes of one epoch, refused outputs have no dead letter.
+removed. And it lists the outputs that the sink has refused, of each epoch that a restart would deliver again: they are
+noted before the rest is written, so a restart leaves out the same ones, and gives the same ones to the dead letters.
+Without the file, nothing is expected of a target. If it is lost between the two writes of one epoch, refused outputs
+have no dead letter.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from snapshots.filesystem import Folder
-from snapshots.format.delivered import Delivered
+from snapshots.format.delivered import Delivered, last_delivered
 
 NOTES = "sink"
+
+EPOCHS_MAX = 100
+"""Of more epochs that are not marked, the refused outputs of the oldest ones are forgotten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,16 +62,24 @@ class SinkNotes:
             self._write({**notes, "targets": {**notes.get("targets", {}), role: _digest(target)}})
 
     def refused(self, epoch: Delivered) -> dict[int, RefusedOutput]:
-        """Return the refused outputs of an epoch by their index; none if the notes are about another one."""
-        found = self._read().get("refused", {})
-        if found.get("epoch") != [*epoch]:
-            return {}
-        return {int(index): RefusedOutput(**output) for index, output in found["outputs"].items()}
+        """Return the refused outputs of an epoch by their index; none if there are no notes about it."""
+        for noted in self._read().get("refused", []):
+            if noted["epoch"] == [*epoch]:
+                return {int(index): RefusedOutput(**output) for index, output in noted["outputs"].items()}
+        return {}
 
     def note_refused(self, epoch: Delivered, outputs: Mapping[int, RefusedOutput]) -> None:
-        """Remember all refused outputs of an epoch, before the rest of it is written."""
+        """Remember all refused outputs of an epoch, before the rest of it is written.
+
+        Epochs up to the mark of the last delivered one are forgotten. Others stay: if the mark could not be stored, a
+        restart delivers them again.
+        """
+        notes, mark = self._read(), last_delivered(self._folder)
+        done = -1 if mark is None else mark.epoch
+        kept = [one for one in notes.get("refused", []) if done < one["epoch"][0] and one["epoch"] != [*epoch]]
         listed = {str(index): asdict(output) for index, output in outputs.items()}
-        self._write({**self._read(), "refused": {"epoch": [*epoch], "outputs": listed}})
+        newest = {"epoch": [*epoch], "outputs": listed}
+        self._write({**notes, "refused": [*kept, newest][-EPOCHS_MAX:]})
 
     def _read(self) -> dict[str, Any]:
         if self._known is None:

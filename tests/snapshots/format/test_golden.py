@@ -274,10 +274,12 @@ def test_what_the_format_says_of_them_is_what_is_stored() -> None:
     assert (refused["completed"], refused["outputs"]) == (False, None)
     assert json.loads((folder / "sink").read_bytes()) == {
         "targets": {"outputs": hashlib.sha256(generate.TARGET.encode()).hexdigest()[:32]},
-        "refused": {
-            "epoch": [1, output.footer_sha256],
-            "outputs": {"1": {"error_type": "UnwritableValue", "error_message": "there is no place for it"}},
-        },
+        "refused": [
+            {
+                "epoch": [1, output.footer_sha256],
+                "outputs": {"1": {"error_type": "UnwritableValue", "error_message": "there is no place for it"}},
+            }
+        ],
     }
 
 
