@@ -81,6 +81,16 @@ def test_functions_are_short() -> None:
     assert {name: size for name, size in sizes.items() if size > FUNCTION_LINES_MAX} == {}
 
 
+def test_a_class_has_a_name_of_its_own() -> None:
+    homes: dict[str, list[str]] = {}
+    for name, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(name)
+
+    assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
+
+
 def test_a_module_takes_nothing_from_the_package_that_it_is_in() -> None:
     """Such a circle is none of siblings, so import-linter does not see it."""
     names = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in MODULES}
