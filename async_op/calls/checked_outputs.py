@@ -25,6 +25,9 @@ Check = Callable[[Any], Any]
 class OutputCheck(Protocol):
     """Checks single outputs: for a table's columns, or for a snapshot."""
 
+    certain: frozenset[type]
+    """Types of which every value can be used, and none can change."""
+
     def check(self, output: Any) -> None:
         """Raise an error if an output cannot be used."""
         ...
@@ -61,15 +64,15 @@ def with_checked_outputs(function: _F, outputs: OutputCheck, *, keep: Callable[[
         return found if keep is None else [keep(output) for output in found]
 
     replaced: dict[str, Any] = {
-        "timeout": _checked_coroutine(checked.timeout, check, outputs.fits, keep),
-        "on_timer": _checked_coroutine(checked.on_timer, check, outputs.fits, keep),
+        "timeout": _checked_coroutine(checked.timeout, check, outputs, keep),
+        "on_timer": _checked_coroutine(checked.on_timer, check, outputs, keep),
     }
     if checked.knows_outputs:
         replaced["known_outputs"] = _checked_if_known(checked.known_outputs, check)
     if isinstance(checked, AsyncBatchFunction):
         replaced["async_invoke_batch"] = _checked_batch(checked.async_invoke_batch, check)
     elif isinstance(checked, AsyncFunction):
-        replaced["async_invoke"] = _checked_coroutine(checked.async_invoke, check, outputs.fits, keep)
+        replaced["async_invoke"] = _checked_coroutine(checked.async_invoke, check, outputs, keep)
     elif isinstance(checked, BlockingFunction):
         replaced["invoke"] = _checked_call(checked.invoke, check)
     elif isinstance(checked, CallbackFunction):
@@ -83,14 +86,20 @@ def with_checked_outputs(function: _F, outputs: OutputCheck, *, keep: Callable[[
 def _checked_coroutine(
     call: Callable[[Any, InvocationContext], Awaitable[Any]],
     check: Check,
-    fits: Callable[[Any], bool],
+    outputs_check: OutputCheck,
     keep: Callable[[Any], Any] | None,
 ) -> Any:
+    fits, certain = outputs_check.fits, outputs_check.certain
+
     async def invoke(value: Any, ctx: InvocationContext) -> Any:
         outputs = await call(value, ctx)
-        # The usual case, without a further call: this runs for every row.
-        if type(outputs) in PLAIN and len(outputs) == 1 and fits(output := outputs[0]):
-            return outputs if keep is None or type(output) in IMMUTABLE else [keep(output)]
+        # The usual cases, without a further call: this runs for every row.
+        if type(outputs) in PLAIN and len(outputs) == 1:
+            kind = type(output := outputs[0])
+            if kind in certain:
+                return outputs
+            if fits(output):
+                return outputs if keep is None or kind in IMMUTABLE else [keep(output)]
         return check(outputs)
 
     return invoke

@@ -134,14 +134,14 @@ class Collector(ValueOutput):
     ----------
     changed : Waiters
         Woken when the epoch is full, and when a new one begins.
-    outputs, dead_letters : int
-        How many have come in this run.
+    dead_letters : int
+        How many dead letters have come in this run.
     """
 
     def __init__(self) -> None:
         self.epoch = EpochOutputs()
         self.changed = Waiters(lambda: None)
-        self.outputs = self.dead_letters = 0
+        self.dead_letters = self._packed = 0
         self._run: list[Any] = []
         self._run_max = 1
         self._senders: list[Callable[[], None]] = []
@@ -149,11 +149,14 @@ class Collector(ValueOutput):
     def extend(self, values: Iterable[Any], /) -> None:
         """Take outputs, which are packed many at a time; no function can change them any more."""
         run = self._run
-        before = len(run)
         run += values
-        self.outputs += len(run) - before
         if len(run) >= self._run_max:
             self._end_run()
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs have come in this run."""
+        return self._packed + len(self._run)
 
     def bury(self, letter: dict[str, Any]) -> None:
         """Take a dead letter."""
@@ -194,6 +197,7 @@ class Collector(ValueOutput):
         run, self._run = self._run, []
         if not run:
             return
+        self._packed += len(run)
         before = self.epoch.bytes
         self._add(run, are_dead_letters=False)
         fitting = RUN_BYTES * len(run) // (self.epoch.bytes - before)

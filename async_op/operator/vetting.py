@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from async_op.errors import ValueRefused
-from keygroups.state.storable import StorableCheck
+from keygroups.state.storable import ALWAYS_PLAIN, StorableCheck
 from snapshots.format.subtask import RefusedValue
 
 Vet: TypeAlias = Callable[[Sequence[Any]], dict[int, Exception]]
@@ -43,6 +43,8 @@ def unstorable_among() -> Vet:
 
 class StorableOutputs:
     """Refuses outputs that no snapshot can hold, while their call can still fail without its writes."""
+
+    certain: frozenset[type] = ALWAYS_PLAIN
 
     def __init__(self) -> None:
         self._check = StorableCheck("an output")

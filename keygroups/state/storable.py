@@ -25,7 +25,7 @@ _CERTAIN: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
 )
 """Checks of Arrow types that hold every value of a Python type."""
 
-_ALWAYS_PLAIN = frozenset({int, float, bool, bytes, type(None)})
+ALWAYS_PLAIN: frozenset[type] = frozenset({int, float, bool, bytes, type(None)})
 """Types whose values can always be stored. Text is none of them, because it may hold half a surrogate pair."""
 
 _IMMUTABLE = (
@@ -109,13 +109,13 @@ class StorableCheck:
     def is_storable(self, value: Any) -> bool:
         """Return whether a value can be stored."""
         kind = type(value)
-        if kind in _ALWAYS_PLAIN or (kind is str and value.isascii()):
+        if kind in ALWAYS_PLAIN or (kind is str and value.isascii()):
             return True
         return self._is_native(value) or self.error_of(value) is None
 
     def are_storable(self, values: Sequence[Any]) -> bool:
         """Return whether all values can certainly be stored; False if only a check of each one can tell."""
-        return have_types(values, _ALWAYS_PLAIN) or self._is_native(list(values))
+        return have_types(values, ALWAYS_PLAIN) or self._is_native(list(values))
 
     def error_of(self, value: Any) -> Exception | None:
         """Return the error of an attempt to store a value; None if it can be stored."""

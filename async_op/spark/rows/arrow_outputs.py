@@ -41,6 +41,8 @@ class OutputWriter:
         null unless an output is a dict with this key.
     """
 
+    certain: frozenset[type] = frozenset()
+
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         self._names = tuple(schema.names)
