@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime as dt
 import re
 import uuid
-import zoneinfo
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -430,7 +429,9 @@ def _zone_parts(zone: dt.tzinfo | None) -> object:
     if type(zone) is dt.timezone:
         offset = zone.utcoffset(None)
         return [offset.days, offset.seconds, offset.microseconds, zone.tzname(None)]
-    if type(zone) is zoneinfo.ZoneInfo and zone.key is not None:
+    from zoneinfo import ZoneInfo  # whoever has such a value has loaded it; to load it takes 5 ms
+
+    if type(zone) is ZoneInfo and zone.key is not None:
         return zone.key
     raise ValueError(f"its time zone is a {type(zone).__qualname__}: use zoneinfo.ZoneInfo or datetime.timezone")
 
@@ -449,9 +450,11 @@ def _zone_of(parts: Any) -> dt.tzinfo | None:
     if parts is None:
         return None
     if isinstance(parts, str):
+        from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
         try:
-            return zoneinfo.ZoneInfo(parts)
-        except (zoneinfo.ZoneInfoNotFoundError, OSError):
+            return ZoneInfo(parts)
+        except (ZoneInfoNotFoundError, OSError):
             raise ValueError(f"the time zone {parts!r} is not known here; install tzdata") from None
     *offset, name = parts
     zone = dt.timezone(dt.timedelta(*offset))

@@ -8,11 +8,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, InvalidOperation
-from fractions import Fraction
 from functools import lru_cache
+from numbers import Rational
 from operator import attrgetter
 from typing import Any, NoReturn
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 import pyarrow as pa
@@ -157,10 +156,8 @@ def _integers(type_: pa.DataType) -> Kind:
 
     def one(value: Any) -> int:
         value = without_numpy(value)
-        if type(value) in (float, Decimal, Fraction):
-            value = _whole(value)
-        elif type(value) is not int:
-            _refuse(value, type_)
+        if type(value) is not int:
+            value = _whole(value) if _is_number(value) else _refuse(value, type_)
         if not low <= value <= high:
             raise Refusal(f"it is out of the range of {type_}, {low} to {high}")
         return value  # type: ignore[no-any-return]
@@ -168,8 +165,12 @@ def _integers(type_: pa.DataType) -> Kind:
     return Kind(frozenset({int}), one)
 
 
+def _is_number(value: Any) -> bool:
+    return type(value) in (float, Decimal) or (isinstance(value, Rational) and not isinstance(value, int))
+
+
 def _whole(value: Any) -> int:
-    if not isinstance(value, Fraction) and not math.isfinite(value):
+    if not isinstance(value, Rational) and not math.isfinite(value):
         raise Refusal("it is infinity or no number, which no integer is")
     if isinstance(value, Decimal) and value.adjusted() > 40:
         raise Refusal("it has more digits than an integer column")
@@ -334,6 +335,8 @@ def _known_zone(name: str) -> dt.tzinfo | None:
 @lru_cache
 def _zone(name: str) -> dt.tzinfo:
     """Return a time zone of Spark; looked up for the first naive value only, because Java knows more of them."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # to load it takes 5 ms, and few need it
+
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError):

@@ -22,7 +22,7 @@ from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 
 ROOT = Path(__file__).parents[2]
-LANGUAGES = {"python", "console", "sh", "text", "json", "yaml", "dockerfile"}
+LANGUAGES = {"python", "console", "mermaid", "sh", "text", "json", "yaml", "dockerfile"}
 FOLDER = "/home/you/folder"
 """What a page shows in the place of the folder in which it ran; as long as that of `tempfile`, so that tables fit."""
 _FENCE = RawFencedCodeBlockLexer(re.compile(r'(?P<language>\w*)(?: title="(?P<title>[^"]+)")?[^\n]*\n'))
