@@ -69,6 +69,14 @@ class Inlet:
         self.elements += elements
         self._grown(before)
 
+    def put_one(self, channel: int, element: Element) -> None:
+        """Add an element."""
+        if self._idle:
+            self._idle.discard(channel)
+        self.elements.append(element)
+        if self.changed.waiting or len(self.elements) == self._limit:
+            self._grown(len(self.elements) - 1)
+
     def put_watermark(self, channel: int, timestamp: int) -> None:
         """Raise the watermark of a channel."""
         before = self._watermarks[channel]
@@ -173,14 +181,17 @@ class Outlet:
         """Put elements into the inlets that they belong to."""
         if self._only is not None:
             self._only.put(self._channel, elements)
-        elif len(elements) == 1:
-            self._inlets[self._route.target(elements[0][0], self._channel)].put(self._channel, elements)
         else:
             dealt: dict[int, list[Element]] = {}
             for element in elements:
                 dealt.setdefault(self._route.target(element[0], self._channel), []).append(element)
             for target, some in dealt.items():
                 self._inlets[target].put(self._channel, some)
+
+    def put_one(self, element: Element) -> None:
+        """Put an element into the inlet that it belongs to."""
+        inlet = self._only or self._inlets[self._route.target(element[0], self._channel)]
+        inlet.put_one(self._channel, element)
 
     def put_watermark(self, timestamp: int) -> None:
         """Raise the watermark of this channel."""

@@ -82,7 +82,10 @@ class _ToStep(NamedOutput):
         self.watermark: int | None = None
 
     def take(self, values: Sequence[Any], timestamp: int | None, parent: ElementId) -> None:
-        self._outlet.put([(value, timestamp, output_id(parent, number)) for number, value in enumerate(values)])
+        if len(values) == 1:  # usually, and a list for each output would cost as much as all of its way
+            self._outlet.put_one((values[0], timestamp, output_id(parent, 0)))
+        else:
+            self._outlet.put([(value, timestamp, output_id(parent, number)) for number, value in enumerate(values)])
 
     def __call__(self, output: Watermark) -> None:
         if output.timestamp != FINAL:
