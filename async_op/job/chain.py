@@ -157,7 +157,7 @@ class Chain:
             identity=Identity(self._plan.lineage, name),
             vet=unstorable_among(),
         )
-        operator = StepOperator.of_step(options, place, receiver, merge, self._on_failure)
+        operator = StepOperator(options, place, receiver, merge, self._on_failure)
         inlet = self._inlets[name][index]
         timers = (lambda: not self._are_timers_held) if options.function.has_timers else None
         subtask = StepSubtask(operator, inlet, receiver, timers)

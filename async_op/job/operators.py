@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from async_op.options import OperatorOptions
 from async_op.plain import name_of
 from async_op.statistics import ResilienceStatistics
 from async_op.subtask.ages import Ages
-from async_op.subtask.operator import ResidentOperator
+from async_op.subtask.operator import ResidentOperator, Waiting
 from snapshots import SubtaskRestore, SubtaskSnapshot
 from snapshots.format.in_flight_elements import RestoredQueue
 
@@ -109,51 +109,46 @@ class _ToSinks(ValueOutput):
 
 
 class StepOperator(ResidentOperator):
-    """The operator of one subtask of a step. Make it with `of_step`."""
+    """The operator of one subtask of a step.
+
+    Parameters
+    ----------
+    options : OperatorOptions
+        The options of the step.
+    place : Place
+        Which subtask it is.
+    receiver : Outlet or Collector
+        Gets what leaves: the next step, or the sinks.
+    merge : Merge or None
+        How it is restored, if that is with another parallelism.
+    on_failure : callable
+        Called at once with the error that ends the operator, or fails one of its elements.
+
+    Attributes
+    ----------
+    newest_watermark : int or None
+        The newest watermark that had come in when the restored snapshot was cut.
+    """
 
     __slots__ = ("_ages", "_counted", "_is_stopped", "_merge", "_on_failure", "_output_to", "newest_watermark")
 
-    _ages: Ages
-    _counted: Counted
-    _is_stopped: bool
-    _merge: Merge | None
-    _on_failure: Callable[[BaseException], None]
-    _output_to: _ToStep | _ToSinks
-    newest_watermark: int | None
-
-    @classmethod
-    def of_step(
-        cls,
+    def __init__(
+        self,
         options: OperatorOptions,
         place: Place,
         receiver: Outlet | Collector,
         merge: Merge | None,
         on_failure: Callable[[BaseException], None],
-    ) -> StepOperator:
-        """Create the operator.
-
-        Parameters
-        ----------
-        options : OperatorOptions
-            The options of the step.
-        place : Place
-            Which subtask it is.
-        receiver : Outlet or Collector
-            Gets what leaves: the next step, or the sinks.
-        merge : Merge or None
-            How it is restored, if that is with another parallelism.
-        on_failure : callable
-            Called at once with the error that ends the operator, or fails one of its elements.
-        """
+    ) -> None:
         output: Any = _ToStep(receiver) if isinstance(receiver, Outlet) else _ToSinks(receiver)
-        operator = cls.of(options, output, place=place)
-        operator._output_to = output
-        operator._merge = merge
-        operator._on_failure = on_failure
-        operator._is_stopped = False
-        operator._ages, operator._counted = Ages(), {}
-        operator.newest_watermark = None
-        return operator
+        self._output_to: _ToStep | _ToSinks = output
+        self._merge = merge
+        self._on_failure = on_failure
+        self._is_stopped = False
+        self._ages = Ages()
+        self._counted: Counted = {}
+        self.newest_watermark: int | None = None
+        self._set_up(options, output, place, None)
 
     @property
     def watermark(self) -> int | None:
@@ -205,9 +200,9 @@ class StepOperator(ResidentOperator):
         parts.intake.end_block()
         parts.in_flight.put_watermark(timestamp)
 
-    def cut(self, inlet: Inlet) -> SubtaskSnapshot:
-        """Return the snapshot of the operator and of the elements on their way into it, in this turn of the loop."""
-        cut: SubtaskSnapshot = at_once(self.snapshot(inlet.elements))
+    def cut(self, waiting: Iterable[Waiting]) -> SubtaskSnapshot:
+        """Return the snapshot of the operator and of the elements on their way into it, without the final watermark."""
+        cut = super().cut(waiting)
         if cut.watermark == FINAL:
             cut = replace(cut, watermark=self.watermark)
         if any(one.timestamp == FINAL for one in cut.in_flight if one.is_watermark):
@@ -316,7 +311,7 @@ class StepSubtask:
 
     def cut(self) -> SubtaskSnapshot:
         """Return the snapshot of the subtask, in this turn of the loop."""
-        return self.operator.cut(self.inlet)
+        return self.operator.cut(self.inlet.elements)
 
     def adjust(self) -> None:
         """Fire timers only while they may fire, and while there is room for what they emit."""
@@ -371,13 +366,3 @@ class StepSubtask:
         else:
             self.operator.offer_watermark(watermark.timestamp)
         self.inlet.shrunk(before)
-
-
-def at_once(coroutine: Any) -> Any:
-    """Return the result of a coroutine that waits for nothing, without another task's turn in between."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        return stop.value
-    coroutine.close()
-    raise AssertionError("a cut waits for nothing")

@@ -135,9 +135,9 @@ class ResidentOperator(AsyncWaitOperator):
         timers = self._readable().timers
         return None if timers is None else timers.index_of(event_time).next
 
-    async def snapshot(self, waiting: Iterable[Waiting] = ()) -> SubtaskSnapshot:
-        """Return the state and the elements in flight; the waiting ones come last, uncalled, with all their time."""
-        cut = await super().snapshot()
+    def cut(self, waiting: Iterable[Waiting]) -> SubtaskSnapshot:
+        """Return state and elements in flight in this turn; the waiting ones come last, uncalled, with all their time."""
+        cut = self._cut()
         first = max((element.sequence for element in cut.in_flight), default=-1) + 1
         keys = self._readable().keys
         held = (self._capture(one, keys, sequence) for one, sequence in zip(waiting, count(first), strict=False))

@@ -189,7 +189,7 @@ class Subtask:
     async def cut(self, version: int) -> CutPart:
         """Take everything in one step of the loop: calls go on at once, and their results belong to the next part."""
         operator, outbox = self.operator, self.outbox
-        snapshot = await operator.snapshot(self.inbox)
+        snapshot = operator.cut(self.inbox)
         left = outbox.outputs + outbox.watermarks
         assert left == snapshot.emitted, "an output is in the queue or in the part, never in both"
         self.inbox.note_cut()

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from async_op.connectors.files import identity as files
 from async_op.epochs import delivery as common_delivery
 from async_op.job import adapters, chain, channels, delivery, job, operators, outputs, positions, reading, routing, run
 from async_op.operator import restored_states
+from async_op.subtask.operator import ResidentOperator
 from keygroups.state import operator as operator_state
 from snapshots import lineage
 from snapshots.commit import writer
@@ -41,15 +41,9 @@ def _replaced(patch: Patch, owner: Any, name: str, made: Callable[[Any], Any]) -
 # Cuts.
 
 
-def _inlet_of(elements: Sequence[Any]) -> Any:
-    inlet = channels.Inlet([], 1)
-    inlet.elements = deque(elements)
-    return inlet
-
-
 def without_what_is_between(patch: Patch) -> None:
     """A cut leaves out the elements between two steps."""
-    _replaced(patch, operators.StepOperator, "cut", lambda cut: lambda self, inlet: cut(self, _inlet_of([])))
+    _replaced(patch, operators.StepOperator, "cut", lambda cut: lambda self, waiting: cut(self, []))
 
 
 def reversed_channels(patch: Patch) -> None:
@@ -58,7 +52,7 @@ def reversed_channels(patch: Patch) -> None:
         patch,
         operators.StepOperator,
         "cut",
-        lambda cut: lambda self, inlet: cut(self, _inlet_of([*reversed(inlet.elements)])),
+        lambda cut: lambda self, waiting: cut(self, [*reversed(waiting)]),
     )
 
 
@@ -112,7 +106,7 @@ def calls_go_on_after_a_final_cut(patch: Patch) -> None:
 
     def stop(self: operators.StepOperator) -> None:
         self._is_stopped = True
-        operators.ResidentOperator.stop(self)
+        ResidentOperator.stop(self)
 
     def made(end_calls: Any) -> Any:
         async def mutant(self: chain.Chain) -> None:
@@ -462,7 +456,7 @@ def idle_subtasks_hold_back(patch: Patch) -> None:
 
 def the_final_watermark_is_stored(patch: Patch) -> None:
     """A snapshot has the final watermark of a bounded source."""
-    patch.setattr(operators.StepOperator, "cut", lambda self, inlet: operators.at_once(self.snapshot(inlet.elements)))
+    patch.setattr(operators.StepOperator, "cut", ResidentOperator.cut)
 
 
 def watermarks_of_partitions_are_lost(patch: Patch) -> None:
