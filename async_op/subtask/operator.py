@@ -136,7 +136,7 @@ class ResidentOperator(AsyncWaitOperator):
         return None if timers is None else timers.index_of(event_time).next
 
     def cut(self, waiting: Iterable[Waiting]) -> SubtaskSnapshot:
-        """Return state and elements in flight in this turn; the waiting ones come last, uncalled, with all their time."""
+        """Return the state and the elements in flight; waiting ones come last, uncalled, with all their time."""
         cut = self._cut()
         first = max((element.sequence for element in cut.in_flight), default=-1) + 1
         keys = self._readable().keys
