@@ -186,6 +186,11 @@ class StepOperator(ResidentOperator):
         """Wait for room; see `BackPressure.wait_for_refill`."""
         await self._check().back_pressure.wait_for_refill(is_starved)
 
+    @property
+    def refills(self) -> bool:
+        """Whether its workers take elements themselves; see `refill`."""
+        return self._check().calls_at_once
+
     def look_for_room(self) -> None:
         """Let whoever waits for room look whether there is enough."""
         self._waiters.wake()
@@ -335,7 +340,7 @@ class StepSubtask:
             while True:
                 await inlet.changed.wait_until(lambda: bool(inlet.elements))
                 await receiver.room()
-                self._is_starved = False
+                self._is_starved = not operator.refills  # without a worker that asks, each place has to be filled here
                 await operator.refill_room(lambda: self._is_starved)
                 if inlet.elements and receiver.has_room:  # both may have changed during the wait
                     self._move_some()

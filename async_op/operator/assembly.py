@@ -218,7 +218,7 @@ class Parts:
         return self.gate is not None or self.completion.may_need_no_call
 
     @property
-    def _calls_at_once(self) -> bool:
+    def calls_at_once(self) -> bool:
         """Whether any worker may make the call for an admitted element at once."""
         return not self._looks_at_all and self.batches is None
 
@@ -324,7 +324,7 @@ class Parts:
 
     @property
     def _start(self) -> Callable[[Iterable[Entry]], None]:
-        return self.workers.add if self._calls_at_once else self.dispatch.start
+        return self.workers.add if self.calls_at_once else self.dispatch.start
 
     def _make_back_pressure(self, options: OperatorOptions, around: Surroundings) -> BackPressure:
         is_key_ordered = options.mode == "key_ordered"
@@ -345,7 +345,7 @@ class Parts:
         self, following: Callable[[int], Element | None], failed: Callable[[Exception], None]
     ) -> AbstractContextManager[None]:
         """Let workers take elements that wait outside, where the return of a call makes room for one; see `Refill`."""
-        if not self._calls_at_once:
+        if not self.calls_at_once:
             return nullcontext()
         assert isinstance(self.intake, Intake), "only Batching is the other kind"
         wake = self.workers.wake
@@ -353,7 +353,7 @@ class Parts:
 
     def _feed_from(self, source: Iterator[Element]) -> IteratorFeed:
         assert isinstance(self.intake, Intake), "only Batching is the other kind"
-        wake = self.workers.wake if self._calls_at_once else None
+        wake = self.workers.wake if self.calls_at_once else None
         return IteratorFeed(source, self.in_flight, self._capacity, self.intake, self._start, wake)
 
 

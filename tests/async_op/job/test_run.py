@@ -63,6 +63,22 @@ def in_virtual_time(work: Coroutine[Any, Any, None], storage_seconds: float = 0.
         loop.close()
 
 
+@pytest.mark.parametrize("mode", ["unordered", "ordered", "key_ordered"])
+def test_a_place_that_becomes_free_is_filled_at_once(mode: Any) -> None:
+    begun: dict[int, float] = {}
+
+    async def call(value: int) -> int:
+        begun[value] = asyncio.get_running_loop().time()
+        await asyncio.sleep(10 + value)
+        return value
+
+    key_by = {"key_by": lambda value: value} if mode == "key_ordered" else {}
+    job = new_job(range(8), Step(call, mode=mode, capacity=4, **key_by), Epochs(), snapshot_interval=1000)
+    in_virtual_time(job.run())
+
+    assert [round(begun[value] - begun[0], 6) for value in range(8)] == [0, 0, 0, 0, 10, 11, 12, 13]
+
+
 async def passed(condition: Any) -> None:
     """Let virtual time pass until a condition holds."""
     for _ in range(10_000):
