@@ -97,8 +97,8 @@ class Intake:
         entry = new_entry(value, timestamp, element_id, self._in_flight.accepted)
         if self._set_key is not None:
             self._set_key(entry)
-        if self._vet is not None:
-            self._vet_all((entry,))
+        if self._vet is not None and (found := self._vet((value,))):
+            self._refused[entry] = found[0]
         if self._timeout is not None:
             entry.deadline = deadline = self._now() + self._timeout
             if deadline < self._deadlines.due:
