@@ -26,7 +26,7 @@ class OutputCheck(Protocol):
     """Checks single outputs: for a table's columns, or for a snapshot."""
 
     certain: frozenset[type]
-    """Types of which every value can be used, and none can change."""
+    """Immutable types whose values always pass the check."""
 
     def check(self, output: Any) -> None:
         """Raise an error if an output cannot be used."""

@@ -65,7 +65,7 @@ class SinkRows(ABC):
         raise AssertionError("the rows end")
 
     def refused_before(self, error: UnwritableValue) -> list[UnwritableValue]:
-        """Return the errors of the rows that keep a table from being made, of which one is known."""
+        """Return the errors of all rows that cannot go into a table; one such row has been found already."""
         return [error]
 
     def reader(self, schema: pa.Schema) -> pa.RecordBatchReader:

@@ -251,7 +251,7 @@ class UnsupportedColumn(KeyGroupsError, TypeError):
 
 
 class EpochsBehind(KeyGroupsError, RuntimeError):
-    """Epochs are older than what a sink's target has, and are no repeats, so the job has begun anew."""
+    """The target has newer epochs than the one to write, which is not a repeat: the job has started from scratch."""
 
     name: str
     """The name under which the target remembers the job's epochs; for files, the folder."""
@@ -264,7 +264,7 @@ class EpochsBehind(KeyGroupsError, RuntimeError):
 
     _template = (
         "epoch {epoch} of {name!r} and those before it were left out, because epoch {newest} is there already: if the "
-        "job has begun anew, {advice}"
+        "job has started from scratch, {advice}"
     )
 
 
@@ -343,7 +343,7 @@ class TargetTaken(KeyGroupsError, RuntimeError):
 
 
 class TopicReplaced(InputReplaced):
-    """A topic has other records than the records that were read: it was deleted and made anew."""
+    """A topic no longer has the records that were read: it was deleted and created again."""
 
     topic: str
     """The topic."""
@@ -396,8 +396,8 @@ class OffsetUnavailable(KeyGroupsError, LookupError):
         has = "" if self.low is None else f", which has {self.low} to {self.high}"
         return (
             f"the job goes on at offset {self.offset} of {self.topic}, partition {self.partition}{has}: the topic's "
-            "retention has removed it, or the topic was made anew; restore the records, or begin a new job without "
-            "its snapshots"
+            "retention has removed it, or the topic was deleted and created again; restore the records, or start a "
+            "new job without its snapshots"
         )
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from async_op.elements import Element, ElementId, Record, Watermark, output_id
 from async_op.errors import AsyncTimeoutError, ElementFailed
@@ -37,19 +37,6 @@ _UNHEARD = (
 def is_of_element(error: BaseException) -> bool:
     """Return whether an error fails one element: it stays in flight, and its operator goes on to the next cut."""
     return isinstance(error, ElementFailed | AsyncTimeoutError)
-
-
-class Receiver(Protocol):
-    """Where the outputs of an operator go: the inlets of the next step, or the outputs of the epoch."""
-
-    @property
-    def has_room(self) -> bool:
-        """Whether the operator may take in more."""
-        ...
-
-    async def room(self) -> None:
-        """Wait until there is room."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +271,7 @@ class StepSubtask:
         The operator.
     inlet : Inlet
         What is on its way.
-    receiver : Receiver
+    receiver : Outlet or Collector
         Where its outputs go; the operator takes in nothing while there is no room.
     may_fire : callable or None
         Returns whether timers may fire at all; None if the function has none.
@@ -298,7 +285,11 @@ class StepSubtask:
     __slots__ = ("_is_starved", "_may_fire", "_receiver", "inlet", "is_open", "operator")
 
     def __init__(
-        self, operator: StepOperator, inlet: Inlet, receiver: Receiver, may_fire: Callable[[], bool] | None
+        self,
+        operator: StepOperator,
+        inlet: Inlet,
+        receiver: Outlet | Collector,
+        may_fire: Callable[[], bool] | None,
     ) -> None:
         self.operator = operator
         self.inlet = inlet

@@ -58,8 +58,8 @@ class FileSink(ShippedSink):
     -----
     An output that cannot be written raises `UnwritableValue`, and a folder that may not be read or written
     `SinkFolderRefused`. An epoch that is older than the newest file is a repeat,
-    so its file is there, with the same content. If not, the job has begun anew in a folder with files of an earlier
-    run, and the sink raises `EpochsBehind` before it writes among them.
+    so its file is there, with the same content. If not, the job has started from scratch in a folder with files of an
+    earlier run, and the sink raises `EpochsBehind` before it writes among them.
 
     Examples
     --------

@@ -161,7 +161,7 @@ async def test_a_slow_reader_pauses_its_partition(cluster: str, topic: str, monk
 async def test_a_topic_that_was_made_anew_is_told(cluster: str, topic: str) -> None:
     produce(cluster, topic, numbered(0, 5))
     async with opened(cluster, topic) as source:
-        with pytest.raises(OffsetUnavailable, match="made anew") as raised:
+        with pytest.raises(OffsetUnavailable, match="created again") as raised:
             await first_items(source, 0, 1, position=6)
     error = pickle.loads(pickle.dumps(raised.value))
     assert (error.topic, error.partition, error.offset, error.low, error.high) == (topic, 0, 6, 0, 5)
