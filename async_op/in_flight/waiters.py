@@ -12,7 +12,8 @@ class Waiters:
     """Wakes coroutines that wait for a condition. Only the thread of the event loop may call it.
 
     Conditions are looked at in `wake`, because a turn of the event loop for a coroutine that finds that it has to go on
-    waiting costs ten times as much, and some wait while thousands of elements leave. So a condition has no effects.
+    waiting costs ten times as much, and some wait while thousands of elements leave. So a condition must be
+    fit to be looked at by whoever calls `wake`, as often as something changes.
 
     Parameters
     ----------
