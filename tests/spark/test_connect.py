@@ -99,7 +99,7 @@ print("done")
 
 def test_the_page_and_this_script_run_over_connect(java: None, tmp_path: Path) -> None:
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "default"}
-    section = (ROOT / "docs" / "spark.md").read_text().partition("## Spark Connect\n")[2]
+    section = (ROOT / "docs" / "howto" / "spark-connect.md").read_text()
     page = takewhile(lambda line: line[:4].isspace(), section[section.index("    import") :].splitlines(keepends=True))
     (tmp_path / "connect.py").write_text(BEFORE + dedent("".join(page)) + SCRIPT)
     ended = subprocess.run(
