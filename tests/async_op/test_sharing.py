@@ -78,7 +78,6 @@ def operator_of(function: AsyncFunction) -> AsyncWaitOperator:
     return AsyncWaitOperator(function, lambda output: None)
 
 
-@pytest.mark.feature("operators share a client")
 async def test_operators_share_one_client_which_is_closed_after_the_last_function() -> None:
     log: list[str] = []
     functions = [Asking(lambda: Client(log)) for _ in range(3)]

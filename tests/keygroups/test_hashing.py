@@ -69,7 +69,6 @@ SPARK: list[tuple[Any, int]] = [
 
 
 @pytest.mark.parametrize(("key", "expected"), SPARK, ids=repr)
-@pytest.mark.feature("key groups")
 def test_a_key_hashes_as_in_spark(key: object, expected: int) -> None:
     assert key_hasher()(key) == expected
     assert key_group_of(key, GROUPS) == expected % GROUPS

@@ -66,7 +66,6 @@ def test_the_intersection_holds_what_is_in_both(
     assert KeyGroupRange(*other).intersection(KeyGroupRange(*one)) == expected
 
 
-@pytest.mark.feature("contiguous ranges of key groups for each subtask")
 def test_subtasks_own_the_same_ranges_as_in_flink() -> None:
     for vector in map(json.loads, FLINK.read_text().splitlines()):
         parallelism, max_parallelism = vector["parallelism"], vector["max_parallelism"]

@@ -7,7 +7,6 @@ import pytest
 from keygroups import ConfigError, KeyGroupRange, Move, plan_rescale
 
 
-@pytest.mark.feature("what moves in a rescale")
 def test_scaling_up_splits_the_old_ranges() -> None:
     plan = plan_rescale(2, 3, 10)
 

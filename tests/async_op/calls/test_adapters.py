@@ -26,7 +26,6 @@ COUNT = ValueState("count", default=0)
 
 
 @BOTH
-@pytest.mark.feature("clients that block have threads")
 async def test_blocking_calls_run_on_threads_and_leave_the_loop_alone(mode: str) -> None:
     function = Blocking()
     async with opened(function, mode=mode) as bench:
@@ -101,7 +100,6 @@ async def test_a_blocking_call_reads_and_writes_its_state() -> None:
         assert bench.shown == [1 + value // 3 for value in range(30)]
 
 
-@pytest.mark.feature("a timeout has a fallback")
 async def test_a_blocking_call_that_is_too_slow_gives_way_to_the_fallback() -> None:
     function = Blocking(fallback=lambda value: [f"late {value}"])
     async with opened(function, timeout=10) as bench:
@@ -139,7 +137,6 @@ async def test_a_call_that_waits_for_a_thread_when_the_operator_fails_never_begi
 
 
 @pytest.mark.behaviour("a snapshot never waits for a call, although the queue is full")
-@pytest.mark.feature("a snapshot holds what is in flight, and waits for no call")
 async def test_a_snapshot_does_not_wait_for_a_blocking_call() -> None:
     function = Blocking()
     async with opened(function) as bench:
@@ -209,7 +206,6 @@ class Callbacks(CallbackFunction):
 
 @pytest.mark.behaviour("one thread owns the operator; other threads only leave mail for it")
 @BOTH
-@pytest.mark.feature("a client's callback completes a call, from any thread")
 async def test_a_future_may_be_completed_from_any_thread(mode: str) -> None:
     function = Callbacks()
     async with opened(function, mode=mode) as bench:
@@ -237,7 +233,6 @@ async def test_a_future_may_be_completed_before_the_call_returns() -> None:
 
 
 @pytest.mark.behaviour("what comes after a timeout or a first completion is ignored")
-@pytest.mark.feature("only the first completion counts")
 async def test_the_first_completion_counts() -> None:
     function = Callbacks()
     async with opened(function) as bench:

@@ -26,7 +26,6 @@ COUNT = ValueState("count", default=0)
 @pytest.mark.behaviour("a failure names the input and frees whoever waits; the first one counts")
 @pytest.mark.behaviour("after an error of the function close does not hang")
 @BOTH
-@pytest.mark.feature("a failed call fails the operator, with the element named")
 async def test_a_failing_element_fails_the_operator_by_name(mode: str) -> None:
     service = Service()
     cause = ValueError("no such row")

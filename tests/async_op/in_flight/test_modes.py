@@ -16,7 +16,6 @@ from tests.async_op.kit import BOTH, Instant, Service, opened
 
 @pytest.mark.behaviour("outputs carry the timestamp of their input")
 @pytest.mark.behaviour("event time, ordered: records and watermarks leave in exactly their order")
-@pytest.mark.feature("outputs in the order of the input")
 async def test_ordered_outputs_and_watermarks_leave_in_the_order_of_the_input() -> None:
     service = Service()
     async with opened(service, mode="ordered", capacity=2) as bench:
@@ -31,7 +30,6 @@ async def test_ordered_outputs_and_watermarks_leave_in_the_order_of_the_input() 
 
 
 @pytest.mark.behaviour("event time, unordered: the watermark stays in its place, records before it leave in any order")
-@pytest.mark.feature("outputs as calls return, but never past a watermark")
 async def test_unordered_outputs_leave_as_they_come_but_stay_on_their_side_of_a_watermark() -> None:
     service = Service()
     async with opened(service, mode="unordered", capacity=4) as bench:
@@ -96,7 +94,6 @@ async def test_outputs_are_any_iterable_and_are_consumed_on_the_thread_of_the_lo
 @pytest.mark.behaviour("while the queue is full the input waits and everything else goes on")
 @pytest.mark.behaviour("a snapshot never waits for a call, although the queue is full")
 @BOTH
-@pytest.mark.feature("a full queue holds up the input")
 async def test_a_full_operator_makes_its_caller_wait_while_calls_and_snapshots_go_on(mode: str) -> None:
     service = Service()
     async with opened(service, mode=mode, capacity=2) as bench:

@@ -173,7 +173,6 @@ async def test_a_drain_finishes_what_is_in_flight() -> None:
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
-@pytest.mark.feature("a rescale of a running job")
 async def test_a_rescale_loses_and_repeats_nothing(parallelism: int) -> None:
     source, sink = Log(range(30), range(30)), Epochs()
     job = new_job(source, [same, KEYED], sink, parallelism=2)
@@ -187,7 +186,6 @@ async def test_a_rescale_loses_and_repeats_nothing(parallelism: int) -> None:
     assert len({value[2] for value in sink.values}) == 90
 
 
-@pytest.mark.feature("one snapshot of all steps at one barrier")
 async def test_a_snapshot_waits_for_no_call_and_holds_what_is_between_steps() -> None:
     sink, gated = Epochs(), Gated()
     job = new_job(Log(range(40)), [same, Step(gated, capacity=1)], sink, snapshots="memory://between")
@@ -201,7 +199,6 @@ async def test_a_snapshot_waits_for_no_call_and_holds_what_is_between_steps() ->
     assert sorted(sink.values) == list(range(40))
 
 
-@pytest.mark.feature("back-pressure from the consumer to the source")
 async def test_a_slow_sink_pauses_the_source_and_no_cut() -> None:
     source, sink = Log(range(3)), Epochs()
     sink.opened.clear()
@@ -427,7 +424,6 @@ async def test_a_step_that_holds_nothing_may_go() -> None:
     assert {value[:2] for value in sink.values} == expected(6)
 
 
-@pytest.mark.feature("a rescale from a snapshot")
 async def test_the_parallelism_of_a_repartition_stays() -> None:
     options: dict[str, Any] = {"snapshots": "memory://repartitioned"}
     await new_job(range(3), KEYED, Epochs(), parallelism=2, **options).run()

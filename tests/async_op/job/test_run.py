@@ -388,7 +388,6 @@ async def test_a_function_that_occupies_all_threads_of_the_loop_stops_nothing() 
     assert sorted(sink.values) == [*range(50), *range(100, 120)]
 
 
-@pytest.mark.feature("functions are told of complete snapshots")
 async def test_functions_hear_of_commits_and_each_subtask_has_its_own() -> None:
     items = OperatorListState("items")
     told: list[tuple[int, int]] = []

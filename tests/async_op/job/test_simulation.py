@@ -20,6 +20,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("seed", sorted({*range(count), *SEEDS}) if seed is None else [seed])
 
 
-@pytest.mark.feature("outputs exactly once, through crashes")
 def test_every_output_comes_exactly_once(seed: int) -> None:
     simulate(seed)

@@ -39,7 +39,6 @@ async def test_whole_operators_are_fed_from_threads() -> None:
     assert sorted(record.value for record in outputs) == [2 * value for value in range(300)]
 
 
-@pytest.mark.feature("other threads leave mail for the one that owns the operator")
 async def test_calls_begin_in_the_order_in_which_they_were_submitted() -> None:
     async with opened(Service(), capacity=1) as bench:
         submit = bench.operator.executor().submit
@@ -69,7 +68,6 @@ async def test_an_error_reaches_the_thread_and_nobody_else(error: BaseException,
         assert bench.in_flight == 1
 
 
-@pytest.mark.feature("a snapshot that is asked for comes before other mail")
 def test_cut_comes_before_results() -> None:
     """Results of calls and a snapshot wait for the loop; the snapshot is from before the results."""
 
@@ -103,7 +101,6 @@ async def test_a_thread_may_close_the_operator() -> None:
         bench.operator.executor()
 
 
-@pytest.mark.feature("a closed mailbox refuses mail")
 async def test_after_the_close_nothing_is_taken_and_what_waits_is_given_up() -> None:
     async with opened(Service(), capacity=1) as bench:
         await bench.feed("x")
@@ -195,7 +192,6 @@ def test_a_loop_that_has_ended_refuses() -> None:
         bench[0].operator.executor().submit(int)
 
 
-@pytest.mark.feature("length and latency of the mailbox")
 async def test_statistics_show_the_mailbox() -> None:
     async with opened(Service()) as bench:
         executor = bench.operator.executor()

@@ -71,7 +71,6 @@ async def found_by(snapshot: Snapshot, parallelism: int) -> list[tuple[Any, Any,
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
-@pytest.mark.feature("a function knows whether it was restored")
 async def test_a_restore_deals_it_out_at_any_parallelism(parallelism: int) -> None:
     snapshot = await commit(await cut_of(0, 2, "a", "b", "c"), await cut_of(1, 2, "d"))
     found = await found_by(snapshot, parallelism)
@@ -127,7 +126,6 @@ async def test_a_write_counts_at_once_even_that_of_a_call_that_never_returns() -
         assert (await bench.operator.snapshot()).operator_states[0].items == ()
 
 
-@pytest.mark.feature("state that all subtasks have alike")
 async def test_copies_of_a_map_that_differ_refuse_the_commit() -> None:
     parts = [await cut_of(index, 2, rules={"a": index}) for index in range(2)]
     with pytest.raises(UnequalCopies, match="subtasks 0 and 1 hold different copies of operator state 'rules'"):

@@ -62,7 +62,6 @@ async def test_the_idempotency_key_is_the_same_after_every_restore() -> None:
 @pytest.mark.behaviour("after a rescale an element is where its key is; only those without one are dealt")
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 5, 16])
 @BOTH
-@pytest.mark.feature("a rescale from a snapshot")
 async def test_after_a_rescale_an_element_is_where_its_key_is(parallelism: int, mode: str) -> None:
     values = [f"k{number}:{number}" for number in range(60)]
     cuts = []

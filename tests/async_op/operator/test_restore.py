@@ -17,7 +17,6 @@ from tests.async_op.kit import BOTH, Bench, Instant, Service, commit, opened, sh
 @pytest.mark.behaviour("elements are processed again during open, which may emit")
 @pytest.mark.behaviour("a snapshot is restored into another capacity and followed by another one")
 @BOTH
-@pytest.mark.feature("a restore calls for pending elements again")
 async def test_pending_elements_are_called_again_in_their_order_and_before_new_ones(mode: str) -> None:
     async with opened(Service(), mode=mode, capacity=4) as bench:
         await bench.feed(*range(1, 5))

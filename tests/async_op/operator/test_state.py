@@ -36,7 +36,6 @@ def by_key(value: Any) -> Any:
 
 
 @BOTH
-@pytest.mark.feature("state of a key")
 async def test_one_call_runs_per_key_and_the_next_sees_what_it_wrote(mode: str) -> None:
     service = Adding()
     async with opened(service, mode=mode, key_by=by_key) as bench:

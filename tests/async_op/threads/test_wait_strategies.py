@@ -43,7 +43,6 @@ def yields(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return slept
 
 
-@pytest.mark.feature("park for a while")
 def test_parking_waits_for_the_same_time_each_time(yields: list[float]) -> None:
     arrival = Arrivals()
     count = 0
@@ -60,7 +59,6 @@ def test_parking_for_no_time_does_not_wait(yields: list[float]) -> None:
     assert (arrival.waits, yields) == ([], [])
 
 
-@pytest.mark.feature("wait in three levels")
 def test_waiting_grows_in_three_levels(yields: list[float]) -> None:
     strategy = ProgressiveWait(level1_count=2, level2_count=3, level3_sleep_seconds=0.5)
     arrival = Arrivals()
@@ -96,7 +94,6 @@ def test_what_arrives_ends_the_wait(strategy: Any) -> None:
     assert not waiter.is_alive()
 
 
-@pytest.mark.feature("a strategy for each situation, also by Storm's names")
 def test_each_situation_may_have_a_strategy_of_its_own() -> None:
     strategies = WaitStrategies(back_pressure=ParkWait(0.25))
 

@@ -15,7 +15,6 @@ from tests.examples import scaled
 from tests.snapshot_kit import G, new_store, parts
 
 
-@pytest.mark.feature("lists that are dealt out anew")
 def test_split_deals_contiguous_runs_across_the_old_subtasks() -> None:
     assert split({"a": [["a0", "a1", "a2"], ["b0", "b1", "b2", "b3"]]}, 3) == {
         "a": [["a0", "a1", "a2"], ["b0", "b1"], ["b2", "b3"]]

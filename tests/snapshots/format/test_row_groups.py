@@ -16,7 +16,6 @@ from tests.snapshots.snapshot_content import CONTENT
 
 
 class TestRowGroups:
-    @pytest.mark.feature("a restore reads only its own ranges")
     def test_a_restore_reads_only_the_row_groups_of_its_range(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The rest may even be damaged."""
         monkeypatch.setattr(files, "ROW_GROUP_ROWS_MIN", 1)

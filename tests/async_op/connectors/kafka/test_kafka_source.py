@@ -68,7 +68,6 @@ async def test_a_bounded_source_ends_where_the_partitions_end(cluster: str, topi
         assert len(await items_of(source, 2)) == 3
 
 
-@pytest.mark.feature("offsets of Kafka's partitions")
 async def test_reading_goes_on_from_an_offset(cluster: str, topic: str) -> None:
     produce(cluster, topic, numbered(0, 20))
     async with opened(cluster, topic, bounded=True) as source:
