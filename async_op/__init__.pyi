@@ -1,6 +1,7 @@
 """Asynchronous operators: many calls to a slow service under way at once, with order, timeouts and keyed state."""
 
 from .clock import Clock, LoopClock, TimerHandle
+from .connectors.errors import ConnectorInterrupted
 from .context import InvocationContext
 from .cost_errors import BudgetSpent, CallRefused, CostAboveLimit, UnknownUnit
 from .dead_letters import DeadLetter
@@ -37,7 +38,6 @@ from .functions import (
 )
 from .job.errors import (
     ConnectorCancelled,
-    ConnectorInterrupted,
     DeadLettersUnclaimed,
     JobAlreadyRunning,
     JobInsideEventLoop,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -43,7 +44,8 @@ _listeners: tuple[Listener, ...] = ()
 def listen(listener: Listener) -> Callable[[], None]:
     """Call a listener with every event of this process, on the thread of the event; returns a function that stops it.
 
-    A listener must not block. An error that it raises is logged and has no other effect.
+    A listener must not block. An error that it raises is logged and has no other effect;
+    only `SystemExit` and `KeyboardInterrupt`, which may come from a signal, end the operation.
 
     Examples
     --------
@@ -69,7 +71,7 @@ def publish(event: Event) -> None:
     for listener in _listeners:
         try:
             listener(event)
-        except Exception:  # noqa: BLE001 - a listener must not harm the operation
+        except (Exception, asyncio.CancelledError, GeneratorExit):  # noqa: BLE001 - it must not harm the operation
             _log.exception("a listener failed at the event %s", event.name)
 
 

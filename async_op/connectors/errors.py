@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from async_op.errors import shorten
 from keygroups.errors import KeyGroupsError, in_message
+from keygroups.safe_text import described
 
 
 class ConnectorNotInstalled(KeyGroupsError, ImportError):
@@ -32,6 +33,23 @@ class ConnectorUnavailable(KeyGroupsError, ConnectionError):
         return (
             f"{self.what} failed {times}, the last time with: {self.reason}; start the job again when the other side "
             "answers, or pass a `retry` with more attempts"
+        )
+
+
+class ConnectorInterrupted(KeyGroupsError, RuntimeError):
+    """A source or a sink raised what is no `Exception`, such as `SystemExit`."""
+
+    what: str
+    """What was being done, such as "reading partition 0 of Orders"."""
+    cause: str
+    """The error, as text; the error itself is `__cause__`."""
+
+    def __init__(self, what: str, cause: BaseException) -> None:
+        self.what = what
+        self.cause = described(cause)
+        super().__init__(
+            f"{what} ended with {self.cause}, which is no Exception; raise one there, and start again: the newest "
+            "snapshot has all that was committed"
         )
 
 

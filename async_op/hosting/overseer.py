@@ -123,7 +123,7 @@ class Overseer:
                 return
             try:
                 self._ask(lambda subtask: Renew(self._generation, self._cuts.get(subtask)))
-            except Exception:  # noqa: BLE001 - without this thread all hosts would end with their leases
+            except BaseException:  # noqa: BLE001 - without this thread all hosts would end with their leases
                 _log.exception("the leases of hosts were not renewed; the next try is in %s s", self._pause_seconds)
 
     def _ask(self, message_for: Callable[[int], Message]) -> dict[int, Reply]:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from async_op.connectors.errors import ConnectorInterrupted
 from async_op.errors import OperatorInterrupted
-from async_op.job.errors import ConnectorCancelled, ConnectorInterrupted
+from async_op.job.errors import ConnectorCancelled
 
 _Result = TypeVar("_Result")
 
@@ -52,14 +53,17 @@ def connector(what: str) -> Iterator[None]:
     ConnectorCancelled, ConnectorInterrupted
         Somebody else's cancellation, or something like `SystemExit`, came out of the block.
     """
+    task = asyncio.current_task()
     with heard(what):
         try:
             yield
         except OperatorInterrupted as error:  # what came out of another thread
             raise ConnectorInterrupted(what, error.__cause__ or error) from error.__cause__
-        except (Exception, asyncio.CancelledError, GeneratorExit):
+        except (Exception, asyncio.CancelledError):
             raise
         except BaseException as error:
+            if isinstance(error, GeneratorExit) and (task is None or asyncio.current_task(task.get_loop()) is not task):
+                raise  # the coroutine is closed from outside
             raise ConnectorInterrupted(what, error) from error
 
 

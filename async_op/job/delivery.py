@@ -11,11 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from async_op.connectors.errors import ConnectorInterrupted
 from async_op.connectors.sink import Sink
 from async_op.epochs.delivery import Ask, Note, Pause, RefusedOutputs, SinkDelivery, Steps, Values
 from async_op.in_flight.waiters import Waiters
 from async_op.job.cancellation import connector
-from async_op.job.errors import ConnectorCancelled, ConnectorInterrupted, DeadLettersUnclaimed
+from async_op.job.errors import ConnectorCancelled, DeadLettersUnclaimed
 from async_op.job.outputs import values_in
 from async_op.threads.own_thread import on_own_thread
 from snapshots import Snapshot

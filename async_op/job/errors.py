@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from keygroups.errors import KeyGroupsError
-from keygroups.safe_text import described
 
 
 class JobNotRunning(KeyGroupsError, RuntimeError):
@@ -48,23 +47,6 @@ class ConnectorCancelled(KeyGroupsError, RuntimeError):
         "{what} ended with a CancelledError, and nobody had cancelled the job; look for a client that cancels its own "
         "tasks, for instance because it was closed"
     )
-
-
-class ConnectorInterrupted(KeyGroupsError, RuntimeError):
-    """A source or a sink raised what is no `Exception`, such as `SystemExit`."""
-
-    what: str
-    """What was being done, such as "reading partition 0 of Orders"."""
-    cause: str
-    """The error, as text; the error itself is `__cause__`."""
-
-    def __init__(self, what: str, cause: BaseException) -> None:
-        self.what = what
-        self.cause = described(cause)
-        super().__init__(
-            f"{what} ended with {self.cause}, which is no Exception; raise one there, and start the job again: it goes "
-            "on from its newest snapshot"
-        )
 
 
 class StreamAlreadyRead(KeyGroupsError, RuntimeError):

@@ -17,7 +17,7 @@ from async_op.connectors.sink import Sink
 from async_op.connectors.source import Source
 from async_op.dead_letters import DeadLetter
 from async_op.in_flight.waiters import Waiters
-from async_op.job.cancellation import connector, ended, heard, to_the_end
+from async_op.job.cancellation import connector, ended, to_the_end
 from async_op.job.chain import Chain, Plan
 from async_op.job.committing import Committer, Part
 from async_op.job.counters import counts_of
@@ -405,9 +405,11 @@ class Run:
         """Give up what is left, all of it in spite of errors, and raise the first of them."""
         self._pumps = []  # who asks for a snapshot from now on is told that the job has ended
         errors = []
-        for close in (self._tasks.end, self._chain.close, *(one.close for one in reversed(self._opened))):
+        steps = (f"job {self._setting.job_id}", self._tasks.end), ("the steps", self._chain.close)
+        connectors = ((type(one).__name__, one.close) for one in reversed(self._opened))
+        for name, close in (*steps, *connectors):
             try:
-                with heard(f"closing job {self._setting.job_id}"):
+                with connector(f"closing {name}"):
                     await close()
             except Exception as error:  # noqa: BLE001 - raised below
                 errors.append(error)

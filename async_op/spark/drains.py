@@ -8,6 +8,7 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
+from async_op.errors import as_exception
 from async_op.spark.chain import PipelineChain
 from async_op.spark.epoch.job_names import are_cancelled
 from async_op.spark.stopping import Stopping
@@ -102,8 +103,8 @@ class Drains:
             if self.at_end and not batches.has_failed and left != 0.0:
                 self._chain.drain(self._spark, left)
             self._chain.close(self._spark, failed=batches.has_failed)
-        except Exception as error:  # noqa: BLE001 - raised by `awaitTermination`
-            self._end(batches, error)
+        except BaseException as error:  # noqa: BLE001 - raised by `awaitTermination`
+            self._end(batches, as_exception(error))
 
     def _end(self, batches: MicroBatches, error: Exception) -> None:
         if self._stopping.is_under_way and are_cancelled(error):

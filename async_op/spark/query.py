@@ -17,6 +17,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from async_op.durations import check_delay
+from async_op.errors import as_exception
 from async_op.spark.chain import PipelineChain
 from async_op.spark.drains import Drains
 from async_op.spark.epoch.runner import EpochRunner
@@ -228,9 +229,12 @@ class PipelineQuery:
                 return False
             try:
                 self.runner.run_batch(frame, str(self.query.id), batch_id)
-            except KeyGroupsError as error:
-                self._failure = error
-                raise
+            except BaseException as error:  # noqa: BLE001 - raised again, as an Exception
+                # Of what is no Exception, Py4J tells Spark nothing, and Spark would wait for the micro-batch for ever.
+                failure = as_exception(error)
+                if isinstance(failure, KeyGroupsError):
+                    self._failure = failure
+                raise failure from failure.__cause__
         return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import subprocess
 import sys
@@ -64,9 +65,12 @@ def test_a_failed_snapshot_is_a_warning(heard: list[Event], caplog: pytest.LogCa
     assert heard[-1].error == "CommitConflict"
 
 
-def test_a_listener_that_fails_harms_nobody(heard: list[Event], caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError, GeneratorExit])
+def test_a_listener_that_fails_harms_nobody(
+    heard: list[Event], caplog: pytest.LogCaptureFixture, error: type[BaseException]
+) -> None:
     def fail(event: Event) -> None:
-        raise ValueError(event.name)
+        raise error(event.name)
 
     stop = listen(fail)
     publish(Event("restore", 0.0))

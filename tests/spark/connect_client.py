@@ -104,9 +104,11 @@ class Gates:
             max_parallelism=16,
             barrier_timeout=barrier_timeout,
         )
-        table = folder / "table"
+        table, raises = folder / "table", folder / "raises"
 
         def sink(batch: DataFrame, epoch: int) -> None:
+            if raises.exists():
+                raise {"SystemExit": SystemExit, "CancelledError": asyncio.CancelledError}[raises.read_text()]("no")
             rows = [list(row) for row in batch.collect()]
             (table / f"{epoch}").write_text(json.dumps(rows))
 
@@ -255,6 +257,33 @@ def failing(spark: SparkSession, folder: Path) -> dict[str, Any]:
     return {}
 
 
+def interrupted(spark: SparkSession, folder: Path, *, error: str) -> dict[str, Any]:
+    """See that whatever the sink raises fails the query: in a micro-batch, and in an epoch without input."""
+    told = f"ended with {error}: no, which is no Exception"
+    (folder / "batch").mkdir()
+    for flag, content in (("gate", ""), ("raises", error)):
+        (folder / "batch" / flag).write_text(content)
+    gates = Gates(spark, folder / "batch", barrier_timeout=None)
+    try:
+        gates.query.awaitTermination()
+    except StreamingQueryException as failed:
+        assert told in str(failed), failed
+    else:
+        raise AssertionError("a micro-batch has failed")
+
+    gates = Gates(spark, folder / "idle")
+    gates.wait(lambda: gates.batches)
+    for flag, content in (("raises", error), ("gate", "")):
+        (folder / "idle" / flag).write_text(content)
+    try:
+        gates.query.awaitTermination()
+    except EpochFailed as failed:
+        assert told in str(failed), failed
+    else:
+        raise AssertionError("an epoch without input has failed")
+    return {}
+
+
 class MortalSink(KafkaSink):
     """Kills its process, once, when it has written the first epoch."""
 
@@ -317,6 +346,8 @@ CASES: dict[str, Callable[..., dict[str, Any]]] = {
     "stopping at once": cutting_off,
     "leaving": leaving,
     "failing": failing,
+    "interrupted by SystemExit": partial(interrupted, error="SystemExit"),
+    "interrupted by CancelledError": partial(interrupted, error="CancelledError"),
     "into Kafka": into_kafka,
 }
 

@@ -104,3 +104,8 @@ def test_a_client_that_leaves_takes_its_query_along(url: str, tmp_path: Path) ->
 
 def test_a_client_hears_of_errors(url: str, tmp_path: Path) -> None:
     told("failing", url, tmp_path)
+
+
+@pytest.mark.parametrize("error", ["SystemExit", "CancelledError"])
+def test_what_a_sink_raises_beside_the_server_fails_the_query(url: str, tmp_path: Path, error: str) -> None:
+    told(f"interrupted by {error}", url, tmp_path)

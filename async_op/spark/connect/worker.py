@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from async_op.errors import as_exception
 from async_op.spark.chain import PipelineChain
 from async_op.spark.connect.exchange import Answer, Exchange, Wishes, newest
 from async_op.spark.drains import Drains
@@ -120,7 +121,7 @@ class ServerWorker:
         self._ended = threading.Event()
         self._next_use = 0.0
         self._stop_at = math.inf
-        self.has_failed = self.is_busy = False
+        self.has_failed = self.is_busy = self._is_terminated = False
         delay = served.watermark_delay_milliseconds
         self._chain = PipelineChain.begin(spark, served.stages, served.routings, served.outlet, delay)
         for runner in self._chain.runners:
@@ -143,11 +144,12 @@ class ServerWorker:
             self._drains.check()
             self._chain.first.run_batch(frame, self._id_of_query(), batch_id)
             self._say()
-        except BaseException as raised:
+        except BaseException as raised:  # noqa: BLE001 - raised again, as an Exception
             self.is_busy = False
             # If the query is stopped during a micro-batch, that is given up, and the query has not failed.
-            self._end(has_failed=not isinstance(raised, SystemExit))
-            raise
+            self._end(has_failed=not self._is_terminated)
+            failure = as_exception(raised)  # Spark's worker tells its server of no other errors
+            raise failure from failure.__cause__
         self.is_busy = False
 
     def has_ended(self, seconds: float) -> bool:
@@ -279,6 +281,7 @@ class ServerWorker:
         """End the process after SIGTERM; in a micro-batch, the call does what is to be done before."""
         # A second signal would interrupt a wait for a thread; another wait in its handler would then never end.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self._is_terminated = True
         if not self.is_busy:
             self._end(has_failed=False)
         sys.exit()

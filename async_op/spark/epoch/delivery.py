@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op.connectors.epoch_rows import FrameRows
+from async_op.connectors.errors import ConnectorInterrupted
 from async_op.connectors.sink import ShippedSink
 from async_op.connectors.sink import Sink as ConnectorSink
 from async_op.epochs.delivery import Ask, Note, Pause, RefusedOutputs, SinkDelivery, Steps, Values, mark
@@ -111,7 +112,7 @@ class Delivery:
     ) -> None:
         self.is_under_way = True
         try:
-            with named_jobs(spark, snapshot.manifest.operator_id, newest.epoch, "sink"):
+            with named_jobs(spark, snapshot.manifest.operator_id, newest.epoch, "sink"), _of_sink(newest.epoch):
                 frame = outputs_frame(spark, snapshot, self._output_schema, known)
                 sink = self._outlet.shipped if isinstance(self._outlet, IntoSink) else None
                 if sink is None:
@@ -121,6 +122,22 @@ class Delivery:
                     _ShippedDelivery(snapshot.folder, lineage, sink, self._hurry).deliver(frame, newest)
         finally:
             self.is_under_way = False
+
+
+@contextmanager
+def _of_sink(epoch: int) -> Iterator[None]:
+    """Turn whatever is no `Exception` and comes out of a sink into an error that names it.
+
+    The sink may run on a thread of ours, or be called by Py4J or by Spark Connect's worker: all of them would end, and
+    nobody would hear of it. Ctrl-C, which only the main thread gets, stays what it is.
+    """
+    try:
+        yield
+    except BaseException as error:
+        is_ctrl_c = isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+        if isinstance(error, Exception) or is_ctrl_c:
+            raise
+        raise ConnectorInterrupted(f"the sink of epoch {epoch}", error) from error
 
 
 def epoch_of(snapshot: Snapshot) -> Delivered | None:

@@ -404,10 +404,35 @@ async def test_an_exit_in_a_source_or_sink_names_it(where: str, told: str, way: 
             raise SystemExit(3)
 
         source.read = blocking if way == "plain" else asynchronous  # type: ignore[assignment,method-assign]
-    with pytest.raises(ConnectorInterrupted, match=f"^{told} ended with SystemExit: 3.* start the job again") as raised:
+    with pytest.raises(ConnectorInterrupted, match=f"^{told} ended with SystemExit: 3.* start again") as raised:
         await new_job(source, same, sink).run()
     assert isinstance(raised.value.__cause__, SystemExit)
     assert pickle.loads(pickle.dumps(raised.value)).what == told
+
+
+@pytest.mark.parametrize("raised", [GeneratorExit, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("where", ["open", "write", "close"])
+@pytest.mark.parametrize("kind", [Log, Epochs])
+async def test_whatever_a_source_or_sink_raises_fails_the_job_by_name(
+    kind: type[Any], where: str, raised: type[BaseException]
+) -> None:
+    async def interrupted(*_: Any) -> Any:
+        raise raised("no")
+
+    source, sink = Log(range(3), bounded=True), Epochs()
+    one: Any = source if kind is Log else sink
+    where = "read" if (kind, where) == (Log, "write") else where
+    setattr(one, where, reads(raised) if where == "read" else interrupted)
+    with pytest.raises(ConnectorInterrupted, match=rf"ing .*{kind.__name__} ended with {raised.__name__}: no"):
+        await new_job(source, same, sink).run()
+
+
+def reads(raised: type[BaseException]) -> Any:
+    async def read(*_: Any) -> AsyncIterator[Any]:
+        yield 1, None, 1
+        raise raised("no")
+
+    return read
 
 
 async def test_unknown_steps_are_refused() -> None:
