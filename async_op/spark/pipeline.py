@@ -84,7 +84,7 @@ class AsyncPipeline:
     retry : RetryPolicy, optional
         Which failed calls are made again, and when.
     barrier_timeout : float or timedelta, optional
-        Seconds that an epoch waits for room for its rows and for calls under way; by default, until all calls have
+        Seconds that an epoch waits for room for its rows and for calls under way. None waits until all calls have
         returned. It decides how soon an epoch is delivered, not how often a call is made. With `resident=False` it
         begins at the end of the input, and a call that is carried over is made again in the next epoch, which waits
         for it as long as it takes: so a row is called for at most twice, apart from retries. Set a `timeout` if a call
@@ -163,7 +163,7 @@ class AsyncPipeline:
         capacity: int = 100,
         timeout: Duration | None = None,
         retry: RetryPolicy | None = None,
-        barrier_timeout: Duration | None = None,
+        barrier_timeout: Duration | None = 1.0,
         on_error: OnError = "fail",
         dead_letters: DeadLetters | None = None,
         resilience: Resilience | None = None,

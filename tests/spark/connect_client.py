@@ -316,6 +316,7 @@ def into_kafka(spark: SparkSession, folder: Path) -> dict[str, Any]:
             output_schema=output_schema,
             snapshots=folder / "snapshots",
             operator_id="into_kafka",
+            barrier_timeout=None,
             parallelism=1,
         )
         where = {"checkpoint_location": folder / "checkpoint", "trigger": {"availableNow": True}}

@@ -86,6 +86,7 @@ class PipelineRun:
 
     def pipeline(self, **options: Any) -> AsyncPipeline:
         common = {"snapshots": self.folder / "snapshots", "parallelism": 2, "max_parallelism": 128, "order_by": "id"}
+        common |= {"barrier_timeout": None}  # so that the outputs of each epoch are known
         return AsyncPipeline(self.function, **(common | self.settings | options))
 
     def start(self, pipeline: AsyncPipeline) -> StreamingQuery:

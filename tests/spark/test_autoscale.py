@@ -209,6 +209,7 @@ def test_a_pipeline_follows_its_policy_and_says_why(
         output_schema="id bigint",
         snapshots=tmp_path / "snapshots",
         operator_id="slow",
+        barrier_timeout=None,
         parallelism=2,
         max_parallelism=16,
         capacity=1,

@@ -257,6 +257,7 @@ def test_the_first_makes_no_call_again_because_the_second_has_failed(run: Run) -
             snapshots=run.folder / "snapshots",
             operator_id="total",
             parallelism=2,
+            barrier_timeout=None,
             max_parallelism=16,
         )
     )

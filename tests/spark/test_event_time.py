@@ -245,6 +245,7 @@ def test_a_timer_of_the_clock_that_is_due_begins_an_epoch(spark: SparkSession, t
         output_schema="user string",
         snapshots=tmp_path / "snapshots",
         operator_id="later",
+        barrier_timeout=None,
         parallelism=2,
     )
     query = pipeline.start(

@@ -205,7 +205,7 @@ def test_the_session_says_how_many_slots_there_are_and_what_binds_a_function_to_
 ) -> None:
     found = pipeline(tmp_path).explain()
     assert [one.problem for one in found.findings if "slots" in one.problem] == [
-        "3 subtasks share 2 slots, so they run in 2 waves that each wait until their calls have returned"
+        "3 subtasks share 2 slots, so they run in 2 waves that each wait up to 1 s"
     ]
 
     bound = Look()

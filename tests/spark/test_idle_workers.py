@@ -73,6 +73,7 @@ def test_an_epoch_that_waits_for_calls_is_not_silent(impatient: SparkSession, tm
         output_schema="id bigint",
         snapshots=tmp_path / "snapshots",
         operator_id="long",
+        barrier_timeout=None,
         parallelism=2,
     )
     pipeline.start(

@@ -61,6 +61,7 @@ def pipeline(folder: Path, output_schema: str = "key string, value binary") -> A
         output_schema=output_schema,
         snapshots=folder / "snapshots",
         operator_id="into_kafka",
+        barrier_timeout=None,
         parallelism=1,
         resident=False,
     )

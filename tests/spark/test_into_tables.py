@@ -46,6 +46,7 @@ def pipeline(folder: Path, format: str) -> AsyncPipeline:
         output_schema="n bigint, name string",
         snapshots=folder / "snapshots",
         operator_id=f"into_{format}",
+        barrier_timeout=None,
         parallelism=1,
         resident=False,
     )

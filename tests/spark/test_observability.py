@@ -50,6 +50,7 @@ def test_an_epoch_stands_in_the_progress_of_its_micro_batch(spark: SparkSession,
         output_schema="twice bigint",
         snapshots=tmp_path / "snapshots",
         operator_id="double",
+        barrier_timeout=None,
         parallelism=2,
     )
     stream = spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))

@@ -40,6 +40,7 @@ def pipeline(folder: Path) -> AsyncPipeline:
         output_schema="n bigint, name string",
         snapshots=folder / "snapshots",
         operator_id="named",
+        barrier_timeout=None,
         parallelism=1,
         resident=False,
     )
