@@ -52,6 +52,7 @@ from .operator.operator import AsyncWaitOperator
 from .plain import function
 from .rate_headers import seconds_to_wait
 from .resilience import AdaptiveConcurrency, Budget, Cache, CircuitBreaker, RateLimit, Resilience, SingleFlight
+from .restarts import RestartPolicy
 from .retention import Retention
 from .retry import ExponentialBackoffRetry, FixedDelayRetry, RetryPolicy
 from .runtime import Runtime
@@ -111,6 +112,7 @@ __all__ = [
     "RepartitionUndone",
     "Resilience",
     "ResilienceStatistics",
+    "RestartPolicy",
     "ResultFuture",
     "Retention",
     "RetryAfter",

@@ -51,6 +51,20 @@ def check_errors(name: str, errors: object) -> None:
     check_callable(name, errors, reason=reason)
 
 
+def growing_delay(attempt: int, initial_delay: float, max_delay: float, multiplier: float = 2.0) -> float:
+    """Return the delay after an attempt, the first of which is 1: each is `multiplier` times the one before.
+
+    Examples
+    --------
+    >>> [growing_delay(attempt, 0.1, 1.0) for attempt in (1, 2, 5, 10_000)]
+    [0.1, 0.2, 1.0, 1.0]
+    """
+    try:
+        return min(initial_delay * multiplier ** (attempt - 1), max_delay)
+    except OverflowError:
+        return max_delay
+
+
 class RetryPolicy(ABC):
     """The base of the retry policies: decides which outcomes are retried, and how often. Immutable.
 
@@ -198,8 +212,5 @@ class ExponentialBackoffRetry(RetryPolicy):
 
     def delay_after(self, attempt: int) -> float:
         """Return the seconds between the end of an attempt and the next one."""
-        try:
-            delay = min(self._initial_delay * self._multiplier ** (attempt - 1), self._max_delay)
-        except OverflowError:
-            delay = self._max_delay
+        delay = growing_delay(attempt, self._initial_delay, self._max_delay, self._multiplier)
         return random.uniform(0, delay) if self._jitter else delay  # noqa: S311 - no secret depends on it

@@ -51,6 +51,9 @@ class KeyGroupsError(Exception):
 
     _template: ClassVar[str]
 
+    is_permanent = False
+    """Whether a restart would fail again: another run has taken over, or something has to be changed first."""
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         is_declared = "_template" in vars(cls) or inspect.get_annotations(cls)
@@ -96,6 +99,8 @@ def _constructor_of(cls: type[KeyGroupsError]) -> Callable[..., None]:
 
 class ConfigError(KeyGroupsError, ValueError):
     """An argument is invalid; the message says what to pass instead."""
+
+    is_permanent = True
 
     name: str
     """The name of the argument."""
@@ -182,6 +187,8 @@ class MissingCodec(KeyGroupsError, LookupError):
 class SparkNotInstalled(KeyGroupsError, ImportError):
     """A module that needs Spark was imported, but Spark is not installed."""
 
+    is_permanent = True
+
     package: str
     """The missing package."""
 
@@ -193,6 +200,8 @@ class SparkNotInstalled(KeyGroupsError, ImportError):
 
 class PackageNotInstalled(KeyGroupsError, ImportError):
     """A method needs a package that is not installed."""
+
+    is_permanent = True
 
     package: str
     """The missing package."""

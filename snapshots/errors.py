@@ -53,6 +53,8 @@ class EmptyBesideOthers(UserWarning):
 class SnapshotCorrupted(KeyGroupsError):
     """A file of a snapshot is missing or is not what its manifest says."""
 
+    is_permanent = True
+
     path: str
     """The damaged file."""
     damage: str
@@ -101,6 +103,8 @@ class ManifestMissing(SnapshotCorrupted):
 
 class IncompatibleSnapshot(KeyGroupsError, ValueError):
     """A snapshot does not fit its intended use."""
+
+    is_permanent = True
 
     what: str
     """The property that differs, such as "max parallelism"."""
@@ -227,6 +231,8 @@ class SnapshotExists(KeyGroupsError, FileExistsError):
 class CommitConflict(KeyGroupsError):
     """Another writer committed the version first."""
 
+    is_permanent = True
+
     uri: str
     """The operator's folder."""
     version: int
@@ -254,6 +260,8 @@ class CommitOutcomeUnknown(KeyGroupsError):
 
 class WriterFenced(KeyGroupsError):
     """A newer owner has taken over, so this writer must not commit any more."""
+
+    is_permanent = True
 
     uri: str
     """The operator's folder."""

@@ -10,6 +10,8 @@ from keygroups.safe_text import described
 class ConnectorNotInstalled(KeyGroupsError, ImportError):
     """A connector needs a package that is not installed."""
 
+    is_permanent = True
+
     package: str
     """The package that is missing."""
     extra: str
@@ -55,6 +57,8 @@ class ConnectorInterrupted(KeyGroupsError, RuntimeError):
 
 class InputReplaced(KeyGroupsError, ValueError):
     """What a job has read in part is no longer there: other content stands under the same name."""
+
+    is_permanent = True
 
     name: str
     """The input: a file, a topic with its partition, or the job's iterable."""
@@ -434,6 +438,8 @@ class KafkaRefused(KeyGroupsError, ConnectionError):
 
 class SinkFenced(KeyGroupsError, RuntimeError):
     """A newer sink of the same job has taken over; this one has written nothing of its epoch."""
+
+    is_permanent = True
 
     name: str
     """The job's name."""

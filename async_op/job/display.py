@@ -117,8 +117,9 @@ def line_of(progress: JobProgress, outputs_per_second: float | None) -> str:
     """
     speed = "" if outputs_per_second is None else f" ({outputs_per_second:,.0f}/s)"
     letters = f", {progress.dead_letters:,} dead letters" if progress.dead_letters else ""
+    restarts = f", {progress.restarts:,} restarts" if progress.restarts else ""
     in_flight = sum(progress.in_flight.values())
     return (
         f"{progress.job_id}: {progress.state}, {progress.records:,} in, {in_flight:,} in flight, "
-        f"{progress.outputs:,} out{speed}{letters}, snapshot {progress.version}"
+        f"{progress.outputs:,} out{speed}{letters}, snapshot {progress.version}{restarts}"
     )

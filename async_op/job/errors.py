@@ -52,6 +52,8 @@ class ConnectorCancelled(KeyGroupsError, RuntimeError):
 class StreamAlreadyRead(KeyGroupsError, RuntimeError):
     """A job was started again over an iterator that was read beyond the newest snapshot."""
 
+    is_permanent = True
+
     position: int
     """How many elements are part of the snapshot."""
     taken: int
@@ -66,6 +68,8 @@ class StreamAlreadyRead(KeyGroupsError, RuntimeError):
 
 class DeadLettersUnclaimed(KeyGroupsError, RuntimeError):
     """A committed epoch has dead letters that nobody has had, and the job has no sink for them any more."""
+
+    is_permanent = True
 
     epoch: int
     """The number of the epoch."""

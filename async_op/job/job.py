@@ -36,6 +36,7 @@ from async_op.job.step import SOURCE, Step, steps_of
 from async_op.key_columns import columns_of, key_getter
 from async_op.letter_rows import row_of
 from async_op.plain import AnyFunction
+from async_op.restarts import RestartPolicy, Restarts
 from async_op.retention import Retention
 from async_op.threads.own_thread import on_own_thread, running_loop
 from keygroups.arguments import Duration, check_instance, check_location
@@ -107,6 +108,8 @@ class Job:
         The first part of all idempotency keys, in place of a random one that the job keeps with its snapshots. Pass it,
         and a service recognises the calls of this job even after all of its snapshots are lost. Give each job a
         namespace of its own: letters, digits, `_`, `.`, `:` and `-`.
+    restart : RestartPolicy, optional
+        How often `run` restarts the job after a failure, from the newest snapshot. By default it raises the failure.
     retention : Retention, optional
         Which versions stay while the job runs; the others are removed in the background. None keeps all.
     storage_options : dict, optional
@@ -146,6 +149,7 @@ class Job:
         dead_letters: AnySink | None = None,
         hash: str = "xxhash64",
         idempotency_namespace: str | None = None,
+        restart: RestartPolicy | None = None,
         retention: Retention | None = DEFAULT_RETENTION,
         storage_options: dict[str, Any] | None = None,
     ) -> None:
@@ -177,7 +181,14 @@ class Job:
         reason = "pass an object of the class Retention, or None"
         check_instance("retention", retention, (Retention, type(None)), reason=reason)
         self._retention = retention
+        reason = "pass an object of the class RestartPolicy, or None"
+        check_instance("restart", restart, (RestartPolicy, type(None)), reason=reason)
+        self._restart = restart
         self._run: Run | None = None
+        self._before = JobProgress(job_id=self._store.operator_id)
+        """What was done before the newest run; shown while there is none."""
+        self._chosen = self._rescaled_to = parallelism
+        """What the constructor has chosen, and after a restart what `rescale` has chosen since `run` was called."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked: list[Callable[[Run], None]] = []
         self._is_stopping = False
@@ -213,6 +224,9 @@ class Job:
     async def run(self, *, show_progress: bool = False) -> None:
         """Run until a bounded source has ended, or until `stop`; then all outputs have been delivered.
 
+        After a failure it raises the error, or restarts by the policy `restart`. A restart keeps what `rescale` has
+        chosen, and `stop` ends the pause before it: the job starts once more, to stop as it was told.
+
         If it is cancelled, it finishes a commit that is under way and gives up, as in a crash. It can be started again,
         in this process or another, and goes on from the newest snapshot.
 
@@ -240,14 +254,41 @@ class Job:
                 raise JobAlreadyRunning(self._store.operator_id)
             self._loop = asyncio.get_running_loop()
             self._run = None  # from now on, whoever asks for something asks this run for it
+            self._before = JobProgress(job_id=self._store.operator_id)
+            self._chosen = self._rescaled_to = self._parallelism
             self._is_stopping = False
+            self._hurry = asyncio.Event()
         try:
             async with shown(self.progress) if show_progress else nullcontext():
-                await self._run_once()
+                await self._run_and_restart()
         finally:
             with self._lock:
                 self._loop = None
                 self._asked.clear()
+
+    async def _run_and_restart(self) -> None:
+        restarts = Restarts(self._restart, f"job {self._store.operator_id}", asyncio.get_running_loop().time)
+        while True:
+            restarts.began()
+            try:
+                return await self._run_once()
+            except Exception as error:
+                delay = self._delay_after(error, restarts)
+                if delay is None:
+                    raise
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), delay)
+
+    def _delay_after(self, error: Exception, restarts: Restarts) -> float | None:
+        """Return the seconds until the next run, which gets what is asked for from now on; None if there is none."""
+        with self._lock:
+            delay = None if self._is_stopping else restarts.delay_after(error)
+            if delay is not None:
+                newest = replace(self.progress(), state="restarting")
+                self._before = replace(newest, restarts=restarts.count, newest_failure=restarts.newest_failure)
+                self._run = None
+                self._chosen = self._rescaled_to
+            return delay
 
     async def _run_once(self) -> None:
         run = await self._prepare()
@@ -304,6 +345,7 @@ class Job:
         with self._lock:
             self._ask(lambda run: run.stop(how))
             self._is_stopping = True
+            self._hear(self._hurry.set)
 
     def rescale(self, parallelism: int) -> None:
         """Change the parallelism at a cut, which comes at once. Calls under way are made again.
@@ -328,6 +370,7 @@ class Job:
             run = self._run
             check_parallelism(parallelism, self._key_groups(parallelism) if run is None else run.max_parallelism)
             self._ask(lambda run: run.rescale(parallelism))
+            self._rescaled_to = parallelism
 
     async def snapshot(self) -> int:
         """Commit a snapshot now, and return its version; it waits for no call.
@@ -342,9 +385,11 @@ class Job:
         return await self._run.snapshot()
 
     def progress(self) -> JobProgress:
-        """Return what the newest run has done."""
-        run = self._run
-        return JobProgress(job_id=self._store.operator_id) if run is None else run.progress()
+        """Return what the job has done since it was started, or restarted."""
+        run, before = self._run, self._before
+        if run is None:
+            return before
+        return replace(run.progress(), restarts=before.restarts, newest_failure=before.newest_failure)
 
     def _ask(self, ask: Callable[[Run], None]) -> None:
         with self._lock:
@@ -353,8 +398,13 @@ class Job:
             if self._run is None:
                 self._asked.append(ask)
                 return
+            self._hear(ask, self._run)
+
+    def _hear(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Have the event loop of `run` call something."""
+        if self._loop is not None:
             with suppress(RuntimeError):  # the loop has been closed, and the run with it
-                self._loop.call_soon_threadsafe(ask, self._run)
+                self._loop.call_soon_threadsafe(call, *arguments)
 
     async def _prepare(self) -> Run:
         # A claim is a commit: one that was left half done would fence off the run that comes next.
@@ -393,8 +443,8 @@ class Job:
             return lineage_of(folder, None, self._namespace)
         check_kind(latest, is_of_job=True)
         check_steps(latest, (SOURCE, *self._steps))
-        check_fixed(latest, max_parallelism=self._max_parallelism, hash=self._hash, parallelism=self._parallelism)
-        warn_of_repartition(latest, JobPosition.of(latest).parallelism, self._parallelism)
+        check_fixed(latest, max_parallelism=self._max_parallelism, hash=self._hash, parallelism=self._chosen)
+        warn_of_repartition(latest, JobPosition.of(latest).parallelism, self._chosen)
         self._steps = {name: self._with_checked_keys(latest, name, step) for name, step in self._given_steps.items()}
         lineage = lineage_of(folder, latest.manifest, self._namespace)
         committer.take_over()
@@ -411,8 +461,8 @@ class Job:
         return self._max_parallelism or default_max_parallelism(parallelism)
 
     def _starting_parallelism(self, snapshot: Snapshot | None) -> int:
-        if self._parallelism is not None:
-            return self._parallelism
+        if self._chosen is not None:
+            return self._chosen
         return 1 if snapshot is None else snapshot.parallelism
 
     def _stop_at_cut(self) -> None:

@@ -9,25 +9,26 @@ from typing import Literal
 from async_op.statistics import ResilienceStatistics
 from keygroups.representation import html_facts, set_fields
 
-JobState = Literal["new", "opening", "running", "rescaling", "draining", "stopping", "ended", "failed"]
+JobState = Literal["new", "opening", "running", "rescaling", "draining", "stopping", "restarting", "ended", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProgress:
-    """What a job has done in its newest run, at one moment. Immutable.
+    """What a job has done since its start or newest restart, at one moment. Immutable.
 
     Attributes
     ----------
     job_id : str
         The id of the job.
     state : str
-        "new", "opening", "running", "rescaling", "draining", "stopping", "ended" or "failed".
+        "new", "opening", "running", "rescaling", "draining", "stopping", "restarting", "ended" or
+        "failed".
     version : int
         The newest snapshot; 0 before the first.
     parallelism : int
         The number of subtasks of each step.
     records, outputs, dead_letters : int
-        Elements that came from the source, outputs of the last step, and dead letters, in this run.
+        Elements that came from the source, outputs of the last step, and dead letters.
     in_flight : mapping of str to int
         For each step, the elements in its operators and on their way into them.
     limits : mapping of str to ResilienceStatistics
@@ -36,9 +37,13 @@ class JobProgress:
     undelivered : int
         Committed epochs that the sink has not had.
     refused : int
-        Outputs and dead letters that a sink with `on_error="skip"` or "dead_letter" has refused, in this run.
+        Outputs and dead letters that a sink with `on_error="skip"` or "dead_letter" has refused.
     partitions : int
         Partitions of the source that were found.
+    restarts : int
+        How often `run` has restarted the job after a failure.
+    newest_failure : str or None
+        The failure that led to the newest restart.
     """
 
     job_id: str
@@ -53,6 +58,8 @@ class JobProgress:
     undelivered: int = 0
     refused: int = 0
     partitions: int = 0
+    restarts: int = 0
+    newest_failure: str | None = None
 
     def __repr__(self) -> str:
         waiting = sum(self.in_flight.values())

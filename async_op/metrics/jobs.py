@@ -16,6 +16,7 @@ _FIELDS: dict[Kind, dict[str, str]] = {
         "outputs": "Outputs of the last step.",
         "dead_letters": "Dead letters.",
         "refused": "Outputs that a sink has refused.",
+        "restarts": "Restarts after a failure.",
     },
     "gauge": {
         "version": "The newest snapshot.",
@@ -27,7 +28,7 @@ _FIELDS: dict[Kind, dict[str, str]] = {
 
 
 def job_families(jobs: Iterable[JobProgress]) -> list[Family]:
-    """Return all metrics of the watched jobs; counters begin anew with each run."""
+    """Return all metrics of the watched jobs; all counters but `restarts` start from zero with each run or restart."""
     found = list(jobs)
     families = [
         Family(_PREFIX + name, kind, text, tuple(Sample({"job": one.job_id}, getattr(one, name)) for one in found))

@@ -16,6 +16,7 @@ from .explanation import Explanation, Finding
 from .pipeline import AsyncPipeline
 from .progress import EpochMetrics, EpochProgress
 from .query import PipelineQuery
+from .restarting import run_with_restarts
 from .retention import Retention
 from .rows.dead_letter_column import split_dead_letters
 
@@ -39,5 +40,6 @@ __all__ = [
     "UnrelatedPipelines",
     "WorkerLate",
     "WorkerSilent",
+    "run_with_restarts",
     "split_dead_letters",
 ]

@@ -126,13 +126,13 @@ class PipelineQuery:
             with plain_interrupts():
                 ended = self.query.awaitTermination(timeout)
         except StreamingQueryException:
+            self._join_drains(until)  # only then can the pipeline be started again
             if self._error is not None:
                 raise self._error from None
             raise
         if ended is False:
             return False
-        with plain_interrupts():
-            self._drains.join(None if until is None else max(0.0, until - time.monotonic()))
+        self._join_drains(until)
         if self._drains.is_alive:
             return False
         if self._error is not None:
@@ -181,6 +181,10 @@ class PipelineQuery:
         if name == "query":
             raise AttributeError("the query has not started")
         return getattr(self.query, name)
+
+    def _join_drains(self, until: float | None) -> None:
+        with plain_interrupts():
+            self._drains.join(None if until is None else max(0.0, until - time.monotonic()))
 
     @property
     def _error(self) -> Exception | None:

@@ -10,6 +10,8 @@ from keygroups.errors import KeyGroupsError
 class UnsupportedFilesystem(KeyGroupsError, ValueError):
     """Snapshots cannot be committed safely on this kind of filesystem."""
 
+    is_permanent = True
+
     protocol: str
     """The protocol of the URI."""
 
@@ -22,6 +24,8 @@ class UnsupportedFilesystem(KeyGroupsError, ValueError):
 class FilesystemNotInstalled(KeyGroupsError):
     """The package of a filesystem is missing."""
 
+    is_permanent = True
+
     protocol: str
     """The protocol of the URI."""
     extra: str
@@ -32,6 +36,8 @@ class FilesystemNotInstalled(KeyGroupsError):
 
 class UnsafeFilesystem(KeyGroupsError):
     """The storage overwrites files instead of refusing to create them, so two writers could commit the same version."""
+
+    is_permanent = True
 
     uri: str
     """The operator's folder."""

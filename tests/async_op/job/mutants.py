@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 
-from async_op import identity
+from async_op import Job, identity
 from async_op.connectors.files import identity as files
 from async_op.epochs import delivery as common_delivery
 from async_op.job import adapters, chain, channels, delivery, job, operators, outputs, positions, reading, routing, run
 from async_op.operator import restored_states
+from async_op.restarts import Restarts
 from async_op.subtask.operator import ResidentOperator
 from keygroups.state import operator as operator_state
-from snapshots import lineage
+from snapshots import WriterFenced, lineage
 from snapshots.commit import writer
 from snapshots.format import operator_state as dealing
 from snapshots.format import sink_notes
@@ -493,6 +494,32 @@ def union_multiplies(patch: Patch) -> None:
         "OperatorStates",
         lambda states: lambda declared=(), items=None, own=None: states(declared, items) if items else states(declared),
     )
+
+
+def fenced_runs_restart(patch: Patch) -> None:
+    """A run that another one has taken over from restarts."""
+    patch.setattr(WriterFenced, "is_permanent", False)
+
+
+def restarts_have_no_bound(patch: Patch) -> None:
+    """Restarts go on beyond `max_restarts`."""
+    patch.setattr(Restarts, "began", lambda self: setattr(self, "_in_a_row", 0))
+
+
+def stops_wait_for_the_restart(patch: Patch) -> None:
+    """A stop does not end the pause before a restart."""
+    hear = Job._hear
+
+    def no_hurry(self: Any, call: Any, *arguments: Any) -> None:
+        if call != self._hurry.set:
+            hear(self, call, *arguments)
+
+    patch.setattr(Job, "_hear", no_hurry)
+
+
+def restarts_forget_the_parallelism(patch: Patch) -> None:
+    """A restart has the parallelism of the constructor."""
+    patch.setattr(Job, "_starting_parallelism", lambda self, snapshot: self._parallelism or 1)
 
 
 def maps_are_written_anywhere(patch: Patch) -> None:

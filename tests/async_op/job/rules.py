@@ -46,7 +46,7 @@ _OPERATOR_STATE = "tests/async_op/operator/test_operator_state.py"
 RULES: dict[str, tuple[Mutant, ...]] = {
     "All steps are cut in one turn of the loop": (
         Mutant(mutants.positions_cut_earlier, 17),
-        Mutant(mutants.last_step_cut_earlier, 5),
+        Mutant(mutants.last_step_cut_earlier, 7),
     ),
     "Elements between two steps are in the snapshot, in channel order": (
         Mutant(mutants.without_what_is_between, 5),
@@ -110,7 +110,7 @@ RULES: dict[str, tuple[Mutant, ...]] = {
         Mutant(mutants.files_are_not_compared, 40),
     ),
     "An output that the sink refuses ends the job, is left out or becomes a dead letter, once": (
-        Mutant(mutants.refusals_are_not_noted, 172),
+        Mutant(mutants.refusals_are_not_noted, 145),
         Mutant(mutants.notes_of_another_epoch_count, 0),
         Mutant(mutants.an_index_counts_what_is_left, 13),
         Mutant(mutants.refused_outputs_have_no_dead_letters, 0),
@@ -164,6 +164,27 @@ RULES: dict[str, tuple[Mutant, ...]] = {
         Mutant(
             mutants.the_final_watermark_is_stored,
             Case(f"{_JOB}/test_run.py", "test_the_final_watermark_fires_all_timers_and_is_in_no_snapshot"),
+        ),
+    ),
+    "A failed job restarts by its policy, and keeps what was asked of it": (
+        Mutant(
+            mutants.fenced_runs_restart,
+            Case(f"{_JOB}/test_restarts.py", "test_a_fenced_job_does_not_restart"),
+        ),
+        Mutant(
+            mutants.restarts_have_no_bound,
+            Case(f"{_JOB}/test_restarts.py", "test_the_failure_after_the_last_restart_is_raised"),
+        ),
+        Mutant(
+            mutants.stops_wait_for_the_restart,
+            Case(
+                f"{_JOB}/test_restarts.py",
+                "test_a_stop_ends_the_pause_and_the_job_starts_once_more_to_drain",
+            ),
+        ),
+        Mutant(
+            mutants.restarts_forget_the_parallelism,
+            Case(f"{_JOB}/test_restarts.py", "test_a_restart_keeps_the_parallelism_that_rescale_has_chosen"),
         ),
     ),
     "Operator state is in every snapshot, and its writes count at once": (

@@ -12,12 +12,13 @@ from unittest import mock
 
 from fsspec.implementations.memory import MemoryFileSystem
 
-from async_op import ElementFailed, FixedDelayRetry, Job, Step
+from async_op import ElementFailed, FixedDelayRetry, Job, RestartPolicy, Step
 from async_op.connectors import InputReplaced, SinkUnavailable, UnwritableValue
 from async_op.connectors.files import source as files
 from async_op.job.committing import Committer, Part
 from async_op.job.counters import Counts
 from async_op.job.outputs import EpochOutputs
+from async_op.restarts import Restarts
 from snapshots import PendingSnapshot, lineage
 from snapshots.filesystem.memory import MemoryFolder
 from snapshots.format.delivered import MARK
@@ -145,6 +146,7 @@ class _Simulation:
             watermark_delay=draw.choice([None, 1.0]),
             dead_letters=Letters(world),
             retention=None,
+            restart=RestartPolicy(scenario.restarts, 0.5, 2.0, 5.0) if scenario.restarts else None,
         )
 
     async def _run(self, job: Job) -> bool:
@@ -172,12 +174,14 @@ class _Simulation:
             world.check(not late, "a run never ends")
         left = asyncio.all_tasks() - {asyncio.current_task()}
         world.check(not left, f"tasks are left: {left}")
-        return self._has_ended(task) and not is_stopped
+        if not task.cancelled() and task.exception() is None:
+            return not is_stopped
+        self._note_end(None if task.cancelled() else task.exception())
+        return False
 
-    def _has_ended(self, task: asyncio.Task[None]) -> bool:
-        """Tell whether a run has come to its end; otherwise note why it has not."""
+    def _note_end(self, error: BaseException | None) -> None:
+        """Note why a run has not come to its end, which it may do by restarting; None for a cancellation."""
         world = self.world
-        error = None if task.cancelled() else task.exception()
         if isinstance(error, ElementFailed) and error.__context__ is None:
             world.note("failure")
             world.failures += 1
@@ -190,14 +194,12 @@ class _Simulation:
             world.check(is_of_sink, f"a refused output ended the job: {error}")
             world.note("refusal")
             world.repairs += 1
-        elif task.cancelled() or isinstance(error, Fault | ElementFailed):
+        elif error is None or isinstance(error, Fault | ElementFailed):
             world.note("crash")
             world.crashes += 1
         else:
-            task.result()
-            return True
+            raise error
         world.mend()
-        return False
 
     @contextmanager
     def _faults(self, fault: str | None) -> Iterator[None]:
@@ -205,7 +207,21 @@ class _Simulation:
             commit = self._commit(fault, self.world.draw.randint(1, 4))
             patches.enter_context(mock.patch.object(Committer, "commit_cut", commit))
             patches.enter_context(mock.patch.object(MemoryFolder, "replace", self._replace()))
+            patches.enter_context(mock.patch.object(Restarts, "delay_after", self._restart()))
             yield
+
+    def _restart(self) -> Callable[[Restarts, Exception], float | None]:
+        """Return what decides about restarts, and has them noted."""
+        delay_after = Restarts.delay_after
+
+        def run(restarts: Restarts, error: Exception) -> float | None:
+            delay = delay_after(restarts, error)
+            if delay is not None:
+                self._note_end(error)
+                self.world.note("restart", delay)
+            return delay
+
+        return run
 
     def _commit(self, fault: str | None, at: int) -> Any:
         """Return a commit that is noted and fails once, before or after it has taken effect."""

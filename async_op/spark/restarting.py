@@ -1,0 +1,59 @@
+"""Starts a query again when it has failed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from async_op.restarts import RestartPolicy, Restarts
+from keygroups.arguments import check_callable, check_instance
+
+
+class Query(Protocol):
+    """A query of a pipeline, of Spark, or of Spark Connect."""
+
+    def awaitTermination(self) -> object:  # noqa: N802 - StreamingQuery's name
+        """Wait for its end, and raise what it has failed with."""
+        ...
+
+
+def run_with_restarts(
+    start: Callable[[], Query], restart: RestartPolicy, *, sleep: Callable[[float], object] = time.sleep
+) -> None:
+    """Start a query and wait for its end; start it again after a failure, as long as the policy allows.
+
+    Each start continues from the newest snapshot. The function returns when the query has ended without a failure, for
+    instance because another thread has called its `stop`.
+
+    Parameters
+    ----------
+    start : callable
+        Starts the query and returns it, such as ``lambda: pipeline.start(df, sink, checkpoint_location=folder)``. What
+        it raises is a failure of the query.
+    restart : RestartPolicy
+        How often to restart, and after which delays.
+    sleep : callable
+        Waits for a number of seconds.
+
+    Raises
+    ------
+    ConfigError
+        An argument is invalid.
+    Exception
+        The failure that no restart follows: a permanent one, or the one after the last restart.
+    """
+    check_callable("start", start, reason="it starts the query and returns it")
+    check_instance("restart", restart, RestartPolicy, reason="pass an object of the class RestartPolicy")
+    restarts = Restarts(restart, "the query", time.monotonic)
+    while True:
+        restarts.began()
+        try:
+            start().awaitTermination()
+        except Exception as error:
+            delay = restarts.delay_after(error)
+            if delay is None:
+                raise
+        else:
+            return
+        sleep(delay)

@@ -1,0 +1,91 @@
+"""A query that has failed is started again by the policy of jobs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+
+from async_op import RestartPolicy
+from async_op.spark import AsyncPipeline, run_with_restarts
+from keygroups import ConfigError
+from snapshots import SnapshotStore, WriterFenced
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+class Ended:
+    """A query that has ended before it was waited for."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    def awaitTermination(self) -> None:  # noqa: N802 - StreamingQuery's name
+        if self.error is not None:
+            raise self.error
+
+
+def test_a_query_that_fails_is_started_again_after_growing_delays() -> None:
+    queries = [Ended(OSError("away")), Ended(OSError("away")), Ended()]
+    pauses: list[float] = []
+    run_with_restarts(lambda: queries.pop(0), RestartPolicy(3, 2.0, 60.0), sleep=pauses.append)
+    assert pauses == [2.0, 4.0]
+    assert queries == []
+
+
+def test_a_start_that_fails_counts_like_a_query() -> None:
+    def start() -> Ended:
+        raise OSError("no driver")
+
+    pauses: list[float] = []
+    with pytest.raises(OSError, match="no driver"):
+        run_with_restarts(start, RestartPolicy(2, 1.0, 1.0), sleep=pauses.append)
+    assert pauses == [1.0, 1.0]
+
+
+def test_a_fenced_query_is_not_started_again() -> None:
+    with pytest.raises(WriterFenced):
+        run_with_restarts(lambda: Ended(WriterFenced("memory://a", 2, 3)), RestartPolicy(), sleep=pytest.fail)
+
+
+@pytest.mark.parametrize("wrong", [{"start": Ended(), "restart": RestartPolicy()}, {"start": Ended, "restart": 3}])
+def test_a_wrong_argument_is_refused_before_a_start(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        run_with_restarts(**wrong)
+
+
+async def double(row: dict[str, Any]) -> tuple[int]:
+    return (2 * row["n"],)
+
+
+@pytest.mark.spark
+def test_a_pipeline_goes_on_from_its_newest_snapshot(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(5).withColumnRenamed("id", "n").write.parquet(str(tmp_path / "in"))
+    frame = spark.readStream.schema("n bigint").parquet(str(tmp_path / "in"))
+    pipeline = AsyncPipeline(
+        double,
+        key_by="n",
+        parallelism=2,
+        output_schema="m bigint",
+        snapshots=str(tmp_path / "state"),
+        operator_id="double",
+    )
+    given: list[tuple[int, list[int]]] = []
+
+    def sink(batch: DataFrame, epoch: int) -> None:
+        given.append((epoch, sorted(row.m for row in batch.collect())))
+        if len(given) < 3:
+            raise OSError("the target is away")
+
+    run_with_restarts(
+        lambda: pipeline.start(
+            frame, sink, checkpoint_location=str(tmp_path / "checkpoint"), trigger={"availableNow": True}
+        ),
+        RestartPolicy(5, 0.0, 0.0),
+    )
+    assert given == [(1, [0, 2, 4, 6, 8])] * 3
+    assert SnapshotStore(str(tmp_path / "state"), "double").latest() is not None
