@@ -12,21 +12,26 @@ BENCH_ARGS =
 venv = .venv
 python = $(venv)/bin/python
 install = $(python) -m pip install --disable-pip-version-check
+parallel = -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: demo test coverage mutants lint bench notebooks docs packaging audit sbom java
+.PHONY: demo test test-all coverage mutants lint bench notebooks docs packaging audit sbom java
 
 demo: $(venv)/.demo java
 	@$(python) -m demo $(DEMO_ARGS)
 
-# A process more than there are processors, but not more Spark sessions than fit into memory; -n 0 for none.
+# A process more than there are processors, but not more Spark sessions than fit into memory; -n 0 for none. `test-all` has the
+# tests that `test` leaves out, too, and more seeds.
 test: $(venv)/spark.jsa
-	@$(python) -m pytest -n auto --maxprocesses 4 --dist worksteal $(TEST_ARGS)
+	@$(python) -m tests.run --quick $(parallel) $(TEST_ARGS)
+
+test-all: $(venv)/spark.jsa
+	@$(python) -m tests.run $(parallel) $(TEST_ARGS)
 
 # Lines and branches that no test runs. Spark's workers write what they have measured when they end, so none is reused.
 coverage: $(venv)/.coverage $(venv)/spark.jsa
 	@rm -rf build/coverage
 	@PYSPARK_SUBMIT_ARGS="--conf spark.python.worker.reuse=false pyspark-shell" \
-		$(python) -m coverage run -m pytest -n auto --maxprocesses 4 --dist worksteal $(TEST_ARGS)
+		$(python) -m coverage run -m pytest $(parallel) $(TEST_ARGS)
 	@$(python) -m coverage combine --quiet
 	@$(python) -m coverage report
 
@@ -67,6 +72,7 @@ audit: $(venv)/.audit
 sbom: $(venv)/.dev $(venv)/.audit
 	@rm -rf build/dist build/sbom
 	@$(python) -m build --no-isolation --outdir build/dist >/dev/null
+	@$(python) -m twine check --strict build/dist/*
 	@$(PYTHON) -m venv --without-pip build/sbom
 	@$(python) -m pip --disable-pip-version-check --python build/sbom/bin/python install --quiet build/dist/*.whl
 	@$(venv)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \

@@ -38,10 +38,16 @@ os.environ.setdefault(SHOW_VALUES, "1")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+_SEEDS = 100
+_QUICK_SEEDS = 20
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("simulation")
-    group.addoption("--seeds", type=int, default=100, help="how many seeds the simulation runs (default: 100)")
+    seeds = f"how many seeds the simulation runs (default: {_SEEDS}, with --quick {_QUICK_SEEDS})"
+    group.addoption("--seeds", type=int, default=None, help=seeds)
     group.addoption("--seed", type=int, default=None, help="the only seed that the simulation runs, to replay it")
+    group.addoption("--quick", action="store_true", help="leave out what is marked `thorough`, as `make test` does")
     spark = parser.getgroup("spark")
     spark.addoption("--kills", default="1", help="the seed of the sample of crash points, or all")
     packaging = parser.getgroup("packaging")
@@ -49,6 +55,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     packaging.addoption("--matrix", choices=choices, default="none", help="try the wheel with other Pythons and Sparks")
     documentation = parser.getgroup("documentation")
     documentation.addoption("--record", action="store_true", help="write what terminal sessions print into the pages")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.seeds is None:
+        config.option.seeds = _QUICK_SEEDS if config.option.quick else _SEEDS
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked `thorough` with --quick, so that `make test` ends within ten minutes."""
+    if config.option.quick:
+        left_out = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
 
 
 @pytest.hookimpl(optionalhook=True)  # the matrix of versions runs without xdist

@@ -17,6 +17,7 @@ def test_every_process_collects_the_same_tests(request: pytest.FixtureRequest) -
     modules = sorted({name.partition("::")[0] for name in here})
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "-p", "no:randomly"]
     options = [f"--seeds={request.config.getoption('seeds')}"]
+    options += ["--quick"] if request.config.getoption("quick") else []
     seed = request.config.getoption("seed")
     options += [] if seed is None else [f"--seed={seed}"]
     environment = os.environ | {"PYTHONHASHSEED": "20130101"}

@@ -39,8 +39,9 @@ def _loop_factories() -> dict[str, LoopFactory]:
     return factories
 
 
-def pytest_asyncio_loop_factories() -> Mapping[str, LoopFactory]:
-    return _loop_factories()
+def pytest_asyncio_loop_factories(config: pytest.Config) -> Mapping[str, LoopFactory]:
+    factories = _loop_factories()
+    return {"asyncio": factories["asyncio"]} if config.option.quick else factories
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -79,7 +79,14 @@ def test_the_code_of_the_page_runs(path: Path, monkeypatch: pytest.MonkeyPatch, 
         page.write()
 
 
-@pytest.mark.parametrize("path", [page for page in PAGES if page.marks])
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(*page.values, id=page.id, marks=() if page.id == "tutorial-spark.md" else pytest.mark.thorough)
+        for page in PAGES
+        if page.marks
+    ],
+)
 def test_the_code_of_the_page_runs_with_spark(path: Path, java: None, pytestconfig: pytest.Config) -> None:
     """In a process of its own, because the JVM stays in the folder in which it was started."""
     options = ["--record"] if pytestconfig.getoption("record") else []

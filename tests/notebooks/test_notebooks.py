@@ -37,7 +37,11 @@ def write(notebook: nbformat.NotebookNode, path: Path) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, id=path.stem, marks=pytest.mark.spark if "pyspark" in path.read_text() else ())
+        pytest.param(
+            path,
+            id=path.stem,
+            marks=[pytest.mark.spark, pytest.mark.thorough] if "pyspark" in path.read_text() else (),
+        )
         for path in NOTEBOOKS
     ],
 )

@@ -10,7 +10,7 @@ from tests.spark import connect_processes as processes
 
 pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(2400)]
 
 
 @pytest.mark.parametrize("case", ["event time", "timers", "chain", "tables"])

@@ -12,7 +12,7 @@ from tests.spark.connect_client import ROWS
 
 pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(2400)]
 
 
 def test_a_topic_has_each_epoch_once_although_the_worker_was_killed(url: str, tmp_path: Path) -> None:

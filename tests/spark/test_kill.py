@@ -85,6 +85,7 @@ def stop(runner: runners.EpochRunner) -> None:
     raise Crash(f"after epoch {runner.epoch}")
 
 
+@pytest.mark.thorough
 def test_a_pipeline_that_is_stopped_anywhere_goes_on_exactly_once(
     spark: SparkSession, world: World, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from tests.spark.exactly_once import World
 
 pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(2400)]
 
 SAMPLE = 2
 

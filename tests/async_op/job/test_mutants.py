@@ -50,6 +50,7 @@ def run(case: Case, patch: pytest.MonkeyPatch) -> None:
         asyncio.run(outcome)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_broken_rule_is_noticed(mutant: Mutant) -> None:

@@ -36,6 +36,7 @@ def test_every_promise_holds_whatever_goes_wrong(seed: int) -> None:
     simulate(scenario_of(seed))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_broken_rule_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant = MUTANTS[name]
@@ -50,6 +51,7 @@ def test_what_zombies_and_strangers_say_costs_no_call(fault: str) -> None:
         simulate(only(scenario_of(seed), fault))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", ["kill host", "break", "kill task", "hang", "kill driver"])
 def test_one_fault_at_every_step_of_a_run(fault: str) -> None:
     calm = replace(scenario_of(_ORDINARY), fault_rate=0.0, poison=False)

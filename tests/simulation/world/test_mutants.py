@@ -20,11 +20,13 @@ BEGIN, END = "<!-- made by tests/simulation/world/test_mutants.py -->", "<!-- en
 _OTHER_SEEDS = 200
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_defence_that_is_taken_out_is_missed(mutant: Mutant) -> None:
     assert is_missed(mutant, mutant.seed), f"{mutant.name} survives seed {mutant.seed}{other_seed(mutant)}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("world", WORLDS, ids=str)
 def test_a_world_that_misses_a_defence_is_sound_with_it(world: tuple[int, tuple[str, ...], bool | None]) -> None:
     seed, kinds, on_disk = world
