@@ -46,6 +46,7 @@ from keygroups.names import LINEAGE_NAME
 from keygroups.ranges import check_parallelism, default_max_parallelism
 from keygroups.representation import html_facts, representation
 from snapshots import Snapshot, SnapshotStore
+from snapshots.filesystem import Folder, ObjectFolder
 from snapshots.lineage import lineage_of
 from snapshots.surroundings import newest_or_empty
 from snapshots.threads import DaemonPool
@@ -91,8 +92,9 @@ class Job:
         share the limits of its `resilience`, and each has a `capacity` of its own.
     max_parallelism : int, optional
         The number of key groups, which is fixed once the first snapshot exists.
-    snapshot_interval : float or timedelta
-        Seconds between two snapshots. Outputs reach the sink after the snapshot that they belong to.
+    snapshot_interval : float or timedelta, optional
+        Seconds between two snapshots. Outputs reach the sink after the snapshot that they belong to. By default 1.0,
+        and 10.0 where `snapshots` is in an object store, which takes longer and charges for each request.
     watermark_delay : float or timedelta, optional
         By how many seconds timestamps may be out of order. Without it there are no watermarks, and timers of event time
         fire only at the end of a bounded source.
@@ -143,7 +145,7 @@ class Job:
         job_id: str,
         parallelism: int | None = None,
         max_parallelism: int | None = None,
-        snapshot_interval: Duration = 10.0,
+        snapshot_interval: Duration | None = None,
         watermark_delay: Duration | None = None,
         idle_timeout: Duration | None = None,
         dead_letters: AnySink | None = None,
@@ -176,7 +178,9 @@ class Job:
             check_parallelism(parallelism, self._key_groups(parallelism))
         elif max_parallelism is not None:
             check_parallelism(1, max_parallelism)
-        self._interval = check_positive_delay("snapshot_interval", snapshot_interval, reason="outputs wait for it")
+        self._interval = None
+        if snapshot_interval is not None:
+            self._interval = check_positive_delay("snapshot_interval", snapshot_interval, reason="outputs wait for it")
         self._positions = _positions_for(watermark_delay, idle_timeout, self._source.origin)
         reason = "pass an object of the class Retention, or None"
         check_instance("retention", retention, (Retention, type(None)), reason=reason)
@@ -429,7 +433,7 @@ class Job:
             sink=self._sink,
             dead_letters=self._dead_letters,
             plan=Plan.of(self._steps, self._hash, max_parallelism, lineage, bury),
-            snapshot_interval=self._interval,
+            snapshot_interval=self._interval or _default_interval(self._store.folder),
             positions=self._positions(),
             bury=bury,
         )
@@ -468,6 +472,11 @@ class Job:
     def _stop_at_cut(self) -> None:
         with suppress(JobNotRunning):
             self.stop(drain=False)
+
+
+def _default_interval(folder: Folder) -> float:
+    """Return the seconds between two snapshots of a job that names none."""
+    return 10.0 if isinstance(folder, ObjectFolder) else 1.0
 
 
 def _positions_for(

@@ -21,6 +21,7 @@ from async_op.job.channels import FINAL
 from async_op.job.errors import DeadLettersUnclaimed
 from keygroups import ListState, OperatorListState
 from snapshots import SnapshotStore
+from snapshots.filesystem import MemoryFolder
 from tests.async_op.job.kit import Counting, Epochs, Gated, Log, new_job, running, same
 from tests.async_op.job.virtual_job_loop import VirtualJobLoop
 from tests.async_op.kit import eventually
@@ -77,6 +78,22 @@ def test_a_place_that_becomes_free_is_filled_at_once(mode: Any) -> None:
     in_virtual_time(job.run())
 
     assert [round(begun[value] - begun[0], 6) for value in range(8)] == [0, 0, 0, 0, 10, 11, 12, 13]
+
+
+@pytest.mark.parametrize(("stores_objects", "seconds"), [(False, 1.0), (True, 10.0)])
+def test_by_default_outputs_wait_for_a_second_and_on_an_object_store_for_ten(
+    stores_objects: bool, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if stores_objects:
+        monkeypatch.setattr("async_op.job.job.ObjectFolder", MemoryFolder)
+
+    async def work() -> None:
+        sink = Epochs()
+        async with running(new_job(Log([1]), same, sink, snapshot_interval=None)):
+            await sink.have(1)
+            assert asyncio.get_running_loop().time() == pytest.approx(seconds)
+
+    in_virtual_time(work())
 
 
 async def passed(condition: Any) -> None:
