@@ -4,11 +4,13 @@ from .autoscale import AutoscalePolicy, EpochMeasurement, ScalingDecision
 from .connect.query import ConnectQuery
 from .errors import (
     EpochFailed,
+    ModuleNotOnWorkers,
     OutputMismatch,
     UnfinishedRun,
     UnpicklableFunction,
     UnrelatedHistories,
     UnrelatedPipelines,
+    UnsuitableWorkerPython,
     WorkerLate,
     WorkerSilent,
 )
@@ -30,6 +32,7 @@ __all__ = [
     "EpochProgress",
     "Explanation",
     "Finding",
+    "ModuleNotOnWorkers",
     "OutputMismatch",
     "PipelineQuery",
     "Retention",
@@ -38,6 +41,7 @@ __all__ = [
     "UnpicklableFunction",
     "UnrelatedHistories",
     "UnrelatedPipelines",
+    "UnsuitableWorkerPython",
     "WorkerLate",
     "WorkerSilent",
     "run_with_restarts",

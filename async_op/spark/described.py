@@ -10,11 +10,12 @@ from pyspark.sql import SparkSession
 from async_op.epochs.position import SourcePosition
 from async_op.plain import name_of
 from async_op.spark.epoch.fleet import is_encrypted, unsuitable_settings
-from async_op.spark.errors import UnpicklableFunction
+from async_op.spark.errors import ModuleNotOnWorkers, UnpicklableFunction, UnsuitableWorkerPython
 from async_op.spark.explanation import Explanation, Finding
 from async_op.spark.findings import NewestSnapshot, Situation, findings_in
 from async_op.spark.stage import Stage
 from async_op.spark.task.pickling import check_pickles, names_bound_to_tasks
+from async_op.spark.worker_python import check_workers, failure_in_a_task, is_elsewhere
 from keygroups.ranges import range_of
 from keygroups.representation import short
 from keygroups.spark.session import is_connect
@@ -59,7 +60,7 @@ def facts_of(stages: Sequence[Stage]) -> dict[str, object]:
 def _situation(stage: Stage, latest: Snapshot | None, session: SparkSession | None) -> tuple[Situation, str | None]:
     """Return what an operator is about to run with, and why it is not resident if it is not."""
     settings = stage.settings
-    refusal, held = _of_function(stage)
+    refusal, held = _of_function(stage, session)
     why_not = None if settings.is_resident else "resident=False"
     if why_not is None and held:
         why_not = f"the function holds {' and '.join(held)}"
@@ -79,14 +80,17 @@ def _situation(stage: Stage, latest: Snapshot | None, session: SparkSession | No
     return it, why_not
 
 
-def _of_function(stage: Stage) -> tuple[str | None, list[str]]:
-    """Return why the function cannot be sent to workers, and what in it binds it to tasks."""
+def _of_function(stage: Stage, session: SparkSession | None) -> tuple[str | None, list[str]]:
+    """Return why workers cannot run the function, and what in it binds it to tasks."""
     options = stage.settings.options
     try:
         check_pickles(options.function)
-    except UnpicklableFunction as refused:
+        if session is not None:
+            check_workers(session, options)
+    except (UnpicklableFunction, UnsuitableWorkerPython, ModuleNotOnWorkers) as refused:
         return str(refused), []
-    return None, names_bound_to_tasks(options.function)
+    failure = failure_in_a_task(session, options) if session is not None and is_elsewhere(session) else None
+    return failure, names_bound_to_tasks(options.function)
 
 
 def _newest(latest: Snapshot) -> NewestSnapshot:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from async_op.errors import shorten
 from keygroups.errors import KeyGroupsError, in_message
 
@@ -137,3 +139,32 @@ class UnpicklableFunction(KeyGroupsError, TypeError):
             f"{self.function}{held} cannot be sent to the workers: {self.reason}; keep only addresses and settings in "
             "it; create clients, locks and the like in `open()`, on the executor"
         )
+
+
+class UnsuitableWorkerPython(KeyGroupsError, RuntimeError):
+    """Spark's workers run a Python that cannot run the function: the executable was chosen with `PYSPARK_PYTHON`."""
+
+    python: str
+    """The executable of the workers."""
+    reason: str
+    """Why it cannot run the function."""
+
+    def _message(self) -> str:
+        return (
+            f"Spark's workers run {self.python}, which {self.reason}; set PYSPARK_PYTHON={sys.executable} in the "
+            "environment before the session is created, or unset it, and on a cluster install the same packages there"
+        )
+
+
+class ModuleNotOnWorkers(KeyGroupsError, ImportError):
+    """The function needs a module that only the driver can import, such as one beside the script."""
+
+    module: str
+    """The name of the module."""
+    place: str
+    """The file or the folder of the module on the driver."""
+
+    _template = (
+        "the function needs the module {module!r}, which Spark's workers cannot import; send it to them with "
+        "spark.addArtifacts({place!r}, pyfile=True), or install it where they run"
+    )

@@ -6,7 +6,7 @@ from operator import itemgetter
 from os import PathLike
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from async_op.connectors.sink import SINK_RETRY
@@ -264,6 +264,9 @@ class AsyncPipeline:
             The sink is a `KafkaSink`, and rows with the columns of `output_schema` are no records.
         UnpicklableFunction
             The function holds what cannot be sent to the executors.
+        UnsuitableWorkerPython, ModuleNotOnWorkers
+            Spark's workers cannot run the function. Known on a local master, and of a module over Spark Connect; on a
+            cluster `explain` asks a worker.
         UnsupportedKey
             The type of a key column has no hash.
         UnrelatedHistories
@@ -279,7 +282,7 @@ class AsyncPipeline:
         """
         check_start(stream_df, sink, self._stages[-1].output_schema, checkpoint_location, trigger)
         spark, first = stream_df.sparkSession, self._stages[0]
-        routings = self._routings(stream_df.schema)
+        routings = self._routings(spark, stream_df.schema)
         event_time = first.settings.event_time
         delay_milliseconds = 0 if event_time is None else watermark_delay_of(stream_df, event_time)
         checkpoint = Checkpoint.read(spark, str(checkpoint_location))
@@ -420,7 +423,7 @@ class AsyncPipeline:
         """
         check_run(df, sink, self._stages[-1].output_schema, run_id, chunk_rows)
         check_event_time(df.schema, self._stages[0].settings.event_time)
-        routings = self._routings(df.schema)
+        routings = self._routings(df.sparkSession, df.schema)
         run_bounded(df, self._stages, routings, IntoSink(sink), run_id=run_id, chunk_rows=chunk_rows)
 
     def then(self, pipeline: AsyncPipeline) -> AsyncPipeline:
@@ -492,7 +495,8 @@ class AsyncPipeline:
     def explain(self) -> Explanation:
         """Return what the pipeline would do with its next epoch, and what looks wrong; nothing is started or claimed.
 
-        It reads the newest snapshots, and the settings of the active Spark session if there is one.
+        It reads the newest snapshots, and the settings of the active Spark session if there is one. Unless that has a
+        local master, it runs one task, which tells whether workers can load the function.
 
         Examples
         --------
@@ -500,10 +504,10 @@ class AsyncPipeline:
         """
         return explained(self._stages)
 
-    def _routings(self, schema: StructType) -> list[Routing]:
+    def _routings(self, spark: SparkSession, schema: StructType) -> list[Routing]:
         """Return how rows find their subtasks in each pipeline; raises what can be known to fail before any claim."""
         for stage in self._stages:
-            stage.check()
+            stage.check(spark)
         schemas = [schema, *(stage.output_schema for stage in self._stages)]
         return [stage.routing(one) for stage, one in zip(self._stages, schemas, strict=False)]
 

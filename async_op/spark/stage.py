@@ -20,6 +20,7 @@ from async_op.spark.rows.keys import key_columns, key_getter
 from async_op.spark.rows.routing import Routing
 from async_op.spark.rows.schemas import arrow_schema, check_columns
 from async_op.spark.task.pickling import check_pickles
+from async_op.spark.worker_python import check_workers
 from keygroups.errors import ConfigError
 from keygroups.ranges import check_parallelism, default_max_parallelism
 from snapshots import SnapshotStore
@@ -151,7 +152,7 @@ class Stage:
         check_columns(schema, "order_by", self.order_by)
         return Routing(key_columns(schema, self.key_by, hash_), hash_, self.key_groups(), self.order_by)
 
-    def check(self) -> None:
+    def check(self, spark: SparkSession) -> None:
         """Check what can be known to fail before anything is claimed.
 
         Raises
@@ -160,12 +161,15 @@ class Stage:
             The stage is already running.
         UnpicklableFunction
             The function holds what cannot be sent to the executors.
+        UnsuitableWorkerPython, ModuleNotOnWorkers
+            On a local master: Spark's workers cannot run the function.
         IncompatibleSnapshot
             The newest snapshot is that of a job, or has another lineage than the user has chosen.
         """
         if self.query is not None and self.query.isActive:
             raise ConfigError("pipeline", self.store.uri, "it is already running: stop its query first")
         check_pickles(self.settings.options.function)
+        check_workers(spark, self.settings.options)
         latest = newest_or_empty(self.store.folder)
         check_kind(latest, is_of_job=False)
         if self.autoscale is None or self.autoscale.dry_run:  # otherwise the snapshot's parallelism is taken

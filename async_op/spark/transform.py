@@ -19,6 +19,7 @@ from async_op.spark.rows.schemas import arrow_schema, parse_schema
 from async_op.spark.task.partition_elements import elements_of
 from async_op.spark.task.partition_task import PartitionTask
 from async_op.spark.task.pickling import check_pickles
+from async_op.spark.worker_python import check_workers
 from async_op.threads.wait_strategies import WaitStrategiesOption, as_wait_strategies
 from keygroups.arguments import Duration
 from keygroups.errors import ConfigError
@@ -46,6 +47,10 @@ def transform(
     ------
     ConfigError
         The function declares state or timers, which need `AsyncPipeline`, or an argument can never work.
+    UnpicklableFunction
+        The function holds what cannot be sent to the executors.
+    UnsuitableWorkerPython, ModuleNotOnWorkers
+        On a local master: Spark's workers cannot run the function.
     """
     function = as_function(function)
     if function.states or function.operator_states or function.has_timers:
@@ -73,4 +78,5 @@ def transform(
     task = PartitionTask(elements, options, as_wait_strategies(wait_strategies))
     task.make_operator(lambda _: None)  # refuses here, on the driver, what can never work
     check_pickles(function)
+    check_workers(frame.sparkSession, task)
     return map_in_arrow(frame, task, schema)

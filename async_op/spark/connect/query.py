@@ -26,6 +26,7 @@ from async_op.spark.rows.routing import Routing
 from async_op.spark.stage import Stage
 from async_op.spark.stopping import CONCLUDE_SECONDS
 from async_op.spark.task.pickling import pickled
+from async_op.spark.worker_python import module_not_found
 from keygroups.arguments import Duration
 from keygroups.errors import ConfigError
 from keygroups.representation import html_facts, representation
@@ -115,7 +116,7 @@ class ConnectQuery:
         except PySparkException as error:
             if _LATE in str(error):
                 raise WorkerLate(self._uri) from error
-            raise
+            raise module_not_found(str(error)) or error from error
         for number, stage in enumerate(self._stages):
             stage.runner = _ServedRunner(self, number)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+from types import FunctionType, ModuleType
 from typing import Any
 
 from pyspark import Accumulator, Broadcast, cloudpickle
+from pyspark.cloudpickle import cloudpickle as internals
 
 from async_op.functions import Function
 from async_op.plain import name_of
@@ -13,6 +15,7 @@ from async_op.spark.errors import UnpicklableFunction
 
 _dumps: Any = cloudpickle.dumps
 _Pickler: Any = cloudpickle.CloudPickler
+_is_by_reference: Any = internals._should_pickle_by_reference
 
 
 def check_pickles(function: Function) -> None:
@@ -37,23 +40,35 @@ def pickled(value: object) -> bytes:
 
 def names_bound_to_tasks(value: object) -> list[str]:
     """Return the kinds of objects in a value that work only in Spark's tasks, such as broadcast variables."""
-    finder = _TaskBound(io.BytesIO())
-    finder.dump(value)
-    return sorted(finder.found)
+    return sorted(_looked_at(value).bound_to_tasks)
 
 
-class _TaskBound(_Pickler):  # type: ignore[misc]
+def modules_imported_by(value: object) -> set[str]:
+    """Return the top-level modules that a process must be able to import to load the pickle of a value."""
+    return {name.partition(".")[0] for name in _looked_at(value).modules}
+
+
+def _looked_at(value: object) -> _Looker:
+    looker = _Looker(io.BytesIO())
+    looker.dump(value)
+    return looker
+
+
+class _Looker(_Pickler):  # type: ignore[misc]
     """Looks at each object that it pickles; the pickle itself is not used."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
-        self.found: set[str] = set()
+        self.bound_to_tasks: set[str] = set()
+        self.modules: set[str] = set()
 
     def persistent_id(self, value: object) -> str | None:
-        if not isinstance(value, Accumulator | Broadcast):
-            return None
-        self.found.add("an accumulator" if isinstance(value, Accumulator) else "a broadcast variable")
-        return "seen"
+        if isinstance(value, Accumulator | Broadcast):
+            self.bound_to_tasks.add("an accumulator" if isinstance(value, Accumulator) else "a broadcast variable")
+            return "seen"
+        if isinstance(value, type | FunctionType | ModuleType) and _is_by_reference(value):
+            self.modules.add(value.__name__ if isinstance(value, ModuleType) else value.__module__)
+        return None
 
 
 def _failure_of(value: object) -> Exception | None:

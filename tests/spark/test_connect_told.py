@@ -1,0 +1,20 @@
+"""What clients of a Spark Connect server are told when something is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.connect_processes import client, told
+
+pytestmark = pytest.mark.spark
+
+
+def answer(url: str, folder: Path, case: str) -> Any:
+    return told(client("connect_told", url, folder, case))
+
+
+def test_a_module_that_the_server_cannot_import_is_named_before_anything_is_claimed(url: str, tmp_path: Path) -> None:
+    assert answer(url, tmp_path, "a module beside the script") == {"claimed": []}
