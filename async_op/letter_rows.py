@@ -22,7 +22,7 @@ from async_op.dead_letters import DeadLetter
 from async_op.errors import shorten
 from keygroups.codec import pack, unpack
 from keygroups.errors import KeyGroupsError
-from keygroups.safe_text import printable, text_of
+from keygroups.safe_text import printable, text_of, traceback_of
 from snapshots.format.subtask import RefusedValue
 
 LETTER_SCHEMA = pa.schema(
@@ -36,6 +36,7 @@ LETTER_SCHEMA = pa.schema(
         pa.field("attempts", pa.int32()),
         pa.field("error_type", pa.string()),
         pa.field("error_message", pa.string()),
+        pa.field("error_traceback", pa.string()),
     ]
 )
 """The columns of dead letters. On Spark there is no `step`."""
@@ -77,6 +78,7 @@ def row_of(letter: DeadLetter, step: str | None = None) -> dict[str, Any]:
         "attempts": letter.attempts,
         "error_type": type(letter.error).__name__,
         "error_message": text_of(letter.error),
+        "error_traceback": traceback_of(letter.error),
     }
 
 

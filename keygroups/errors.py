@@ -8,7 +8,7 @@ from collections.abc import Callable
 from inspect import Parameter, Signature
 from typing import Any, ClassVar, dataclass_transform
 
-from keygroups.safe_text import printable, repr_of
+from keygroups.safe_text import printable, repr_of, traceback_of
 
 SHOW_VALUES = "KEYGROUPS_SHOW_VALUES"
 """The environment variable that lets messages show users' values, for development."""
@@ -45,8 +45,9 @@ class KeyGroupsError(Exception):
     A subclass declares its fields as a dataclass does, and its message as a template of them. From this it gets its
     constructor. Callers act on the fields, readers on the message.
 
-    Errors survive pickling, because Spark carries them from a worker to the driver. Their messages can be printed and
-    stored everywhere. Where a message hides a value, a note says how to see it.
+    Errors survive pickling, because Spark carries them from a worker to the driver; the traceback of their cause
+    becomes a note. Their messages can be printed and stored everywhere. Where a message hides a value, a note says how
+    to see it.
     """
 
     _template: ClassVar[str]
@@ -70,7 +71,21 @@ class KeyGroupsError(Exception):
         return self._template.format_map(vars(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
+        return _rebuild, (type(self), self.args, self.__dict__ | _notes_of(self))
+
+
+def as_sent(error: KeyGroupsError) -> KeyGroupsError:
+    """Return an error as another process gets it: the traceback of its cause is a note, which can be encoded."""
+    rebuild, arguments = error.__reduce__()
+    sent: KeyGroupsError = rebuild(*arguments)
+    return sent
+
+
+def _notes_of(error: KeyGroupsError) -> dict[str, list[str]]:
+    """Return the notes that an error has in another process: the traceback of its cause is one of them."""
+    cause = error.__cause__
+    note = None if cause is None else traceback_of(cause)
+    return {} if note is None else {"__notes__": [*getattr(error, "__notes__", ()), note]}
 
 
 def _constructor_of(cls: type[KeyGroupsError]) -> Callable[..., None]:

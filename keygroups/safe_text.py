@@ -6,7 +6,10 @@ raise. If such a text reached a log, a dead letter or a manifest as it is, one b
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator
+from itertools import dropwhile
+from pathlib import Path
 from typing import Any
 
 TEXT_MAX = 16_384
@@ -14,6 +17,12 @@ TEXT_MAX = 16_384
 
 _SHOWN_MAX = 5
 """How many errors of an exception group its text shows."""
+
+_TRACEBACK = "The error was raised here:"
+"""The first line of a note with a traceback."""
+
+_OWN_FOLDERS = tuple(f"{Path(__file__).parents[1] / name}/" for name in ("async_op", "keygroups", "snapshots"))
+"""Frames in these folders say nothing to users, who look for their own code."""
 
 
 def printable(text: str, limit: int | None = TEXT_MAX) -> str:
@@ -91,6 +100,30 @@ def described(error: BaseException) -> str:
     'ValueError: two'
     """
     return f"{type(error).__name__}: {text_of(error)}"
+
+
+def traceback_of(error: BaseException) -> str | None:
+    """Return the traceback of an error as a note, from the first frame of the user's code; None without such a frame.
+
+    An error that is pickled loses its traceback and its `__cause__`, so they cross the border to another process as
+    text. Like all text from outside it is printable and of bounded length; the newest frames are kept.
+    """
+    try:
+        told = traceback.TracebackException.from_exception(error, compact=True)
+        if not _cut_to_user(told):
+            return None
+        text = printable("".join(told.format()), None).rstrip()
+    except Exception:  # noqa: BLE001 - the user's own method failed, and that must not hide the first error
+        return None
+    return f"{_TRACEBACK}\n{text if len(text) <= TEXT_MAX else f'…{text[-TEXT_MAX:]}'}"
+
+
+def _cut_to_user(told: traceback.TracebackException) -> bool:
+    """Leave out the leading frames of this project, also of causes; return whether any frame is left."""
+    told.stack[:] = dropwhile(lambda frame: frame.filename.startswith(_OWN_FOLDERS), told.stack)
+    others = (told.__cause__, told.__context__, *(told.exceptions or ()))
+    are_left = [_cut_to_user(one) for one in others if one is not None]
+    return bool(told.stack) or any(are_left)
 
 
 def repr_of(value: object, represent: Callable[[Any], str] = repr) -> str:

@@ -107,6 +107,7 @@ class Host:
         self.subtask = Subtask(operator, Inbox(self._clock, reserve), outbox, self._clock)
         self._session: _Session | None = None
         self._final_version: int | None = None
+        self._told: BaseException | None = None
         self.ended = asyncio.Event()
         self._opened = asyncio.Event()
         self._lease = Lease(settings.lease_seconds, self._clock, self.ended.set)
@@ -145,7 +146,14 @@ class Host:
         try:
             return await self._answer(feeder, message)
         except Exception as error:  # noqa: BLE001 - sent to the feeder, which raises it
-            return say.Failed(self.subtask.failure or error)
+            return say.Failed(self._logged(self.subtask.failure or error))
+
+    def _logged(self, failure: BaseException) -> BaseException:
+        """Log a failure with its traceback, once: whoever asks later gets the same one."""
+        if failure is not self._told:
+            self._told = failure
+            _log.error("subtask %d has failed", self._settings.subtask_index, exc_info=failure)
+        return failure
 
     def heard(self, feeder: Hashable) -> None:
         """Note that a feeder has shown a sign of life, and so the driver whose task it is."""

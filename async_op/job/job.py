@@ -102,8 +102,8 @@ class Job:
         Seconds after which a quiet partition of an unbounded source holds back no watermark; by default never.
     dead_letters : Sink or callable, optional
         Gets the dead letters of steps and sources with `on_error="dead_letter"`, with their epoch: dicts with step,
-        value (as text), value_encoding, timestamp, key, idempotency_key, attempts, error_type and error_message. Every
-        shipped sink takes them, without a schema; `letter_value` returns the value.
+        value (as text), value_encoding, timestamp, key, idempotency_key, attempts, error_type, error_message and
+        error_traceback. Every shipped sink takes them, without a schema; `letter_value` returns the value.
     hash : {"xxhash64", "flink"}
         The hash that maps a key to its key group.
     idempotency_namespace : str, optional

@@ -199,9 +199,9 @@ class AsyncDataStream:
         dead_letters : callable, or on Spark "column"
             Where dead letters go with `on_error="dead_letter"`: to a callable, as for `AsyncWaitOperator`. On Spark
             they go into a column `dead_letter`, a struct of value and key (as JSON), timestamp, idempotency_key,
-            attempts, error_type and error_message. The column is null in rows with outputs, and a row with a dead
-            letter has no outputs, so all columns become nullable. `async_op.spark.split_dead_letters` separates the two
-            kinds of rows.
+            attempts, error_type, error_message and error_traceback. The column is null in rows with outputs, and a row
+            with a dead letter has no outputs, so all columns become nullable. `async_op.spark.split_dead_letters`
+            separates the two kinds of rows.
         resilience : Resilience, optional
             A cache, and limits of rate and concurrency. On Spark each partition has its own limits, so divide a rate by
             the number of tasks that run at once.

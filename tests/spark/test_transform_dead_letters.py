@@ -109,6 +109,7 @@ def test_outputs_and_dead_letters_are_split(spark: SparkSession) -> None:
         "attempts",
         "error_type",
         "error_message",
+        "error_traceback",
     ]
     assert letters.columns == names
     found = letters.select(F.from_json("value", "id bigint").id.alias("id")).collect()

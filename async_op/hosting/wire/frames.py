@@ -12,7 +12,8 @@ from typing import Any
 
 from async_op.hosting.errors import HostFailed, MessageTooLarge
 from async_op.hosting.messages import Failed, Feed, Message, Reply, Status
-from keygroups.safe_text import described
+from keygroups.errors import KeyGroupsError
+from keygroups.safe_text import described, traceback_of
 
 MAGIC = b"keygroups-host-1"
 """The first bytes that a host sends."""
@@ -64,11 +65,15 @@ def encode_reply(reply: Reply) -> bytes:
 
 
 def _sendable(error: BaseException) -> BaseException:
+    """Return an error that can be sent; a project's error takes the traceback of its cause along by itself."""
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - made in this process
+        sent: BaseException = pickle.loads(pickle.dumps(error))  # noqa: S301 - made in this process
+        if not isinstance(error, KeyGroupsError) and (note := traceback_of(error)) is not None:
+            sent.add_note(note)
     except Exception:  # noqa: BLE001 - a user's exception may fail in any way
-        return HostFailed(described(error))
-    return error
+        sent = HostFailed(described(error))
+        sent.__cause__ = error
+    return sent
 
 
 def size_and_kind(header: bytes) -> tuple[int, int]:

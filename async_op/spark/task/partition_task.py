@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from async_op.elements import Record, Watermark
-from async_op.errors import ElementFailed
 from async_op.operator.operator import AsyncWaitOperator
 from async_op.operator.place import Place
 from async_op.operator.vetting import unreadable_among
@@ -18,6 +16,7 @@ from async_op.spark.task.operator_thread import OperatorThread
 from async_op.spark.task.partition_elements import PartitionElements
 from async_op.threads.loop_thread import rare_collections
 from async_op.threads.wait_strategies import WaitStrategies
+from keygroups.errors import KeyGroupsError, as_sent
 from keygroups.spark.partitions import flusher
 
 
@@ -52,23 +51,11 @@ class PartitionTask:
                 for outputs in thread.run(self.elements.elements_in(batches)):
                     yield from self.elements.batches_of(outputs) if outputs else [empty]
                     flush()
-        except ElementFailed as failure:
-            # The driver gets only one traceback, so it should be that of the user's function.
-            cause = failure.__cause__
-            if cause is not None and not _can_be_sent(cause):
-                failure.__cause__, failure.__suppress_context__ = None, True
-            raise failure.with_traceback(None if cause is None else cause.__traceback__)  # noqa: B904 - the same error
+        except KeyGroupsError as failure:
+            # PySpark sends the text of the traceback: the one that counts is that of the user's function.
+            raise as_sent(failure).with_traceback(None) from None
 
     def make_operator(self, output: Callable[[Record | Watermark], object]) -> AsyncWaitOperator:
         """Return the operator for one partition."""
         options = replace(self.options, function=self.elements.function(), capacity=self.elements.capacity)
         return AsyncWaitOperator.of(options, output, place=Place(vet=unreadable_among))
-
-
-def _can_be_sent(cause: BaseException) -> bool:
-    """Return whether PySpark can send an error's traceback; half a surrogate pair in it would end the worker."""
-    try:
-        "".join(traceback.format_exception(cause)).encode()
-    except UnicodeEncodeError:
-        return False
-    return True

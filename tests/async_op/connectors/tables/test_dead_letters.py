@@ -34,7 +34,7 @@ VALUES: list[Any] = [
 ]
 DDL = (
     "create table letters (step text, value text, value_encoding text, timestamp bigint, key text, "
-    "idempotency_key text, attempts integer, error_type text, error_message text)"
+    "idempotency_key text, attempts integer, error_type text, error_message text, error_traceback text)"
 )
 
 Rows = Callable[[], list[dict[str, Any]]]
