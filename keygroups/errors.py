@@ -8,7 +8,7 @@ from collections.abc import Callable
 from inspect import Parameter, Signature
 from typing import Any, ClassVar, dataclass_transform
 
-from keygroups.safe_text import printable, repr_of, traceback_of
+from keygroups.safe_text import described, printable, repr_of, traceback_of
 
 SHOW_VALUES = "KEYGROUPS_SHOW_VALUES"
 """The environment variable that lets messages show users' values, for development."""
@@ -71,7 +71,8 @@ class KeyGroupsError(Exception):
         return self._template.format_map(vars(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__ | _notes_of(self))
+        notes = notes_of(self)
+        return _rebuild, (type(self), self.args, self.__dict__ | ({"__notes__": notes} if notes else {}))
 
 
 def as_sent(error: KeyGroupsError) -> KeyGroupsError:
@@ -81,11 +82,16 @@ def as_sent(error: KeyGroupsError) -> KeyGroupsError:
     return sent
 
 
-def _notes_of(error: KeyGroupsError) -> dict[str, list[str]]:
-    """Return the notes that an error has in another process: the traceback of its cause is one of them."""
-    cause = error.__cause__
-    note = None if cause is None else traceback_of(cause)
-    return {} if note is None else {"__notes__": [*getattr(error, "__notes__", ()), note]}
+def with_notes(error: BaseException) -> str:
+    """Return the type, the message and the notes of an error as text, for a log or another process."""
+    return "\n".join([described(error), *notes_of(error)])
+
+
+def notes_of(error: BaseException) -> list[str]:
+    """Return the notes that an error has in another process: its traceback, or that of its cause, is one of them."""
+    raised = error.__cause__ if isinstance(error, KeyGroupsError) else error
+    note = None if raised is None else traceback_of(raised)
+    return [*getattr(error, "__notes__", ()), *([] if note is None else [note])]
 
 
 def _constructor_of(cls: type[KeyGroupsError]) -> Callable[..., None]:

@@ -12,6 +12,7 @@ from async_op.errors import as_exception
 from async_op.spark.chain import PipelineChain
 from async_op.spark.epoch.job_names import are_cancelled
 from async_op.spark.stopping import Stopping
+from keygroups.errors import with_notes
 from keygroups.representation import representation
 
 _log = logging.getLogger(__package__)
@@ -112,7 +113,7 @@ class Drains:
             self._chain.close(self._spark, failed=True)
             return
         self.failure = error
-        _log.exception("an epoch without input has failed, so the query stops")
+        _log.error("an epoch without input has failed, so the query stops: %s", with_notes(error))
         try:
             batches.stop()
         finally:

@@ -83,7 +83,11 @@ class UnfinishedRun(KeyGroupsError, ValueError):
 
 
 class EpochFailed(KeyGroupsError, RuntimeError):
-    """An epoch without input has failed beside a Spark Connect server, so the query has stopped."""
+    """An epoch has failed, so the query has stopped.
+
+    Over Spark Connect the query raises it; its notes have the traceback of the error beside the server. Otherwise only
+    Spark gets it, because Spark would print the real error several times: the pipeline's query raises that.
+    """
 
     snapshots: str
     """The operator's folder."""
@@ -91,8 +95,8 @@ class EpochFailed(KeyGroupsError, RuntimeError):
     """The class and the message of the error."""
 
     _template = (
-        "an epoch of {snapshots} without input has failed: {reason}; the log of the server has more, and the next "
-        "start goes on with the newest snapshot"
+        "an epoch of {snapshots} has failed: {reason}; awaitTermination, stop and exception of the pipeline's query "
+        "have the traceback, and the next start goes on with the newest snapshot"
     )
 
 

@@ -21,11 +21,13 @@ from async_op.errors import as_exception
 from async_op.spark.chain import PipelineChain
 from async_op.spark.drains import Drains
 from async_op.spark.epoch.runner import EpochRunner
+from async_op.spark.errors import EpochFailed
 from async_op.spark.progress import EpochProgress
 from async_op.spark.stopping import Stopping
 from keygroups.arguments import Duration
-from keygroups.errors import ConfigError, KeyGroupsError
+from keygroups.errors import ConfigError, KeyGroupsError, with_notes
 from keygroups.representation import html_facts, representation
+from keygroups.safe_text import described
 
 _log = logging.getLogger(__package__)
 
@@ -118,25 +120,25 @@ class PipelineQuery:
 
         Raises
         ------
-        KeyGroupsError
-            The error of the epoch that failed.
+        Exception
+            The error of the epoch that failed: a `KeyGroupsError`, or what the sink or Spark has raised.
         """
         until = None if timeout is None else time.monotonic() + timeout
+        ended: bool | None = True
         try:
             with plain_interrupts():
                 ended = self.query.awaitTermination(timeout)
         except StreamingQueryException:
-            self._join_drains(until)  # only then can the pipeline be started again
-            if self._error is not None:
-                raise self._error from None
-            raise
+            if self._error is None:
+                self._join_drains(until)  # only then can the pipeline be started again
+                raise
         if ended is False:
             return False
         self._join_drains(until)
         if self._drains.is_alive:
             return False
         if self._error is not None:
-            raise self._error
+            raise _without_frames(self._error)
         return ended
 
     def exception(self) -> Exception | None:
@@ -162,8 +164,9 @@ class PipelineQuery:
         ------
         ConfigError
             There is a timeout without `drain`, or it is negative.
-        KeyGroupsError, StreamingQueryException
-            The query drains, and the micro-batch under way or the last epoch has failed; it has ended nevertheless.
+        Exception
+            The query drains, and the micro-batch under way or the last epoch has failed, with this error; it has ended
+            nevertheless.
         """
         seconds = check_stop(drain, timeout)
         with plain_interrupts():
@@ -202,7 +205,7 @@ class PipelineQuery:
             error = self.exception()
             self._chain.close(self._spark, failed=error is not None)
         if drain and error is not None and not had_failed:
-            raise error
+            raise _without_frames(error)
 
     def _finish_batch(self, until: float | None) -> None:
         """Wait for the micro-batch under way, whose calls Spark would cancel."""
@@ -217,29 +220,38 @@ class PipelineQuery:
 
         self._started.wait()
         try:
-            while not self._has_run(frame, batch_id):
+            while not (has_run := self._has_run(frame, batch_id)):
                 _sleep_until_interrupted(self._spark)
                 if not self.query.isActive:
-                    raise RuntimeError(_GIVEN_UP)
-        except Py4JJavaError:
-            if self.query.isActive:
-                raise
-            raise RuntimeError(_GIVEN_UP) from None
+                    break
+        except BaseException as error:  # noqa: BLE001 - raised by those who ask the query
+            # Of what is no Exception, Py4J tells Spark nothing, and Spark would wait for the micro-batch for ever.
+            failure, has_run = as_exception(error), False
+            if self.query.isActive or not isinstance(failure, Py4JJavaError):
+                raise self._noted(failure) from None
+        if not has_run:
+            raise RuntimeError(_GIVEN_UP)
+
+    def _noted(self, error: Exception) -> Exception:
+        """Keep an error for those who ask the query, log it once, and return a short one for Spark to print."""
+        if not self.query.isActive and not isinstance(error, KeyGroupsError):
+            return error  # a stop has ended what Spark did for the epoch
+        self._failure, uri = error, self.runner.coordinator.store.uri
+        _log.error("an epoch of %s has failed: %s", uri, with_notes(error))
+        return EpochFailed(uri, described(error))
 
     def _has_run(self, frame: DataFrame, batch_id: int) -> bool:
         """Run the epoch of a micro-batch, unless the query is about to be stopped; return whether it has run."""
         with self._batch:
             if self._stopping.is_under_way:
                 return False
-            try:
-                self.runner.run_batch(frame, str(self.query.id), batch_id)
-            except BaseException as error:  # noqa: BLE001 - raised again, as an Exception
-                # Of what is no Exception, Py4J tells Spark nothing, and Spark would wait for the micro-batch for ever.
-                failure = as_exception(error)
-                if isinstance(failure, KeyGroupsError):
-                    self._failure = failure
-                raise failure from failure.__cause__
+            self.runner.run_batch(frame, str(self.query.id), batch_id)
         return True
+
+
+def _without_frames(error: Exception) -> Exception:
+    """Return an error to be raised again: those of the library say what went wrong, the others where."""
+    return error.with_traceback(None) if isinstance(error, KeyGroupsError) else error
 
 
 def _sleep_until_interrupted(spark: SparkSession) -> None:

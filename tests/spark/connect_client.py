@@ -242,8 +242,8 @@ def failing(spark: SparkSession, folder: Path) -> dict[str, Any]:
     gates = Gates(spark, folder / "again", fails=True)
     try:
         gates.query.awaitTermination()
-    except StreamingQueryException as error:
-        assert "the service said no" in str(error)
+    except EpochFailed as error:
+        assert "the service said no" in error.reason
     else:
         raise AssertionError("a micro-batch has failed")
     stream = spark.readStream.schema("id bigint, user string").parquet(str(folder / "in"))
@@ -266,7 +266,7 @@ def interrupted(spark: SparkSession, folder: Path, *, error: str) -> dict[str, A
     gates = Gates(spark, folder / "batch", barrier_timeout=None)
     try:
         gates.query.awaitTermination()
-    except StreamingQueryException as failed:
+    except EpochFailed as failed:
         assert told in str(failed), failed
     else:
         raise AssertionError("a micro-batch has failed")

@@ -22,12 +22,11 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op import AsyncFunction
 from async_op.runtime import Runtime
-from async_op.spark import AsyncPipeline, Retention, UnrelatedHistories
+from async_op.spark import AsyncPipeline, EpochFailed, Retention, UnrelatedHistories
 from keygroups import ConfigError, DiskStateBackend, OperatorListState, ValueState
 from keygroups.codec import unpack
 from snapshots import SnapshotStore
@@ -84,7 +83,7 @@ def fails(run: Callable[[], object], reason: str) -> None:
     """Run a query that has to fail, for a reason that its client is told."""
     try:
         run()
-    except StreamingQueryException as error:
+    except EpochFailed as error:
         assert reason in str(error), error
     else:
         raise AssertionError(f"it does not fail: {reason}")

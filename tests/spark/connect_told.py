@@ -5,9 +5,11 @@ As a program: ``python -m tests.spark.connect_told URL FOLDER CASE``.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from async_op.spark import AsyncPipeline, ModuleNotOnWorkers
+from async_op.spark import AsyncPipeline, EpochFailed, ModuleNotOnWorkers
 from tests.spark.connect_processes import session_of
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -58,7 +60,48 @@ def a_module_beside_the_script(spark: SparkSession, folder: Path) -> dict[str, A
     return {"claimed": [str(one) for one in (folder / "snapshots").rglob("manifests/*")]}
 
 
-CASES: dict[str, Callable[[SparkSession, Path], Any]] = {"a module beside the script": a_module_beside_the_script}
+async def typo(value: Any) -> Any:
+    return {"id": valeu["id"]}  # noqa: F821 - the user's line
+
+
+async def late(value: Any) -> Any:
+    await asyncio.sleep(3)  # longer than the barrier, so that an epoch without input brings the outputs
+    return value
+
+
+def failing_sink(batch: DataFrame, epoch: int) -> None:
+    if batch.count():
+        raise OSError("the disk is full")  # the user's line
+
+
+def failed(spark: SparkSession, folder: Path, sink: Any = sink, **options: Any) -> EpochFailed:
+    """Return the error that a query fails with."""
+    place = folder / "checkpoint"
+    query = pipeline(folder, **options).start(stream(spark, folder), sink, checkpoint_location=place)
+    try:
+        query.awaitTermination()
+    except EpochFailed as error:
+        assert "the user's line" in "".join(traceback.format_exception(error))
+        assert "async_op/spark/epoch" not in str(query.query.exception())
+        assert str(query.exception()) == str(error)
+        return error
+    raise AssertionError("it has not failed")
+
+
+def tracebacks(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """See the user's lines that have failed beside the server."""
+    options: dict[str, dict[str, Any]] = {
+        "function": {"function": typo},
+        "sink": {"sink": failing_sink},
+        "sink of an epoch without input": {"sink": failing_sink, "function": late, "barrier_timeout": 0.0},
+    }
+    return {name: failed(spark, folder / name, **one).reason for name, one in options.items()}
+
+
+CASES: dict[str, Callable[[SparkSession, Path], Any]] = {
+    "a module beside the script": a_module_beside_the_script,
+    "tracebacks": tracebacks,
+}
 
 
 def main() -> None:

@@ -18,3 +18,10 @@ def answer(url: str, folder: Path, case: str) -> Any:
 
 def test_a_module_that_the_server_cannot_import_is_named_before_anything_is_claimed(url: str, tmp_path: Path) -> None:
     assert answer(url, tmp_path, "a module beside the script") == {"claimed": []}
+
+
+def test_a_client_sees_the_lines_that_have_failed_beside_the_server(url: str, tmp_path: Path) -> None:
+    reasons = answer(url, tmp_path, "tracebacks")
+    assert "NameError: name 'valeu' is not defined" in reasons["function"]
+    assert "OSError: the disk is full" in reasons["sink"]
+    assert "OSError: the disk is full" in reasons["sink of an epoch without input"]

@@ -12,8 +12,8 @@ from typing import Any
 
 from async_op.hosting.errors import HostFailed, MessageTooLarge
 from async_op.hosting.messages import Failed, Feed, Message, Reply, Status
-from keygroups.errors import KeyGroupsError
-from keygroups.safe_text import described, traceback_of
+from keygroups.errors import KeyGroupsError, notes_of
+from keygroups.safe_text import described
 
 MAGIC = b"keygroups-host-1"
 """The first bytes that a host sends."""
@@ -68,8 +68,8 @@ def _sendable(error: BaseException) -> BaseException:
     """Return an error that can be sent; a project's error takes the traceback of its cause along by itself."""
     try:
         sent: BaseException = pickle.loads(pickle.dumps(error))  # noqa: S301 - made in this process
-        if not isinstance(error, KeyGroupsError) and (note := traceback_of(error)) is not None:
-            sent.add_note(note)
+        if not isinstance(error, KeyGroupsError):
+            sent.__notes__ = notes_of(error)
     except Exception:  # noqa: BLE001 - a user's exception may fail in any way
         sent = HostFailed(described(error))
         sent.__cause__ = error

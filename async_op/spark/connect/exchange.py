@@ -60,7 +60,9 @@ class Answer:
     is_over : bool
         Whether the query's end is done: the worker says no more.
     failure : str or None
-        The error of an epoch without input, which has ended the query.
+        The error of an epoch, which has ended the query.
+    notes : tuple of str
+        The notes of that error, among which is its traceback.
     progress : tuple of tuple of EpochProgress
         For each pipeline its newest epochs, oldest first.
     """
@@ -71,6 +73,7 @@ class Answer:
     is_delivering: bool = False
     is_over: bool = False
     failure: str | None = None
+    notes: tuple[str, ...] = ()
     progress: tuple[tuple[EpochProgress, ...], ...] = ()
 
 
@@ -114,7 +117,8 @@ class Exchange:
         read = self._read(self._answer)
         if read is None:
             return Answer()
-        return Answer(**{**read, "progress": tuple(tuple(map(_epoch, one)) for one in read["progress"])})
+        progress = tuple(tuple(map(_epoch, one)) for one in read["progress"])
+        return Answer(**{**read, "notes": tuple(read["notes"]), "progress": progress})
 
     def _read(self, name: str) -> dict[str, Any] | None:
         try:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
@@ -155,28 +155,29 @@ class ConnectQuery:
 
         Raises
         ------
-        StreamingQueryException
-            A micro-batch has failed; the message has the error of its epoch.
         EpochFailed
-            An epoch without input has failed.
+            An epoch has failed; the notes have the traceback of its error.
+        StreamingQueryException
+            The query has failed in Spark, or its worker was killed in a micro-batch.
         WorkerSilent
             The worker was lost before it had finished.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        ended: bool | None = self.query.awaitTermination(timeout)
-        if ended is False:
+        ended: bool | None = True
+        try:
+            ended = self.query.awaitTermination(timeout)
+        except StreamingQueryException:  # a worker that was not killed has told the error of a micro-batch before
+            if self._failure() is None:
+                raise
+        if ended is False or self._await_end(until) is None:
             return False
-        answer = self._await_end(until)
-        if answer is None:
-            return False
-        if answer.failure is not None:
-            raise EpochFailed(self._uri, answer.failure)
+        if (failure := self._failure()) is not None:
+            raise failure
         return ended
 
     def exception(self) -> Exception | None:
         """Return the error that has ended the query, also that of an epoch without input, or None."""
-        failure = self._listen().failure
-        return self.query.exception() if failure is None else EpochFailed(self._uri, failure)
+        return self._failure() or self.query.exception()
 
     def stop(self, *, drain: bool = False, timeout: Duration | None = None) -> None:
         """Stop the query and its operators, as that of a `PipelineQuery` does.
@@ -193,9 +194,9 @@ class ConnectQuery:
         ConfigError
             There is a timeout without `drain`, or it is negative.
         EpochFailed
-            The last epoch has failed; the query has ended nevertheless.
+            The micro-batch under way or the last epoch has failed; the query has ended nevertheless.
         StreamingQueryException
-            The query drains, and the micro-batch under way has failed.
+            The query drains, and the micro-batch under way has failed in Spark.
         WorkerSilent
             The worker was lost before it had finished; the query has ended nevertheless.
         """
@@ -226,10 +227,9 @@ class ConnectQuery:
             if self._is_silent(asked_at):
                 raise WorkerSilent(self._uri, _SILENT_SECONDS)
             time.sleep(_PAUSE_SECONDS)
-        answer = self._listen()
-        if answer.failure is not None:
-            raise EpochFailed(self._uri, answer.failure)
-        if answer.drains < wished.drains:
+        if (failure := self._failure()) is not None:
+            raise failure
+        if self._listen().drains < wished.drains:
             raise ConfigError("pipeline", self._uri, "its query has ended: start it again, its first epoch goes on")
 
     def rescale(self, number: int, parallelism: int) -> None:
@@ -262,6 +262,15 @@ class ConnectQuery:
         if answer.beat != self._beat:
             self._beat, self._heard_at = answer.beat, time.monotonic()
         return answer
+
+    def _failure(self) -> EpochFailed | None:
+        """Return the error of the epoch that has ended the query, as the worker has told it."""
+        answer = self._listen()
+        if answer.failure is None:
+            return None
+        failed = EpochFailed(self._uri, answer.failure)
+        failed.__notes__ = list(answer.notes)
+        return failed
 
     def _is_silent(self, since: float) -> bool:
         """Tell whether the worker has said nothing for too long, although the client waits for it since a time."""

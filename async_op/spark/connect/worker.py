@@ -23,9 +23,11 @@ from async_op.spark.connect.exchange import Answer, Exchange, Wishes, newest
 from async_op.spark.drains import Drains
 from async_op.spark.epoch.checkpoint import Checkpoint
 from async_op.spark.epoch.delivery import Outlet
+from async_op.spark.errors import EpochFailed
 from async_op.spark.rows.routing import Routing
 from async_op.spark.stage import Stage
 from async_op.spark.stopping import Stopping
+from keygroups.errors import notes_of, with_notes
 from keygroups.safe_text import described
 from keygroups.spark.session import setting
 
@@ -118,6 +120,7 @@ class ServerWorker:
         self._heeding, self._saying = threading.RLock(), threading.RLock()
         self._beginning, self._stop_heeding = threading.RLock(), threading.RLock()
         self._heeded_stop: tuple[bool, float | None] = (False, None)
+        self._failure: Exception | None = None
         self._ended = threading.Event()
         self._next_use = 0.0
         self._stop_at = math.inf
@@ -144,12 +147,16 @@ class ServerWorker:
             self._drains.check()
             self._chain.first.run_batch(frame, self._id_of_query(), batch_id)
             self._say()
-        except BaseException as raised:  # noqa: BLE001 - raised again, as an Exception
+        except BaseException as raised:
             self.is_busy = False
             # If the query is stopped during a micro-batch, that is given up, and the query has not failed.
-            self._end(has_failed=not self._is_terminated)
-            failure = as_exception(raised)  # Spark's worker tells its server of no other errors
-            raise failure from failure.__cause__
+            if self._is_terminated:
+                self._end(has_failed=False)
+                raise
+            failure = self._failure = as_exception(raised)  # Spark's worker tells its server of no other errors
+            self._end(has_failed=True)
+            _log.error("an epoch of %s has failed: %s", self._stages[0].store.uri, with_notes(failure))
+            raise EpochFailed(self._stages[0].store.uri, described(failure)) from None
         self.is_busy = False
 
     def has_ended(self, seconds: float) -> bool:
@@ -260,13 +267,15 @@ class ServerWorker:
     def _say(self, *, is_beat: bool = False, is_over: bool = False) -> None:
         """Tell the client what is new; with a beat, and at the end of the query, also that nothing is new."""
         with self._saying:
+            failure = self._drains.failure or self._failure
             answer = Answer(
                 beat=self._answer.beat,
                 drains=self._drains_done,
                 is_held=self._is_held(),
                 is_delivering=self._chain.is_delivering,
                 is_over=is_over,
-                failure=_named(self._drains.failure),
+                failure=None if failure is None else described(failure),
+                notes=() if failure is None else tuple(notes_of(failure)),
                 progress=tuple(newest(runner.progress) for runner in self._chain.runners),
             )
             if answer == self._answer and not (is_beat or self._ended.is_set()):
@@ -315,7 +324,3 @@ def _exit() -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
-
-
-def _named(error: Exception | None) -> str | None:
-    return None if error is None else described(error)
