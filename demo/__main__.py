@@ -41,7 +41,7 @@ def main() -> int:
     summary.save(workspace.summary)
     summary.show()
     if not summary.equal:
-        print(f"the rows are not those of the batch job: see {workspace.comparison}", file=sys.stderr)
+        print(f"the rows differ from the batch job's: see {workspace.comparison}", file=sys.stderr)
         return 1
     if not arguments.keep:
         workspace.discard_bulk()

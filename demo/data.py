@@ -1,7 +1,7 @@
 """The flights of New York's airports in 2013, as a stream that Spark reads file by file.
 
 The tables are used as they are: flights without a tail number, without an arrival, in an hour without weather or by a
-plane that nobody registered stay in, and come out again.
+plane without a registration stay in, and come out again.
 """
 
 from __future__ import annotations

@@ -9,5 +9,5 @@ def weather_key(origin: str, time_hour: str) -> str:
 
 
 def plane_key(tailnum: str | None) -> str:
-    """Name a plane; a flight without a tail number asks for one that nobody registered."""
+    """Name a plane; a flight without a tail number asks for an unregistered plane."""
     return f"plane:{tailnum or ''}"

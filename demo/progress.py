@@ -35,7 +35,7 @@ class Display:
             print(line, flush=True)
 
     def update(self, delivered: int, in_flight: int, calls: int) -> None:
-        """Move the bar, if there is one; the elements in flight are those of the newest snapshot."""
+        """Move the bar, if there is one; the elements in flight come from the newest snapshot."""
         if self._bar is not None and self._task is not None:
             details = f"{in_flight:,} in flight in the snapshot, {calls:,} calls"
             self._bar.update(self._task, completed=delivered, description=details)

@@ -1,4 +1,4 @@
-"""The rescale between the two runs, by the command line as anyone would."""
+"""The rescale between the two runs, by the command line, as you would."""
 
 from __future__ import annotations
 

@@ -115,12 +115,12 @@ def check_instance(name: str, value: object, kind: type | tuple[type, ...], *, r
 
 
 def check_callable(name: str, value: object, *, reason: str, awaited: bool = False) -> None:
-    """Check that a value is callable, and a coroutine function only if somebody awaits it.
+    """Check that a value is callable, and a coroutine function only if its result is awaited.
 
     Raises
     ------
     ConfigError
-        The value is not callable, is an async generator, or is a coroutine function that nobody awaits.
+        The value is not callable, is an async generator, or is a coroutine function whose result is not awaited.
     """
     if not callable(value):
         raise ConfigError(name, value, f"pass a callable, not {_kind(value)}; {reason}")

@@ -429,7 +429,7 @@ def _zone_parts(zone: dt.tzinfo | None) -> object:
     if type(zone) is dt.timezone:
         offset = zone.utcoffset(None)
         return [offset.days, offset.seconds, offset.microseconds, zone.tzname(None)]
-    from zoneinfo import ZoneInfo  # whoever has such a value has loaded it; to load it takes 5 ms
+    from zoneinfo import ZoneInfo  # such a value's module is already loaded; loading it takes 5 ms
 
     if type(zone) is ZoneInfo and zone.key is not None:
         return zone.key

@@ -262,7 +262,7 @@ StateDescriptor: TypeAlias = ValueState | ListState | MapState | ReducingState |
 """The declaration of a keyed state of any kind."""
 
 ListMode = Literal["split", "union"]
-"""How a rescale deals out the items of an `OperatorListState`."""
+"""How a rescale redistributes the items of an `OperatorListState`."""
 
 
 @dataclass(frozen=True, slots=True)

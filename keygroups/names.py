@@ -1,7 +1,7 @@
 """The rules for names that become part of a path; the same rule applies to writers and readers of a name.
 
 A name that leads out of its folder would write or remove files elsewhere. So names are checked when they are created,
-and again when they are read, because stored data may be damaged or made by somebody else.
+and again when they are read, because stored data may be damaged or made by another program.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class IncompatibleSnapshot(KeyGroupsError, ValueError):
 
 
 class FolderMoved(IncompatibleSnapshot):
-    """A folder holds the snapshots of another operator: somebody moved or copied it by hand. Nothing is damaged."""
+    """A folder holds the snapshots of another operator: it was moved or copied by hand. Nothing is damaged."""
 
     uri: str
     """The folder."""

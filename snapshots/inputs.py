@@ -127,7 +127,7 @@ def load_input(folder: Folder, run_id: str) -> StoredInput | None:
 
 
 def remove_input(folder: Folder, run_id: str) -> None:
-    """Remove what is stored of a run's input: first the list, so that nobody reads it without its files."""
+    """Remove what is stored of a run's input: first the list, so that it is never read without its files."""
     stored = load_input(folder, run_id)
     folder.delete(_names_of(folder, run_id))
     if stored is not None:

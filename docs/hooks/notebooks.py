@@ -31,7 +31,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 def _cell(cell: dict[str, Any], folder: str, files: Files, config: MkDocsConfig) -> Iterator[str]:
     source = "".join(cell["source"])
     if cell["cell_type"] == "markdown":
-        # From the repository's folder of notebooks to that of the site.
+        # From the repository's folder of notebooks to the site's.
         yield source.replace("](../docs/", "](../")
         return
     yield f"```python\n{source}\n```"

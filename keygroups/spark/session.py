@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 
 def is_connect(of: DataFrame | SparkSession) -> bool:
-    """Tell whether a session, or that of a DataFrame, is a client of a server; it has no JVM and no SparkContext."""
+    """Tell whether a session (or a DataFrame's session) is a client of a server, without a JVM or SparkContext."""
     return type(of).__module__.startswith("pyspark.sql.connect.")
 
 

@@ -151,7 +151,7 @@ class KeyedStateBackend(Protocol):
         ...
 
 
-NOBODY = 0
+NO_OWNER = 0
 """Stands for no thread."""
 
 
@@ -170,7 +170,7 @@ class Owned:
         StateOfAnotherThread
             Another thread is the owner.
         """
-        if self._owner == NOBODY:
+        if self._owner == NO_OWNER:
             self._owner = get_ident()
         elif self._owner != get_ident():
             names = {thread.ident: thread.name for thread in threading.enumerate()}

@@ -13,7 +13,7 @@ a `SharedList` or `immutables.Map`, on disk an object with the same interface.""
 class SharedList(Sequence[Any]):
     """The first elements of a list that may continue to grow.
 
-    `extended` appends to the underlying list if nobody has appended to it yet. So the cost of growing is that of the
+    `extended` appends to the underlying list if nothing was appended to it yet. So growing costs as much as the
     new elements only, and the list that a cut holds does not change. Only the thread that owns the operator may extend
     it; any thread may read it.
 

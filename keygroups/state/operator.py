@@ -24,7 +24,7 @@ from keygroups.state.errors import (
 from keygroups.state.storable import check_storable
 
 _CUTS_MAX = 4
-"""So many cuts are remembered until they are complete: nobody tells of cuts that a failed attempt has left behind."""
+"""So many cuts are remembered until they are complete: cuts that a failed attempt left behind are never reported."""
 
 
 class OperatorListHandle:
@@ -56,7 +56,7 @@ class OperatorListHandle:
         return representation(self, facts)
 
     def get(self) -> list[Any]:
-        """Return the items in a new list; in mode "union" also those of the other subtasks at the restore."""
+        """Return the items in a new list; in mode "union" also the items of the other subtasks at the restore."""
         self._check_owner()
         return [item if type(item) in IMMUTABLE else detached(item) for item in self._visible]
 
@@ -145,7 +145,7 @@ class OperatorMapHandle(MutableMapping[Any, Any]):
         return representation(self, {"name": self.descriptor.name, "entries": len(self)})
 
     def cut(self) -> tuple[object, ...]:
-        """Return the entries as a snapshot holds them; their order does not depend on that of the writes."""
+        """Return the entries as a snapshot holds them; their order does not depend on the order of the writes."""
         return tuple(sorted(self._entries.items(), key=lambda entry: pack(entry[0], "a key")))
 
     def seal(self) -> None:
@@ -260,7 +260,7 @@ def _new_handle(
 
 
 def _storable(value: Any, type_: Any, where: str) -> Any:
-    """Return the object to store for a value: one that nobody else has, and that is stored without loss."""
+    """Return the object to store for a value: an unshared one that is stored without loss."""
     if type_ is not None:
         check_storable(value, type_, where)
     pack(value, where)

@@ -51,7 +51,7 @@ class StateUser(Protocol):
 class Handle:
     """What one invocation reads of one state of its key, and what it writes. `ctx.state` returns it.
 
-    Nobody else sees the writes until the invocation completes. Only the thread that owns the operator may call it.
+    Other invocations see the writes once this one completes. Only the thread that owns the operator may call it.
     It has no `__init__`, because one would double the time to create a handle: see `state_of`.
 
     Attributes
@@ -89,7 +89,7 @@ class Handle:
             raise StateAccessOutsideInvocation(self.place.key)
 
     def _storable(self, value: Any) -> Any:
-        """Return the object to store for a value; nobody else has a reference to it."""
+        """Return the object to store for a value, to which there is no other reference."""
         if self.table.is_plain(value):
             return value
         descriptor = self.table.descriptor

@@ -31,7 +31,7 @@ def main() -> None:
     Raises
     ------
     SystemExit
-        0 done, 1 a check failed, 2 usage, 3 not found, 4 conflict or fenced, 130 stopped, 141 nobody reads the output.
+        0 done, 1 a check failed, 2 usage, 3 not found, 4 conflict or fenced, 130 stopped, 141 output no longer read.
     """
     _prepare_streams()
     code: int | str | None

@@ -42,7 +42,7 @@ def claim(
     except ConfigError as error:
         if error.name != "parallelism" or parallelism is not None:
             raise
-        raise SnapshotNotFound(store.uri, advice=_NOTHING) from None  # whoever has mistyped the URI wants to know
+        raise SnapshotNotFound(store.uri, advice=_NOTHING) from None  # the URI may be mistyped
     manifest = claimed.snapshot.manifest
     report = ClaimReport(
         version=manifest.version, parent_version=manifest.parent_version, operator_id=manifest.operator_id

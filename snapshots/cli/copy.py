@@ -63,5 +63,5 @@ class Copied:
     def tables(self) -> Iterable[Table]:
         """Return the report as tables for people."""
         rows = (("as version", self.new_version), ("files", self.files), ("bytes", self.bytes))
-        keys = "those of the original" if self.keeps_lineage else "its own"
+        keys = "the original's" if self.keeps_lineage else "its own"
         yield Table(f"copied snapshot {self.version} to {self.operator_id}", (), (*rows, ("idempotency keys", keys)))

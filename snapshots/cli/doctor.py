@@ -22,7 +22,7 @@ Verdict = Literal["ok", "warning", "fault"]
 
 _DISTRIBUTION = "keygroups"
 
-# The purpose of each extra. That of the demo is left out, because it does not affect health.
+# The purpose of each extra. The demo's is left out, because it does not affect health.
 _EXTRAS = {
     "spark": "Spark pipelines",
     "connect": "Spark Connect",

@@ -208,7 +208,7 @@ class Inspection:
         yield "  pending", self.in_flight.pending
         yield "  completed", self.in_flight.completed
         yield "  watermarks", self.in_flight.watermarks
-        # In a job, those of each step are in the table of steps.
+        # In a job, the table of steps has them for each step.
         yield from () if manifest.step_names else _watermark_facts(manifest.watermarks)
         for name, value in (manifest.source_position or {}).items():
             yield f"source {name}", value if isinstance(value, int | str | None) else value_text(value)

@@ -60,7 +60,7 @@ def repeated(*, as_json: bool, once: bool) -> Iterator[Show]:
 
 def _write_line(report: Report) -> None:
     sys.stdout.write(json.dumps(report.to_json()) + "\n")
-    sys.stdout.flush()  # whoever reads a pipe waits for this line
+    sys.stdout.flush()  # the reader of a pipe waits for this line
 
 
 def _compact(report: Report) -> Group:

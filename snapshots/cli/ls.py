@@ -18,7 +18,7 @@ from snapshots.inspection.for_people import age_text, size_text
 from snapshots.surroundings import folder_above
 
 Above = Annotated[
-    str, typer.Argument(metavar="FOLDER", help="The folder above those of operators and jobs: a path or a URI.")
+    str, typer.Argument(metavar="FOLDER", help="The folder above the folders of operators and jobs: a path or a URI.")
 ]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many folders to look into, by name.")]
 
@@ -48,7 +48,7 @@ def _seen(found: Operators, below: str | None) -> str:
         return f" itself; there are some one level below: `keygroups ls {below}`"
     if found.looked_into < found.folders:
         return f"; the first {found.looked_into} of {found.folders} names are of something else; for more: --limit"
-    return f"; its names ({found.folders}) are of something else: name the folder right above those of operators"
+    return f"; its names ({found.folders}) are of something else: name the folder right above the operators' folders"
 
 
 @dataclass(frozen=True, slots=True)

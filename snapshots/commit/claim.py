@@ -25,7 +25,7 @@ from snapshots.versions import load_manifest, mark_expired, newest_version
 
 
 class Claim:
-    """The right to write an operator's snapshots until somebody else claims it.
+    """The right to write an operator's snapshots until another writer claims it.
 
     Any thread of the coordinator may call any method; commits are serialized. A claim stays in its process: workers get
     the `PendingSnapshot` that `begin` returns. After `CommitOutcomeUnknown`, make a new claim.
@@ -60,7 +60,7 @@ class Claim:
         Raises
         ------
         WriterFenced
-            Somebody else has committed since then.
+            Another writer has committed since then.
         """
         with self._lock:
             version = self.snapshot.version
@@ -75,7 +75,7 @@ class Claim:
         Raises
         ------
         WriterFenced
-            The claim has already lost a version to somebody else.
+            The claim has already lost a version to another writer.
         """
         with self._lock:
             if self._fenced is not None:
@@ -94,7 +94,7 @@ class Claim:
         Raises
         ------
         WriterFenced
-            Somebody else has committed since then; nothing was committed.
+            Another writer has committed since then; nothing was committed.
         IncompleteSnapshot, CommitOutcomeUnknown, UnstorableValue
             As `SnapshotStore.write` does.
         """
@@ -142,7 +142,7 @@ class ClaimedSnapshot(PendingSnapshot):
         Raises
         ------
         WriterFenced
-            Somebody else has committed since then; nothing was committed.
+            Another writer has committed since then; nothing was committed.
         """
         return self.claim._commit(self, handles, source_position, metrics)
 

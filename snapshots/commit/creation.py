@@ -92,7 +92,7 @@ def put_manifest(folder: Folder, manifest: Manifest, attempts_prefix: str = "") 
     folder : Folder
         The operator's folder.
     manifest : Manifest
-        The manifest; its lists are those of its parent.
+        The manifest; with its parent's lists.
     attempts_prefix : str
         The prefix of the ids of all attempts of this commit, if there is one.
 

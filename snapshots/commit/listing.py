@@ -1,4 +1,4 @@
-"""Which lists store a new version: those of its parent that still hold, and new ones for what has changed.
+"""Which lists store a new version: the parent's lists that still hold, and new ones for what has changed.
 
 The files of keyed state wait in the manifest itself until they are too many. Then they are written as a run of lists,
 in the order of their key groups, together with every run that is not much larger (the logarithmic method of Bentley and
@@ -6,7 +6,7 @@ Saxe). So a file is written again a few times only, however many there are, and 
 which a file was replaced is not changed: the next version no longer names it, and its other files wait like new ones.
 
 Channels are new in every cut, and so are the files of their elements and outputs. They are listed channel by channel,
-unless what they have is dealt out: then every subtask needs all of them.
+unless they hold operator state that every subtask gets: then every subtask needs all of them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def with_stored_lists(folder: Folder, manifest: Manifest, attempt_id: str) -> Ma
     folder : Folder
         The operator's folder.
     manifest : Manifest
-        The manifest to commit; its lists are those of its parent.
+        The manifest to commit; with its parent's lists.
     attempt_id : str
         The unique id of the attempt, which names the folder of the lists.
 
@@ -92,7 +92,7 @@ def _of_state(manifest: Manifest, valid: list[FileList]) -> tuple[list[FileList]
 
 
 def _runs(lists: Iterable[FileList]) -> list[list[FileList]]:
-    """Divide lists into runs: those of one attempt are in one folder."""
+    """Divide lists into runs: the lists of one attempt are in one folder."""
     runs: dict[str, list[FileList]] = {}
     for one in lists:
         runs.setdefault(one.info.path.rpartition("/")[0], []).append(one)

@@ -105,7 +105,7 @@ class PendingSnapshot:
         snapshot : SubtaskSnapshot
             The result of the operator's `snapshot()`.
         outputs : pyarrow.Table, optional
-            Outputs to deliver once the snapshot is committed; in a job, those of one step only.
+            Outputs to deliver once the snapshot is committed; in a job, the outputs of one step only.
         step : str, optional
             The step of a job that the subtask belongs to: letters, digits, `_` and `-`. A job writes the parts of all
             its steps, and commits them together.
@@ -134,7 +134,7 @@ class PendingSnapshot:
         source_position: dict[str, Any] | None = None,
         metrics: dict[str, int] | None = None,
     ) -> Snapshot:
-        """Commit the snapshot, unless somebody else has taken its version.
+        """Commit the snapshot, unless another writer has taken its version.
 
         Raises
         ------
@@ -231,7 +231,7 @@ class PendingSnapshot:
         return new_lineage() if own is None else own
 
     def _files(self, parts: Iterable[SubtaskHandle]) -> tuple[DataFile, ...]:
-        """Return the files of all parts, and those of the parent that are still valid.
+        """Return the files of all parts, and the parent's files that are still valid.
 
         A job keeps the outputs of versions that are not marked as delivered: its sink may be behind its commits.
         """
@@ -255,7 +255,7 @@ def write_and_commit(
     subtask_snapshots: Iterable[SubtaskSnapshot] | Mapping[str, Iterable[SubtaskSnapshot]],
     source_position: dict[str, Any] | None,
 ) -> Snapshot:
-    """Write and commit the parts of all subtasks, or those of all steps by the name of the step."""
+    """Write and commit the parts of all subtasks, or of all steps by the name of the step."""
     check_instance("subtask_snapshots", subtask_snapshots, Iterable, reason=_PARTS)
     by_step = subtask_snapshots if isinstance(subtask_snapshots, Mapping) else {None: subtask_snapshots}
     handles = [pending.write_subtask(part, step=step) for step, parts in by_step.items() for part in parts]

@@ -89,12 +89,12 @@ class Folder:
         raise UnsupportedFilesystem(str(self.filesystem.protocol))
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file durably, under a name that nobody else uses."""
+        """Write a file durably, under an unused name."""
         with self._answers(name):
             self.filesystem.pipe_file(self.path(name), data)
 
     def replace(self, name: str, data: bytes) -> None:
-        """Write a small file over an existing one. A crash may lose it, but nobody ever sees a part of it."""
+        """Write a small file over an existing one. A crash may lose it, but a part of it is never visible."""
         with self._answers(name):
             self.filesystem.pipe_file(self.path(name), data)
 

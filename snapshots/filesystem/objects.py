@@ -79,7 +79,7 @@ class ObjectFolder(Folder):
         raise StorageUnavailable(path, "other conditional writes were under way at every attempt") from conflict
 
     def write(self, name: str, data: bytes) -> None:
-        """Put an object under a name that nobody else uses."""
+        """Put an object under an unused name."""
         try:
             with self._answers(name):
                 self.filesystem.pipe_file(self.path(name), bytes(data), **self.put_options)

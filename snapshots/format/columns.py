@@ -150,7 +150,7 @@ class RowEncoder:
             yield from self._piece([(key_group, rows)])
 
     def changes(self, groups: Sequence[tuple[int, KeyGroupContent, Collection[Any]]]) -> Iterator[pa.Table]:
-        """Encode the changes of key groups: those of several as one table, so they must be `piece_rows` at most.
+        """Encode the changes of key groups: several groups become one table, so they have at most `piece_rows` rows.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Arrow's compute functions, loaded on first use: their import takes as long as that of the whole package."""
+"""Arrow's compute functions, loaded on first use: importing them takes as long as importing the whole package."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def delivery_of(files: Iterable[DataFile]) -> Delivered:
 
 
 def by_version(files: Iterable[DataFile]) -> list[tuple[DataFile, ...]]:
-    """Return the output files among some files: those of each version together, the oldest version first."""
+    """Return the output files among some files: grouped by version, the oldest version first."""
     outputs = sorted((file for file in files if file.kind == "output"), key=lambda file: (file.version, file.subtask))
     return [tuple(found) for _, found in groupby(outputs, key=lambda file: file.version)]
 

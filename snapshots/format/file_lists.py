@@ -25,7 +25,7 @@ def remember(read: FileList) -> None:
 
 
 def held_lists(infos: Iterable[ListInfo]) -> dict[ListInfo, FileList]:
-    """Return those of some lists that a manifest of this process holds."""
+    """Return the lists among some that a manifest of this process holds."""
     held = ((info, _alive.get(info)) for info in infos)
     return {info: found for info, found in held if found is not None}
 

@@ -52,7 +52,7 @@ class Head:
 
     @classmethod
     def of(cls, manifest: Manifest) -> Head:
-        """Return the head of a complete manifest, whose files and channels begin with those of its lists."""
+        """Return the head of a complete manifest, whose files and channels begin with the content of its lists."""
         lists = tuple(one.info for one in manifest.file_lists)
         files = manifest.files[sum(info.files for info in lists) :]
         channels = manifest.channels[sum(info.channels for info in lists) :]

@@ -134,7 +134,7 @@ class RestoredQueue:
     Attributes
     ----------
     elements : tuple of InFlightElement
-        The elements, in an order that keeps the order of each channel; watermarks are those of the merged channels.
+        The elements, in an order that keeps the order of each channel; watermarks belong to the merged channels.
     watermark : int or None
         The watermark that the subtask has already emitted: the minimum over its channels.
     """
@@ -204,7 +204,7 @@ def deal(counts: Sequence[int], parallelism: int, subtask_index: int) -> dict[in
 
 
 def key_groups_of_elements(elements: Iterable[InFlightElement], owned: KeyGroupRange) -> KeyGroupRange:
-    """Return the smallest range with the owned key groups and those of all elements."""
+    """Return the smallest range with the owned key groups and the key groups of all elements."""
     key_groups = {element.key_group for element in elements if element.key_group != NO_KEY_GROUP}
     return KeyGroupRange(min(key_groups | {owned.start}), max(key_groups | {owned.end}))
 

@@ -306,7 +306,7 @@ class Manifest:
     operator_states : tuple of OperatorStateInfo
         The states that belong to a subtask rather than to a key.
     files : tuple of DataFile
-        All files, including those of older versions that are still valid.
+        All files, including files of older versions that are still valid.
     channels : tuple of Channel
         The subtasks that wrote the in-flight elements.
     in_flight_count : int
@@ -326,7 +326,7 @@ class Manifest:
     lineage : str or None
         The first part of all idempotency keys; None if the writer makes no calls that need keys.
     file_lists : tuple of FileList
-        The lists in which some of its files and channels are stored; before a commit, those of its parent.
+        The lists in which some of its files and channels are stored; before a commit, its parent's lists.
     """
 
     version: int
@@ -387,7 +387,7 @@ class Manifest:
         return sum(file.bytes for file in self.whole_files)
 
     def files_of(self, *kinds: FileKind, state: str | None = None) -> tuple[DataFile, ...]:
-        """Return the files of some kinds; with `state`, only those of this state."""
+        """Return the files of some kinds; with `state`, only this state's files."""
         return tuple(file for file in self.files if file.kind in kinds and (state is None or file.state == state))
 
     def state(self, name: str) -> StateInfo | None:

@@ -13,13 +13,13 @@ from keygroups.descriptors import StateDescriptor
 from snapshots.format.manifest import StateInfo, encode_schema
 
 EXPIRES_AT = "expires_at"
-"""The column with the expiry of each value, in states with a time to live; its id is assigned like those of fields."""
+"""The column with the expiry of each value, in states with a time to live; its id is assigned as for fields."""
 
 COLUMN_IDS = {"key_group": 1, "key": 2, "deleted": 3, "value": 4}
 """The Parquet field ids of the columns; fields inside `value` get the next ids."""
 
 ENTRY_COLUMNS = {"list": "position", "map": "map_key"}
-"""The column that identifies the entries of a key, by kind of state; its id is assigned like those of fields."""
+"""The column that identifies the entries of a key, by kind of state; its id is assigned as for fields."""
 
 _FIELD_ID = b"PARQUET:field_id"
 _UNITS = ("s", "ms", "us", "ns")

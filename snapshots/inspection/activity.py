@@ -15,7 +15,7 @@ from snapshots.inspection.for_people import seconds_of
 from snapshots.inspection.sizes import skew_of
 
 SPAN_SECONDS_MAX = 600.0
-"""Rates are about the newest epochs: those of the last ten minutes before the newest one."""
+"""Rates cover the newest epochs: the last ten minutes before the newest one."""
 
 COUNTED = (
     *("rows", "outputs", "calls", "retries", "timeouts", "skipped", "dead_letters"),

@@ -135,9 +135,9 @@ class Difference:
     states : tuple of StateDifference
         All states of both versions.
     in_flight : InFlightDifference
-        The in-flight records; of a job, those of all steps.
+        The in-flight records; of a job, the records of all steps.
     in_flight_by_step : mapping of str to InFlightDifference
-        Of a job, those of each step.
+        Of a job, the numbers of each step.
     operator_states : tuple of OperatorStateDifference
         The states without a key.
     rows : tuple of RowChange

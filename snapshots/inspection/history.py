@@ -25,7 +25,7 @@ class VersionSummary:
     parallelism, max_parallelism : int
         The number of subtasks and of key groups.
     states, files, deltas, rows, bytes, in_flight : int
-        The number of each; bytes are those of all files that the version names.
+        The number of each; bytes are the sum over all files that the version names.
     bytes_added : int
         The bytes of the files that it added.
     pinned : bool

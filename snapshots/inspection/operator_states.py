@@ -1,4 +1,4 @@
-"""The operator states of a snapshot, counted, and compared with those of another version."""
+"""The operator states of a snapshot, counted, and compared with another version's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class OperatorStateSize:
     name : str
         The state.
     mode : {"split", "union", "broadcast"}
-        How a restore deals out its items.
+        How a restore redistributes its items.
     items, bytes : int
         Its items, and the size of the files that hold them.
     """

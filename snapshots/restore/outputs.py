@@ -76,7 +76,7 @@ class StoredOutputs:
         return delivery_of(self.files)
 
     def mark_delivered(self) -> None:
-        """Note that the sink has had these outputs and those of all earlier versions; the next commit leaves them out.
+        """Note that the sink has had all outputs up to this version; the next commit leaves them out.
 
         The mark is kept beside the versions. If it is lost, the outputs are delivered again.
         """

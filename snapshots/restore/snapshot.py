@@ -246,8 +246,8 @@ class Snapshot:
     def outputs(self) -> tuple[StoredOutputs, ...]:
         """Return the stored outputs by the version that added them, the oldest version first; nothing is read yet.
 
-        The snapshot of an operator has only its own outputs. That of a job also has those of earlier versions that were
-        not delivered yet when it was committed.
+        The snapshot of an operator has only its own outputs. A job's snapshot also has the outputs of earlier
+        versions that were not delivered yet when it was committed.
         """
         return tuple(StoredOutputs(self.folder, files) for files in by_version(self.manifest.files))
 
@@ -264,7 +264,7 @@ class Snapshot:
         return tuple(StoredOutputs(self.folder, found) for found in files)
 
     def in_flight(self) -> pa.Table:
-        """Read all in-flight elements as a table; those of a job have a column `step`."""
+        """Read all in-flight elements as a table; elements of a job have a column `step`."""
         tables = element_tables(self.folder, self.manifest)
         return pa.concat_tables([elements_schema(self.manifest).empty_table(), *tables])
 

@@ -15,7 +15,7 @@ from snapshots.format.parquet import ParquetReader
 from snapshots.format.steps import step_of
 
 STEP = "step"
-"""The last column of the elements of a job; those of a plain operator do not have it."""
+"""The last column of the elements of a job; a plain operator's elements lack it."""
 
 _STEP = pa.field(STEP, pa.string(), False)
 
@@ -55,7 +55,7 @@ def item_files(manifest: Manifest, state: OperatorStateInfo) -> tuple[DataFile, 
 
 
 def items_in(folder: Folder, file: DataFile) -> pa.Table:
-    """Read one file of an operator state; the columns are those of `ITEMS_SCHEMA`."""
+    """Read one file of an operator state; with the columns of `ITEMS_SCHEMA`."""
     items = ParquetReader(folder, file).read_all().column("item")
     subtasks = pa.array(np.full(len(items), file.subtask, np.int32))
     return pa.Table.from_arrays([subtasks, pa.array(np.arange(len(items))), items], schema=ITEMS_SCHEMA)

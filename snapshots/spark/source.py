@@ -19,7 +19,7 @@ def register(spark: SparkSession) -> None:
     Options of a read: `path` (the argument of `load`) or `uri`, the folder of one operator; `version`, by default the
     newest; `what`, the name of a state (with or without a key), `in_flight` for the elements in flight or `metadata`
     for the files, by default the only state; `storage_options` as a JSON object. A DataFrame keeps reading the version
-    that was the newest when it was created. The columns are those of `Snapshot.to_arrow` and `Snapshot.in_flight`.
+    that was the newest when it was created. It has the columns of `Snapshot.to_arrow` and `Snapshot.in_flight`.
     Filters on `key_group`, and on `key` if all keys have the same type, skip files and row groups.
 
     Options of a write, whose mode is `append` or `overwrite`: `state`, the name of the state; `parallelism` and

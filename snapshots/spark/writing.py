@@ -52,7 +52,7 @@ class WriteTarget:
     Attributes
     ----------
     encoding : UserRowEncoding
-        Converts the rows to those of the state.
+        Converts the rows to the state's rows.
     parallelism : int
         The parallelism of the snapshot.
     """
@@ -76,7 +76,7 @@ class StateWriter(DataSourceArrowWriter):
     Raises
     ------
     ConfigError
-        An option is missing or invalid, or the columns are not those of a state.
+        An option is missing or invalid, or the columns do not fit a state.
     IncompatibleSnapshot
         An operator wrote the newest snapshot, or it already has that state and `overwrite` is false.
     """

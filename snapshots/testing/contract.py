@@ -30,7 +30,7 @@ PAUSE = 0.0002
 
 
 class FolderContract:
-    """Tests the promises of `Folder`, above all that of `create`.
+    """Tests the promises of `Folder`, above all the promise of `create`.
 
     Attributes
     ----------

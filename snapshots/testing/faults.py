@@ -140,4 +140,4 @@ class FaultyFolder(FolderWrapper):
             try:
                 run()
             except OSError:
-                continue  # nobody waits for its result
+                continue  # its result is not awaited

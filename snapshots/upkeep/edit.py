@@ -159,7 +159,7 @@ class Editor:
         descriptor : OperatorListState or OperatorMapState
             The declaration of the state.
         items : iterable or mapping
-            The items, which are dealt out evenly to the subtasks; or the entries of the map.
+            The items, which are distributed evenly to the subtasks; or the entries of the map.
         step : str, optional
             In a job, the step of the state.
 

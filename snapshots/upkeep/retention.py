@@ -197,7 +197,7 @@ def _apply(folder: Folder, plan: GarbageReport, listed: Sequence[FileInfo]) -> G
 
 
 def _without_rewritten(folder: Folder, names: Sequence[str], listed: Sequence[FileInfo]) -> tuple[str, ...]:
-    """Leave out what has been written anew since it was listed: only queries write files over old ones."""
+    """Leave out what was rewritten since it was listed: only queries write files over old ones."""
     if not any(name.startswith(_QUERIES) for name in names):
         return tuple(names)
     rewritten = {file.name for file in set(folder.files(_QUERIES)).difference(listed)}

@@ -240,7 +240,7 @@ class Rewrite:
         return sum(files.values()) + sum(file.bytes for file in self.channels)
 
     def write_channel(self, files: FileWriter, file: DataFile) -> None:
-        """Rewrite the in-flight elements of a channel. They fit into memory, as they did in that of their writer."""
+        """Rewrite the in-flight elements of a channel. They fit into memory, as they did for their writer."""
         reader = ParquetReader(self.folder, file)
         table = reader.read_all()
         key_groups = table.column(KEY_GROUP).to_numpy().copy()

@@ -45,7 +45,7 @@ PIECE_ROWS = 16_384
 
 @dataclass(frozen=True, slots=True)
 class UserRowEncoding:
-    """Converts rows to those of a state.
+    """Converts rows to a state's rows.
 
     Attributes
     ----------

@@ -120,7 +120,7 @@ def test_no_operator_begins_in_the_folder_above_those_of_others(root: str) -> No
         lambda: SnapshotStore.on(orders.folder).copy_to(store): "orders",
     }
     for use, name in proposals.items():
-        with pytest.raises(ConfigError, match="above those of operators") as refused:
+        with pytest.raises(ConfigError, match="above the operators' folders") as refused:
             use()
         assert str(refused.value).endswith(f"such as {store.uri}/{name}")
     assert store.versions() == []
@@ -261,7 +261,7 @@ class TestAddresses:
         (tmp_path / "state" / "mine").mkdir()
         (tmp_path / "state" / "mine" / "notes.txt").write_text("nothing")
         expected = {
-            "state": ("the folder above those of operators", f"keygroups ls {visits.uri.rpartition('/')[0]}"),
+            "state": ("the folder above the operators' folders", f"keygroups ls {visits.uri.rpartition('/')[0]}"),
             "state/visits/data": ("a part of the folder of an operator", visits.uri),
             "state/mine": ("files of something else", visits.uri),
             "state/absent": ("empty or absent", visits.uri),

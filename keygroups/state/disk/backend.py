@@ -80,7 +80,7 @@ class DiskStateBackend:
         since: str | None = None,
         wall_time: Callable[[], int] = wall_time,
     ) -> DiskBackend:
-        """Open the state of a subtask; the parameters are those of `MemoryBackend`.
+        """Open the state of a subtask; with the parameters of `MemoryBackend`.
 
         Raises
         ------

@@ -60,7 +60,7 @@ class StoredList(Sequence[Any]):
 class StoredMap(Mapping[Hashable, Any]):
     """The stored entries of a map, with new and deleted ones on top. Only the owner's thread may call it.
 
-    `set` and `delete` return a new map, as those of `immutables.Map` do.
+    `set` and `delete` return a new map, as in `immutables.Map`.
     """
 
     __slots__ = ("_rows", "_written")

@@ -19,7 +19,7 @@ from keygroups.state.identity import original_of
 from keygroups.state.ttl import HOLE
 
 Kinds = Mapping[str, frozenset[type]]
-"""The types of keys and map keys that a table has seen, including those of keys that were removed."""
+"""The types of keys and map keys that a table has seen, including removed keys."""
 
 
 class StoredGroups(Mapping[int, KeyGroupContent]):
@@ -113,7 +113,7 @@ class StoredGroup:
         return frozenset(type(original_of(self._format.entry_of(entry))) for _, entry in parts)
 
     def rows(self, changed: Collection[Any] | None = None) -> TakeRows:
-        """Return a function that returns the next rows: all of them, or those of changed keys or entries."""
+        """Return a function that returns the next rows: all rows, or the rows of changed keys or entries."""
         pieces = self._pieces(changed)
         left: list[tuple[Any, Any, Any]] = []
 

@@ -18,7 +18,7 @@ _ATTEMPTS_MAX = 100
 
 
 class StoreDirectory:
-    """Creates an empty directory beside those of other subtasks and processes. Any thread may call it.
+    """Creates an empty directory beside the directories of other subtasks and processes. Any thread may call it.
 
     A lock, which ends with its process, shows which directories are in use. Directories of dead processes are removed.
 

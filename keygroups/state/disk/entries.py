@@ -15,7 +15,7 @@ from keygroups.state.ttl import HOLE
 
 
 class EntriesTable(DiskTable):
-    """A state of lists or maps on disk, with one row per element or entry. The parameters are those of `DiskTable`."""
+    """A state of lists or maps on disk, with one row per element or entry. It has the parameters of `DiskTable`."""
 
     __slots__ = ()
 

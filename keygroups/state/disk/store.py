@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keygroups.errors import KeyGroupsError
-from keygroups.state.backend import NOBODY, Owned
+from keygroups.state.backend import NO_OWNER, Owned
 from keygroups.state.disk.directory import StoreDirectory
 from keygroups.state.disk.errors import StateDiskFull, StateStoreFailed, StoreNotInstalled
 
@@ -74,7 +74,7 @@ class Store(Owned):
             import rocksdict
         except ImportError as error:
             raise StoreNotInstalled("rocksdict") from error
-        self._owner = NOBODY
+        self._owner = NO_OWNER
         directory = StoreDirectory(parent)
         self.path = str(directory.path)
         try:

@@ -9,7 +9,7 @@ from typing import Any
 from keygroups.descriptors import StateDescriptor
 from keygroups.errors import KeyGroupOutOfRange
 from keygroups.ranges import KeyGroupRange
-from keygroups.state.backend import MISSING, NOBODY, Owned, StateCut
+from keygroups.state.backend import MISSING, NO_OWNER, Owned, StateCut
 from keygroups.state.disk.cut import ChangedGroups, StoredGroups
 from keygroups.state.disk.encoding import CONTENT, RowEncoding
 from keygroups.state.disk.notes import Notes
@@ -72,7 +72,7 @@ class DiskTable(Owned):
         *,
         tracks: bool = False,
     ) -> None:
-        self._owner = NOBODY
+        self._owner = NO_OWNER
         self.descriptor = descriptor
         self.handle = handle_of(descriptor)
         self.is_plain = plain_check_of(descriptor.value_type)

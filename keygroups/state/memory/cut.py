@@ -86,7 +86,7 @@ class MemoryGroup:
         return kinds
 
     def rows(self, changed: Collection[Any] | None = None) -> TakeRows:
-        """Return a function that returns the next rows: all of them, or those of changed keys or entries."""
+        """Return a function that returns the next rows: all rows, or the rows of changed keys or entries."""
         if self._has_entries:
             return self._taker(self._entries() if changed is None else self._changed_entries(changed))
         values = self.in_memory()

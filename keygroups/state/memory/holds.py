@@ -1,11 +1,11 @@
 """Tracks which cuts are still held, by references to a cut or to one of its key groups.
 
-A cut is not a copy: it has the dicts of the state themselves, and whoever writes it to storage may take minutes. So
+A cut is not a copy: it has the dicts of the state themselves, and writing it to storage may take minutes. So
 the state has to know whether a cut may still be read. Readers do not tell when they have finished, since one that
 failed would never do so; they hold a reference instead, and the garbage collector tells.
 
 - **Why a held cut cannot change.** A `Hold` lives as long as the cut, or any key group of it, can be reached. A weak
-  reference to a reachable object is alive on every Python. So `hold_what_is_of` is true as long as somebody can read,
+  reference to a reachable object is alive on every Python. So `hold_what_is_of` is true as long as a reader can read,
   and then a table writes to a layer (`layered`) in place of the dict.
 - **What would break it.** A reader that keeps an iterator over a dict, and drops the key group that it got it from:
   the dict would change under the iterator. This is why `MemoryGroup.rows` returns methods bound to the group.
@@ -25,7 +25,7 @@ class Hold:
     """Tells the backend that a cut must not change.
 
     The cut and its key groups reference it, but the backend does not, so it ends with the last of them. So a cut cannot
-    change while somebody reads it, and a forgotten cut is kept no longer than it is reachable.
+    change during a read, and a forgotten cut is kept no longer than it is reachable.
 
     Attributes
     ----------

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 from keygroups.descriptors import StateDescriptor
 from keygroups.errors import KeyGroupOutOfRange
 from keygroups.ranges import KeyGroupRange
-from keygroups.state.backend import MISSING, NOBODY, Owned, StateCut
+from keygroups.state.backend import MISSING, NO_OWNER, Owned, StateCut
 from keygroups.state.collections import Entries
 from keygroups.state.group import KeyGroupContent
 from keygroups.state.memory.cut import FreedInSteps, MemoryGroups
@@ -82,7 +82,7 @@ class MemoryTable(Owned):
         *,
         tracks: bool = False,
     ) -> None:
-        self._owner = NOBODY
+        self._owner = NO_OWNER
         self.descriptor = descriptor
         self.handle = handle_of(descriptor)
         self.is_plain = plain_check_of(descriptor.value_type)

@@ -91,7 +91,7 @@ def test_nothing_to_list_is_not_found_and_says_what_there_is(cli: Cli, above: Pa
     assert (absent.code, absent.out) == (3, "")
     assert "empty or absent" in absent.err
     assert (wrong.code, wrong.out) == (3, "")
-    assert "its names (1) are of something else: name the folder right above those of operators" in wrong.err
+    assert "its names (1) are of something else: name the folder right above the operators' folders" in wrong.err
     assert (higher.code, higher.out) == (3, "")
     assert f"one level below: `keygroups ls {open_folder(str(above)).uri}`" in higher.err
     (tmp_path / "others" / "notes.txt").write_text("nothing")

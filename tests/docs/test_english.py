@@ -1,0 +1,49 @@
+"""Plain English: words that make a sentence hard to read stay rare.
+
+Well-written code bases use "that of" and "those of" at most twice, and "somebody", "nobody", "whoever" or "anybody" at
+most five times. `LIMITS` holds what is left here: lower a number when you rewrite a text, and never raise one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+WORDS = {
+    "that of": r"(that|those|the one) of",
+    "somebody": r"(some|any|every|no)(body| one)|someone|anyone|everyone|whoever|whom",
+    "anew": r"anew|deal(s|t|ing)? out|what is more|knows? nothing",
+}
+"""Write instead: the noun again; the thing that acts, or "you"; "again", "reassign", "the rest", "is unaware of"."""
+
+LIMITS = {
+    "pages": {"that of": 2, "somebody": 5, "anew": 2},
+    "keygroups": {"that of": 2, "somebody": 5, "anew": 0},
+    "snapshots": {"that of": 2, "somebody": 5, "anew": 0},
+    "async_op": {"that of": 100, "somebody": 100, "anew": 25},
+}
+_MADE = re.compile(r"<!-- made by .*?<!-- end -->", re.DOTALL)
+_SHOWN_BY = re.compile(r"\|[^|\n]*/test_\w+\.py[^|\n]*\|$", re.MULTILINE)
+"""The cell of a table that names tests."""
+
+
+def texts(part: str) -> Iterator[str]:
+    """Yield what is written by hand in a part of the repository."""
+    if part != "pages":
+        yield from (path.read_text(encoding="utf-8") for path in sorted((ROOT / part).rglob("*.py")))
+        return
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "notebooks").glob("*.ipynb")]
+    for path in [*pages, ROOT / "snapshots" / "FORMAT.md"]:
+        yield _SHOWN_BY.sub("", _MADE.sub("", path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("part", LIMITS)
+def test_hard_words_are_rare(part: str) -> None:
+    whole = "\n".join(texts(part))
+    found = {name: len(re.findall(rf"\b({word})\b", whole, re.IGNORECASE)) for name, word in WORDS.items()}
+
+    assert {name: times for name, times in found.items() if times > LIMITS[part][name]} == {}
