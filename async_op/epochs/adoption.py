@@ -8,8 +8,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection
 
+from async_op.options import OperatorOptions
 from snapshots import IncompatibleSnapshot, Snapshot
 from snapshots.format.steps import of_step
+from snapshots.restore.declared import check_operator_states, check_states
 
 
 class RepartitionUndone(UserWarning):
@@ -63,6 +65,14 @@ def check_fixed(latest: Snapshot | None, *, max_parallelism: int | None, hash: s
             place = f"{latest.folder.uri} --rewrite --parallelism {parallelism or latest.parallelism}"
             advice = f"pass the snapshot's, or rewrite it first: keygroups repartition {place} {option} {wanted}"
             raise IncompatibleSnapshot(what, wanted, found, advice)
+
+
+def check_declared(latest: Snapshot | None, options: OperatorOptions, step: str | None = None) -> None:
+    """Raise `IncompatibleSnapshot` if an operator, or a step of a job, does not declare the states of its snapshot."""
+    if latest is not None:
+        manifest, uri = of_step(latest.manifest, step), latest.folder.uri
+        check_states(manifest, options.states, uri, step)
+        check_operator_states(manifest, options.operator_states, uri, step)
 
 
 def check_steps(latest: Snapshot, names: Collection[str]) -> None:

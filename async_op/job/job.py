@@ -18,7 +18,7 @@ from async_op.connectors.sink import ShippedSink, Sink
 from async_op.connectors.source import Source
 from async_op.dead_letters import DeadLetter
 from async_op.durations import check_delay, check_positive_delay
-from async_op.epochs.adoption import check_fixed, check_kind, check_steps, warn_of_repartition
+from async_op.epochs.adoption import check_declared, check_fixed, check_kind, check_steps, warn_of_repartition
 from async_op.epochs.position import JobPosition
 from async_op.identity import Identity
 from async_op.job.adapters import sink_of, source_of
@@ -448,6 +448,8 @@ class Job:
         check_kind(latest, is_of_job=True)
         check_steps(latest, (SOURCE, *self._steps))
         check_fixed(latest, max_parallelism=self._max_parallelism, hash=self._hash, parallelism=self._chosen)
+        for name, step in self._given_steps.items():
+            check_declared(latest, step.options(self._hash, lambda _: None), name)
         warn_of_repartition(latest, JobPosition.of(latest).parallelism, self._chosen)
         self._steps = {name: self._with_checked_keys(latest, name, step) for name, step in self._given_steps.items()}
         lineage = lineage_of(folder, latest.manifest, self._namespace)

@@ -8,6 +8,7 @@ from async_op.threads.own_thread import on_own_thread
 from keygroups.descriptors import OperatorMapState, OperatorStateDescriptor
 from keygroups.state import OperatorStates
 from snapshots import IncompatibleSnapshot, SubtaskRestore
+from snapshots.restore.declared import check_operator_states
 
 
 async def restored_operator_states(
@@ -22,27 +23,10 @@ async def restored_operator_states(
     """
     if restore is None:
         return OperatorStates(declared)
-    _check_declared(declared, restore)
+    check_operator_states(restore.manifest, declared, restore.folder.uri)
     if not declared:
         return OperatorStates()
     return OperatorStates(declared, await on_own_thread(_read, declared, restore), restore.own_items)
-
-
-def _check_declared(declared: Iterable[OperatorStateDescriptor], restore: SubtaskRestore) -> None:
-    modes = {descriptor.name: descriptor.mode for descriptor in declared}
-    for state in restore.manifest.operator_states:
-        if state.name not in modes:
-            next_step = (
-                "declare it in the function's operator_states (for keygroups_budget_…, pass the Budget); if its items "
-                "are no longer needed, drop it with `keygroups edit`, because the operator's next snapshot would be "
-                "without it"
-            )
-            raise IncompatibleSnapshot("an operator state", sorted(modes), state.name, next_step)
-        if state.mode != modes[state.name]:
-            next_step = "declare it as it was written, and give the state with the other mode a name of its own"
-            raise IncompatibleSnapshot(
-                f"the mode of operator state {state.name!r}", modes[state.name], state.mode, next_step
-            )
 
 
 def _read(declared: Iterable[OperatorStateDescriptor], restore: SubtaskRestore) -> dict[str, list[object]]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
+from async_op.epochs.adoption import check_declared, check_kind
 from async_op.epochs.position import SourcePosition
 from async_op.plain import name_of
 from async_op.spark.epoch.fleet import is_encrypted, unsuitable_settings
@@ -19,7 +20,7 @@ from async_op.spark.worker_python import check_workers, failure_in_a_task, is_el
 from keygroups.ranges import range_of
 from keygroups.representation import short
 from keygroups.spark.session import is_connect
-from snapshots import Snapshot
+from snapshots import IncompatibleSnapshot, Snapshot
 from snapshots.surroundings import newest_or_empty
 
 _SUBTASKS_SHOWN = 4
@@ -74,6 +75,7 @@ def _situation(stage: Stage, latest: Snapshot | None, session: SparkSession | No
         uri=stage.store.uri,
         newest=None if latest is None else _newest(latest),
         refusal=refusal,
+        misfit=_misfit(stage, latest),
     )
     if session is not None:
         it = replace(it, slots=_slots(session), unsuitable=unsuitable_settings(session))
@@ -91,6 +93,16 @@ def _of_function(stage: Stage, session: SparkSession | None) -> tuple[str | None
         return str(refused), []
     failure = failure_in_a_task(session, options) if session is not None and is_elsewhere(session) else None
     return failure, names_bound_to_tasks(options.function)
+
+
+def _misfit(stage: Stage, latest: Snapshot | None) -> str | None:
+    """Return why the newest snapshot does not fit the function, or the pipeline."""
+    try:
+        check_kind(latest, is_of_job=False)
+        check_declared(latest, stage.settings.options)
+    except IncompatibleSnapshot as refused:
+        return str(refused)
+    return None
 
 
 def _newest(latest: Snapshot) -> NewestSnapshot:

@@ -68,7 +68,9 @@ class Situation:
     unsuitable : mapping of str to str
         Settings of the session that do not suit resident operators, with what follows.
     refusal : str or None
-        Why the function cannot be sent to the workers.
+        Why the workers cannot run the function.
+    misfit : str or None
+        Why the newest snapshot does not fit the function.
     """
 
     options: OperatorOptions
@@ -81,6 +83,7 @@ class Situation:
     slots: int | None = None
     unsuitable: Mapping[str, str] = field(default_factory=dict)
     refusal: str | None = None
+    misfit: str | None = None
 
 
 Found = tuple[str, str]
@@ -102,6 +105,8 @@ def _start(it: Situation) -> Iterator[Found]:
     """Find what `start` refuses."""
     if it.refusal is not None:
         yield "start refuses the function", it.refusal
+    if it.misfit is not None:
+        yield "start refuses the newest snapshot", it.misfit
     if it.newest is None:
         return
     for name, own, stored in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import itemgetter
 from os import PathLike
 from typing import Any
@@ -273,7 +274,7 @@ class AsyncPipeline:
             The checkpoint and the snapshots do not belong together.
         IncompatibleSnapshot
             The newest snapshot is a job's, or has another max parallelism, hash or lineage, other key columns, or other
-            types of them.
+            types of them, or a state that the function does not declare.
 
         Warns
         -----
@@ -288,6 +289,7 @@ class AsyncPipeline:
         checkpoint = Checkpoint.read(spark, str(checkpoint_location))
         join_histories(first.store, checkpoint, routings[0], adopt, parallelism=first.parallelism)
         join_chain(self._stages, routings, adopt)
+        self._check_fits(routings)
         query: PipelineQuery | ConnectQuery
         if is_connect(spark):
             query = ConnectQuery(self._stages, routings, IntoSink(sink), delay_milliseconds)
@@ -424,6 +426,7 @@ class AsyncPipeline:
         check_run(df, sink, self._stages[-1].output_schema, run_id, chunk_rows)
         check_event_time(df.schema, self._stages[0].settings.event_time)
         routings = self._routings(df.sparkSession, df.schema)
+        self._check_fits(routings)
         run_bounded(df, self._stages, routings, IntoSink(sink), run_id=run_id, chunk_rows=chunk_rows)
 
     def then(self, pipeline: AsyncPipeline) -> AsyncPipeline:
@@ -510,6 +513,11 @@ class AsyncPipeline:
             stage.check(spark)
         schemas = [schema, *(stage.output_schema for stage in self._stages)]
         return [stage.routing(one) for stage, one in zip(self._stages, schemas, strict=False)]
+
+    def _check_fits(self, routings: Sequence[Routing]) -> None:
+        """Check that each pipeline fits its newest snapshot."""
+        for stage, routing in zip(self._stages, routings, strict=True):
+            stage.check_fits(routing)
 
     def _note(self, query: Running | None) -> None:
         for stage in self._stages:

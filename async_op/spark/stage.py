@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from async_op.epochs.adoption import check_fixed, check_kind, warn_of_repartition
+from async_op.epochs.adoption import check_declared, check_fixed, check_kind, warn_of_repartition
 from async_op.epochs.position import SourcePosition
 from async_op.retention import Retention
 from async_op.spark.autoscale import AutoscalePolicy
@@ -176,16 +176,20 @@ class Stage:
             warn_of_repartition(latest, SourcePosition.of(latest).parallelism, self.parallelism)
         self.lineage()
 
-    def begin(self, spark: SparkSession, routing: Routing, outlet: Outlet, delay_milliseconds: int = 0) -> EpochRunner:
-        """Claim the operator and return the runner of its epochs.
+    def check_fits(self, routing: Routing) -> None:
+        """Check that the newest snapshot fits, before anything is claimed.
 
         Raises
         ------
         IncompatibleSnapshot
-            The newest snapshot has another max parallelism or hash.
+            It has another max parallelism or hash, or states that the function does not declare.
         """
-        sizes = {"max_parallelism": routing.max_parallelism, "parallelism": self.parallelism}
-        check_fixed(newest_or_empty(self.store.folder), hash=routing.hash, **sizes)
+        latest, sizes = newest_or_empty(self.store.folder), {"max_parallelism": routing.max_parallelism}
+        check_fixed(latest, hash=routing.hash, parallelism=self.parallelism, **sizes)
+        check_declared(latest, self.settings.options)
+
+    def begin(self, spark: SparkSession, routing: Routing, outlet: Outlet, delay_milliseconds: int = 0) -> EpochRunner:
+        """Claim the operator and return the runner of its epochs."""
         options = replace(self.settings.options, key_by=key_getter(routing.keys))
         runner = self.runner = EpochRunner(
             spark,

@@ -17,12 +17,12 @@ from keygroups.ttl import wall_time
 from snapshots.errors import IncompatibleSnapshot
 from snapshots.filesystem import Folder
 from snapshots.format.in_flight_elements import RestoredQueue, deal, in_flight_elements, merge_channels
-from snapshots.format.manifest import DataFile, Manifest, StateInfo, manifest_name
+from snapshots.format.manifest import DataFile, Manifest, manifest_name
 from snapshots.format.operator_state import FileSlice, own_runs, read_items, shares
 from snapshots.format.parquet import ParquetReader, damage_named
-from snapshots.format.schemas import widens
 from snapshots.format.subtask import NO_KEY_GROUP, InFlightElement
 from snapshots.observing import log
+from snapshots.restore.declared import check_states
 from snapshots.restore.reader import ArrowGroup, StateReader
 
 
@@ -138,13 +138,8 @@ class SubtaskRestore:
     ) -> dict[str, dict[int, ArrowGroup]]:
         """Return the same as `states`, with the types of the stored key groups."""
         declared = {descriptor.name: descriptor for descriptor in descriptors}
+        check_states(self.manifest, declared.values(), self.folder.uri)
         for info in self.manifest.states:
-            descriptor = declared.get(info.name)
-            if descriptor is None:
-                raise IncompatibleSnapshot(
-                    "a state", sorted(declared), info.name, "declare it in the function's states"
-                )
-            _check_state(descriptor, info)
             for name in missing_codecs(info.codecs):
                 raise MissingCodec(name, f"state {info.name!r}")
         stored = {info.name for info in self.manifest.states}
@@ -191,13 +186,6 @@ class SubtaskRestore:
         files: tuple[DataFile, ...] = self.manifest.files_of("keyed", "delta", state=descriptor.name)
         path = self.folder.path(manifest_name(self.manifest.version))
         return StateReader(self.folder, files, path).groups(self.key_groups, descriptor, now)
-
-
-def _check_state(descriptor: StateDescriptor, info: StateInfo) -> None:
-    if descriptor.kind != info.kind or not widens(info.arrow_type, descriptor.value_type):
-        declared = (descriptor.kind, None if descriptor.value_type is None else str(descriptor.value_type))
-        next_step = "declare it as it was written, or with a type that holds all values of that one"
-        raise IncompatibleSnapshot(f"state {info.name!r}", declared, (info.kind, info.type), next_step)
 
 
 def _read_elements(reader: ParquetReader, first: int, last: int) -> list[InFlightElement]:

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from async_op.spark import AsyncPipeline, EpochFailed, ModuleNotOnWorkers
 from tests.spark.connect_processes import session_of
+from tests.spark.refusals import REFUSALS, wrong
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -98,9 +99,19 @@ def tracebacks(spark: SparkSession, folder: Path) -> dict[str, Any]:
     return {name: failed(spark, folder / name, **one).reason for name, one in options.items()}
 
 
+def refusals(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
+    """Return what is not refused as the table says."""
+    found = {}
+    for case in REFUSALS:
+        (folder / case).mkdir()
+        found[case] = list(wrong(spark, folder / case, case, "start"))
+    return {case: texts for case, texts in found.items() if texts}
+
+
 CASES: dict[str, Callable[[SparkSession, Path], Any]] = {
     "a module beside the script": a_module_beside_the_script,
     "tracebacks": tracebacks,
+    "refusals": refusals,
 }
 
 

@@ -227,7 +227,7 @@ class TestWhatASnapshotHas:
         message = await self.refused(snapshot, SEEN, RULES)
         assert "'known'" in message
         assert "declare it in the function's operator_states" in message
-        assert "`keygroups edit`" in message
+        assert "--drop known`" in message
 
     async def test_must_be_declared_with_its_mode(self) -> None:
         snapshot = await commit(await cut_of(0, 1, "x"))
