@@ -49,6 +49,7 @@ def epoch(options: OperatorOptions, schema: pa.Schema, batches: list[pa.RecordBa
         event_time=None,
         parallelism=1,
         max_parallelism=128,
+        input_schema=batches[0].schema,
         output_schema=schema,
         identity=Identity("bench"),
     )

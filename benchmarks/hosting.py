@@ -34,6 +34,7 @@ from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.process.launch import launch
 from async_op.hosting.process.places import place_of
 from async_op.hosting.process.resident import Instructions
+from async_op.identity import Identity
 from async_op.options import OperatorOptions
 from async_op.plain import as_function
 from async_op.spark import AsyncPipeline
@@ -314,7 +315,13 @@ def _started(folder: Path, subtask: int) -> int:
     options = OperatorOptions(function=as_function(Service(folder / "book", 0.0)), key_by=itemgetter("user"))
     schema = pa.schema([("id", pa.int64())])
     blueprint = EpochBlueprint(
-        options=options, event_time=None, parallelism=128, max_parallelism=128, output_schema=schema
+        options=options,
+        event_time=None,
+        parallelism=128,
+        max_parallelism=128,
+        input_schema=schema,
+        output_schema=schema,
+        identity=Identity("benchmark"),
     )
     instructions = Instructions(
         place=place_of("benchmark", "", subtask, str(folder)),

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
+import pyarrow as pa
+
 from async_op.calls.checked_outputs import with_checked_outputs
 from async_op.clock import LoopClock
 from async_op.dead_letters import DeadLetter
@@ -25,6 +27,7 @@ from async_op.resilience import SharedLimits
 from async_op.statistics import ResilienceStatistics
 from keygroups.state.detached import own_copy
 from snapshots import Snapshot, SubtaskRestore, SubtaskSnapshot
+from snapshots.format.subtask import ElementTypes
 
 _INLET_MIN, _INLET_MAX = 16, 1024
 
@@ -45,6 +48,8 @@ class Plan:
         The limits of each step that has any. They outlive rescales.
     lineage : str
         The first part of all idempotency keys.
+    value_types : mapping of str to (pyarrow.DataType or None)
+        The type of the values that come into each step, if it is declared.
     """
 
     steps: Mapping[str, OperatorOptions]
@@ -52,6 +57,7 @@ class Plan:
     max_parallelism: int
     limits: Mapping[str, SharedLimits]
     lineage: str
+    value_types: Mapping[str, pa.DataType | None]
 
     @classmethod
     def of(
@@ -74,7 +80,14 @@ class Plan:
             for name, one in options.items()
             if one.resilience is not None
         }
-        return cls(steps=options, hash=hash_, max_parallelism=max_parallelism, limits=limits, lineage=lineage)
+        return cls(
+            steps=options,
+            hash=hash_,
+            max_parallelism=max_parallelism,
+            limits=limits,
+            lineage=lineage,
+            value_types={name: step.value_type for name, step in steps.items()},
+        )
 
     @property
     def forwarded(self) -> list[str]:
@@ -155,6 +168,7 @@ class Chain:
             is_in_chain=True,
             limits=self._plan.limits.get(name),
             identity=Identity(self._plan.lineage, name),
+            element_types=ElementTypes(value=self._plan.value_types[name]),
             vet=unstorable_among(),
         )
         operator = StepOperator(options, place, receiver, merge, self._on_failure)

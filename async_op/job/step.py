@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from async_op.dead_letters import DeadLetter, OnError
 from async_op.durations import check_timeout
 from async_op.key_columns import KeyBy, key_getter
@@ -14,9 +16,10 @@ from async_op.options import Mode, OperatorOptions, StateBackend
 from async_op.plain import AnyFunction, as_function, name_of
 from async_op.resilience import Resilience
 from async_op.retry import RetryPolicy
-from keygroups.arguments import Duration
+from keygroups.arguments import Duration, check_instance
 from keygroups.errors import ConfigError
 from keygroups.names import STEP_NAME
+from keygroups.values import is_exact
 
 SOURCE = "source"
 """The name of the source among the steps of a snapshot."""
@@ -41,6 +44,10 @@ class Step:
     on_error : {"fail", "skip", "dead_letter"}
         What happens to an element that fails for good: it fails the job, is dropped, or goes to the job's
         `dead_letters`.
+    value_type : pyarrow.DataType, optional
+        The type of the values that come in, such as a struct of their columns: the column of the elements in flight in
+        snapshots. A value that it would change is stored as msgpack beside it. Without a type, that of each subtask's
+        values is found, if they have one.
 
     Raises
     ------
@@ -65,12 +72,17 @@ class Step:
     on_error: OnError = "fail"
     resilience: Resilience | None = None
     state_backend: StateBackend = "memory"
+    value_type: pa.DataType | None = None
 
     def __post_init__(self) -> None:
         if self.name is not None:
             STEP_NAME.check("name", self.name)
         if self.name == SOURCE:
             raise ConfigError("name", self.name, "the source has this name in snapshots: choose another one")
+        if self.value_type is not None:
+            check_instance("value_type", self.value_type, pa.DataType, reason="pass a type, such as pyarrow.string()")
+            if not is_exact(self.value_type):
+                raise ConfigError("value_type", str(self.value_type), "no file returns its values as they were")
         self.options("xxhash64", lambda _: None)
 
     def options(self, hash_: str, dead_letters: Callable[[DeadLetter], object]) -> OperatorOptions:

@@ -402,6 +402,7 @@ class AsyncWaitOperator:
             emitted=in_flight.emitted,
             wall_time=clock.wall_time(),
             lineage=parts.keys.identity.lineage,
+            element_types=self._place.element_types,
         )
         states = runtime.operator_states
         items = states.cut(cut.cut_id)

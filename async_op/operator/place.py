@@ -14,6 +14,7 @@ from keygroups.errors import ConfigError
 from keygroups.ranges import check_parallelism, default_max_parallelism, range_of
 from keygroups.state import OperatorStates
 from snapshots import Snapshot, SubtaskRestore
+from snapshots.format.subtask import UNKNOWN_TYPES, ElementTypes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,8 @@ class Place:
         has the lineage of its timers.
     allowance : mapping of str to Allowed or None
         What the driver allows it of its limits; None if its share stays as it is.
-
+    element_types : ElementTypes
+        The types of its elements, as far as they are known.
     vet : Vet or None
         Refuses values that cannot be used or stored before any call is made for them. None takes all values.
 
@@ -52,6 +54,7 @@ class Place:
     limits: SharedLimits | None = None
     identity: Identity | None = None
     allowance: Allowance | None = None
+    element_types: ElementTypes = UNKNOWN_TYPES
     vet: Vet | None = None
 
     def __post_init__(self) -> None:

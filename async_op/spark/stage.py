@@ -150,7 +150,7 @@ class Stage:
         """
         hash_ = self.settings.options.hash
         check_columns(schema, "order_by", self.order_by)
-        return Routing(key_columns(schema, self.key_by, hash_), hash_, self.key_groups(), self.order_by)
+        return Routing(key_columns(schema, self.key_by, hash_), hash_, self.key_groups(), self.order_by, schema)
 
     def check(self, spark: SparkSession) -> None:
         """Check what can be known to fail before anything is claimed.
@@ -196,6 +196,7 @@ class Stage:
             self.store,
             replace(self.settings, options=options),
             routing=routing,
+            input_schema=arrow_schema(spark, routing.schema),
             output_schema=arrow_schema(spark, self.output_schema),
             parallelism=self.parallelism,
             lineage=self.lineage(),

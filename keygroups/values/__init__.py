@@ -8,6 +8,7 @@ exports, the data source and Spark's outputs.
 from __future__ import annotations
 
 from keygroups.values.columns import ColumnEncoder, array_of, values_of
+from keygroups.values.exact import exact_column, inferred_array, is_exact
 from keygroups.values.fitting import EXACT, SPARK, TABLES, Rules
 from keygroups.values.inference import check_complete, infer_schema
 from keygroups.values.rows import rows_to_batch
@@ -22,7 +23,10 @@ __all__ = [
     "Rules",
     "array_of",
     "check_complete",
+    "exact_column",
     "infer_schema",
+    "inferred_array",
+    "is_exact",
     "rows_to_batch",
     "values_of",
 ]

@@ -31,7 +31,8 @@ from snapshots.format.columns import (
 )
 from snapshots.format.expiry import unexpired
 from snapshots.format.files import FileLabel, FileWriter, KeyedWriter
-from snapshots.format.in_flight_elements import IN_FLIGHT_SCHEMA, in_flight_table, key_groups_of_elements
+from snapshots.format.in_flight_columns import in_flight_table
+from snapshots.format.in_flight_elements import key_groups_of_elements
 from snapshots.format.layers import share_of
 from snapshots.format.manifest import (
     Channel,
@@ -186,7 +187,7 @@ class _SubtaskWriter:
         """Write the in-flight elements, the operator state and the outputs, if there are any."""
         snapshot, owned = self.snapshot, self.snapshot.key_groups
         if snapshot.in_flight:
-            encoder = encoded_in_flight(in_flight_table(snapshot.in_flight))
+            encoder = encoded_in_flight(in_flight_table(snapshot.in_flight, snapshot.element_types))
             name = f"in_flight-{owned.start}-{owned.end}"
             key_groups = key_groups_of_elements(snapshot.in_flight, owned)
             self.files.write(self._label("in_flight"), name, key_groups, encoder)
@@ -340,7 +341,7 @@ def _likely_key_types(cut: StateCut, column: str) -> set[pa.DataType | None]:
 
 def encoded_in_flight(table: pa.Table) -> ParquetEncoder:
     """Encode the elements of a channel, ordered by key group."""
-    encoder = ParquetEncoder(IN_FLIGHT_SCHEMA)
+    encoder = ParquetEncoder(table.schema)
     for row_group in _in_flight_row_groups(table):
         encoder.write(row_group)
     return encoder

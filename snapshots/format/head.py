@@ -31,7 +31,9 @@ from snapshots.format.sealing import canonical, fields_of, opened, sealed
 FILE_LISTS = "file_lists"
 """The feature of a manifest with lists, and its field that names them."""
 
-FEATURES = frozenset({"codecs", "delta", "entries", FILE_LISTS, "operator_state", "steps", "timers", "ttl"})
+FEATURES = frozenset(
+    {"codecs", "delta", "element_columns", "entries", FILE_LISTS, "operator_state", "steps", "timers", "ttl"}
+)
 """The features that this release supports and that a manifest may require."""
 
 

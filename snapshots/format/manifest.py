@@ -409,6 +409,7 @@ def features_of(files: Iterable[DataFile], states: Iterable[StateInfo], channels
     named = {
         "codecs": any(state.codecs for state in states),
         "delta": "delta" in kinds,
+        "element_columns": "in_flight" in kinds,
         "entries": has_entries,
         "operator_state": "operator" in kinds,
         "steps": has_steps,

@@ -7,6 +7,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from keygroups.names import OPERATOR_STATE_NAME
 from keygroups.ranges import KeyGroupRange, range_of
 from keygroups.representation import fields_repr
@@ -90,6 +92,24 @@ class InFlightElement(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class ElementTypes:
+    """The types of what elements in flight hold, as far as they are known; others are inferred from each part.
+
+    Attributes
+    ----------
+    value, key, output : pyarrow.DataType or None
+        The types of values, keys and single outputs. A struct of keys stands for tuples.
+    """
+
+    value: pa.DataType | None = None
+    key: pa.DataType | None = None
+    output: pa.DataType | None = None
+
+
+UNKNOWN_TYPES = ElementTypes()
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorStateCut:
     """The items of a state that belongs to a subtask rather than to a key.
 
@@ -143,6 +163,8 @@ class SubtaskSnapshot:
         The processing time (milliseconds since the epoch): values that have expired by then are not stored.
     lineage : str or None
         The first part of the idempotency keys of its elements; None for what has none.
+    element_types : ElementTypes
+        The types of the elements' columns.
     barrier_id : str
         A unique id of the barrier. It is used if there is no keyed state, whose cuts have their own id.
     """
@@ -158,6 +180,7 @@ class SubtaskSnapshot:
     emitted: int = 0
     wall_time: int = 0
     lineage: str | None = None
+    element_types: ElementTypes = UNKNOWN_TYPES
     barrier_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     __repr__ = fields_repr

@@ -102,7 +102,8 @@ class _Content(NamedTuple):
 def _content_of(snapshot: Snapshot, state_name: str | None, key_groups: KeyGroupRange | None) -> _Content:
     manifest = snapshot.manifest
     if state_name is None:
-        return _Content(elements_schema(manifest), _elements(snapshot, key_groups), manifest.files_of("in_flight"))
+        schema = elements_schema(snapshot.folder, manifest)
+        return _Content(schema, _elements(snapshot, schema, key_groups), manifest.files_of("in_flight"))
     operator_state = manifest.operator_state(state_name)
     if operator_state is not None and manifest.state(state_name) is None:
         if key_groups is not None:
@@ -143,8 +144,8 @@ def plain(value: Any) -> Any:
             return str(value)
 
 
-def _elements(snapshot: Snapshot, key_groups: KeyGroupRange | None) -> Iterator[pa.Table]:
-    for table in element_tables(snapshot.folder, snapshot.manifest):
+def _elements(snapshot: Snapshot, schema: pa.Schema, key_groups: KeyGroupRange | None) -> Iterator[pa.Table]:
+    for table in element_tables(snapshot.folder, snapshot.manifest, schema):
         if key_groups is not None:
             groups = table.column(KEY_GROUP).to_numpy()
             yield table.filter(pa.array((groups >= key_groups.start) & (groups <= key_groups.end)))

@@ -17,7 +17,7 @@ from keygroups.ranges import KeyGroupRange, subtask_of
 from keygroups.representation import fields_repr
 from keygroups.state import identity_of, original_of
 from snapshots.format.columns import is_packed, key_kind_of
-from snapshots.format.in_flight_elements import in_flight_elements
+from snapshots.format.in_flight_columns import decoded, in_flight_elements
 from snapshots.format.manifest import StateInfo, manifest_name
 from snapshots.format.parquet import ParquetReader
 from snapshots.format.schemas import ENTRY_COLUMNS, EXPIRES_AT
@@ -194,7 +194,7 @@ class _KeyReader:
                 continue
             table = reader.read(reader.row_groups(key_group, key_group))
             table = table.filter(pc.equal(table.column("key_group"), key_group))
-            keys = decode_column(table, "key")
+            keys = decoded(table, "key")
             places = [at for at, other in enumerate(keys) if other is not None and identity_of(other) == identity]
             step = step_of(self._snapshot.manifest, reader.file)
             yield from ((one, step) for one in in_flight_elements(table.take(pa.array(places, pa.int64()))))

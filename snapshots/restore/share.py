@@ -16,7 +16,8 @@ from keygroups.state import KeyGroupContent
 from keygroups.ttl import wall_time
 from snapshots.errors import IncompatibleSnapshot
 from snapshots.filesystem import Folder
-from snapshots.format.in_flight_elements import RestoredQueue, deal, in_flight_elements, merge_channels
+from snapshots.format.in_flight_columns import in_flight_elements
+from snapshots.format.in_flight_elements import RestoredQueue, deal, merge_channels
 from snapshots.format.manifest import DataFile, Manifest, manifest_name
 from snapshots.format.operator_state import FileSlice, own_runs, read_items, shares
 from snapshots.format.parquet import ParquetReader, damage_named
@@ -72,7 +73,11 @@ class SubtaskRestore:
         fed = [channel for channel in channels if channel.subtask in queues or channel.key_groups.intersection(owned)]
         sources = {channel.subtask for channel in fed}
         files = [file for file in in_range if file.kind in {"keyed", "delta"}]
-        files += [file for file in manifest.files_of("in_flight") if file.subtask in sources]
+        elements = manifest.files_of("in_flight")
+        # Elements without a key and watermarks are in the file of a channel with the lowest key groups.
+        first = {file.subtask: file for file in sorted(elements, key=lambda file: -file.key_groups.start)}
+        needed = {file.path for file in (*in_range, *first.values())}
+        files += [file for file in elements if file.subtask in sources and file.path in needed]
         share = replace(manifest, files=tuple(files), channels=tuple(fed), file_lists=())
         slices = shares(manifest, parallelism, subtask_index)
         own = own_runs(manifest, parallelism, subtask_index)

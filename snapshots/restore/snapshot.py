@@ -263,10 +263,20 @@ class Snapshot:
         files = undelivered(self.manifest.files, last_delivered(self.folder))
         return tuple(StoredOutputs(self.folder, found) for found in files)
 
-    def in_flight(self) -> pa.Table:
-        """Read all in-flight elements as a table; elements of a job have a column `step`."""
-        tables = element_tables(self.folder, self.manifest)
-        return pa.concat_tables([elements_schema(self.manifest).empty_table(), *tables])
+    def in_flight(self, *, step: str | None = None) -> pa.Table:
+        """Read all in-flight elements as a table; those of a job have a column `step`.
+
+        Keys, values and outputs have types of their own where all elements have the same, and are msgpack otherwise.
+
+        Parameters
+        ----------
+        step : str, optional
+            Only the elements of this step of a job, whose values often have a type where those of all steps have none.
+        """
+        manifest = of_step(self.manifest, step)
+        schema = elements_schema(self.folder, manifest)
+        tables = element_tables(self.folder, manifest, schema)
+        return pa.concat_tables([schema.empty_table(), *tables])
 
 
 def newest_snapshot(folder: Folder) -> Snapshot | None:

@@ -9,10 +9,12 @@ import pyarrow as pa
 
 from snapshots.filesystem import Folder
 from snapshots.format.columns import PACKED
-from snapshots.format.in_flight_elements import IN_FLIGHT_SCHEMA
+from snapshots.format.file_lists import REQUESTS_AT_ONCE
+from snapshots.format.in_flight_columns import common_schema, in_common_schema
 from snapshots.format.manifest import DataFile, Manifest, OperatorStateInfo
 from snapshots.format.parquet import ParquetReader
 from snapshots.format.steps import step_of
+from snapshots.threads import DaemonPool
 
 STEP = "step"
 """The last column of the elements of a job; a plain operator's elements lack it."""
@@ -20,19 +22,25 @@ STEP = "step"
 _STEP = pa.field(STEP, pa.string(), False)
 
 
-def elements_schema(manifest: Manifest) -> pa.Schema:
-    """Return the columns of the elements of a snapshot."""
-    return IN_FLIGHT_SCHEMA.append(_STEP) if manifest.step_names else IN_FLIGHT_SCHEMA
+def elements_schema(folder: Folder, manifest: Manifest) -> pa.Schema:
+    """Return the columns that hold the elements of all files; this reads the footers."""
+    files = [file for file in manifest.files_of("in_flight") if file.rows]
+    with DaemonPool(REQUESTS_AT_ONCE) as pool:
+        schema = common_schema(pool.map(lambda file: ParquetReader(folder, file).schema, files))
+    return schema.append(_STEP) if manifest.step_names else schema
 
 
-def element_tables(folder: Folder, manifest: Manifest) -> Iterator[pa.Table]:
-    """Yield the elements of each file, one file in memory at a time."""
+def element_tables(folder: Folder, manifest: Manifest, schema: pa.Schema | None = None) -> Iterator[pa.Table]:
+    """Yield the elements of each file, one file in memory at a time; in the columns of `elements_schema` if given."""
     for file in manifest.files_of("in_flight"):
-        yield with_step(ParquetReader(folder, file).read_all(), step_of(manifest, file))
+        elements = ParquetReader(folder, file).read_all()
+        yield in_elements_schema(elements, step_of(manifest, file), schema)
 
 
-def with_step(elements: pa.Table, step: str | None) -> pa.Table:
-    """Return elements with the column `step`, if they are of a job."""
+def in_elements_schema(elements: pa.Table, step: str | None, schema: pa.Schema | None) -> pa.Table:
+    """Return the elements of one file in the columns of all, with the column `step` if they are of a job."""
+    if schema is not None:
+        elements = in_common_schema(elements, schema)
     if step is None:
         return elements
     return elements.append_column(_STEP, pa.repeat(pa.scalar(step, pa.string()), elements.num_rows))

@@ -24,7 +24,7 @@ from snapshots.format.schemas import without_field_ids
 from snapshots.format.subtask import NO_KEY_GROUP
 from snapshots.restore.reader import StateReader, decode_column, in_schema, merge
 from snapshots.restore.snapshot import Snapshot
-from snapshots.restore.tables import ITEMS_SCHEMA, elements_schema, item_files, items_in, with_step
+from snapshots.restore.tables import ITEMS_SCHEMA, elements_schema, in_elements_schema, item_files, items_in
 from snapshots.spark.pruning import WantedKeyGroups
 from snapshots.spark.types import arrow_schema_of, spark_schema_of
 from snapshots.threads import DaemonPool
@@ -64,7 +64,7 @@ def stored_schema(snapshot: Snapshot, what: str) -> pa.Schema:
     if what == METADATA:
         return _METADATA_SCHEMA
     if what == IN_FLIGHT:
-        return elements_schema(snapshot.manifest)
+        return elements_schema(snapshot.folder, snapshot.manifest)
     info = snapshot.manifest.state(what)
     if info is None and what in snapshot.operator_state_names:
         return ITEMS_SCHEMA
@@ -182,7 +182,8 @@ class SnapshotReader(DataSourceReader):
         tables = self._merged(part) if deltas else _rows_of(ParquetReader(self._folder, base), part.runs)
         if self._is_state:
             return (in_schema(table, self._stored_schema) for table in tables)
-        return (with_step(table, base.state if self._is_job else None) for table in tables)
+        step = base.state if self._is_job else None
+        return (in_elements_schema(table, step, self._stored_schema) for table in tables)
 
     def _merged(self, part: ReadPartition) -> Iterator[pa.Table]:
         reader = StateReader(self._folder, part.files, self._manifest_path)

@@ -61,7 +61,7 @@ def rewrite_locally(rewrite: Rewrite, progress: Progress = lambda _done, _total:
             _rewrite_state(state, files, Path(directory, str(number)), meter)
         for channel in rewrite.channels:
             rewrite.write_channel(files, channel)
-            meter.add(2 * channel.bytes)
+            meter.add(2 * sum(file.bytes for file in channel))
         return files.stored()
 
 

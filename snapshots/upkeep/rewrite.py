@@ -6,17 +6,18 @@ the same for all engines and is defined here. The old snapshot is not modified.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
-from keygroups.codec import unpack
 from keygroups.errors import ConfigError, UnsupportedKey
 from keygroups.hashing import key_group_of, key_groups_of, key_hasher
-from keygroups.ranges import KeyGroupRange, check_parallelism
+from keygroups.ranges import KeyGroupRange, check_parallelism, range_of
 from snapshots.commit.creation import next_manifest, put_manifest
 from snapshots.commit.writer import encoded_in_flight
 from snapshots.errors import IncompleteSnapshot
@@ -24,6 +25,7 @@ from snapshots.filesystem import Folder
 from snapshots.format import compute as pc
 from snapshots.format.columns import DELETED, common_key_type, index_columns, is_packed, keyed_schema
 from snapshots.format.files import FileLabel, FileWriter, KeyedWriter
+from snapshots.format.in_flight_columns import common_schema, decoded, in_common_schema
 from snapshots.format.manifest import DataFile, Manifest, StateInfo, features_of, manifest_name
 from snapshots.format.parquet import KEY_GROUP, ParquetReader, damage_named
 from snapshots.format.subtask import NO_KEY_GROUP
@@ -218,44 +220,63 @@ class Rewrite:
         The goal of the rewrite.
     states : tuple of StateRewrite
         The keyed states of the snapshot.
-    channels : tuple of DataFile
-        The files of in-flight elements, one for each channel of each step that has any.
+    channels : tuple of tuple of DataFile
+        The files of in-flight elements, for each channel of each step that has any.
     """
 
     folder: Folder
     target: Target
     states: tuple[StateRewrite, ...]
-    channels: tuple[DataFile, ...]
+    channels: tuple[tuple[DataFile, ...], ...]
 
     @classmethod
     def of(cls, folder: Folder, parent: Manifest, target: Target) -> Rewrite:
         """Plan the rewrite of a snapshot from its manifest and footers."""
         states = tuple(StateRewrite.of(folder, parent, info, target) for info in parent.states)
-        return cls(folder, target, states, parent.files_of("in_flight"))
+        channels: dict[tuple[str | None, int], list[DataFile]] = {}
+        for file in parent.files_of("in_flight"):
+            channels.setdefault((file.state, file.subtask), []).append(file)
+        return cls(folder, target, states, tuple(map(tuple, channels.values())))
 
     @property
     def bytes(self) -> int:
         """The number of bytes that have to be read."""
         files = {file.path: file.bytes for state in self.states for file in state.files}
-        return sum(files.values()) + sum(file.bytes for file in self.channels)
+        return sum(files.values()) + sum(file.bytes for channel in self.channels for file in channel)
 
-    def write_channel(self, files: FileWriter, file: DataFile) -> None:
-        """Rewrite the in-flight elements of a channel. They fit into memory, as they did for their writer."""
-        reader = ParquetReader(self.folder, file)
-        table = reader.read_all()
-        key_groups = table.column(KEY_GROUP).to_numpy().copy()
-        keyed = key_groups != NO_KEY_GROUP
-        if keyed.any():
-            with damage_named(reader.path, file.key_groups):
-                keys = list(map(unpack, table.column("key").filter(pa.array(keyed)).to_pylist()))
-            key_groups[keyed] = key_groups_of(keys, self.target.max_parallelism, self.target.hash)
-        table = _with_key_groups(table, pa.array(key_groups, pa.int32()))
-        table = table.sort_by([(KEY_GROUP, "ascending"), ("sequence", "ascending")])
-        owned = self.target.key_groups
-        channel = file.subtask if file.state is None else f"{file.state}.{file.subtask}"
-        name = f"in_flight-{owned.start}-{owned.end}-of-{channel}"
-        label = FileLabel(kind="in_flight", state=file.state, subtask=file.subtask, version=self.target.version)
-        files.write(label, name, owned, encoded_in_flight(table))
+    def write_channel(self, files: FileWriter, channel: Sequence[DataFile]) -> None:
+        """Rewrite the in-flight elements of a channel, cut at the ranges of the new subtasks.
+
+        They fit into memory, as they did in that of their writer.
+        """
+        table = self._channel_table(channel)
+        first = channel[0]
+        name = first.subtask if first.state is None else f"{first.state}.{first.subtask}"
+        label = FileLabel(kind="in_flight", state=first.state, subtask=first.subtask, version=self.target.version)
+        found = table.column(KEY_GROUP).to_numpy()
+        for subtask in range(self.target.parallelism):
+            owned = range_of(subtask, self.target.parallelism, self.target.max_parallelism)
+            # Elements without a key are in the file with the lowest key groups, so readers know where they are.
+            start, end = found.searchsorted([owned.start if subtask else NO_KEY_GROUP, owned.end + 1])
+            if start < end:
+                path = f"in_flight-{owned.start}-{owned.end}-of-{name}"
+                files.write(label, path, owned, encoded_in_flight(table.slice(start, end - start)))
+
+    def _channel_table(self, channel: Sequence[DataFile]) -> pa.Table:
+        """Return all elements of a channel under their new key groups."""
+        tables = []
+        for reader in (ParquetReader(self.folder, file) for file in channel):
+            table = reader.read_all()
+            key_groups = table.column(KEY_GROUP).to_numpy().copy()
+            keyed = key_groups != NO_KEY_GROUP
+            if keyed.any():
+                with damage_named(reader.path, reader.file.key_groups):
+                    keys = decoded(table.filter(pa.array(keyed)), "key")
+                key_groups[keyed] = key_groups_of(keys, self.target.max_parallelism, self.target.hash)
+            tables.append(_with_key_groups(table, pa.array(key_groups, pa.int32())))
+        schema = common_schema(table.schema for table in tables)
+        joined = pa.concat_tables([in_common_schema(table, schema) for table in tables])
+        return joined.sort_by([(KEY_GROUP, "ascending"), ("sequence", "ascending")])
 
     def check(self, files: Iterable[DataFile]) -> None:
         """Check that an engine has written everything.
@@ -271,8 +292,7 @@ class Rewrite:
             ends = [-1, *(key_groups.end for key_groups in ranges)]
             if [*map(_start_of, ranges), self.target.max_parallelism] != [end + 1 for end in ends]:
                 raise IncompleteSnapshot(f"state {state.info.name!r} was written for {ranges}")
-        elements = {(file.state, file.subtask): file.rows for file in written if file.kind == "in_flight"}
-        if elements != {(file.state, file.subtask): file.rows for file in self.channels}:
+        if _elements_by_channel(written) != _elements_by_channel(chain.from_iterable(self.channels)):
             raise IncompleteSnapshot(f"of the in-flight elements of {len(self.channels)} channels not all were written")
 
 
@@ -301,6 +321,14 @@ def rewritten_manifest(
         channels=tuple(replace(channel, key_groups=target.key_groups, cut_id=None) for channel in parent.channels),
         required_features=features_of(files, parent.states, parent.channels),
     )
+
+
+def _elements_by_channel(files: Iterable[DataFile]) -> Counter[tuple[str | None, int]]:
+    found = Counter[tuple[str | None, int]]()
+    for file in files:
+        if file.kind == "in_flight":
+            found[file.state, file.subtask] += file.rows
+    return found
 
 
 def _keys_of(table: pa.Table) -> Any:

@@ -66,7 +66,7 @@ def rewrite_with_spark(rewrite: Rewrite, spark: SparkSession) -> tuple[DataFile,
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A file and the number of its part of the rewrite: a state, or, after all states, a channel."""
+    """A file and the number of its part of the rewrite: a state, or, after all states, a channel, whose first it is."""
 
     part: int
     file: DataFile
@@ -74,7 +74,7 @@ class _Source:
 
 def _sources(rewrite: Rewrite) -> tuple[_Source, ...]:
     keyed = [_Source(part, file) for part, state in enumerate(rewrite.states) for file in state.files]
-    channels = [_Source(len(rewrite.states) + number, file) for number, file in enumerate(rewrite.channels)]
+    channels = [_Source(len(rewrite.states) + number, files[0]) for number, files in enumerate(rewrite.channels)]
     return (*keyed, *channels)
 
 
@@ -93,7 +93,7 @@ class _Reading:
     def _blocks(self, source: _Source) -> Iterator[pa.RecordBatch]:
         states, target = self.rewrite.states, self.rewrite.target
         if source.part >= len(states):
-            # A channel stays one file, so the writing task reads it itself.
+            # A channel is little, so the writing task reads it itself.
             yield _block((source.part - len(states)) % target.parallelism, source.part, _NOTHING)
             return
         for table in states[source.part].rows(source.file):

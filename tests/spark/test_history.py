@@ -13,6 +13,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from async_op import AsyncFunction, RepartitionUndone
 from async_op.spark import UnrelatedHistories
@@ -227,7 +228,7 @@ def store_after(batch_id: int, query_id: str | None = "q", **position: Any) -> S
 
 
 def join(store: SnapshotStore, checkpoint: Checkpoint, adopt: Adopt | None = None, keys: Any = USER) -> None:
-    join_histories(store, checkpoint, Routing(keys, "xxhash64", G, []), adopt, parallelism=1)
+    join_histories(store, checkpoint, Routing(keys, "xxhash64", G, [], StructType()), adopt, parallelism=1)
 
 
 def checkpoint_at(committed: int, begun: int | None = None, query_id: str | None = "q") -> Checkpoint:

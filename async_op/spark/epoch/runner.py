@@ -93,6 +93,7 @@ class EpochRunner:
         *,
         routing: Routing,
         parallelism: int,
+        input_schema: pa.Schema,
         output_schema: pa.Schema,
         lineage: str,
         outlet: Outlet,
@@ -104,6 +105,7 @@ class EpochRunner:
         self._log = EpochLog(store.operator_id, autoscale)
         self._settings = settings
         self._routing = routing
+        self._input_schema = input_schema
         self._output_schema = output_schema
         self._identity = Identity(lineage)
         self.delivery = Delivery(outlet, output_schema)
@@ -356,7 +358,9 @@ class EpochRunner:
             event_time=self._settings.event_time,
             parallelism=parallelism,
             max_parallelism=self._routing.max_parallelism,
+            input_schema=self._input_schema,
             output_schema=self._output_schema,
+            key_paths=tuple(key.path for key in self._routing.keys),
             identity=self._identity,
         )
 

@@ -31,12 +31,15 @@ class Routing:
         The number of key groups.
     order_by : list of str
         The columns by which a subtask's rows are sorted.
+    schema : StructType
+        All columns of the rows.
     """
 
     keys: tuple[KeyColumn, ...]
     hash: str
     max_parallelism: int
     order_by: list[str]
+    schema: StructType
 
     @property
     def stored_keys(self) -> tuple[StoredKey, ...]:

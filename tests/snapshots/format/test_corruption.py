@@ -256,10 +256,12 @@ def test_a_value_of_a_newer_release_in_a_sound_file_is_named_with_its_file(
         unpack(foreign)
     with monkeypatch.context() as newer:
         newer.setattr("snapshots.format.columns.pack", lambda value, where: foreign)
-        newer.setattr("snapshots.format.in_flight_elements.pack", lambda value, where: foreign)
+        newer.setattr("snapshots.format.in_flight_columns.pack", lambda value, where: foreign)
         store = new_store()
         state: dict[str, dict[Any, object]] = {"profile": {("a", 1) if column == "key" else "a": 1}}
-        snapshot = store.write(parts(state, parallelism=1, in_flight=[record("a", 0, 0)]))
+        snapshot = store.write(
+            parts(state, parallelism=1, in_flight=[record("a", 0, 0, value=("a tuple is msgpack",))])
+        )
     assert store.verify().ok
 
     (keyed,), (in_flight,) = (

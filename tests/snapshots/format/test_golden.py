@@ -283,6 +283,28 @@ def test_what_the_format_says_of_them_is_what_is_stored() -> None:
     }
 
 
+def test_elements_are_columns_for_everybody(tmp_path: Path) -> None:
+    shutil.copytree(generate.FOLDER / "elements-v1", tmp_path / "golden")
+    snapshot = SnapshotStore(tmp_path / "golden", generate.OPERATOR_ID).load(1)
+    assert snapshot.restore(0, 1).queue().elements == generate.TYPED_ELEMENTS
+
+    (file,) = snapshot.manifest.files_of("in_flight")
+    path = snapshot.folder.path(file.path)
+    rows = f"FROM read_parquet('{path}') WHERE kind = 'record' ORDER BY sequence"
+    assert duckdb.sql(f"SELECT value.user, value.tags, outputs[1].n, key.region {rows}").fetchall() == [
+        (7, ["a", None], None, "eu"),
+        (8, [], 1.5, None),
+        (None, None, None, None),
+    ]
+    values = pd.read_parquet(path).set_index("sequence")["value"]
+    assert values[0]["user"] == 7
+    rest = dict(zip(*snapshot.in_flight().select(["sequence", "rest"]).to_pydict().values(), strict=True))
+    assert {sequence: unpack(one) for sequence, one in rest.items() if one is not None} == {
+        3: {"value": {"user": "a text"}},
+        4: {"value": ["{'id': 2}", "no JSON"]},
+    }
+
+
 def test_every_feature_and_kind_of_state_has_a_golden_snapshot() -> None:
     manifests = [
         Head.from_bytes(path.read_bytes(), path.name).manifest

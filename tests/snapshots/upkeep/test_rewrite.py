@@ -85,6 +85,25 @@ class TestContent:
                 assert content(after, parallelism) == expected
                 assert elements(after, parallelism) == in_flight
 
+    def test_elements_in_flight_are_cut_at_the_ranges_so_a_subtask_reads_the_files_of_its_own(
+        self, filled: SnapshotStore
+    ) -> None:
+        before = filled.load(1)
+        after = filled.repartition(4, max_parallelism=4096, rewrite=True)
+
+        files = after.manifest.files_of("in_flight")
+        assert len(files) > before.parallelism
+        assert sum(file.rows for file in files) == before.in_flight_count
+        for subtask in range(4):
+            owned = range_of(subtask, 4, 4096)
+            read = after.restore(subtask, 4).manifest.files_of("in_flight")
+            assert {file.path for file in read} == {
+                file.path for file in files if file.key_groups == owned or file.key_groups.start == 0
+            }
+        again = filled.repartition(2, max_parallelism=128, rewrite=True)
+        assert elements(again) == elements(before)
+        assert len(again.manifest.files_of("in_flight")) <= 2 * before.parallelism
+
     def test_buckets_on_disk_that_are_divided_again_hold_the_same(
         self, filled: SnapshotStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from keygroups import KeyGroupRange, ValueState, key_group_of, range_of
 from keygroups.state import MISSING, MemoryBackend, identity_of, original_of
 from snapshots import InFlightElement, OperatorStateCut, Snapshot, SnapshotStore, SubtaskSnapshot
+from snapshots.format.parquet import ParquetReader
 from snapshots.format.subtask import NO_KEY_GROUP
 from tests.backends import contents
 
@@ -149,6 +150,11 @@ def check_layout(store: SnapshotStore, snapshot: Snapshot) -> None:
         snapshot.to_arrow(name)
     assert all(channel.key_groups == whole and channel.cut_id is None for channel in snapshot.manifest.channels)
     assert not snapshot.manifest.files_of("delta")
+    owned = [range_of(n, snapshot.parallelism, snapshot.max_parallelism) for n in range(snapshot.parallelism)]
+    for file in snapshot.manifest.files_of("in_flight"):
+        assert file.key_groups in owned
+        keyless = -1 in ParquetReader(snapshot.folder, file).read_all().column("key_group").to_pylist()
+        assert not keyless or file.key_groups.start == 0
 
 
 def operator(seed: int, parallelism: int = 3, max_parallelism: int = 128, hash_: str = "xxhash64") -> Operator:

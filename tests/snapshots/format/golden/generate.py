@@ -15,6 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 from unittest import mock
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
@@ -36,7 +37,7 @@ from snapshots.format import compression
 from snapshots.format.delivered import Delivered, mark_delivered
 from snapshots.format.manifest import FORMAT_VERSION
 from snapshots.format.sink_notes import RefusedOutput, SinkNotes
-from snapshots.format.subtask import RefusedValue
+from snapshots.format.subtask import ElementTypes, RefusedValue
 from snapshots.inputs import StoredInput, put_input, write_rows
 from snapshots.lineage import lineage_of
 from tests.snapshots.format.golden.damaged import write_damaged
@@ -155,6 +156,28 @@ def write_outputs(root: Path) -> None:
         pending = store.begin()
         pending.commit([pending.write_subtask(_part(backend), outputs)])
     (root / OPERATOR_ID / "latest").unlink()
+
+
+ROW = pa.struct([("user", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("tags", pa.list_(pa.string()))])
+AT = dt.datetime(2026, 1, 2, tzinfo=ZoneInfo("UTC"))
+PAIR = (7, "eu")
+TYPED_ELEMENTS = (
+    InFlightElement(
+        *(0, 0), value={"user": 7, "at": AT, "tags": ["a", None]}, key=PAIR, key_group=key_group_of(PAIR, G)
+    ),
+    InFlightElement(0, 1, is_watermark=True, timestamp=7),
+    InFlightElement(0, 2, completed=True, value={"user": 8, "at": None, "tags": []}, outputs=({"n": 1.5}, {"n": None})),
+    InFlightElement(0, 3, value={"user": "a text"}, element_id="of another type"),
+    InFlightElement(0, 4, value=RefusedValue("{'id': 2}", "no JSON")),
+)
+
+
+def write_elements(root: Path) -> None:
+    """Write elements whose keys, values and outputs are columns, and what these do not hold beside them."""
+    known = ElementTypes(value=ROW, key=pa.struct([("id", pa.int32()), ("region", pa.string())]))
+    part = _part(MemoryBackend((), KeyGroupRange(0, G - 1)))
+    part = replace(part, in_flight=TYPED_ELEMENTS, operator_states=(), element_types=known)
+    SnapshotStore(root, OPERATOR_ID).write([part])
 
 
 NOW = 2_000_000_000_000
@@ -299,6 +322,7 @@ if __name__ == "__main__":
         ("compressed-v", write_compressed),
         ("job-v", write_job),
         ("others-v", write_others),
+        ("elements-v", write_elements),
         ("refusals-v", write_refusals),
         ("damaged-v", write_damaged),
         ("lists-v", write_lists),
