@@ -206,6 +206,23 @@ class ValueRefused(KeyGroupsError, ValueError):
     )
 
 
+class ItemsNotGiven(KeyGroupsError, RuntimeError):
+    """A function's `snapshot_state` failed, or returned something that is no list of items that can be stored.
+
+    There is no snapshot then; the newest one stays.
+    """
+
+    state: str
+    """The name of the operator state."""
+    reason: str
+    """The error, as text; the error itself is `__cause__` in the process where it was raised."""
+
+    _template = (
+        "snapshot_state gave no items for operator state {state!r}: {reason}; return a list of what a snapshot can "
+        "hold, or None for what was written through the handle"
+    )
+
+
 class UnusableTimestamp(KeyGroupsError, ValueError):
     """`timestamps` has found no timestamp in an element, or something else.
 

@@ -111,6 +111,7 @@ def _check_methods(function: Function) -> None:
     _check_coroutine(function, "on_timer", "timestamp", "ctx")
     _check_coroutine(function, "snapshot_complete", "version")
     _check_synchronous(function, "known_outputs", "value", "ctx")
+    _check_synchronous(function, "snapshot_state", "descriptor")
     _check_coroutine(function, "close")
     if isinstance(function, AsyncBatchFunction):
         _check_coroutine(function, "async_invoke_batch", "values", "ctxs")
@@ -137,6 +138,6 @@ def _check_coroutine(function: Function, method: str, *arguments: str) -> None:
 def _check_synchronous(function: Function, method: str, *arguments: str) -> None:
     name, bound = f"{type(function).__name__}.{method}", getattr(function, method)
     if is_asynchronous(bound):
-        instead = "" if method == "known_outputs" else ", or subclass AsyncFunction for `async def`"
+        instead = "" if method in ("known_outputs", "snapshot_state") else ", or subclass AsyncFunction for `async def`"
         raise ConfigError("function", name, f"define it with `def`{instead}")
     check_takes(bound, name, *arguments)

@@ -11,7 +11,7 @@ from async_op.context import InvocationContext
 from async_op.errors import AsyncTimeoutError, TimersUnavailable
 from async_op.runtime import Runtime
 from keygroups.arguments import Duration
-from keygroups.descriptors import OperatorStateDescriptor, StateDescriptor
+from keygroups.descriptors import OperatorListState, OperatorStateDescriptor, StateDescriptor
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
 
@@ -66,6 +66,39 @@ class Function(Generic[In, Out]):
         version : int
             The version of the snapshot.
         """
+
+    @property
+    def gives_items(self) -> bool:
+        """Whether the function defines `snapshot_state`."""
+        return type(self).snapshot_state is not Function.snapshot_state
+
+    def snapshot_state(self, descriptor: OperatorListState) -> list[Any] | None:
+        """Return the items of an operator list, of this subtask, for a snapshot that is being cut.
+
+        They take the place of what was written through the handle, so a function that keeps its items anyway, such as
+        the offsets of a consumer, need not write them at each element. None stands for what the handle has. The method
+        is called for each `OperatorListState` in the turn of the event loop in which all else is cut. So it must not
+        block.
+
+        Parameters
+        ----------
+        descriptor : OperatorListState
+            The declaration, one of `operator_states`.
+
+        Examples
+        --------
+        >>> OFFSETS = OperatorListState("offsets")
+        >>> class Consume(AsyncFunction):
+        ...     operator_states = (OFFSETS,)
+        ...     async def open(self, runtime):
+        ...         self.offsets = dict(runtime.operator_state(OFFSETS).get())
+        ...     async def async_invoke(self, message, ctx):
+        ...         self.offsets[message.partition] = message.offset
+        ...         return [message]
+        ...     def snapshot_state(self, descriptor):
+        ...         return list(self.offsets.items())
+        """
+        return None
 
     @property
     def knows_outputs(self) -> bool:

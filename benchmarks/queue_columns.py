@@ -86,7 +86,11 @@ def measure(count: int, repeats: int) -> dict[str, dict[str, float]]:
             read = decode(pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False))
             ended = time.process_time()
             assert len(read) == count
-            figures = {"write, ms": 1e3 * (written - started), "read, ms": 1e3 * (ended - written), "KB": data.size / 1e3}
+            figures = {
+                "write, ms": 1e3 * (written - started),
+                "read, ms": 1e3 * (ended - written),
+                "KB": data.size / 1e3,
+            }
             found[name] = {what: min(figure, found[name].get(what, figure)) for what, figure in figures.items()}
     return found
 

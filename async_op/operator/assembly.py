@@ -33,10 +33,10 @@ from async_op.in_flight.waiters import Waiters
 from async_op.operator.admission import Intake, IteratorFeed, Refill
 from async_op.operator.back_pressure import BackPressure
 from async_op.operator.lifecycle import Lifecycle
+from async_op.operator.operator_states import restored_operator_states
 from async_op.operator.owned_state import OwnedState
 from async_op.operator.place import Place
 from async_op.operator.recovery import Recovery
-from async_op.operator.restored_states import restored_operator_states
 from async_op.operator.vetting import Vet
 from async_op.options import OperatorOptions
 from async_op.plain import name_of

@@ -23,6 +23,7 @@ from async_op.operator.counters import statistics_of
 from async_op.operator.executor import OperatorExecutor
 from async_op.operator.lifecycle import Lifecycle, State
 from async_op.operator.open_function import OpenFunction, end_after_failure
+from async_op.operator.operator_states import take_given_items
 from async_op.operator.owned_state import OwnedState
 from async_op.operator.place import Place
 from async_op.options import Mode, OperatorOptions, StateBackend
@@ -330,6 +331,8 @@ class AsyncWaitOperator:
         ------
         SnapshotInsideOutput
             `output` called it, while the outputs of an element were leaving.
+        ItemsNotGiven
+            The function's `snapshot_state` failed.
         """
         return self._cut()
 
@@ -391,6 +394,7 @@ class AsyncWaitOperator:
         """Take the state and what is in flight, in one step of the event loop."""
         parts = self._check()
         runtime, in_flight, clock = parts.runtime, parts.in_flight, parts.scope.clock
+        take_given_items(self._options.function, runtime.operator_states)
         cut = SubtaskSnapshot(
             subtask_index=runtime.subtask_index,
             parallelism=runtime.parallelism,

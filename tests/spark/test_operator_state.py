@@ -52,6 +52,21 @@ class Note(AsyncFunction):
             log.write(json.dumps([version, *self.seen.in_snapshot()]) + "\n")
 
 
+class Give(Note):
+    """Keeps the rows itself, and gives them at each cut."""
+
+    async def open(self, runtime: Runtime) -> None:
+        await super().open(runtime)
+        self.kept = set(self.seen.get())
+
+    async def async_invoke(self, value: dict[str, Any], ctx: Any) -> list[Any]:
+        self.kept.add(value["id"])
+        return [(value["id"], self.factor * value["id"])]
+
+    def snapshot_state(self, descriptor: OperatorListState) -> list[Any] | None:
+        return sorted(self.kept) if descriptor == SEEN else None
+
+
 class Run(PipelineRun):
     def __init__(self, spark: SparkSession, folder: Path, **settings: Any) -> None:
         self.log = folder / "log"
@@ -79,9 +94,12 @@ class Run(PipelineRun):
         return [(version, set(items)) for version, *items in lines]
 
 
-@pytest.mark.parametrize("resident", [True, False])
-def test_a_rescale_deals_it_out_and_loses_nothing(spark: SparkSession, tmp_path: Path, resident: bool) -> None:
+@pytest.mark.parametrize(("resident", "kind"), [(True, Note), (False, Note), (True, Give), (False, Give)])
+def test_a_rescale_deals_it_out_and_loses_nothing(
+    spark: SparkSession, tmp_path: Path, resident: bool, kind: type[Note]
+) -> None:
     run = Run(spark, tmp_path, resident=resident)
+    run.function = kind(run.log)
     run.started = run.pipeline(parallelism=2)
     run.start(run.started).awaitTermination()
 

@@ -17,7 +17,7 @@ from async_op import Job, identity
 from async_op.connectors.files import identity as files
 from async_op.epochs import delivery as common_delivery
 from async_op.job import adapters, chain, channels, delivery, job, operators, outputs, positions, reading, routing, run
-from async_op.operator import restored_states
+from async_op.operator import operator_states
 from async_op.restarts import Restarts
 from async_op.subtask.operator import ResidentOperator
 from keygroups.state import operator as operator_state
@@ -490,7 +490,7 @@ def union_multiplies(patch: Patch) -> None:
     """Each subtask keeps all items of a union state, and not its run of them."""
     _replaced(
         patch,
-        restored_states,
+        operator_states,
         "OperatorStates",
         lambda states: lambda declared=(), items=None, own=None: states(declared, items) if items else states(declared),
     )
@@ -534,7 +534,7 @@ def unequal_copies_are_committed(patch: Patch) -> None:
 
 def undeclared_states_are_dropped(patch: Patch) -> None:
     """A state that the function does not declare is dropped in a restore."""
-    patch.setattr(restored_states, "_check_declared", lambda declared, restore: None)
+    patch.setattr(operator_states, "_check_declared", lambda declared, restore: None)
 
 
 def writes_wait_for_a_snapshot(patch: Patch) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from async_op import AsyncFunction, Job, Step
+import pytest
+
+from async_op import AsyncFunction, ItemsNotGiven, Job, Step
 from async_op.runtime import Runtime
 from keygroups import OperatorListState
 from snapshots import SnapshotStore
@@ -65,3 +67,39 @@ async def test_a_rescale_keeps_every_receipt() -> None:
     snapshot = SnapshotStore("memory://kept", "job").load()
     shares = [snapshot.restore(index, step="keep").operator_state("receipts") for index in range(3)]
     assert sorted(item for share in shares for item in share) == list(range(45))  # type: ignore[type-var]
+
+
+class Offsets(AsyncFunction):
+    """Keeps the greatest value of each remainder, and gives them at the cut."""
+
+    operator_states = (RECEIPTS,)
+
+    async def open(self, runtime: Runtime) -> None:
+        self.offsets = dict(runtime.operator_state(RECEIPTS).get())
+
+    async def async_invoke(self, value: int, ctx: Any) -> list[int]:
+        self.offsets[value % 7] = value
+        return [value]
+
+    def snapshot_state(self, descriptor: OperatorListState) -> list[Any]:
+        return sorted(self.offsets.items())
+
+
+async def test_items_that_a_function_gives_at_the_cut_are_dealt_out_by_a_rescale() -> None:
+    source, sink = Log(range(20), bounded=True), Epochs()
+    for parallelism in (1, 2, 3):
+        job = new_job(source, Step(Offsets(), "offsets"), sink, parallelism=parallelism, snapshots="memory://given")
+        await job.run()
+        snapshot = SnapshotStore("memory://given", "job").load()
+        shares = [snapshot.restore(index, step="offsets").operator_state("receipts") for index in range(parallelism)]
+        assert sorted(item for share in shares for item in share) == [(n % 7, n) for n in (14, 15, 16, 17, 18, 19, 13)]
+
+
+async def test_a_cut_without_the_items_of_a_function_fails_the_job_by_name() -> None:
+    class Failing(Offsets):
+        def snapshot_state(self, descriptor: OperatorListState) -> list[Any]:
+            raise ConnectionError("the consumer is gone")
+
+    job = new_job(Log(range(2), bounded=True), Step(Failing(), "offsets"), Epochs(), parallelism=1)
+    with pytest.raises(ItemsNotGiven, match="'receipts': ConnectionError: the consumer is gone"):
+        await job.run()

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from async_op import AsyncFunction, BlockingFunction, CallbackFunction, ElementFailed, InvocationContext, function
+from async_op import (
+    AsyncFunction,
+    BlockingFunction,
+    CallbackFunction,
+    ElementFailed,
+    InvocationContext,
+    ItemsNotGiven,
+    function,
+)
 from async_op.functions import ResultFuture
 from async_op.runtime import Runtime
 from keygroups import ConfigError, OperatorListState, OperatorMapState, ValueState
@@ -330,3 +338,106 @@ def test_snapshot_complete_must_be_a_coroutine_function() -> None:
 
     with pytest.raises(ConfigError, match=r"Odd.snapshot_complete.*async def"):
         Bench(Odd())
+
+
+class Giver(Service):
+    """Keeps its items itself, and gives them when a snapshot is cut."""
+
+    operator_states = (SEEN, KNOWN, RULES)
+
+    def __init__(self, known: Any = None) -> None:
+        super().__init__()
+        self.known = known
+        self.asked: list[str] = []
+
+    async def open(self, runtime: Runtime) -> None:
+        self.handle = runtime.operator_state(SEEN)
+        self.seen = self.handle.get()
+        self.found = runtime.operator_state(KNOWN).get()
+        runtime.operator_state(KNOWN).add("written")
+
+    async def async_invoke(self, value: Any, ctx: InvocationContext) -> Iterable[Any]:
+        if value not in self.seen:  # a call in flight in the cut is made again
+            self.seen.append(value)
+        return await super().async_invoke(value, ctx)
+
+    def snapshot_state(self, descriptor: OperatorListState) -> Any:
+        self.asked.append(descriptor.name)
+        return self.seen if descriptor == SEEN else self.known
+
+
+async def test_a_function_gives_the_items_of_its_lists_at_the_cut() -> None:
+    giver = Giver()
+    async with opened(giver, **place(0, 1)) as bench:
+        giver.handle.add("written through the handle")
+        await bench.feed("a", "b")
+        cut = await bench.operator.snapshot()
+        giver.seen.append("after the cut")
+    assert giver.asked == ["seen", "known"]
+    items = {state.name: state.items for state in cut.operator_states}
+    assert items == {"seen": ("a", "b"), "known": ("written",), "rules": ()}
+
+    again = Giver(known=["its own"])
+    snapshot = await commit(cut)
+    async with opened(again, restore=snapshot.restore(0, 1), **place(0, 1)) as bench:
+        assert (again.seen, again.found) == (["a", "b"], ["written"])
+        await bench.operator.snapshot()
+        await bench.operator.snapshot_complete(2)
+        assert again.handle.in_snapshot() == ["a", "b"]
+        (known,) = [one for one in (await bench.operator.snapshot()).operator_states if one.name == "known"]
+        assert known.items == ("its own",)
+
+
+class BlockingGiver(BlockingFunction):
+    operator_states = (SEEN,)
+
+    def invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        return [value]
+
+    def snapshot_state(self, descriptor: OperatorListState) -> list[Any]:
+        return ["given"]
+
+
+async def test_a_function_of_threads_gives_items_too() -> None:
+    async with opened(BlockingGiver(), **place(0, 1)) as bench:
+        (cut,) = (await bench.operator.snapshot()).operator_states
+    assert cut.items == ("given",)
+
+
+@pytest.mark.parametrize(
+    ("known", "reason"),
+    [
+        ("text", "it returned a str"),
+        ({"a": 1}, "it returned a dict"),
+        ([object()], "holds a object"),
+        (ValueError("no connection"), "no connection"),
+    ],
+    ids=repr,
+)
+async def test_items_that_no_snapshot_can_hold_are_named_with_their_state(known: Any, reason: str) -> None:
+    class Failing(Giver):
+        def snapshot_state(self, descriptor: OperatorListState) -> Any:
+            if descriptor == KNOWN and isinstance(known, Exception):
+                raise known
+            return super().snapshot_state(descriptor)
+
+    failing = Failing(known)
+    async with opened(failing, **place(0, 1)) as bench:
+        with pytest.raises(ItemsNotGiven, match=f"operator state 'known': .*{reason}"):
+            await bench.operator.snapshot()
+        failing.known = known = []
+        assert (await bench.operator.snapshot()).operator_states[1].items == ()
+
+
+async def test_a_snapshot_state_that_cannot_be_called_is_refused() -> None:
+    class Asynchronous(Giver):
+        async def snapshot_state(self, descriptor: OperatorListState) -> Any:
+            return []
+
+    class Narrow(Giver):
+        def snapshot_state(self) -> Any:  # type: ignore[override]
+            return []
+
+    for function_, says in ((Asynchronous(), "define it with `def`"), (Narrow(), r"define it with \(descriptor\)")):
+        with pytest.raises(ConfigError, match=says):
+            Bench(function_)
