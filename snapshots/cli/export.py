@@ -20,6 +20,7 @@ InFlight = Annotated[bool, typer.Option("--in-flight", help="The in-flight eleme
 To = Annotated[
     str, typer.Option("--to", metavar="PATH", help="The file; its ending sets the format: parquet, arrow, csv, jsonl.")
 ]
+Step = Annotated[str | None, typer.Option("--step", metavar="NAME", help="With --in-flight: only this step of a job.")]
 KeyGroups = Annotated[str | None, typer.Option("--key-groups", metavar="A-B", help="Only these key groups.")]
 
 
@@ -28,6 +29,7 @@ def export(
     to: To,
     state: State = None,
     in_flight: InFlight = False,
+    step: Step = None,
     version: Version = None,
     key_groups: KeyGroups = None,
     as_json: AsJson = False,
@@ -36,10 +38,12 @@ def export(
     """Write a state, or the in-flight elements, to one local file."""
     if (state is None) != in_flight:
         raise typer.BadParameter("pass either --state NAME or --in-flight", param_hint="--state")
+    if step is not None and not in_flight:
+        raise typer.BadParameter("a state has its step in its name; pass it with --in-flight", param_hint="--step")
     snapshot = open_store(uri, storage_option).load(version)
     wanted = None if key_groups is None else key_groups_of(key_groups, snapshot.max_parallelism)
     with progress_bar("exporting") as progress:
-        rows = write_export(snapshot, state, to, key_groups=wanted, progress=progress)
+        rows = write_export(snapshot, state, to, key_groups=wanted, step=step, progress=progress)
     output_for(as_json=as_json).show(Exported(version=snapshot.version, state=state, path=to, rows=rows))
 
 

@@ -21,6 +21,7 @@ from keygroups.values.texts import csv_line
 from snapshots.format.columns import is_packed
 from snapshots.format.manifest import DataFile
 from snapshots.format.parquet import KEY_GROUP
+from snapshots.format.steps import check_step, of_step
 from snapshots.inspection.target import replacing
 from snapshots.restore.reader import decode_column
 from snapshots.restore.snapshot import Snapshot
@@ -41,6 +42,7 @@ def export(
     path: str | os.PathLike[str],
     *,
     key_groups: KeyGroupRange | None = None,
+    step: str | None = None,
     progress: Progress = lambda _done, _total: None,
 ) -> int:
     """Write a state, or the in-flight elements, to a local file. The ending of its name sets the format.
@@ -60,6 +62,8 @@ def export(
         The file to write.
     key_groups : KeyGroupRange, optional
         Export only these; elements without a key belong to no key group.
+    step : str, optional
+        Of the in-flight elements of a job only those of this step, whose values often have a type of their own.
     progress : callable, optional
         Called with the number of bytes done and the total number of bytes.
 
@@ -72,6 +76,8 @@ def export(
     ------
     ConfigError
         There is no such state or format, or key groups are named for a state without a key.
+    WrongStep
+        There is no such step.
     SnapshotCorrupted
         A file of the snapshot is damaged; the target is unchanged.
     """
@@ -79,7 +85,11 @@ def export(
     sink_of = _SINKS.get(target.suffix)
     if sink_of is None:
         raise ConfigError("path", str(path), f"the ending sets the format: use one of {', '.join(sorted(_SINKS))}")
-    content = _content_of(snapshot, state_name, key_groups)
+    content = (
+        _elements_of(snapshot, key_groups, step)
+        if state_name is None
+        else _content_of(snapshot, state_name, key_groups)
+    )
     rows_total, bytes_total = (
         max(sum(file.rows for file in content.files), 1),
         sum(file.bytes for file in content.files),
@@ -99,11 +109,18 @@ class _Content(NamedTuple):
     files: tuple[DataFile, ...]
 
 
-def _content_of(snapshot: Snapshot, state_name: str | None, key_groups: KeyGroupRange | None) -> _Content:
+def _elements_of(snapshot: Snapshot, key_groups: KeyGroupRange | None, step: str | None) -> _Content:
     manifest = snapshot.manifest
-    if state_name is None:
-        schema = elements_schema(snapshot.folder, manifest)
-        return _Content(schema, _elements(snapshot, schema, key_groups), manifest.files_of("in_flight"))
+    if step is not None:
+        check_step(manifest, step)
+        manifest = of_step(manifest, step)
+    schema = elements_schema(snapshot.folder, manifest)
+    tables = element_tables(snapshot.folder, manifest, schema)
+    return _Content(schema, _within(tables, key_groups), manifest.files_of("in_flight"))
+
+
+def _content_of(snapshot: Snapshot, state_name: str, key_groups: KeyGroupRange | None) -> _Content:
+    manifest = snapshot.manifest
     operator_state = manifest.operator_state(state_name)
     if operator_state is not None and manifest.state(state_name) is None:
         if key_groups is not None:
@@ -144,8 +161,8 @@ def plain(value: Any) -> Any:
             return str(value)
 
 
-def _elements(snapshot: Snapshot, schema: pa.Schema, key_groups: KeyGroupRange | None) -> Iterator[pa.Table]:
-    for table in element_tables(snapshot.folder, snapshot.manifest, schema):
+def _within(tables: Iterable[pa.Table], key_groups: KeyGroupRange | None) -> Iterator[pa.Table]:
+    for table in tables:
         if key_groups is not None:
             groups = table.column(KEY_GROUP).to_numpy()
             yield table.filter(pa.array((groups >= key_groups.start) & (groups <= key_groups.end)))

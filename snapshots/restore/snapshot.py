@@ -272,8 +272,16 @@ class Snapshot:
         ----------
         step : str, optional
             Only the elements of this step of a job, whose values often have a type where those of all steps have none.
+
+        Raises
+        ------
+        WrongStep
+            There is no such step.
         """
-        manifest = of_step(self.manifest, step)
+        manifest = self.manifest
+        if step is not None:
+            check_step(manifest, step)
+            manifest = self._of_step(step)
         schema = elements_schema(self.folder, manifest)
         tables = element_tables(self.folder, manifest, schema)
         return pa.concat_tables([schema.empty_table(), *tables])

@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from keygroups.errors import ConfigError, in_message
+from keygroups.names import split_step
 from keygroups.ranges import KeyGroupRange
 from keygroups.values import Misfit
 from keygroups.values.casts import cast_table
@@ -21,6 +22,7 @@ from snapshots.format.layers import spans
 from snapshots.format.manifest import DataFile, Manifest, OperatorStateInfo, StateInfo, manifest_name
 from snapshots.format.parquet import KEY_GROUP, ParquetReader
 from snapshots.format.schemas import without_field_ids
+from snapshots.format.steps import of_step
 from snapshots.format.subtask import NO_KEY_GROUP
 from snapshots.restore.reader import StateReader, decode_column, in_schema, merge
 from snapshots.restore.snapshot import Snapshot
@@ -63,8 +65,8 @@ def stored_schema(snapshot: Snapshot, what: str) -> pa.Schema:
     """
     if what == METADATA:
         return _METADATA_SCHEMA
-    if what == IN_FLIGHT:
-        return elements_schema(snapshot.folder, snapshot.manifest)
+    if (elements := _manifest_of_elements(snapshot, what)) is not None:
+        return elements_schema(snapshot.folder, elements)
     info = snapshot.manifest.state(what)
     if info is None and what in snapshot.operator_state_names:
         return ITEMS_SCHEMA
@@ -72,6 +74,14 @@ def stored_schema(snapshot: Snapshot, what: str) -> pa.Schema:
         known = [*snapshot.state_names, *snapshot.operator_state_names, IN_FLIGHT, METADATA]
         raise ConfigError("what", what, f"the snapshot has {', '.join(known)}")
     return keyed_schema(info, *_key_types(snapshot, info))
+
+
+def _manifest_of_elements(snapshot: Snapshot, what: str) -> Manifest | None:
+    """Return what the manifest says of the elements of all steps, or of one; None if something else is read."""
+    step, name = split_step(what)
+    if what == IN_FLIGHT:
+        return snapshot.manifest
+    return of_step(snapshot.manifest, step) if name == IN_FLIGHT and step in snapshot.manifest.step_names else None
 
 
 def spark_schema(schema: pa.Schema, what: str) -> StructType:
@@ -127,16 +137,17 @@ class SnapshotReader(DataSourceReader):
     snapshot : Snapshot
         The snapshot to read.
     what : str
-        The name of a state, or `IN_FLIGHT`.
+        The name of a state, or `IN_FLIGHT`, for one step of a job with its name and a dot before it.
     schema : pyarrow.Schema
         The schema of the record batches that Spark expects.
     """
 
     def __init__(self, snapshot: Snapshot, what: str, schema: pa.Schema) -> None:
-        manifest = snapshot.manifest
+        elements = _manifest_of_elements(snapshot, what)
+        manifest = snapshot.manifest if elements is None else elements
         self._folder = snapshot.folder
         self._manifest_path = self._folder.path(manifest_name(manifest.version))
-        self._is_state = what != IN_FLIGHT
+        self._is_state = elements is None
         self._is_job = bool(manifest.step_names)
         self._stored_schema = stored_schema(snapshot, what)
         self._schema = schema

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual, Not
 from pyspark.sql.types import LongType, StringType, StructType
 
@@ -47,7 +47,7 @@ def source(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
-    return sorted((tuple(row) for row in frame.collect()), key=str)
+    return sorted((tuple(row.asDict(recursive=True).values()) for row in frame.collect()), key=str)
 
 
 def table_rows(table: pa.Table) -> list[tuple[Any, ...]]:
@@ -105,7 +105,10 @@ def test_a_frame_keeps_the_version_that_was_the_newest(source: SparkSession, tmp
 
 def test_a_job_is_read_by_step_and_state(source: SparkSession, tmp_path: Path) -> None:
     store = SnapshotStore(tmp_path, "job")
-    steps = {step: parts({"count": {step: 1}}, in_flight=[record(step, 0)]) for step in ("enrich", "score")}
+    values: dict[str, Any] = {"enrich": {"key": "a"}, "score": 1.5}  # of all steps they have no type, of one they have
+    steps = {
+        step: parts({"count": {step: 1}}, in_flight=[record(step, 0, value=value)]) for step, value in values.items()
+    }
     snapshot = store.write(steps)
     assert rows(read(source, store, what="enrich.count").select("key", "value")) == [("enrich", 1)]
     elements = read(source, store, what="in_flight")
@@ -113,6 +116,12 @@ def test_a_job_is_read_by_step_and_state(source: SparkSession, tmp_path: Path) -
     assert rows(elements.where("step = 'score'").select("element_id", "step")) == [
         (f"{steps['score'][n].in_flight[0].element_id}", "score") for n in range(2) if steps["score"][n].in_flight
     ]
+    for step, value in values.items():
+        one = read(source, store, what=f"{step}.in_flight")
+        assert "step" not in one.columns
+        assert [row["value"] for row in one.collect()] == [Row(**value) if isinstance(value, dict) else value]
+    with pytest.raises(PySparkException, match="the snapshot has"):
+        read(source, store, what="other.in_flight")
     frame = source.createDataFrame([("a", 1)], "key string, value long")
     with pytest.raises(PySparkException, match="write to the folder of a new operator"):
         frame.write.format("keygroups").mode("append").option("state", "other").save(store.uri)

@@ -412,7 +412,7 @@ async def test_a_function_of_threads_gives_items_too() -> None:
         ([object()], "holds a object"),
         (ValueError("no connection"), "no connection"),
     ],
-    ids=repr,
+    ids=["text", "a dict", "unstorable", "failing"],
 )
 async def test_items_that_no_snapshot_can_hold_are_named_with_their_state(known: Any, reason: str) -> None:
     class Failing(Giver):

@@ -129,6 +129,7 @@ def test_export_takes_some_key_groups_and_in_flight_elements(cli: Cli, uri: str,
     [
         (["--to", "x.csv"], "--in-flight"),
         (["--to", "x.csv", "--state", "count", "--in-flight"], "--in-flight"),
+        (["--to", "x.csv", "--state", "count", "--step", "enrich"], "--in-flight"),
         (["--to", "x.xml", "--state", "count"], ".parquet"),
         (["--to", "x.csv", "--state", "absent"], "absent"),
         (["--to", "x.csv", "--state", "count", "--key-groups", "0-16"], "0-15"),

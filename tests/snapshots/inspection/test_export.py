@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from keygroups import ConfigError
-from snapshots import Snapshot, SnapshotStore
+from snapshots import Snapshot, SnapshotStore, WrongStep
 from snapshots.format.columns import is_packed
 from snapshots.inspection import export
 from snapshots.inspection.export import plain
@@ -89,6 +89,22 @@ def test_in_flight_elements_are_exported_too(tmp_path: Path) -> None:
 
     lines = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
     assert sorted(str(line["value"]["key"]) for line in lines) == ["None", "a", "b"]
+
+
+def test_the_elements_of_one_step_of_a_job_have_their_own_columns(tmp_path: Path) -> None:
+    values = {"enrich": {"user": "ann"}, "score": 1.5}
+    steps = {step: parts({}, in_flight=[record("a", 0, value=value)]) for step, value in values.items()}
+    snapshot = SnapshotStore(tmp_path, "job").write(steps)
+
+    for step, value in values.items():
+        assert export(snapshot, None, tmp_path / "one.parquet", step=step) == 1
+        rows = pq.read_table(tmp_path / "one.parquet")
+        assert "step" not in rows.column_names
+        assert rows.column("value").to_pylist() == snapshot.in_flight(step=step).column("value").to_pylist() == [value]
+    assert is_packed(snapshot.in_flight().schema.field("value"))
+    for read in (lambda: export(snapshot, None, tmp_path / "x.csv", step="x"), lambda: snapshot.in_flight(step="x")):
+        with pytest.raises(WrongStep):
+            read()
 
 
 def test_an_export_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
