@@ -46,8 +46,8 @@ class Step:
         `dead_letters`.
     value_type : pyarrow.DataType, optional
         The type of the values that come in, such as a struct of their columns: the column of the elements in flight in
-        snapshots. A value that it would change is stored as msgpack beside it. Without a type, that of each subtask's
-        values is found, if they have one.
+        snapshots. A value that it would change is stored as msgpack beside it. Without a declared
+        type it is found for each subtask, if all of its values have one.
 
     Raises
     ------

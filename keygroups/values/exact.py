@@ -334,7 +334,7 @@ def _check_timestamps(values: Sequence[dt.datetime], type_: pa.DataType) -> None
         return
     expected = pa.scalar(0, type_).as_py().tzinfo
     if {*map(type, zones)} != {type(expected)} or zones != {expected}:
-        raise Refusal(f"its time zone is not that of {type_}")
+        raise Refusal(f"its time zone is another than the column has, {type_}")
     # A time in an hour that clocks skip comes back as another one.
     back = pa.array(values, type_).to_pylist()
     if any(_wall(one) != _wall(other) for one, other in zip(values, back, strict=True)):

@@ -121,7 +121,7 @@ def decoded(table: pa.Table, name: str) -> list[Any]:
 def common_schema(schemas: Iterable[pa.Schema]) -> pa.Schema:
     """Return the columns in which the elements of several files fit: where their types differ, as msgpack."""
     found = reduce(_common, schemas, in_flight_schema(pa.null(), pa.null(), pa.null()))
-    # Nobody but Arrow knows columns of nulls.
+    # Only Arrow knows columns of nulls.
     return _schema(
         [_field(name, None) if types.is_null(found.field(name).type) else found.field(name) for name in TYPED]
     )
@@ -245,7 +245,7 @@ def _is_tuple_of(key: Any, count: int) -> bool:
 
 
 def _usable(kinds: Sequence[str], values: Sequence[Any]) -> Sequence[Any]:
-    """Return the values without those of refused records, which are not of the type of the others."""
+    """Return the values with None in place of each refused one, which has another type than the others."""
     if _REFUSED not in kinds:
         return values
     return [None if kind == _REFUSED else value for kind, value in zip(kinds, values, strict=True)]

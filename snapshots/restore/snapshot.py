@@ -264,14 +264,14 @@ class Snapshot:
         return tuple(StoredOutputs(self.folder, found) for found in files)
 
     def in_flight(self, *, step: str | None = None) -> pa.Table:
-        """Read all in-flight elements as a table; those of a job have a column `step`.
+        """Read all in-flight elements as a table; elements of a job have a column `step`.
 
         Keys, values and outputs have types of their own where all elements have the same, and are msgpack otherwise.
 
         Parameters
         ----------
         step : str, optional
-            Only the elements of this step of a job, whose values often have a type where those of all steps have none.
+            Only the elements of this step of a job; values of one step often have a type where all together have none.
 
         Raises
         ------

@@ -247,7 +247,7 @@ class Rewrite:
     def write_channel(self, files: FileWriter, channel: Sequence[DataFile]) -> None:
         """Rewrite the in-flight elements of a channel, cut at the ranges of the new subtasks.
 
-        They fit into memory, as they did in that of their writer.
+        They fit into memory, as they did for their writer.
         """
         table = self._channel_table(channel)
         first = channel[0]
