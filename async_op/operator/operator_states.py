@@ -58,23 +58,6 @@ def _take_items_of(function: Function, descriptor: OperatorListState, states: Op
         raise ItemsNotGiven(descriptor.name, f"it returned a {type(items).__qualname__}")
 
 
-def _check_declared(declared: Iterable[OperatorStateDescriptor], restore: SubtaskRestore) -> None:
-    modes = {descriptor.name: descriptor.mode for descriptor in declared}
-    for state in restore.manifest.operator_states:
-        if state.name not in modes:
-            next_step = (
-                "declare it in the function's operator_states (for keygroups_budget_…, pass the Budget); if its items "
-                "are no longer needed, drop it with `keygroups edit`, because the operator's next snapshot would be "
-                "without it"
-            )
-            raise IncompatibleSnapshot("an operator state", sorted(modes), state.name, next_step)
-        if state.mode != modes[state.name]:
-            next_step = "declare it as it was written, and give the state with the other mode a name of its own"
-            raise IncompatibleSnapshot(
-                f"the mode of operator state {state.name!r}", modes[state.name], state.mode, next_step
-            )
-
-
 def _read(declared: Iterable[OperatorStateDescriptor], restore: SubtaskRestore) -> dict[str, list[object]]:
     items = {descriptor.name: restore.operator_state(descriptor.name) for descriptor in declared}
     for descriptor in declared:

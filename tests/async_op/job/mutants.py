@@ -534,7 +534,7 @@ def unequal_copies_are_committed(patch: Patch) -> None:
 
 def undeclared_states_are_dropped(patch: Patch) -> None:
     """A state that the function does not declare is dropped in a restore."""
-    patch.setattr(operator_states, "_check_declared", lambda declared, restore: None)
+    patch.setattr(operator_states, "check_operator_states", lambda manifest, declared, uri: None)
 
 
 def writes_wait_for_a_snapshot(patch: Patch) -> None:
