@@ -3,6 +3,7 @@
 from .autoscale import AutoscalePolicy, EpochMeasurement, ScalingDecision
 from .connect.query import ConnectQuery
 from .errors import (
+    CalledInSink,
     EpochFailed,
     ModuleNotOnWorkers,
     OutputMismatch,
@@ -25,6 +26,7 @@ from .rows.dead_letter_column import split_dead_letters
 __all__ = [
     "AsyncPipeline",
     "AutoscalePolicy",
+    "CalledInSink",
     "ConnectQuery",
     "EpochFailed",
     "EpochMeasurement",

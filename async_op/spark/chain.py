@@ -11,7 +11,7 @@ from functools import partial
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op.epochs.position import BEGINNING, EpochRef, SourcePosition
-from async_op.spark.epoch.delivery import Outlet
+from async_op.spark.epoch.delivery import Outlet, refuse_in_sink
 from async_op.spark.epoch.history import Adopt, join_pipelines, missed_epochs
 from async_op.spark.epoch.job_names import cancel_jobs, cancellable_jobs
 from async_op.spark.epoch.orders import UpstreamEpoch
@@ -67,6 +67,11 @@ class PipelineChain:
     def epochs(self) -> tuple[int, ...]:
         """The newest version of each pipeline."""
         return tuple(runner.epoch for runner in self._runners)
+
+    def refuse_in_sink(self, what: str) -> None:
+        """Raise `CalledInSink` if this thread is in the sink."""
+        for stage in self._stages[-1:]:
+            refuse_in_sink(what, stage.store.uri)
 
     def deliver_ready(self, spark: SparkSession) -> None:
         """Run epochs without input where results have come."""

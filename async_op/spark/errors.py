@@ -29,6 +29,20 @@ class OutputMismatch(KeyGroupsError, ValueError):
         )
 
 
+class CalledInSink(KeyGroupsError, RuntimeError):
+    """A sink called a method that waits for the end of the sink."""
+
+    what: str
+    """What was called, such as "stop"."""
+    snapshots: str
+    """The operator's folder."""
+
+    _template = (
+        "{what} was called in the sink of {snapshots}, for whose end it has to wait: let the sink return first, and "
+        "call it on a thread that the sink does not wait for; to end the query from the sink, raise an error there"
+    )
+
+
 class UnrelatedHistories(KeyGroupsError, ValueError):
     """A checkpoint and the snapshots do not belong together: rows would count twice, or not at all."""
 

@@ -123,6 +123,7 @@ class PipelineQuery:
         Exception
             The error of the epoch that failed: a `KeyGroupsError`, or what the sink or Spark has raised.
         """
+        self._chain.refuse_in_sink("awaitTermination")
         until = None if timeout is None else time.monotonic() + timeout
         ended: bool | None = True
         try:
@@ -164,11 +165,14 @@ class PipelineQuery:
         ------
         ConfigError
             There is a timeout without `drain`, or it is negative.
+        CalledInSink
+            The sink itself calls it.
         Exception
             The query drains, and the micro-batch under way or the last epoch has failed, with this error; it has ended
             nevertheless.
         """
         seconds = check_stop(drain, timeout)
+        self._chain.refuse_in_sink("stop")
         with plain_interrupts():
             try:
                 self._stop(drain, None if seconds is None else time.monotonic() + seconds)
@@ -177,7 +181,14 @@ class PipelineQuery:
                 raise
 
     def drain(self) -> None:
-        """Finish what is in flight and fire timers that are due, in an epoch without input."""
+        """Finish what is in flight and fire timers that are due, in an epoch without input.
+
+        Raises
+        ------
+        CalledInSink
+            The sink itself calls it.
+        """
+        self._chain.refuse_in_sink("drain")
         self._chain.drain(self._spark)
 
     def __getattr__(self, name: str) -> Any:

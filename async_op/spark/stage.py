@@ -12,7 +12,7 @@ from async_op.epochs.adoption import check_declared, check_fixed, check_kind, wa
 from async_op.epochs.position import SourcePosition
 from async_op.retention import Retention
 from async_op.spark.autoscale import AutoscalePolicy
-from async_op.spark.epoch.delivery import Outlet, Sink
+from async_op.spark.epoch.delivery import Outlet, Sink, refuse_in_sink
 from async_op.spark.epoch.orders import EpochSettings
 from async_op.spark.epoch.runner import EpochRunner
 from async_op.spark.progress import EpochProgress
@@ -159,6 +159,8 @@ class Stage:
         ------
         ConfigError
             The stage is already running.
+        CalledInSink
+            Its own sink starts it.
         UnpicklableFunction
             The function holds what cannot be sent to the executors.
         UnsuitableWorkerPython, ModuleNotOnWorkers
@@ -166,6 +168,7 @@ class Stage:
         IncompatibleSnapshot
             The newest snapshot is that of a job, or has another lineage than the user has chosen.
         """
+        refuse_in_sink("start or run", self.store.uri)
         if self.query is not None and self.query.isActive:
             raise ConfigError("pipeline", self.store.uri, "it is already running: stop its query first")
         check_pickles(self.settings.options.function)

@@ -21,6 +21,7 @@ from async_op.connectors.sink import Sink as ConnectorSink
 from async_op.epochs.delivery import Ask, Note, Pause, RefusedOutputs, SinkDelivery, Steps, Values, mark
 from async_op.epochs.position import BEGINNING, EpochRef, SourcePosition
 from async_op.spark.epoch.job_names import named_jobs
+from async_op.spark.errors import CalledInSink
 from snapshots import Snapshot
 from snapshots.filesystem import Folder
 from snapshots.format.delivered import Delivered, last_delivered
@@ -99,6 +100,7 @@ class Delivery:
         newest = epoch_of(snapshot)
         if newest is None or newest == self._last:
             return
+        refuse_in_sink("an epoch", snapshot.folder.uri)
         with _turn_of(snapshot.folder.uri):
             if self._last is None and last_delivered(snapshot.folder) == newest:
                 _log.info("epoch %d of %s was delivered before", newest.epoch, snapshot.manifest.operator_id)
@@ -241,11 +243,35 @@ def _on_own_loop(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
     return outcome.result()
 
 
-_turns: WeakValueDictionary[str, Any] = WeakValueDictionary()
+class _SinkTurn:
+    """The right to call a sink of an operator: one thread has it at a time, also of two queries."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.owner: int | None = None
+        """The thread that is in the sink."""
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self.owner = threading.get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        self.owner = None
+        self._lock.release()
+
+
+_turns: WeakValueDictionary[str, _SinkTurn] = WeakValueDictionary()
 _turns_lock = threading.Lock()
 
 
-def _turn_of(uri: str) -> Any:
-    """Return the lock of an operator's sinks: that of a stopped query may still be running."""
+def _turn_of(uri: str) -> _SinkTurn:
+    """Return the turn of an operator's sinks: that of a stopped query may still be running."""
     with _turns_lock:
-        return _turns.setdefault(uri, threading.RLock())
+        return _turns.setdefault(uri, _SinkTurn())
+
+
+def refuse_in_sink(what: str, uri: str) -> None:
+    """Raise `CalledInSink` if this thread is in the sink of an operator, whose end the called method would wait for."""
+    turn = _turns.get(uri)
+    if turn is not None and turn.owner == threading.get_ident():
+        raise CalledInSink(what, uri)

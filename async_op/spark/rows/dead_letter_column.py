@@ -14,6 +14,7 @@ from async_op.arrow_stream import readable_rows_of
 from async_op.dead_letters import DeadLetter, InPlace, OnError
 from async_op.letter_rows import LETTER_SCHEMA, row_of
 from async_op.spark.rows.arrow_outputs import DEAD_LETTER, OutputWriter
+from async_op.spark.rows.schemas import check_names
 from keygroups.errors import ConfigError
 
 DeadLetters = Literal["column"]
@@ -64,7 +65,9 @@ def schema_with_letters(schema: StructType, on_error: OnError, dead_letters: Dea
         return schema
     # A row has either outputs or a dead letter, so every column may be null.
     outputs = [StructField(field.name, field.dataType, True, field.metadata) for field in schema]
-    return StructType([*outputs, StructField(DEAD_LETTER, _LETTER)])
+    with_letters = StructType([*outputs, StructField(DEAD_LETTER, _LETTER)])
+    check_names(with_letters)
+    return with_letters
 
 
 def rows_in_place() -> InPlace:

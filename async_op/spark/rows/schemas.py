@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampNTZType, TimestampType
 
 from keygroups.errors import ConfigError
+from keygroups.spark.session import setting
 from snapshots.spark.types import arrow_schema_of
 
 _DELAY = "spark.watermarkDelayMs"
@@ -18,7 +22,37 @@ def parse_schema(schema: StructType | str | None) -> StructType:
     parsed = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(parsed, StructType):
         raise ConfigError("output_schema", schema, "name the columns that come out, as in 'id bigint, city string'")
+    check_names(parsed)
     return parsed
+
+
+def check_names(schema: StructType) -> None:
+    """Raise `ConfigError` if two columns, or two fields of a struct, have names that are one name for Spark."""
+    found = _twice(schema, _as_spark_compares())
+    if found is not None:
+        reason = f"it has {found!r} twice, and Spark would write neither: give each column a name of its own"
+        raise ConfigError("output_schema", schema.simpleString(), reason)
+
+
+def _as_spark_compares() -> Callable[[str], str]:
+    try:
+        is_sensitive = setting(SparkSession.active(), "spark.sql.caseSensitive", "false").lower() == "true"
+    except PySparkRuntimeError:  # there is no session yet
+        is_sensitive = False
+    return str if is_sensitive else str.lower
+
+
+def _twice(kind: DataType, folded: Callable[[str], str]) -> str | None:
+    """Return the name that a struct, in a type, has twice; None if there is none."""
+    if isinstance(kind, ArrayType):
+        return _twice(kind.elementType, folded)
+    if isinstance(kind, MapType):
+        return _twice(kind.keyType, folded) or _twice(kind.valueType, folded)
+    if not isinstance(kind, StructType):
+        return None
+    names = [folded(name) for name in kind.names]
+    own = (name for place, name in enumerate(kind.names) if folded(name) in names[:place])
+    return next(own, None) or next(filter(None, (_twice(field.dataType, folded) for field in kind)), None)
 
 
 def arrow_schema(spark: SparkSession, schema: StructType) -> pa.Schema:

@@ -18,7 +18,7 @@ from async_op.job import job as job_module
 from async_op.job import outputs as job_outputs
 from async_op.job import positions
 from async_op.job.channels import FINAL
-from async_op.job.errors import DeadLettersUnclaimed
+from async_op.job.errors import DeadLettersUnclaimed, JobAlreadyRunning
 from keygroups import ListState, OperatorListState
 from snapshots import SnapshotStore
 from snapshots.filesystem import MemoryFolder
@@ -630,3 +630,35 @@ async def test_the_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None
     await new_job(range(1200), same, Epochs()).run(show_progress=True)
 
     assert "job: ended, 1,200 in, 0 in flight, 1,200 out, snapshot" in capsys.readouterr().err
+
+
+async def test_a_sink_may_ask_its_job_for_anything() -> None:
+    versions: list[int] = []
+
+    class Asking(Epochs):
+        async def write(self, values: Sequence[Any], epoch: int) -> None:
+            await super().write(values, epoch)
+            if job.progress().state in ("stopping", "draining"):
+                return
+            versions.append(await job.snapshot())
+            if len(versions) == 1:
+                job.rescale(2)
+            elif job.progress().parallelism == 2:
+                job.stop()
+            with pytest.raises(JobAlreadyRunning):
+                await job.run()
+
+    source, sink = Log(range(20)), Asking()
+    job = new_job(source, same, sink)
+
+    async def grow() -> None:
+        for value in range(20, 200):
+            await source.append(0, value)
+            await asyncio.sleep(0.05)
+
+    growing = asyncio.create_task(grow())
+    await asyncio.wait_for(job.run(), 120)
+    growing.cancel()
+    assert versions == sorted(versions)
+    assert job.progress().parallelism == 2
+    assert sink.values == list(range(len(sink.values)))
