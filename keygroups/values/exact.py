@@ -122,12 +122,14 @@ def exact_column(values: Sequence[Any], type_: pa.DataType) -> tuple[pa.Array, l
     >>> array.to_pylist(), unfit
     ([1, None, 3], [1])
     """
-    unfit = _unfit_rows(values, type_, 0)
-    if unfit:
-        values = list(values)
-        for row in unfit:
-            values[row] = None
-    return exact_array(values, type_), unfit
+    try:
+        return exact_array(values, type_), []
+    except Refusal:
+        unfit = _unfit_rows(values, type_, 0)
+    fitting = list(values)
+    for row in unfit:
+        fitting[row] = None
+    return exact_array(fitting, type_), unfit
 
 
 def _unfit_rows(values: Sequence[Any], type_: pa.DataType, first: int) -> list[int]:
@@ -135,8 +137,8 @@ def _unfit_rows(values: Sequence[Any], type_: pa.DataType, first: int) -> list[i
     try:
         exact_array(values, type_)
     except Refusal:
-        if len(values) == 1:
-            return [first]
+        if len(values) <= 1:
+            return [first] * len(values)
         middle = len(values) // 2
         return _unfit_rows(values[:middle], type_, first) + _unfit_rows(values[middle:], type_, first + middle)
     return []
