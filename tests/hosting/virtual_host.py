@@ -172,6 +172,7 @@ def hosted(
 def restored(*elements: InFlightElement) -> Any:
     class Share:
         snapshot_id = "m1"
+        folder = SimpleNamespace(uri="memory://hosts")
         manifest = SimpleNamespace(operator_states=(), version=1, lineage="a-lineage")
 
         def check_fits(self, *_: object) -> None:
