@@ -269,8 +269,12 @@ class WriterFenced(KeyGroupsError):
     """The version that this writer expected to write."""
     newest: int
     """The newest version in the storage."""
+    committed: str = ""
+    """When and by which process the newest version was committed; empty if that is not known."""
 
-    _template = (
-        "{uri} is already at version {newest}, so this writer, which would write version {version}, is stale; stop it: "
-        "another coordinator owns the operator"
-    )
+    def _message(self) -> str:
+        by = f" (a {self.committed})" if self.committed else ""
+        return (
+            f"{self.uri} is already at version {self.newest}{by}, so this writer, which would write version "
+            f"{self.version}, is stale; stop it: another coordinator owns the operator"
+        )

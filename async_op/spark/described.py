@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from async_op.epochs.adoption import check_declared, check_kind
 from async_op.epochs.position import SourcePosition
 from async_op.plain import name_of
 from async_op.spark.epoch.fleet import is_encrypted, unsuitable_settings
+from async_op.spark.epoch.history import check_keys
 from async_op.spark.errors import ModuleNotOnWorkers, UnpicklableFunction, UnsuitableWorkerPython
 from async_op.spark.explanation import Explanation, Finding
-from async_op.spark.findings import NewestSnapshot, Situation, findings_in
+from async_op.spark.findings import Found, NewestSnapshot, Situation, findings_in
+from async_op.spark.rows.schemas import is_repeatable
 from async_op.spark.stage import Stage
 from async_op.spark.task.pickling import check_pickles, names_bound_to_tasks
 from async_op.spark.worker_python import check_workers, failure_in_a_task, is_elsewhere
+from keygroups.errors import ConfigError, UnsupportedKey
+from keygroups.host_logs import logs_pattern
 from keygroups.ranges import range_of
 from keygroups.representation import short
 from keygroups.spark.session import is_connect
@@ -26,8 +30,8 @@ from snapshots.surroundings import newest_or_empty
 _SUBTASKS_SHOWN = 4
 
 
-def explained(stages: Sequence[Stage]) -> Explanation:
-    """Return what the operators of a pipeline would do with their next epoch, and what looks wrong.
+def explained(stages: Sequence[Stage], frame: DataFrame | None = None) -> Explanation:
+    """Return what the operators of a pipeline would do with their next epoch, and what looks wrong, also of the input.
 
     It reads the newest snapshots, and the settings of the active Spark session if there is one.
     """
@@ -39,7 +43,24 @@ def explained(stages: Sequence[Stage]) -> Explanation:
         it, why_not_resident = _situation(stage, latest, session)
         operators[operator_id] = _facts(stage, it, latest, why_not_resident, session)
         findings += [Finding(operator_id, problem, advice) for problem, advice in findings_in(it)]
+    if frame is not None:
+        found = _findings_in_input(stages[0], frame)
+        findings += [Finding(stages[0].store.operator_id, problem, advice) for problem, advice in found]
     return Explanation(operators, tuple(findings))
+
+
+def _findings_in_input(stage: Stage, frame: DataFrame) -> Iterator[Found]:
+    """Find what `start` refuses in the input, and rows that no repeated epoch gets again."""
+    try:
+        check_keys(newest_or_empty(stage.store.folder), stage.routing(frame.schema))
+    except (ConfigError, UnsupportedKey, IncompatibleSnapshot) as refused:
+        yield "start refuses the input", str(refused)
+    if not is_repeatable(frame):
+        yield (
+            "the input has columns that change when Spark reads it again, such as uuid() or rand(): after a failure an "
+            "epoch runs over other rows, whose calls have other idempotency keys",
+            "store such columns before (in a table or topic), or make them in the function from ctx.idempotency_key",
+        )
 
 
 def facts_of(stages: Sequence[Stage]) -> dict[str, object]:
@@ -143,6 +164,8 @@ def _facts(
         "snapshots": f"{it.uri}, {_state(latest)}",
         "next epoch": _next_epoch(it, latest),
     }
+    if why_not_resident is None:
+        facts["logs"] = f"{logs_pattern(it.uri)}, on the machine of each host: keygroups logs {it.uri}"
     if stage.sink is not None:
         facts["sink"] = short(stage.sink)
     return facts if stage.key_by else facts | {"key groups": f"{it.max_parallelism}, for {it.parallelism} subtasks"}

@@ -42,6 +42,7 @@ from async_op.spark.start_arguments import check_run, check_start
 from async_op.threads.wait_strategies import WaitStrategiesOption, as_wait_strategies
 from keygroups.arguments import Duration, check_instance, check_location
 from keygroups.errors import ConfigError
+from keygroups.host_logs import logs_of, tails_of
 from keygroups.names import LINEAGE_NAME
 from keygroups.representation import html_facts, representation
 from keygroups.spark.session import is_connect
@@ -290,6 +291,8 @@ class AsyncPipeline:
         join_histories(first.store, checkpoint, routings[0], adopt, parallelism=first.parallelism)
         join_chain(self._stages, routings, adopt)
         self._check_fits(routings)
+        for stage in self._stages:
+            stage.tell_of_takeover()
         query: PipelineQuery | ConnectQuery
         if is_connect(spark):
             query = ConnectQuery(self._stages, routings, IntoSink(sink), delay_milliseconds)
@@ -427,6 +430,8 @@ class AsyncPipeline:
         check_event_time(df.schema, self._stages[0].settings.event_time)
         routings = self._routings(df.sparkSession, df.schema)
         self._check_fits(routings)
+        for stage in self._stages:
+            stage.tell_of_takeover()
         run_bounded(df, self._stages, routings, IntoSink(sink), run_id=run_id, chunk_rows=chunk_rows)
 
     def then(self, pipeline: AsyncPipeline) -> AsyncPipeline:
@@ -495,17 +500,37 @@ class AsyncPipeline:
         title = f"pipeline {' then '.join(stage.store.operator_id for stage in self._stages)}"
         return html_facts(title, facts_of(self._stages))
 
-    def explain(self) -> Explanation:
+    def explain(self, df: DataFrame | None = None) -> Explanation:
         """Return what the pipeline would do with its next epoch, and what looks wrong; nothing is started or claimed.
 
         It reads the newest snapshots, and the settings of the active Spark session if there is one. Unless that has a
         local master, it runs one task, which tells whether workers can load the function.
 
+        Parameters
+        ----------
+        df : DataFrame, optional
+            The input, streaming or not: then its columns are checked, and whether its rows change when Spark reads them
+            again.
+
         Examples
         --------
         >>> print(pipeline.explain())  # doctest: +SKIP
         """
-        return explained(self._stages)
+        return explained(self._stages, df)
+
+    def logs(self) -> dict[str, str]:
+        """Return what the function prints and logs: the last 64 KiB of each log by its path, the newest last.
+
+        Each host writes a log on the machine where it runs, and this machine's are shown: on a cluster run `keygroups
+        logs` on the others. The levels of the
+        driver's loggers hold in hosts. With `resident=False` the function prints to the log of Spark's executor.
+
+        Examples
+        --------
+        >>> for path, text in pipeline.logs().items():  # doctest: +SKIP
+        ...     print(f"{path}: {text}")
+        """
+        return tails_of(log for stage in self._stages for log in logs_of(stage.store.uri))
 
     def _routings(self, spark: SparkSession, schema: StructType) -> list[Routing]:
         """Return how rows find their subtasks in each pipeline; raises what can be known to fail before any claim."""

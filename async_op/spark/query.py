@@ -92,6 +92,11 @@ class PipelineQuery:
         return self._chain.first
 
     @property
+    def id(self) -> str:
+        """Spark's name of the query, which is the same for all runs with a checkpoint."""
+        return str(self.query.id)
+
+    @property
     def isActive(self) -> bool:  # noqa: N802 - StreamingQuery's name
         """Whether micro-batches may still come, or the drain at the end is still running."""
         return self.query.isActive or (self._drains.at_end and self._drains.is_alive)

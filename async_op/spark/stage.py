@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
+from weakref import WeakSet
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -27,9 +29,19 @@ from snapshots import SnapshotStore
 from snapshots.lineage import lineage_of
 from snapshots.surroundings import newest_or_empty
 
+_log = logging.getLogger(__package__)
+
+_made: WeakSet[Stage] = WeakSet()
+"""The stages of this process: one that is started may fence another that runs over the same snapshots."""
+
 
 class Running(Protocol):
     """The query of a stage."""
+
+    @property
+    def id(self) -> str:
+        """Spark's name of the query."""
+        ...
 
     @property
     def isActive(self) -> bool:  # noqa: N802 - StreamingQuery's name
@@ -103,6 +115,7 @@ class Stage:
     sink: Sink | None = None
 
     def __post_init__(self) -> None:
+        _made.add(self)
         check_parallelism(self.parallelism, self.key_groups())
         if self.autoscale is not None:
             check_parallelism(self.autoscale.max, self.key_groups())
@@ -178,6 +191,17 @@ class Stage:
         if self.autoscale is None or self.autoscale.dry_run:  # otherwise the snapshot's parallelism is taken
             warn_of_repartition(latest, SourcePosition.of(latest).parallelism, self.parallelism)
         self.lineage()
+
+    def tell_of_takeover(self) -> None:
+        """Log that this start fences another query of this process: in a notebook, a cell was run twice."""
+        for other in list(_made):
+            query = other.query
+            if other is not self and other.store.uri == self.store.uri and query is not None and query.isActive:
+                said = (
+                    "%s: this start takes over from query %s of this process, which is still active and gets no more "
+                    "rows: its results go to the new query; call stop() of the old query first"
+                )
+                _log.warning(said, self.store.uri, query.id)
 
     def check_fits(self, routing: Routing) -> None:
         """Check that the newest snapshot fits, before anything is claimed.

@@ -18,8 +18,8 @@ _NOBODY_READS = 141
 _HELP_WITHOUT_EXTRA = """\
 Usage: keygroups COMMAND [ARGS]...
 
-List, inspect, watch, check, change, rescale and clean up snapshots: ls, inspect, get, top, plan, repartition, diff,
-export, report, edit, copy, compact, claim, verify, gc, pin, unpin, doctor.
+List, inspect, watch, check, change, rescale and clean up snapshots: ls, inspect, get, top, logs, plan, repartition,
+diff, export, report, edit, copy, compact, claim, verify, gc, pin, unpin, doctor.
 
 The commands need packages that are not installed: pip install 'keygroups[cli]'
 """

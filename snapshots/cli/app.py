@@ -21,6 +21,7 @@ from snapshots.cli.export import export
 from snapshots.cli.gc import gc, pin, unpin
 from snapshots.cli.get import get
 from snapshots.cli.inspect import inspect
+from snapshots.cli.logs import logs
 from snapshots.cli.ls import ls
 from snapshots.cli.output import exit_code_of, show_error
 from snapshots.cli.plan import plan
@@ -61,7 +62,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    *(ls, inspect, get, top, plan, repartition, diff, export, report, edit, copy, compact, claim),
+    *(ls, inspect, get, top, logs, plan, repartition, diff, export, report, edit, copy, compact, claim),
     *(verify, gc, pin, unpin, doctor),
 ):
     app.command(cls=Command)(command)

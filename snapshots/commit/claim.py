@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from keygroups.errors import ConfigError
+from keygroups.errors import ConfigError, KeyGroupsError
 from keygroups.ranges import default_max_parallelism
 from keygroups.representation import representation
 from snapshots.commit.completeness import check_fixed
@@ -21,7 +22,7 @@ from snapshots.format.subtask import SubtaskSnapshot
 from snapshots.lineage import first_lineage
 from snapshots.restore.snapshot import Snapshot
 from snapshots.surroundings import newest_or_empty
-from snapshots.versions import load_manifest, mark_expired, newest_version
+from snapshots.versions import load_head, load_manifest, mark_expired, newest_version
 
 
 class Claim:
@@ -66,7 +67,7 @@ class Claim:
             version = self.snapshot.version
             newest = newest_version(self._folder) or 0
             if newest > version:
-                self._fenced = WriterFenced(self._folder.uri, version + 1, newest)
+                self._fenced = _fenced(self._folder, version + 1, newest)
                 raise self._fenced
 
     def begin(self) -> PendingSnapshot:
@@ -79,7 +80,8 @@ class Claim:
         """
         with self._lock:
             if self._fenced is not None:
-                raise WriterFenced(self._fenced.uri, self._fenced.version, self._fenced.newest)
+                fenced = self._fenced
+                raise WriterFenced(fenced.uri, fenced.version, fenced.newest, fenced.committed)
             manifest = self.snapshot.manifest
         return ClaimedSnapshot(self._folder, manifest.operator_id, manifest, self)
 
@@ -112,10 +114,20 @@ class Claim:
                 snapshot = PendingSnapshot.commit(pending, handles, source_position=source_position, metrics=metrics)
             except CommitConflict as conflict:
                 newest = max(newest_version(self._folder) or 0, conflict.version)
-                self._fenced = WriterFenced(conflict.uri, conflict.version, newest)
+                self._fenced = _fenced(self._folder, conflict.version, newest)
                 raise self._fenced from conflict
             self.snapshot = snapshot
             return snapshot
+
+
+def _fenced(folder: Folder, version: int, newest: int) -> WriterFenced:
+    """Return the error of a writer that has lost a version; it says who has won, if the storage tells."""
+    committed = ""
+    with suppress(OSError, KeyGroupsError):
+        manifest = load_head(folder, newest).manifest
+        process = manifest.written_by.get("process", "an unknown process")
+        committed = f"{manifest.operation} by {process} at {manifest.created_at}"
+    return WriterFenced(folder.uri, version, newest, committed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import os
 import platform
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -271,10 +272,11 @@ class FileList:
 
 @functools.cache
 def library_versions() -> dict[str, str]:
-    """Return the versions of the libraries that write a manifest, for people."""
+    """Return the process that writes a manifest, and the versions of its libraries, for people."""
     import importlib.metadata  # expensive: it also imports an e-mail parser
 
-    versions = {"python": platform.python_version(), "pyarrow": pa.__version__}
+    process = f"process {os.getpid()} on {platform.node()}"
+    versions = {"python": platform.python_version(), "pyarrow": pa.__version__, "process": process}
     try:
         return versions | {"keygroups": importlib.metadata.version("keygroups")}
     except importlib.metadata.PackageNotFoundError:
@@ -322,7 +324,7 @@ class Manifest:
     required_features : tuple of str
         The features that a reader must support beyond the base of the format version.
     written_by : dict of str to str
-        The versions of the libraries, for people.
+        The versions of the libraries, and the process, for people.
     lineage : str or None
         The first part of all idempotency keys; None if the writer makes no calls that need keys.
     file_lists : tuple of FileList

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark import cloudpickle
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from async_op.spark import AsyncPipeline, EpochFailed, ModuleNotOnWorkers
 from tests.spark.connect_processes import session_of
@@ -108,10 +108,23 @@ def refusals(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
     return {case: texts for case, texts in found.items() if texts}
 
 
+def volatile(spark: SparkSession, folder: Path) -> dict[str, bool]:
+    """Return for each input whether `explain` says that its rows change."""
+    frame = stream(spark, folder)
+    inputs = {
+        "uuid": frame.selectExpr("id", "uuid() as token"),
+        "rand": frame.select("id", functions.rand().alias("part")),
+        "a name": frame.selectExpr("id", "id as uuid"),
+    }
+    found = {name: pipeline(folder).explain(one).findings for name, one in inputs.items()}
+    return {name: any("change when" in one.problem for one in findings) for name, findings in found.items()}
+
+
 CASES: dict[str, Callable[[SparkSession, Path], Any]] = {
     "a module beside the script": a_module_beside_the_script,
     "tracebacks": tracebacks,
     "refusals": refusals,
+    "volatile": volatile,
 }
 
 

@@ -66,10 +66,12 @@ REFUSALS: dict[str, Callable[[], Refusal]] = {
     "another hash": lambda: Refusal(
         "IncompatibleSnapshot", "repartition .*--hash flink", {"hash": "flink"}, is_explained=True
     ),
-    "other key columns": lambda: Refusal("IncompatibleSnapshot", "state of other keys", {"key_by": "name"}),
-    "no such key column": lambda: Refusal("ConfigError", "key_by='none'", {"key_by": "none"}),
-    "a key without a hash": lambda: Refusal("UnsupportedKey", "map", {"key_by": "tags"}),
-    "no such column to sort by": lambda: Refusal("ConfigError", "order_by", {"order_by": "none"}),
+    "other key columns": lambda: Refusal(
+        "IncompatibleSnapshot", "state of other keys", {"key_by": "name"}, is_explained=True
+    ),
+    "no such key column": lambda: Refusal("ConfigError", "key_by='none'", {"key_by": "none"}, is_explained=True),
+    "a key without a hash": lambda: Refusal("UnsupportedKey", "map", {"key_by": "tags"}, is_explained=True),
+    "no such column to sort by": lambda: Refusal("ConfigError", "order_by", {"order_by": "none"}, is_explained=True),
     "a lock in the function": lambda: Refusal(
         "UnpicklableFunction", "held", {"function": Counts(COUNT, PROFILE, held=threading.Lock())}, is_explained=True
     ),
@@ -130,6 +132,8 @@ def wrong(spark: SparkSession, folder: Path, case: str, door: str) -> Iterator[s
     if store.versions() != [1]:
         yield f"versions {store.versions()}: something was claimed"
     if pipeline is not None:
-        found = [one for one in pipeline.explain().findings if "start refuses" in one.problem]
+        found = [
+            one for one in pipeline.explain(frame_for(door, spark, folder)).findings if "start refuses" in one.problem
+        ]
         if bool(found) != it.is_explained or any(not re.search(it.said, one.advice) for one in found):
             yield f"explain finds {found}"

@@ -233,7 +233,8 @@ def test_what_an_unfinished_run_does_not_allow(run: Run) -> None:
     with pytest.raises(UnfinishedRun, match=r"1 of 3 chunks of run 'history'.*run_id='history'"):
         run.backfill(run_id="another")
     run.write_file(run.rows_of(ROWS, ROWS + 10))
-    with pytest.raises(UnrelatedHistories, match=r"1 of 3 chunks of run 'history'.*adopt='state'"):
+    unfinished = r"1 of 3 chunks of run 'history'.*finish the run: run\(…, run_id='history'\), or .*adopt='state'"
+    with pytest.raises(UnrelatedHistories, match=unfinished):
         run.run()
     arguments = {"checkpoint_location": run.folder / "checkpoint", "trigger": {"availableNow": True}}
     run.pipeline().start(run.stream(), run.sink, adopt="state", **arguments).awaitTermination()

@@ -25,3 +25,7 @@ def test_a_client_sees_the_lines_that_have_failed_beside_the_server(url: str, tm
     assert "NameError: name 'valeu' is not defined" in reasons["function"]
     assert "OSError: the disk is full" in reasons["sink"]
     assert "OSError: the disk is full" in reasons["sink of an epoch without input"]
+
+
+def test_explain_finds_an_input_whose_rows_change_when_they_are_read_again(url: str, tmp_path: Path) -> None:
+    assert answer(url, tmp_path, "volatile") == {"uuid": True, "rand": True, "a name": False}

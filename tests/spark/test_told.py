@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 import sys
 import traceback
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,13 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from typer.testing import CliRunner
 
 from async_op import AsyncFunction, ElementFailed
 from async_op.spark import AsyncPipeline, split_dead_letters
+from keygroups.host_logs import logs_pattern
+from snapshots import WriterFenced
+from snapshots.cli import app
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -47,6 +54,14 @@ class World:
     def pipeline(self, function: Any = same, **options: Any) -> AsyncPipeline:
         common = {"output_schema": "id bigint", "operator_id": "look", "parallelism": 2, "resident": False}
         return AsyncPipeline(function, snapshots=self.folder / "snapshots", **(common | options))
+
+    @property
+    def uri(self) -> str:
+        return self.pipeline()._stages[0].store.uri
+
+    def copied_checkpoint(self) -> Path:
+        """Return a copy of the checkpoint: Spark itself stops an older query with the same one."""
+        return Path(shutil.copytree(self.folder / "checkpoint", self.folder / "copy"))
 
     def stream(self) -> DataFrame:
         return self.spark.readStream.schema("id bigint").parquet(str(self.folder / "in"))
@@ -115,3 +130,83 @@ def test_an_error_in_open_shows_the_line(world: World, resident: bool) -> None:
     with pytest.raises(Exception, match=r"(?s)AttributeError|token") as raised:
         query.awaitTermination()
     assert "self.key = runtime.token  # the user's line" in "".join(traceback.format_exception(raised.value))
+
+
+def test_a_cell_that_is_run_twice_says_which_query_it_takes_over_from_and_the_old_one_says_from_whom(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = world.start(world.pipeline(), trigger=None)
+    while not world.pipeline().explain().operators["look"]["snapshots"].startswith(f"{world.uri}, version"):
+        first.awaitTermination(1)
+    second = world.start(world.pipeline(), trigger=None, checkpoint_location=world.copied_checkpoint())
+    assert f"takes over from query {first.id} of this process" in caplog.text
+    with pytest.raises(WriterFenced, match=rf"\(a claim by process {os.getpid()} on .* at 20") as fenced:
+        first.drain()
+    assert fenced.value.uri == world.uri
+    second.stop()
+    first.stop()
+
+
+def test_a_start_without_another_query_says_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.start(world.pipeline()).awaitTermination()
+    world.start(world.pipeline()).awaitTermination()
+    assert "takes over" not in caplog.text
+
+
+def test_a_run_that_has_finished_says_that_it_reads_no_other_rows(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows: list[Any] = []
+
+    def sink(batch: DataFrame, epoch: int) -> None:
+        rows.extend(batch.collect())
+
+    world.pipeline().run(world.spark.range(3), sink, run_id="r")
+    assert "run_id" not in caplog.text
+    world.pipeline().run(world.spark.range(3, 9), sink, run_id="r")
+    assert f"run 'r' of {world.uri} has finished before, so its rows are not read" in caplog.text
+    assert len(rows) == 3
+
+
+INPUTS = {
+    "uuid": (["id", "uuid() as token"], False),
+    "rand": (["id", "rand() as part"], False),
+    "rand with a seed": (["id", "rand(3) as part"], False),
+    "a hash": (["id", "md5(string(id)) as digest"], True),
+    "a name": (["id", "id as uuid"], True),
+    "the time": (["id", "current_timestamp() as at"], True),
+}
+
+
+@pytest.mark.parametrize("case", INPUTS)
+def test_explain_finds_an_input_whose_rows_change_when_they_are_read_again(world: World, case: str) -> None:
+    columns, is_sound = INPUTS[case]
+    found = world.pipeline().explain(world.stream().selectExpr(*columns)).findings
+    assert any("change when Spark reads it again" in one.problem for one in found) is not is_sound
+
+
+async def prints(value: Any) -> Any:
+    print("seen by the function")  # noqa: T201 - what the test looks for
+    logging.getLogger("mine").info("logged by the function")
+    return value
+
+
+def test_what_a_function_prints_and_logs_is_found_by_the_pipeline_and_the_command(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mine")
+    caplog.set_level(logging.INFO, "async_op.spark")
+    pipeline = world.pipeline(prints, resident=True)
+    assert pipeline.logs() == {}
+    world.start(pipeline).awaitTermination()
+    (paths, texts) = zip(*pipeline.logs().items(), strict=True)
+    assert "seen by the function" in "".join(texts)
+    assert "INFO mine: logged by the function" in "".join(texts)
+    pattern = logs_pattern(world.uri)
+    assert all(fnmatch(path, pattern) for path in paths)
+    assert pattern in pipeline.explain().operators["look"]["logs"]
+    assert pattern in caplog.text
+    shown = CliRunner().invoke(app, ["logs", world.uri])
+    assert "seen by the function" in shown.stdout
+    assert world.pipeline(operator_id="another").logs() == {}
+    assert CliRunner().invoke(app, ["logs", f"{world.uri}-other"]).exit_code == 3

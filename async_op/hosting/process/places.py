@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import secrets
 import stat
-import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from async_op.hosting.errors import HostUnreachable
+from keygroups.host_logs import FOLDER_PREFIX, digest_of, run_folder
 
 PATH_BYTES_MAX = 107
 """The longest path that the kernel accepts for a Unix socket."""
-
-_PREFIX = "keygroups-"
 
 _STARTED_SECONDS = 600.0
 """A host has a lock after this time, or it never will."""
@@ -105,8 +102,8 @@ def place_of(run_id: str, generation: str, subtask_index: int, parent: str | Non
     HostUnreachable
         The path of the socket is too long, or the folder cannot be made, or other users can open it.
     """
-    folder = _folder_of(run_id, parent)
-    place = HostPlace(folder, f"{_digest(generation)}-{subtask_index}", secrets.token_hex(4))
+    folder = run_folder(run_id, parent)
+    place = HostPlace(folder, f"{digest_of(generation)}-{subtask_index}", secrets.token_hex(4))
     if len(os.fsencode(place.socket)) > PATH_BYTES_MAX:
         raise HostUnreachable(f"the path of its socket, {place.socket}, is over {PATH_BYTES_MAX} bytes")
     place.make_folder()
@@ -116,7 +113,7 @@ def place_of(run_id: str, generation: str, subtask_index: int, parent: str | Non
 def sockets_of(run_id: str, parent: str | None = None) -> list[Path]:
     """Return the sockets of all hosts of a run on this machine."""
     try:
-        return sorted(_folder_of(run_id, parent).glob("*.sock"))
+        return sorted(run_folder(run_id, parent).glob("*.sock"))
     except FileNotFoundError:  # its last host has just removed the folder
         return []
 
@@ -128,7 +125,7 @@ def sweep(folder: Path) -> None:
     Of the logs that hosts of all runs have left, the newest `LOGS_MAX` are kept. A folder that somebody else has made,
     or could write to, is left alone, whatever its name says.
     """
-    runs = [run for run in folder.parent.glob(f"{_PREFIX}{os.getuid()}-*") if _is_private_folder(run)]
+    runs = [run for run in folder.parent.glob(f"{FOLDER_PREFIX}{os.getuid()}-*") if _is_private_folder(run)]
     _remove_oldest_logs(runs)
     for other in runs:
         with suppress(OSError):
@@ -220,11 +217,3 @@ def _remove_empty(log: Path) -> None:
     with suppress(OSError):
         if log.stat().st_size == 0:
             log.unlink()
-
-
-def _folder_of(run_id: str, parent: str | None) -> Path:
-    return Path(parent or tempfile.gettempdir()) / f"{_PREFIX}{os.getuid()}-{_digest(run_id)}"
-
-
-def _digest(name: str) -> str:
-    return hashlib.blake2b(name.encode(), digest_size=6).hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from pyspark.sql import DataFrame
@@ -19,6 +20,8 @@ from snapshots.filesystem import Folder
 from snapshots.format.delivered import last_delivered
 from snapshots.inputs import StoredInput, load_input, remove_input
 from snapshots.surroundings import newest_or_empty
+
+_log = logging.getLogger(__package__)
 
 
 def run_bounded(
@@ -40,6 +43,9 @@ def run_bounded(
     first = stages[0]
     folder = first.store.folder
     stored = None
+    if _has_finished(first, run_id):
+        said = "run %r of %s has finished before, so its rows are not read: for other rows pass another run_id"
+        _log.warning(said, run_id, first.store.uri)
     if not _has_finished(first, run_id):
         _check(first, routings[0], run_id)
         join_chain(stages, routings, None)

@@ -124,6 +124,11 @@ class ConnectQuery:
         """Do nothing: the server ends the worker of a query that does not start."""
 
     @property
+    def id(self) -> str:
+        """Spark's name of the query, which is the same for all runs with a checkpoint."""
+        return str(self.query.id)
+
+    @property
     def isActive(self) -> bool:  # noqa: N802 - StreamingQuery's name
         """Whether micro-batches may still come, or the worker is not done with the end."""
         return bool(self.query.isActive) or not (self._listen().is_over or self._is_silent(self._known_end()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import count
@@ -18,7 +17,8 @@ from async_op.resilience.lending import Lender
 from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.spark.task.pickling import names_bound_to_tasks, pickled
 from async_op.spark.task.report import Report, SubtaskReport
-from async_op.spark.task.ways import HostAccess
+from async_op.spark.task.ways import HostAccess, log_levels
+from keygroups.host_logs import logs_pattern, new_run_id
 from keygroups.spark.session import setting
 from snapshots import Snapshot
 
@@ -36,6 +36,8 @@ class Fleet:
         Returns the blueprint of the operators for a parallelism.
     spark : SparkSession
         The session whose executors run the hosts.
+    uri : str
+        The folder of the operator's snapshots, by which the logs of hosts are found.
     is_resident : bool
         Whether operators live in hosts; if not, each operator lives for one epoch, inside its task.
 
@@ -45,9 +47,9 @@ class Fleet:
         The parallelism of the current generation; None if there is none.
     """
 
-    def __init__(self, blueprint_for: BlueprintFor, spark: SparkSession, *, is_resident: bool) -> None:
+    def __init__(self, blueprint_for: BlueprintFor, spark: SparkSession, uri: str, *, is_resident: bool) -> None:
         self._blueprint_for = blueprint_for
-        self._run_id = uuid.uuid4().hex
+        self._uri, self._run_id = uri, new_run_id(uri)
         self._secret = new_secret()
         self._driver_host = _driver_host(spark)
         self._generations = count(1)
@@ -64,6 +66,7 @@ class Fleet:
         self.parallelism: int | None = None
         if self.is_resident:
             _warn_of_settings(spark)
+            _log.info("functions of %s print to %s, on the machines of executors", uri, logs_pattern(uri))
 
     def new_job(self) -> str:
         """Return a new name for an attempt at an epoch."""
@@ -199,6 +202,7 @@ class Fleet:
             run_id=self._run_id,
             secret=self._secret,
             driver_host=self._driver_host,
+            log_levels=log_levels(),
         )
         self._overseer = Overseer(generation, self._secret).__enter__()
         resilience = blueprint.options.resilience

@@ -54,6 +54,8 @@ def join_histories(
     run = SourcePosition.of(latest).run
     if not _adopted(store, routing, adopt, position, parallelism=parallelism):
         ways = [_ADOPT_CHECKPOINT] if latest is None else [_ADOPT_STATE, _ADOPT_CHECKPOINT]
+        if run is not None:
+            ways.insert(0, f"finish the run: run(…, run_id={run.run_id!r})")
         raise UnrelatedHistories(store.uri, checkpoint.location, reason, ways)
     if run is not None:
         remove_input(store.folder, run.run_id)  # it is given up

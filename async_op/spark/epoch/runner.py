@@ -114,7 +114,7 @@ class EpochRunner:
         self._is_closed = False
         self._is_clean = True
         self._pauses = _Pauses()
-        self.fleet = Fleet(self._blueprint_for, spark, is_resident=settings.is_resident)
+        self.fleet = Fleet(self._blueprint_for, spark, store.uri, is_resident=settings.is_resident)
         self.coordinator = Coordinator(store, retention)
         self.coordinator.take_over()
         if self._latest is not None and autoscale is not None and not autoscale.dry_run:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkRuntimeError
@@ -10,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampNTZType, TimestampType
 
 from keygroups.errors import ConfigError
-from keygroups.spark.session import setting
+from keygroups.spark.session import is_connect, setting
 from snapshots.spark.types import arrow_schema_of
 
 _DELAY = "spark.watermarkDelayMs"
@@ -88,3 +90,20 @@ def watermark_delay_of(frame: DataFrame, event_time: str) -> int:
         reason = f'it has no watermark: add .withWatermark("{event_time}", "10 seconds") to the input'
         raise ConfigError("event_time", event_time, reason)
     return int(delay)
+
+
+_NAMES = "uuid|rand|randn|random|randstr|uniform|shuffle|monotonically_increasing_id"
+
+_VOLATILE = re.compile(rf'function_name: "({_NAMES})"|\b({_NAMES})\s*\(', re.IGNORECASE)
+"""How a function that returns something else at each reading stands in the plan of a client of Spark Connect."""
+
+
+def is_repeatable(frame: DataFrame) -> bool:
+    """Tell whether Spark gets the same rows when it reads an input again; `uuid()` and `rand()` make other ones.
+
+    A client of Spark Connect has no analyzed plan: there, only Spark's own functions are found, by their names.
+    """
+    plan: Any = frame
+    if is_connect(frame):
+        return _VOLATILE.search(str(plan._plan.to_proto(plan.sparkSession.client))) is None
+    return bool(plan._jdf.queryExecution().analyzed().deterministic())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import socket
@@ -53,6 +54,8 @@ class HostAccess:
         The driver's address, which tells a host on which interface to listen; None if hosts listen on no network.
     allowances : sequence of mapping
         What each operator may use of its limits in an epoch; empty if each keeps its share of them.
+    log_levels : mapping of str to int
+        The levels of the driver's loggers by their names, which hold in hosts, too; the root's name is "".
     """
 
     generation: str
@@ -62,6 +65,7 @@ class HostAccess:
     addresses: Mapping[int, Address] = field(default_factory=dict)
     driver_host: str | None = None
     allowances: Sequence[Allowance] = ()
+    log_levels: Mapping[str, int] = field(default_factory=dict)
 
     def allowance(self, subtask_index: int) -> Allowance | None:
         """Return what the operator of a subtask may use of its limits; None if it keeps its share of them."""
@@ -140,7 +144,7 @@ class TaskWays:
                 settings=self._settings(self._subtask_index),
                 interface=None if access.driver_host is None else _interface_to(access.driver_host),
                 watched=watched,
-                prepare=partial(_share_files, SparkFiles.getRootDirectory()),
+                prepare=partial(_prepare, SparkFiles.getRootDirectory(), access.log_levels),
             )
             return (yield from launch(instructions, MODULES))
         finally:
@@ -162,8 +166,17 @@ class TaskWays:
         return self._own.channel(self._waits)
 
 
-def _share_files(root: str) -> None:
-    """Let `SparkFiles.get` find what was added to the session, as in the worker that has started this process."""
+def log_levels() -> dict[str, int]:
+    """Return the levels that this process has set for its loggers, by their names; the root's name is ""."""
+    loggers = [one for one in list(logging.root.manager.loggerDict.values()) if isinstance(one, logging.Logger)]
+    return {"": logging.root.level, **{one.name: one.level for one in loggers if one.level != logging.NOTSET}}
+
+
+def _prepare(root: str, levels: Mapping[str, int]) -> None:
+    """Set up logging as in the driver, and let `SparkFiles.get` find what was added to the session, as in a worker."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for name, level in levels.items():
+        logging.getLogger(name or None).setLevel(level)
     SparkFiles._root_directory = root
     SparkFiles._is_running_on_worker = True
 
