@@ -21,7 +21,7 @@ from async_op import AsyncFunction, ElementFailed
 from async_op.spark import AsyncPipeline, split_dead_letters
 from keygroups.host_logs import logs_pattern
 from snapshots import WriterFenced
-from snapshots.cli import app
+from snapshots.cli.app import app
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
