@@ -21,7 +21,7 @@ from async_op import AsyncFunction, ElementFailed
 from async_op.spark import AsyncPipeline, split_dead_letters
 from keygroups.host_logs import logs_pattern
 from snapshots import WriterFenced
-from snapshots.cli.app import app
+from snapshots.cli.app import app, run
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -209,4 +209,4 @@ def test_what_a_function_prints_and_logs_is_found_by_the_pipeline_and_the_comman
     shown = CliRunner().invoke(app, ["logs", world.uri])
     assert "seen by the function" in shown.stdout
     assert world.pipeline(operator_id="another").logs() == {}
-    assert CliRunner().invoke(app, ["logs", f"{world.uri}-other"]).exit_code == 3
+    assert run(["logs", f"{world.uri}-other"]) == 3
