@@ -57,6 +57,7 @@ from .restarts import RestartPolicy
 from .retention import Retention
 from .retry import ExponentialBackoffRetry, FixedDelayRetry, RetryPolicy
 from .runtime import Runtime
+from .serving.errors import AddressUnavailable
 from .sharing import Shared, shared
 from .statistics import Latency, OperatorStatistics, ResilienceStatistics
 from .stream.stream import AsyncDataStream
@@ -65,6 +66,7 @@ from .threads.wait_strategies import ParkWait, ProgressiveWait, WaitStrategies
 
 __all__ = [
     "AdaptiveConcurrency",
+    "AddressUnavailable",
     "AsyncBatchFunction",
     "AsyncDataStream",
     "AsyncFunction",

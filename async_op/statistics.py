@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from async_op.clock import Clock
 from keygroups.events import Event, is_anybody_listening, publish
 from keygroups.representation import counts_repr, html_facts, set_fields
+
+JobState: TypeAlias = Literal[
+    "new", "opening", "running", "rescaling", "draining", "stopping", "restarting", "ended", "failed"
+]
+"""What a job does, from `JobProgress`."""
 
 _BUCKETS = 40
 _SMALLEST_SECONDS = 1e-6

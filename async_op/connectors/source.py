@@ -183,6 +183,20 @@ class Source(ABC, Generic[T]):
         """
         return str(partition)
 
+    def lag(self, partition: PartitionId, position: Any) -> int | None:
+        """Return how many records of a partition lie behind a position; None if it is not known, as by default.
+
+        It is asked for the progress of a job, by any thread, so it must neither block nor ask a server.
+
+        Parameters
+        ----------
+        partition : str or int
+            One of the ids.
+        position : object
+            The newest position that was read; None for the beginning.
+        """
+        return None
+
     async def close(self) -> None:
         """Release what `open` has acquired. Called once after the last read has ended, if `open` has returned."""
         return

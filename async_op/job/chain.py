@@ -224,6 +224,10 @@ class Chain:
             found[name] = inside + sum(len(one.inlet.elements) for one in subtasks)
         return found
 
+    def oldest_call_seconds(self) -> float:
+        """Return for how long the oldest element without a result has been in its operator."""
+        return max((one.operator.oldest_call_seconds() for one in self._all() if one.is_open), default=0.0)
+
     def limits(self) -> dict[str, ResilienceStatistics]:
         """Return for each step with limits where they stand, and what its operators have done with them."""
         found: dict[str, ResilienceStatistics] = {}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from os import PathLike
 from signal import SIGINT
@@ -38,6 +38,7 @@ from async_op.letter_rows import row_of
 from async_op.plain import AnyFunction
 from async_op.restarts import RestartPolicy, Restarts
 from async_op.retention import Retention
+from async_op.serving.job_pages import serving_job
 from async_op.threads.own_thread import on_own_thread, running_loop
 from keygroups.arguments import Duration, check_instance, check_location
 from keygroups.errors import ConfigError
@@ -225,7 +226,7 @@ class Job:
             "is_running": self._loop is not None,
         }
 
-    async def run(self, *, show_progress: bool = False) -> None:
+    async def run(self, *, show_progress: bool = False, serve: str | None = None) -> None:
         """Run until a bounded source has ended, or until `stop`; then all outputs have been delivered.
 
         After a failure it raises the error, or restarts by the policy `restart`. A restart keeps what `rescale` has
@@ -238,6 +239,10 @@ class Job:
         ----------
         show_progress : bool
             Whether to show a line that moves, in a notebook or on a terminal. There it needs rich (the extra ``cli``).
+        serve : str, optional
+            Host and port of a small HTTP server that tells how the job is while it runs, such as "127.0.0.1:8080":
+            ``/healthz`` and ``/readyz`` for probes, ``/metrics`` for Prometheus, ``/progress`` as JSON, and a page at
+            ``/``. It asks for no password, so let only those reach it who may see it.
 
         Raises
         ------
@@ -245,6 +250,8 @@ class Job:
             The progress is to be shown outside of a notebook, and rich is not installed.
         JobAlreadyRunning
             It runs already.
+        AddressUnavailable
+            `serve` cannot be listened on.
         IncompatibleSnapshot
             The newest snapshot has a step that this job does not have, or another max parallelism, hash, lineage or
             keys.
@@ -263,7 +270,11 @@ class Job:
             self._is_stopping = False
             self._hurry = asyncio.Event()
         try:
-            async with shown(self.progress) if show_progress else nullcontext():
+            async with AsyncExitStack() as beside:
+                if serve is not None:
+                    await beside.enter_async_context(serving_job(serve, self))
+                if show_progress:
+                    await beside.enter_async_context(shown(self.progress))
                 await self._run_and_restart()
         finally:
             with self._lock:
@@ -303,7 +314,7 @@ class Job:
             self._run = run
         await run.go()
 
-    def run_sync(self, *, show_progress: bool = False) -> None:
+    def run_sync(self, *, show_progress: bool = False, serve: str | None = None) -> None:
         """Run in an event loop of its own, for programs without one.
 
         The first Ctrl-C or SIGTERM stops the job at a cut, and this returns. A second one gives up at once and raises
@@ -313,7 +324,7 @@ class Job:
 
         Parameters
         ----------
-        show_progress : bool
+        show_progress, serve
             As for `run`.
 
         Raises
@@ -324,17 +335,17 @@ class Job:
         if running_loop() is not None:
             raise JobInsideEventLoop(self._store.operator_id)
         signals = EndingSignals(self._stop_at_cut)
-        asyncio.run(self._run_alone(signals, show_progress))
+        asyncio.run(self._run_alone(signals, self.run(show_progress=show_progress, serve=serve)))
         if signals.gave_up_at is SIGINT:
             raise KeyboardInterrupt
         if signals.gave_up_at is not None:
             raise SystemExit(128 + signals.gave_up_at)  # as a shell tells that a signal has ended a process
 
-    async def _run_alone(self, signals: EndingSignals, show_progress: bool) -> None:
+    async def _run_alone(self, signals: EndingSignals, run: Coroutine[Any, Any, None]) -> None:
         # Threads of `asyncio.to_thread` that hang would keep the program alive, in 3.11 even this method.
         threads = DaemonPool(_THREADS, "keygroups loop", _THREADS_SECONDS)
         asyncio.get_running_loop().set_default_executor(threads)
-        await signals.heed(self.run(show_progress=show_progress))
+        await signals.heed(run)
 
     def stop(self, *, drain: bool = True) -> None:
         """End the run: `run` returns once everything is committed and delivered.

@@ -206,7 +206,11 @@ class StepOperator(ResidentOperator):
         """Return what it has counted since the last time, and the age of the oldest element without a result."""
         now = self.counted()
         newest, self._counted = since(self._counted, now), now
-        return newest | {"oldest_call_seconds": self._ages.of(self.oldest, self._readable().scope.clock.time()) or 0.0}
+        return newest | {"oldest_call_seconds": self.oldest_call_seconds()}
+
+    def oldest_call_seconds(self) -> float:
+        """Return the age of the oldest element without a result."""
+        return self._ages.of(self.oldest, self._readable().scope.clock.time()) or 0.0
 
     def stop(self) -> None:
         """Begin no more calls, cancel those under way, and let no output leave."""

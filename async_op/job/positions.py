@@ -9,7 +9,7 @@ from itertools import repeat
 from typing import Any
 
 from async_op.connectors.errors import InputReplaced
-from async_op.connectors.source import PartitionId, Reached
+from async_op.connectors.source import PartitionId, Reached, Source
 from async_op.elements import ElementId
 from async_op.job.step import SOURCE
 from keygroups.errors import ConfigError
@@ -105,6 +105,12 @@ class Positions:
         self._idle_timeout = idle_timeout
         self._parallelism = 1
         self._has_warned = False
+
+    def lag(self, source: Source[Any]) -> int | None:
+        """Return how many records of all partitions were not read yet; None if the source says it of none."""
+        lags = [source.lag(one.id, one.position) for one in self.partitions.values() if one.is_read]
+        known = [lag for lag in lags if lag is not None]
+        return sum(known) if known else None
 
     def restore(self, snapshot: Snapshot | None, parallelism: int) -> None:
         """Begin with the positions of a snapshot, dealt out to a number of subtasks.

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
-from async_op.statistics import ResilienceStatistics
+from async_op.statistics import JobState, ResilienceStatistics
 from keygroups.representation import html_facts, set_fields
-
-JobState = Literal["new", "opening", "running", "rescaling", "draining", "stopping", "restarting", "ended", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +37,11 @@ class JobProgress:
         Outputs and dead letters that a sink with `on_error="skip"` or "dead_letter" has refused.
     partitions : int
         Partitions of the source that were found.
+    lag : int or None
+        Records of the source that were not read yet, as far as it knows without asking anybody; None if it does not
+        say. `KafkaSource` does.
+    oldest_call_seconds : float
+        For how long the oldest element without a result has been in its operator.
     restarts : int
         How often `run` has restarted the job after a failure.
     newest_failure : str or None
@@ -58,6 +60,8 @@ class JobProgress:
     undelivered: int = 0
     refused: int = 0
     partitions: int = 0
+    lag: int | None = None
+    oldest_call_seconds: float = 0.0
     restarts: int = 0
     newest_failure: str | None = None
 

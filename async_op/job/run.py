@@ -26,10 +26,11 @@ from async_op.job.errors import JobNotRunning
 from async_op.job.operators import is_of_element
 from async_op.job.outputs import Collector
 from async_op.job.positions import Positions
-from async_op.job.progress import JobProgress, JobState
+from async_op.job.progress import JobProgress
 from async_op.job.reading import Reading
 from async_op.job.step import SOURCE
 from async_op.job.supervision import Tasks
+from async_op.statistics import JobState
 from async_op.threads.own_thread import on_own_thread
 from keygroups.ranges import check_parallelism
 
@@ -118,6 +119,8 @@ class Run:
         self._committed_work: object = None
         self._opened: list[Source[Any] | Sink[Any]] = []
         self._state: JobState = "opening"
+        self._oldest_call_seconds = 0.0
+        """Looked up from time to time: other threads ask for the progress, and must not walk the queues."""
 
     @property
     def max_parallelism(self) -> int:
@@ -163,6 +166,8 @@ class Run:
             undelivered=len(self._delivery),
             refused=self._delivery.refused,
             partitions=len(self._setting.positions.partitions),
+            lag=self._setting.positions.lag(self._setting.source),
+            oldest_call_seconds=self._oldest_call_seconds,
         )
 
     # The run.
@@ -398,6 +403,7 @@ class Run:
             self._reading.advance()
             if self._pumps:
                 self._chain.notice_idleness()
+            self._oldest_call_seconds = self._chain.oldest_call_seconds()
 
     # The end.
 

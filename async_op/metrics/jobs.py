@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import get_args
+from collections.abc import Iterable, Mapping
+from typing import Protocol, get_args
 
-from async_op.job.progress import JobProgress, JobState
 from async_op.metrics.families import Family, Kind, Sample
+from async_op.statistics import JobState
 
 _PREFIX = "keygroups_job_"
 
@@ -23,15 +23,36 @@ _FIELDS: dict[Kind, dict[str, str]] = {
         "parallelism": "The number of subtasks of each step.",
         "undelivered": "Committed epochs that the sink has not had.",
         "partitions": "Partitions of the source that were found.",
+        "lag": "Records of the source that were not read yet, as far as it knows.",
+        "oldest_call_seconds": "For how long the oldest element without a result has been in its operator.",
     },
 }
 
 
-def job_families(jobs: Iterable[JobProgress]) -> list[Family]:
+class JobFigures(Protocol):
+    """A `JobProgress`; its other fields are read by their names."""
+
+    @property
+    def job_id(self) -> str:
+        """The value of the label `job`."""
+        ...
+
+    @property
+    def state(self) -> JobState:
+        """What the job does."""
+        ...
+
+    @property
+    def in_flight(self) -> Mapping[str, int]:
+        """How many elements each step has."""
+        ...
+
+
+def job_families(jobs: Iterable[JobFigures]) -> list[Family]:
     """Return all metrics of the watched jobs; all counters but `restarts` start from zero with each run or restart."""
     found = list(jobs)
     families = [
-        Family(_PREFIX + name, kind, text, tuple(Sample({"job": one.job_id}, getattr(one, name)) for one in found))
+        Family(_PREFIX + name, kind, text, _samples(found, name))
         for kind, texts in _FIELDS.items()
         for name, text in texts.items()
     ]
@@ -46,3 +67,8 @@ def job_families(jobs: Iterable[JobProgress]) -> list[Family]:
     families.append(Family(_PREFIX + "in_flight", "gauge", "Elements in a step and on their way.", tuple(in_flight)))
     families.append(Family(_PREFIX + "state", "gauge", "1 for the state of the job.", tuple(states)))
     return families
+
+
+def _samples(jobs: Iterable[JobFigures], name: str) -> tuple[Sample, ...]:
+    values = ((one.job_id, getattr(one, name)) for one in jobs)
+    return tuple(Sample({"job": job}, value) for job, value in values if value is not None)

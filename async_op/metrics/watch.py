@@ -7,10 +7,10 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Protocol
 
-from async_op.job.job import Job
 from async_op.metrics.families import Family
-from async_op.metrics.jobs import job_families
+from async_op.metrics.jobs import JobFigures, job_families
 from async_op.metrics.operators import operator_families
 from async_op.metrics.totals import EventTotals
 from async_op.operator.operator import AsyncWaitOperator
@@ -20,6 +20,14 @@ from keygroups.events import listen
 _WAIT_SECONDS = 1.0
 _FRESH_SECONDS = 0.1
 """OpenTelemetry reads one instrument after the other; within this time they all show the same moment."""
+
+
+class WatchedJob(Protocol):
+    """A `Job`, which is made of other rooms than this one."""
+
+    def progress(self) -> JobFigures:
+        """Return what it has done; any thread may ask."""
+        ...
 
 
 class Watches:
@@ -33,7 +41,7 @@ class Watches:
         self._stop = listen(self.totals.add)
         self._lock = threading.Lock()
         self._watched: dict[tuple[str, int], _Watched] = {}
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, WatchedJob] = {}
 
     def add(self, name: str, operator: AsyncWaitOperator, *, subtask_index: int = 0) -> Callable[[], None]:
         """Watch an operator; it replaces an earlier one with the same name and subtask. Returns a function that stops.
@@ -58,7 +66,7 @@ class Watches:
 
         return stop
 
-    def add_job(self, job: Job) -> Callable[[], None]:
+    def add_job(self, job: WatchedJob) -> Callable[[], None]:
         """Watch a job; it replaces an earlier one with the same id. Returns a function that stops.
 
         Parameters

@@ -92,6 +92,8 @@ class Poller:
         self._consumer = consumer
         self._topic = topic
         self._channels: dict[int, PartitionInbox] = {}
+        self.bounds: dict[int, tuple[int, int]] = {}
+        """The first offset of each partition and the one after its last, as far as was heard."""
         self._commands: deque[tuple[Callable[[PartitionInbox], None], PartitionInbox]] = deque()
         self._is_closed = False
         self._failure: BaseException | None = None
@@ -126,6 +128,7 @@ class Poller:
                     command(channel)
                 self._deliver(self._consumer.consume(_MESSAGES_AT_ONCE, _POLL_SECONDS))
                 self._pause_and_resume()
+                self._note_bounds()
         except Exception as error:  # noqa: BLE001 - the readers raise it
             self._fail_all(KafkaRefused(self._topic, str(error)))
 
@@ -187,6 +190,15 @@ class Poller:
             elif fill < 0.5 and channel.is_paused:
                 self._consumer.resume(partition)
                 channel.is_paused = False
+
+    def _note_bounds(self) -> None:
+        """Note what the brokers have sent beside the newest records; nobody is asked."""
+        for partition in self._channels:
+            low, high = self._consumer.get_watermark_offsets(
+                self._kafka.TopicPartition(self._topic, partition), cached=True
+            )
+            if high >= 0:  # otherwise nothing has come yet
+                self.bounds[partition] = max(low, 0), high
 
     def _assign(self, channel: PartitionInbox) -> None:
         self._channels[channel.partition] = channel

@@ -134,6 +134,11 @@ class KafkaSource(Source[dict[str, Any]]):
         """Return the topic and the number."""
         return f"{self._topic}/{partition}"
 
+    def lag(self, partition: PartitionId, position: Any) -> int | None:
+        """Return how many offsets lie behind a position, by what the brokers have sent last."""
+        bounds = None if self._poller is None else self._poller.bounds.get(int(partition))
+        return None if bounds is None else max(0, bounds[1] - (bounds[0] if position is None else position))
+
     async def close(self) -> None:
         """End the threads, and close the consumers."""
         if self._poller is not None:

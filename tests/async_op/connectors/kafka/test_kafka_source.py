@@ -24,6 +24,7 @@ from async_op.connectors.kafka import client, poller
 from keygroups import ConfigError
 from tests.async_op.connectors.kafka.brokers import produce
 from tests.async_op.connectors.kit import cuts_of, everything_of, first_items, items_of, listed, next_items
+from tests.async_op.kit import eventually
 
 
 @asynccontextmanager
@@ -91,6 +92,18 @@ async def test_what_comes_later_is_read_too(cluster: str, topic: str) -> None:
             found += await next_items(blocks)
         produce(cluster, topic, numbered(2, 3))
         assert [value["value"] for value, _, _ in await next_items(blocks)] == [b"2"]
+
+
+async def test_the_lag_is_what_the_brokers_have_beyond_a_position(cluster: str, topic: str) -> None:
+    produce(cluster, topic, numbered(0, 50))
+    async with opened(cluster, topic) as source:
+        await source.partitions()
+        assert source.lag(0, None) is None  # nothing was heard yet
+        async with aclosing(source.read(0, None)) as blocks:
+            await next_items(blocks)
+            await eventually(lambda: source.lag(0, None) is not None)
+        assert [source.lag(0, position) for position in (None, 10, 50)] == [50, 40, 0]
+        assert source.lag(1, None) is None
 
 
 async def test_the_beginning_may_be_the_end(cluster: str, topic: str) -> None:

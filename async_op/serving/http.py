@@ -1,0 +1,155 @@
+"""A small HTTP server on the event loop of a job: GET only, a few clients at a time, nothing that waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from async_op.serving.errors import AddressUnavailable
+from keygroups.errors import ConfigError
+
+_log = logging.getLogger(__package__)
+
+_HEAD_BYTES_MAX = 8 * 1024
+_CLIENTS_MAX = 32
+"""A probe, a Prometheus and some browsers. More clients are refused, because they share the event loop with the job."""
+_SECONDS_MAX = 5.0
+"""How long a client may take to send its request, and to take the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What is sent back.
+
+    Attributes
+    ----------
+    body : str
+        The text.
+    content_type : str
+        Its type.
+    status : HTTPStatus
+        Whether it is what was asked for.
+    """
+
+    body: str
+    content_type: str = "text/plain; charset=utf-8"
+    status: HTTPStatus = HTTPStatus.OK
+
+
+Pages = Mapping[str, Callable[[], Response]]
+"""For each path what makes the answer; called on the event loop, so it must be quick."""
+
+
+def address_of(serve: str) -> tuple[str, int]:
+    """Return host and port of "host:port"; an IPv6 host is in brackets.
+
+    Examples
+    --------
+    >>> address_of("127.0.0.1:8080"), address_of("[::1]:0")
+    (('127.0.0.1', 8080), ('::1', 0))
+
+    Raises
+    ------
+    ConfigError
+        It is not of this form.
+    """
+    host, colon, port = str(serve).rpartition(":")
+    if not (colon and host and port.isascii() and port.isdigit() and int(port) < 2**16):
+        raise ConfigError("serve", serve, 'pass host and port, such as "127.0.0.1:8080"')
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+@asynccontextmanager
+async def serving(serve: str, pages: Pages) -> AsyncIterator[str]:
+    """Response requests while the block runs; yields the address, with the port that was taken.
+
+    Raises
+    ------
+    ConfigError
+        The address is invalid.
+    AddressUnavailable
+        It cannot be listened on.
+    """
+    host, port = address_of(serve)
+    clients = _Clients(pages)
+    try:
+        server = await asyncio.start_server(clients.serve, host, port, limit=_HEAD_BYTES_MAX)
+    except (OSError, UnicodeError) as error:
+        raise AddressUnavailable(serve, str(error)) from error
+    taken = server.sockets[0].getsockname()[1]
+    address = f"http://{f'[{host}]' if ':' in host else host}:{taken}"
+    _log.info("%s has the probes, metrics and page of the job", address)
+    try:
+        yield address
+    finally:
+        server.close()
+        await clients.end()
+
+
+class _Clients:
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Response one request, and close the connection."""
+        task = asyncio.current_task()
+        assert task is not None, "the server makes a task for each client"
+        self._tasks.add(task)
+        try:
+            # Whatever a client does, it ends here: the job must not hear of it. Nor may the task end cancelled, which
+            # asyncio's streams report to the loop as an error.
+            with suppress(TimeoutError, OSError, EOFError, asyncio.LimitOverrunError, asyncio.CancelledError):
+                async with asyncio.timeout(_SECONDS_MAX):
+                    await self._answer(reader, writer)
+        finally:
+            self._tasks.discard(task)
+            writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._tasks) > _CLIENTS_MAX:
+            answer, method = _plain(HTTPStatus.SERVICE_UNAVAILABLE), "GET"
+        else:
+            head = await reader.readuntil(b"\r\n\r\n")
+            method, _, rest = head.split(b"\r\n", 1)[0].decode("latin-1").partition(" ")
+            answer = self._find(method, rest.partition(" ")[0].partition("?")[0])
+        body = answer.body.encode("utf-8", "replace")
+        lines = [
+            f"HTTP/1.1 {answer.status.value} {answer.status.phrase}",
+            f"Content-Type: {answer.content_type}",
+            f"Content-Length: {len(body)}",
+            "Cache-Control: no-store",
+            "X-Content-Type-Options: nosniff",
+            "Connection: close",
+        ]
+        writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + (b"" if method == "HEAD" else body))
+        await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()
+
+    def _find(self, method: str, path: str) -> Response:
+        if method not in ("GET", "HEAD"):
+            return _plain(HTTPStatus.METHOD_NOT_ALLOWED)
+        make = self._pages.get(path)
+        if make is None:
+            return _plain(HTTPStatus.NOT_FOUND)
+        try:
+            return make()
+        except Exception:  # noqa: BLE001 - the job must not fail because it was asked
+            _log.exception("%s could not be answered", path)
+            return _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    async def end(self) -> None:
+        """Leave clients that are still there."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _plain(status: HTTPStatus) -> Response:
+    return Response(f"{status.phrase}\n", status=status)
