@@ -16,15 +16,15 @@ parallel = -n auto --maxprocesses 4 --dist worksteal
 
 .PHONY: demo test test-all coverage mutants lint bench notebooks docs packaging audit sbom java
 
-demo: $(venv)/.demo java
-	@$(python) -m demo $(DEMO_ARGS)
+demo: $(venv)/spark.jsa
+	@SPARK_SUBMIT_OPTS="$$($(python) -m tests.jvm)" $(python) -m demo $(DEMO_ARGS)
 
 # A process more than there are processors, but not more Spark sessions than fit into memory; -n 0 for none. `test-all` has the
 # tests that `test` leaves out, too, and more seeds.
-test: $(venv)/spark.jsa
+test: $(venv)/.dev $(venv)/spark.jsa
 	@$(python) -m tests.run --quick $(parallel) $(TEST_ARGS)
 
-test-all: $(venv)/spark.jsa
+test-all: $(venv)/.dev $(venv)/spark.jsa
 	@$(python) -m tests.run $(parallel) $(TEST_ARGS)
 
 # Lines and branches that no test runs. Spark's workers write what they have measured when they end, so none is reused.
@@ -104,8 +104,8 @@ $(venv)/.dev: $(venv)/.demo
 	$(install) --group dev
 	@touch $@
 
-# The JVMs of the tests start in half the time with it.
-$(venv)/spark.jsa: $(venv)/.dev | java
+# The JVMs of the tests and of the demo start in half the time with it.
+$(venv)/spark.jsa: $(venv)/.demo | java
 	@echo 'writing $@'
 	@$(python) -m tests.spark.class_archive
 	@touch $@

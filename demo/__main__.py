@@ -13,6 +13,7 @@ from demo.process import ChildFailed
 from demo.workspace import Workspace
 
 _FLIGHTS_MIN = 1_000
+_QUICK_FLIGHTS = 20_000
 
 
 def main() -> int:
@@ -59,9 +60,16 @@ def _parse() -> argparse.Namespace:
         help=f"only the first so many flights, at least {_FLIGHTS_MIN:,}; 'all' are 336,776 (default: all)",
     )
     parser.add_argument(
+        "--quick",
+        action="store_const",
+        const=_QUICK_FLIGHTS,
+        dest="flights",
+        help=f"only the first {_QUICK_FLIGHTS:,} flights: about a minute",
+    )
+    parser.add_argument(
         "--latency",
         type=_latency,
-        default=0.01,
+        default=0.1,
         metavar="SECONDS",
         help="median of the calls' latency; one in a hundred takes fifty times as long (default: %(default)s)",
     )

@@ -12,7 +12,7 @@ import valkey
 from demo.enrichment import enriched, lookup_keys
 from demo.latency import Latency
 
-_SAMPLE_ROWS = 200
+_SAMPLE_ROWS = 20
 
 
 @dataclass(frozen=True, slots=True)

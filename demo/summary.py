@@ -22,15 +22,14 @@ class Summary:
         Files of the stream.
     calls_made : int
         As the service counted them.
-    calls_saved : int
-        Elements whose result stood in a snapshot and was emitted again without a call.
     reinvoked, reinvoked_before_crash : int
         Elements that were called again because a snapshot held them pending: in all epochs, and in those before the
         crash, where calls go on from one epoch to the next.
     version_at_crash : int
         The newest snapshot when the driver was killed.
-    in_flight_at_crash, reinvoked_after_crash, reemitted_after_crash : int
-        Elements in flight in that snapshot, and what became of them in the first epoch afterwards.
+    in_flight_at_crash, reinvoked_after_crash : int
+        Elements in flight in that snapshot, and how many of them had a call that the first epoch afterwards repeated;
+        the others were still waiting for their first call.
     snapshots, snapshot_bytes : int
         Commits, and the bytes of all files that they name.
     old_parallelism, new_parallelism : int
@@ -50,13 +49,11 @@ class Summary:
     rows_different: int
     micro_batches: int
     calls_made: int
-    calls_saved: int
     reinvoked: int
     reinvoked_before_crash: int
     version_at_crash: int
     in_flight_at_crash: int
     reinvoked_after_crash: int
-    reemitted_after_crash: int
     snapshots: int
     snapshot_bytes: int
     old_parallelism: int
@@ -92,11 +89,9 @@ class Summary:
             ("flights in, in micro-batches", f"{self.flights:,} in {self.micro_batches}"),
             ("rows out, different from the batch job's", f"{self.rows_delivered:,}, {self.rows_different:,}"),
             ("calls made", f"{self.calls_made:,}"),
-            ("calls saved by stored results", f"{self.calls_saved:,}"),
             ("calls repeated before the crash", f"{self.reinvoked_before_crash:,}"),
             ("in flight in the snapshot before the crash", f"{self.in_flight_at_crash:,}"),
             ("  of them called again after the crash", f"{self.reinvoked_after_crash:,}"),
-            ("  of them emitted from their stored result", f"{self.reemitted_after_crash:,}"),
             ("snapshots", f"{self.snapshots:,} of {self.snapshot_bytes / 2**20:.1f} MiB together"),
             ("subtasks of each epoch", " ".join(map(str, self.parallelism_of_epochs))),
             (

@@ -15,3 +15,7 @@ ARCHIVE = Path(sys.prefix, "spark.jsa")
 def options() -> str:
     """What each JVM of the tests gets; it starts without the archive, too, in twice the processor's time."""
     return f"{OPTIONS} -XX:SharedArchiveFile={ARCHIVE} -Xshare:auto -Xlog:disable" if ARCHIVE.exists() else OPTIONS
+
+
+if __name__ == "__main__":
+    print(options())  # noqa: T201 - for the Makefile

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from types import ModuleType
@@ -42,6 +43,25 @@ def test_the_reference_has_every_command(site: Path) -> None:
     assert [name for name in commands if f'<h2 id="{name}">' not in page] == []
     options = {option for command in commands.values() for part in command.params for option in part.opts}
     assert [option for option in options if option.startswith("--") and f"<code>{option}</code>" not in page] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("openai", "howto/language-models/"),
+        ("kafka", "howto/kafka/"),
+        ("rescale", "howto/rescale/"),
+        ("exactly once", "explanation/guarantees/"),
+        ("timeout", "howto/functions/"),
+    ],
+)
+def test_a_search_finds_the_page_by_its_headings(site: Path, words: str, page: str) -> None:
+    """Headings weigh far more than text in the search of the site."""
+    entries = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+
+    assert [
+        entry["title"] for entry in entries if entry["location"].startswith(page) and words in entry["title"].lower()
+    ]
 
 
 def test_no_page_needs_another_host(site: Path) -> None:
