@@ -45,6 +45,15 @@ def test_the_reference_has_every_command(site: Path) -> None:
     assert [option for option in options if option.startswith("--") and f"<code>{option}</code>" not in page] == []
 
 
+def test_every_error_has_a_section_that_says_what_to_do(site: Path) -> None:
+    page = (site / "reference" / "errors-by-name" / "index.html").read_text()
+
+    public = [getattr(package, name) for package in DOCUMENTED for name in package.__all__]
+    errors = {error for error in public if isinstance(error, type) and issubclass(error, keygroups.KeyGroupsError)}
+    names = {error.__name__ for error in errors - {keygroups.KeyGroupsError}}
+    assert [name for name in names if f'<h2 id="{name.lower()}">' not in page] == []
+
+
 @pytest.mark.parametrize(
     ("words", "page"),
     [
