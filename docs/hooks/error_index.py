@@ -15,8 +15,8 @@ from mkdocs.structure.files import File, Files
 _PACKAGES = ("keygroups", "snapshots", "async_op")
 _HEAD = """# Errors by name
 
-Find the name at the end of a traceback or in a log. Below the name stand its meaning and its message, which says what to
-do; `…` stands for what your case fills in. [Errors](errors.md) has their fields and constructors.
+Find the name at the end of a traceback or in a log. Below the name stand its meaning and its message, which says what
+to do; `…` stands for what your case fills in. [Errors](errors.md) has their fields and constructors.
 
 """
 
