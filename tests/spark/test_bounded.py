@@ -20,6 +20,7 @@ from async_op.spark.epoch import runner as runners
 from keygroups import ConfigError, ValueState
 from snapshots import Snapshot, WriterFenced
 from snapshots.inputs import begin_storing, load_input
+from tests.quick import first_is_quick
 from tests.spark.runs import Gate, PipelineRun
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -193,7 +194,7 @@ class Fault:
         return traced
 
 
-@pytest.mark.parametrize("point", DRIVER_POINTS)
+@pytest.mark.parametrize("point", first_is_quick(DRIVER_POINTS))
 def test_a_run_that_is_stopped_anywhere_goes_on_exactly_once(
     run: Run, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

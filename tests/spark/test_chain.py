@@ -22,6 +22,7 @@ from async_op.spark.epoch import runner as runners
 from async_op.spark.epoch.history import missed_epochs
 from keygroups import ConfigError, ValueState
 from snapshots import SnapshotStore
+from tests.quick import first_is_quick
 from tests.snapshot_kit import new_store, parts
 from tests.spark.runs import Gate, PipelineRun
 
@@ -188,7 +189,7 @@ class Crash(RuntimeError):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("stage", "point"), POINTS)
+@pytest.mark.parametrize(("stage", "point"), first_is_quick(POINTS))
 def test_a_chain_that_is_stopped_anywhere_goes_on_exactly_once(
     run: Run, stage: int, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

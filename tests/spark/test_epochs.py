@@ -24,6 +24,7 @@ from async_op import AsyncFunction
 from async_op.epochs.position import EpochRef
 from async_op.spark import AsyncPipeline, PipelineQuery, Retention
 from keygroups import ValueState
+from tests.quick import first_is_quick
 from tests.spark.runs import Gate, PipelineRun
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -113,7 +114,7 @@ def run(spark: SparkSession, tmp_path: Path) -> Iterator[Run]:
 
 
 class TestAnEpochWithoutRows:
-    @pytest.mark.parametrize("what", ["empty file", "filter", "filter in Python", "first of all"])
+    @pytest.mark.parametrize("what", first_is_quick(["empty file", "filter", "filter in Python", "first of all"]))
     def test_it_is_run_as_any_other(self, run: Run, what: str) -> None:
         is_kept = {
             "filter": F.col("id") < ROWS,

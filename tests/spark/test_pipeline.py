@@ -27,6 +27,7 @@ from keygroups import (
 )
 from keygroups.state import MemoryBackend
 from snapshots import IncompatibleSnapshot, SnapshotStore, SubtaskSnapshot, WriterFenced
+from tests.quick import first_is_quick
 from tests.snapshot_kit import parts
 from tests.spark.runs import Gate, PipelineRun
 
@@ -98,7 +99,7 @@ class Run(PipelineRun):
         assert rows == [(n, f"u{n % KEYS}", n // KEYS + 1) for n in range(FILES * ROWS_PER_FILE)]
 
 
-@pytest.fixture(params=[True, False], ids=["resident", "in tasks"])
+@pytest.fixture(params=first_is_quick([True, False]), ids=["resident", "in tasks"])
 def run(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
     """What a run promises does not depend on where its operators live."""
     run = Run(spark, tmp_path)
@@ -171,7 +172,7 @@ class CountSome(Count):
         return outputs
 
 
-@pytest.mark.parametrize("mode", ["ordered", "unordered", "key_ordered"])
+@pytest.mark.parametrize("mode", first_is_quick(["ordered", "unordered", "key_ordered"]))
 def test_dead_letters_are_delivered_exactly_once_with_their_epoch(run: Run, mode: str) -> None:
     run.write_input()
     run.function = CountSome(run.log, run.gate)

@@ -21,6 +21,7 @@ def public_names(package: str) -> set[str]:
     return {f"{getattr(one, '__module__', package)}.{getattr(one, '__qualname__', name)}" for name, one in public}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("package", ["keygroups", "snapshots", "async_op", "async_op.connectors", "async_op.testing"])
 def test_public_types_are_complete(package: str) -> None:
     command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--ignoreexternal", "--outputjson"]

@@ -54,6 +54,7 @@ def kill_at(store: SnapshotStore, number: int) -> bool:
     return True
 
 
+@pytest.mark.thorough
 def test_at_any_moment(store: SnapshotStore) -> None:
     before = store.load(1)
     expected, in_flight = content(before), elements(before)
