@@ -1,7 +1,7 @@
 """Whether an operator still has the keys under which a snapshot holds its state and its elements in flight.
 
 With other keys, the state of one key would be read and written for another. Names of columns are compared by name. The
-keys that a function makes are compared by what they are: those of elements in flight are computed again, and the first
+keys that a function makes are compared by what they are: keys of elements in flight are computed again, and the first
 new one must have the type of a stored key of the state.
 """
 
@@ -31,14 +31,14 @@ _ADVICE = "pass the key_by with which the snapshot was made, or choose another {
 
 
 def check_columns(what: str, wanted: Sequence[str], found: Sequence[str], where: str) -> None:
-    """Check that the key columns are those of the snapshot.
+    """Check that the key columns match the snapshot's.
 
     Parameters
     ----------
     what : str
         What they are, such as "key columns".
     wanted, found : list of str
-        Those of the operator, and those of the snapshot; with their types, where these are known.
+        The operator's and the snapshot's key columns; with their types, where these are known.
     where : str
         What to choose another one of, to begin with new state.
 

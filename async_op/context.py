@@ -68,7 +68,7 @@ class InvocationContext:
     entry: Entry
     handles: Handle | None  # the newest handle of its keyed state
     scope: Scope
-    spending: Spending  # set only where somebody counts costs
+    spending: Spending  # set only where costs are counted
 
     def __repr__(self) -> str:
         facts = {"key": self.key, "timestamp": self.timestamp, "attempt": self.attempt}

@@ -62,6 +62,6 @@ class UnknownUnit(KeyGroupsError, LookupError):
 
     def _message(self) -> str:
         return (
-            f"nobody counts {self.unit!r}: report {' or '.join(map(repr, self.known)) or 'nothing'}, or pass a "
+            f"{self.unit!r} is not counted: report {' or '.join(map(repr, self.known)) or 'nothing'}, or pass a "
             f"RateLimit or a Budget with unit={self.unit!r}"
         )

@@ -54,5 +54,5 @@ class InPlace:
     convert: Callable[[DeadLetter], Sequence[Any]]
 
     def __call__(self, letter: DeadLetter) -> Sequence[Any]:
-        """Return the outputs that replace those of the failed element."""
+        """Return the outputs that replace the failed element's."""
         return self.convert(letter)

@@ -29,7 +29,7 @@ class Watermark(NamedTuple):
 
 
 class Ids(Protocol):
-    """Ids that are made only if somebody asks for one. Any thread may ask."""
+    """Ids that are made only on request. Any thread may ask."""
 
     def __getitem__(self, index: int, /) -> str:
         """Return one id; asked again, the same."""
@@ -37,7 +37,7 @@ class Ids(Protocol):
 
 
 ElementId: TypeAlias = str | tuple[Any, Any]
-"""An id, or what it is made of when somebody asks, as few do: `Ids` and an index; a beginning and an end; or the id of
+"""An id, or what it is made of on request, which is rare: `Ids` and an index; a beginning and an end; or the id of
 an input, if that is none of text, and the number of an output.
 
 They are plain tuples because the garbage collector soon stops to visit a tuple of numbers and text, and each element in
@@ -49,7 +49,7 @@ Element: TypeAlias = tuple[Any, int | None, ElementId | None]
 
 
 def looked_up(element_id: ElementId | None) -> str | None:
-    """Return an id, which is made now if nobody has asked for it before."""
+    """Return an id, which is made now unless it was requested before."""
     if element_id is None or isinstance(element_id, str):
         return element_id
     first, last = element_id
@@ -61,7 +61,7 @@ def looked_up(element_id: ElementId | None) -> str | None:
 
 
 def output_id(parent: ElementId, number: int) -> ElementId:
-    """Return the id of an output: that of its input with its own number, so it is the same whenever it is emitted.
+    """Return the id of an output: the id of its input with its own number, so it is the same whenever it is emitted.
 
     Examples
     --------

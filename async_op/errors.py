@@ -292,7 +292,7 @@ class TimersUnavailable(KeyGroupsError, RuntimeError):
 
 
 class SharedOutsideOpen(KeyGroupsError, RuntimeError):
-    """`shared` was awaited outside of a function's `open`, so nobody would release what it returns."""
+    """`shared` was awaited outside of a function's `open`, so its result would never be released."""
 
     key: str
     """The key of the resource, shortened."""

@@ -68,7 +68,7 @@ def check_operator_states(
     Raises
     ------
     ConfigError
-        It is something else, or a name is that of one of `states` or among `taken`.
+        It is something else, or a name belongs to one of `states` or among `taken`.
     """
     kinds = get_args(OperatorStateDescriptor)
     if isinstance(operator_states, kinds):

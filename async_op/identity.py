@@ -3,7 +3,7 @@
 The form is a contract, because services store keys:
 
     <lineage>/<id>            the key of an element of an operator or a pipeline
-    <lineage>/<step>/<id>     that of a step of a job
+    <lineage>/<step>/<id>     a step of a job
 
 `<id>` is `<partition>@<position>` for an element of a job's source. Each later step appends `/<number of the output>`
 to the id of its input. A timer has `event-timer-<timestamp>-<digest of the key>`. What is too long, or has other

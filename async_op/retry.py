@@ -71,7 +71,7 @@ class RetryPolicy(ABC):
     A `RetryAfter` error is always retried after the delay that it carries, as long as attempts are left. A
     `CallRefused` error is never retried.
 
-    An exception group, such as that of an `asyncio.TaskGroup`, is judged by the errors in it, at any depth: one
+    An exception group, as from an `asyncio.TaskGroup`, is judged by the errors in it, at any depth: one
     `CallRefused` makes it final; else it is retried after the longest delay of its `RetryAfter` errors, or if
     `retry_on` matches any of the errors. A predicate gets each of them, never the group.
     """

@@ -40,7 +40,7 @@ class Runtime:
     def operator_state(self, descriptor: OperatorStateDescriptor) -> Any:
         """Return the handle of an operator state, which can be used as long as the operator is open.
 
-        Its writes count at once, also those of an invocation that fails or is made again later. The list has `get()`,
+        Its writes count at once, also if the invocation fails or is repeated later. The list has `get()`,
         `add(value)` and `update(values)`, for the thread of the event loop. The map is a mapping that only `open` may
         write to; any thread may read it.
 

@@ -238,7 +238,7 @@ class _Keeper:
         """Tell all who wait that there is no resource."""
         self.is_ending = True
         self._made.set_exception(as_exception(error))
-        self._made.exception()  # perhaps nobody waits any more
+        self._made.exception()  # perhaps the caller has gone
 
     @asynccontextmanager
     async def _resource(self) -> AsyncIterator[Any]:

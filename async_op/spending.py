@@ -30,12 +30,12 @@ class Spending:
     Parameters
     ----------
     units : frozenset of str
-        The units that somebody counts.
+        The units that are counted.
 
     Attributes
     ----------
     has_ended : bool
-        Whether the call has ended: nobody looks at later reports.
+        Whether the call has ended: later reports are ignored.
     """
 
     __slots__ = ("_amounts", "_units", "has_ended")
@@ -51,7 +51,7 @@ class Spending:
         Raises
         ------
         UnknownUnit
-            Nobody counts this unit.
+            This unit is not counted.
         ConfigError
             An amount is no number, or a negative one.
         """

@@ -45,7 +45,7 @@ class LatencyHistogram:
 
 
 class ObservedLatency(LatencyHistogram):
-    """A histogram that also emits an event for each duration if anybody listens.
+    """A histogram that also emits an event for each duration if there is a listener.
 
     Parameters
     ----------

@@ -124,7 +124,7 @@ class BlockingCalls(_ForeignCalls):
                 self._running.discard(result)
 
     def stop(self) -> None:
-        """Begin no call that still waits for a thread: nobody would keep its result."""
+        """Begin no call that still waits for a thread: its result would be lost."""
         self._is_stopped = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 

@@ -23,7 +23,7 @@ class BatchCall:
     contexts : dict of Block to list of InvocationContext
         The contexts of blocks that were split during the call, in the order of their elements.
     spending : Spending or None
-        What the call has spent, where somebody counts costs.
+        What the call has spent, where costs are counted.
     members : list of (Block or InvocationContext)
         Blocks and the contexts of entries, in the order of the call's values.
     task : asyncio.Task

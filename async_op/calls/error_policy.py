@@ -42,7 +42,7 @@ class ErrorPolicy:
         self.skipped = self.dead_letters = 0
 
     def apply(self, entry: Entry, error: BaseException) -> Sequence[Any] | None:
-        """Return the outputs that replace those of a failed element, or None if the operator has failed."""
+        """Return the outputs that replace a failed element's, or None if the operator has failed."""
         if self._on_error == "fail":
             failure = failure_of(entry.value, entry.key, entry.attempt, error, self._idempotency_key_of(entry))
             begin_anew(entry)  # if a snapshot is taken of it, its failure is forgotten after a restore

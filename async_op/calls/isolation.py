@@ -81,7 +81,7 @@ class CallContexts:
         return begin
 
     def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run a coroutine in a task whose context is not that of the caller, which may be a call."""
+        """Run a coroutine in a task whose context is not the caller's, which may be a call."""
         # Not through the loop's task factory: an eager factory would run the task before its owner knows about it.
         return asyncio.Task(coroutine, loop=asyncio.get_running_loop(), name=name, context=self.fresh())
 

@@ -272,7 +272,7 @@ class Worker:
         self._pool = pool
         self._measured = 0
         # Not through the loop's task factory: an eager factory would run the task before the pool knows about it.
-        # In a context of its own: whoever wakes a worker may be a call.
+        # In a context of its own: the waking code may be a call.
         loop, context = asyncio.get_running_loop(), pool.contexts.fresh()
         # Workers measure their first calls in turn: with many calls under way all would measure at the same time.
         work = self._work(pool, context, unmeasured=number % _MEASURED_EVERY)
@@ -329,7 +329,7 @@ class Worker:
     def _crash(self, error: BaseException) -> bool:
         """Tell of an error that was raised by what was called back; returns whether the task has to be cancelled.
 
-        If it is cancelled, either the operator has ended, or the function or somebody else has cancelled the task.
+        If it is cancelled, either the operator has ended, or the function or other code has cancelled the task.
         """
         self._pool.outcomes.crash(error)
         return isinstance(error, asyncio.CancelledError)

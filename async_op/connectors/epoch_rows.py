@@ -122,7 +122,7 @@ class OutputRows(SinkRows):
 class FrameRows(SinkRows):
     """The rows of a Spark DataFrame, which come to the driver batch by batch.
 
-    Spark's driver holds one partition at a time, and this process one batch. Each time, the DataFrame is computed anew.
+    Spark's driver holds one partition at a time, and this process one batch. Each time, it is computed again.
 
     Parameters
     ----------

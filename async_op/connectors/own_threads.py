@@ -37,7 +37,7 @@ class OwnThreads:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def submit(self, work: Callable[[], Any]) -> Future[Any]:
-        """Do work that nobody waits for."""
+        """Do work without waiting for it."""
         return self._pool.submit(work)
 
     async def close(self) -> None:

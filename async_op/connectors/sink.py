@@ -47,7 +47,7 @@ class Sink(ABC, Generic[T]):
         a target that is new from a target that was removed.
     lineage : str
         What no other job has. The job sets it before it opens the sink. A sink that notes epochs in its target notes it
-        with them, and raises `TargetTaken` if the epochs there are those of another job; "" compares nothing.
+        with them, and raises `TargetTaken` if the epochs there belong to another job; "" compares nothing.
 
     Examples
     --------

@@ -171,7 +171,7 @@ class Source(ABC, Generic[T]):
         """
 
     def full_name(self, partition: PartitionId) -> str:
-        """Return the name of a partition among those of all sources, such as topic and number; by default its id.
+        """Return the name of a partition among all sources' partitions, such as topic and number; by default its id.
 
         It is part of the idempotency keys of its elements. So it stays the same as long as the partition has the same
         elements, and another topic, folder or table has another one. It must not block.

@@ -1,6 +1,6 @@
 """Whether a job or a pipeline may go on from the newest snapshot: what both check before they claim it.
 
-A refused start then stops nobody who runs. `changed_keys` compares key columns, and `snapshots.lineage` lineages.
+A refused start then stops no running job. `changed_keys` compares key columns, and `snapshots.lineage` lineages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class RepartitionUndone(UserWarning):
     Attributes
     ----------
     chosen : int
-        The parallelism of the newest snapshot, which somebody chose since the last run.
+        The parallelism of the newest snapshot, which was chosen since the last run.
     parallelism : int
         The parallelism that the job or the pipeline was given.
     """
@@ -84,7 +84,7 @@ def check_steps(latest: Snapshot, names: Collection[str]) -> None:
 
 
 def warn_of_repartition(latest: Snapshot | None, noted: int | None, parallelism: int | None) -> None:
-    """Warn with `RepartitionUndone` if a run begins with another parallelism than somebody has chosen.
+    """Warn with `RepartitionUndone` if a run begins with another parallelism than was chosen.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def warn_of_repartition(latest: Snapshot | None, noted: int | None, parallelism:
     noted : int or None
         The parallelism in its source position, which the last run has noted.
     parallelism : int or None
-        The parallelism of the run; None for that of the snapshot.
+        The parallelism of the run; None for the snapshot's.
     """
     if latest is None or noted in (None, latest.parallelism) or parallelism in (None, latest.parallelism):
         return

@@ -11,7 +11,7 @@ from snapshots.surroundings import newest_or_empty
 
 
 class Coordinator:
-    """The one who commits an operator's epochs, as long as nobody else claims the operator.
+    """The one who commits an operator's epochs, until another claims the operator.
 
     One thread at a time may call it, and one epoch is under way at a time; `begin`, `commit` and `check` block.
 
@@ -89,6 +89,6 @@ class Coordinator:
         return 0 if self.garbage is None else self.garbage.failures
 
     def close(self) -> None:
-        """Wait for the collection under way: whoever removes the folder after the run must meet nobody in it."""
+        """Wait for the collection under way: the folder may be removed after the run, and must be unused then."""
         if self.garbage is not None:
             self.garbage.join()

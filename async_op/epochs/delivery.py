@@ -39,7 +39,7 @@ class Note(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Wait before the next attempt, unless somebody is in a hurry."""
+    """Wait before the next attempt, unless a stop is in a hurry."""
 
     seconds: float
 

@@ -178,7 +178,7 @@ class SourcePosition:
     finished_runs : tuple of str
         The newest bounded runs that have finished.
     parallelism : int or None
-        The parallelism of the epoch: the snapshot's own, unless somebody has changed that since.
+        The parallelism of the epoch: the snapshot's own, unless it was changed since.
     """
 
     query_id: str | None = None
@@ -234,7 +234,7 @@ class JobPosition:
     Attributes
     ----------
     parallelism : int or None
-        The parallelism of the cut: the snapshot's own, unless somebody has changed that since.
+        The parallelism of the cut: the snapshot's own, unless it was changed since.
     keys : mapping of str to list of str or None
         The names of the key columns of each step, and None for a step whose keys a function makes.
     """

@@ -134,11 +134,11 @@ class Claimed(NamedTuple):
 
 
 def claim(ways: Ways, hello: Hello) -> Waiting[Claimed]:
-    """Find or start a host whose content is that of the newest manifest, and claim it.
+    """Find or start a host whose content equals the newest manifest, and claim it.
 
     H7: if no host can be reached or started, or if a host is busy with another attempt of the same job, the operator
     runs inside the task for this epoch. The results are the same. What is left of an earlier job gives way: the driver
-    has given that up, so its calls must not go on beside those of this one.
+    has given that up, so its calls must not continue beside this one's.
 
     Raises
     ------

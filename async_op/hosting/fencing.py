@@ -1,4 +1,4 @@
-"""H2 and H3: whose claims a host accepts, and whether its content is that of the newest manifest.
+"""H2 and H3: whose claims a host accepts, and whether its content equals the newest manifest.
 
 Knows no operator and no transport.
 """
@@ -10,9 +10,9 @@ from typing import Literal, TypeAlias
 from async_op.hosting.messages import Fence, Hello, NewestManifest, Reason
 
 Content: TypeAlias = tuple[Literal["manifest", "cut"], str | None] | None
-"""What a host holds: exactly a manifest's content, exactly that of its last cut, or (None) something in between."""
+"""What a host holds: exactly a manifest's content, exactly its last cut's, or (None) something in between."""
 
-_NOBODY = Fence(-1, -1)
+_NO_FENCE = Fence(-1, -1)
 
 
 class Fencing:
@@ -28,7 +28,7 @@ class Fencing:
 
     def __init__(self, generation: str, restored_from: str | None) -> None:
         self.generation = generation
-        self._newest = _NOBODY
+        self._newest = _NO_FENCE
         self._content: Content = ("manifest", restored_from)
 
     def judge(self, hello: Hello, *, is_being_fed: bool) -> Reason | None:
@@ -57,11 +57,11 @@ class Fencing:
         return fence > self._newest
 
     def is_content_of(self, manifest: NewestManifest) -> bool:
-        """H2: Tell whether the host may go on: it is clean, and its content is exactly that of the newest manifest."""
+        """H2: Tell whether the host may go on: it is clean, and its content equals the newest manifest."""
         return self._content in (("manifest", manifest.snapshot_id), ("cut", manifest.cut_id or ""))
 
     def may_stop(self, fence: Fence) -> bool:
-        """H3: Tell whether a stop is obeyed: its fence is at least as new as that of every feeder that was let in."""
+        """H3: Tell whether a stop is obeyed: its fence is at least as new as the fence of every accepted feeder."""
         return fence == self._newest or self.is_newer(fence)
 
     def mark_dirty(self) -> None:
@@ -69,5 +69,5 @@ class Fencing:
         self._content = None
 
     def mark_cut(self, cut_id: str) -> None:
-        """Note that the content is that of a cut; the next manifest shows whether the cut counts."""
+        """Note that the content is a cut's; the next manifest shows whether the cut counts."""
         self._content = ("cut", cut_id)

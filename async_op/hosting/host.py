@@ -140,7 +140,7 @@ class Host:
         feeder : hashable
             The connection that the message came through.
         message : Message
-            The driver's messages may come through any connection; those of an epoch only through that of its hello.
+            The driver's messages may come through any connection; an epoch's only through its hello's.
         """
         self.heard(feeder)
         try:
@@ -149,7 +149,7 @@ class Host:
             return say.Failed(self._logged(self.subtask.failure or error))
 
     def _logged(self, failure: BaseException) -> BaseException:
-        """Log a failure with its traceback, once: whoever asks later gets the same one."""
+        """Log a failure with its traceback, once: later requests get the same one."""
         if failure is not self._told:
             self._told = failure
             _log.error("subtask %d has failed", self._settings.subtask_index, exc_info=failure)
@@ -304,7 +304,7 @@ class Conversation:
     Attributes
     ----------
     answering : asyncio.Task
-        Ends by itself only if not even an error can be sent; then nobody hears the feeder any more.
+        Ends by itself only if not even an error can be sent; then the feeder can no longer be answered.
     """
 
     def __init__(self, host: Host, reply: Callable[[say.Reply], object]) -> None:

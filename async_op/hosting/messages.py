@@ -15,7 +15,7 @@ DRIVER = 2**63 - 1
 class Fence(NamedTuple):
     """Orders the claims on a host: the greater fence is the newer one.
 
-    The version is that of the manifest that the claimant starts from. The attempt is Spark's task attempt id, which
+    The version belongs to the manifest that the claimant starts from. The attempt is Spark's task attempt id, which
     grows and is unique in its run; the attempt number is neither.
     """
 
@@ -185,7 +185,7 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Note that a version is committed; a host whose final cut belongs to it ends. `cut_id` is that of `Renew`."""
+    """Note that a version is committed; a host whose final cut belongs to it ends. `cut_id` is as in `Renew`."""
 
     generation: str
     version: int
@@ -194,7 +194,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the host, unless a newer feeder has claimed it meanwhile. `cut_id` is that of `Renew`."""
+    """End the host, unless a newer feeder has claimed it meanwhile. `cut_id` is as in `Renew`."""
 
     generation: str
     fence: Fence

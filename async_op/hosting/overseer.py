@@ -136,7 +136,7 @@ class Overseer:
             try:
                 return self._answers(addresses, message_for)
             except BaseException:
-                # The replies that nobody has read would be taken for those to the next question.
+                # Unread replies would be mistaken for replies to the next question.
                 self._keep_channels_of(())
                 raise
 

@@ -41,7 +41,7 @@ class HostThread:
         self._thread.start()
         try:
             self._thread.call(self._make())
-        except BaseException:  # nobody leaves what was not entered
+        except BaseException:  # what was not entered is not left
             with suppress(TimeoutError):  # the blueprint blocks the loop: the thread ends with the process
                 self._thread.stop(CLOSE_SECONDS)
             raise

@@ -67,7 +67,7 @@ class Deliveries:
         self._task = None
 
     def _give_up(self) -> None:
-        """Forget the outputs that nobody will await; a coroutine that never began would warn of it."""
+        """Forget the outputs that will not be awaited; a coroutine that never began would warn of it."""
         while self._waiting:
             one: Any = self._waiting.popleft()
             if isinstance(one, Coroutine):

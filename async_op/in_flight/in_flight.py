@@ -59,7 +59,7 @@ class InFlight:
     output : callable
         Called with each `Record` and `Watermark` that leaves; a `ValueOutput` and a `NamedOutput` get the outputs of an
         element together. If it returns an awaitable, that is awaited later, after
-        those of earlier outputs.
+        the awaitables of earlier outputs.
     idle : Stopwatch
         Runs while nothing is in flight.
     waiters : Waiters

@@ -141,7 +141,7 @@ class KeyAssignment:
         return NO_KEY_GROUP if entry.key_group is None else entry.key_group
 
     def element_id_of(self, entry: Entry) -> str:
-        """Return the id of an entry among those of its step; if its source gave none, one is created on first use."""
+        """Return the id of an entry, unique in its step; if its source gave none, one is created on first use."""
         known = looked_up(entry.element_id)
         if known is None and is_timer(entry):
             known = self.identity.timer_id(entry.value, entry.key)

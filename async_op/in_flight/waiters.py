@@ -13,7 +13,7 @@ class Waiters:
 
     Conditions are looked at in `wake`, because a turn of the event loop for a coroutine that finds that it has to go on
     waiting costs ten times as much, and some wait while thousands of elements leave. So a condition must be
-    fit to be looked at by whoever calls `wake`, as often as something changes.
+    fit to be looked at by each caller of `wake`, as often as something changes.
 
     Parameters
     ----------

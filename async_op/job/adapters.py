@@ -91,7 +91,7 @@ class Samples:
         return [length, self.count, self._digest, *end]
 
     def skip(self, elements: Sequence[Any], stored: list[Any] | None) -> bool:
-        """Look at elements that were read before; returns whether they are those of what was stored."""
+        """Look at elements that were read before; returns whether they match what was stored."""
         _, count, digest, last, last_digest = stored or (None, 0, b"", 0, b"")
         before = self.count
         is_same = not before < last <= before + len(elements) or last_digest == _digest_of(elements[last - before - 1])
@@ -118,7 +118,7 @@ class IterableSource(Source[Any]):
     Parameters
     ----------
     iterable : iterable or async iterable
-        The same elements in the same order whenever it is iterated. After a restart, those of the snapshot are skipped.
+        The same elements in the same order whenever it is iterated. After a restart, the snapshot's are skipped.
         It may have more elements after them.
     """
 

@@ -16,7 +16,7 @@ _Result = TypeVar("_Result")
 
 @contextmanager
 def heard(what: str) -> Iterator[None]:
-    """Turn a `CancelledError` that nobody asked this task for into an error.
+    """Turn a `CancelledError` that was not requested of this task into an error.
 
     A client may raise one, for instance because it was closed. A task that ends with it would end in silence.
 
@@ -28,7 +28,7 @@ def heard(what: str) -> Iterator[None]:
     Raises
     ------
     ConnectorCancelled
-        Somebody else's cancellation came out of the block.
+        Another task's cancellation came out of the block.
     """
     task = asyncio.current_task()
     try:
@@ -51,7 +51,7 @@ def connector(what: str) -> Iterator[None]:
     Raises
     ------
     ConnectorCancelled, ConnectorInterrupted
-        Somebody else's cancellation, or something like `SystemExit`, came out of the block.
+        Another task's cancellation, or something like `SystemExit`, came out of the block.
     """
     task = asyncio.current_task()
     with heard(what):

@@ -95,7 +95,7 @@ class Inlet:
         self.advance()
 
     def advance(self) -> None:
-        """Add a watermark, if that of the channels has risen; it replaces one that is right before it."""
+        """Add a watermark, if the channels' watermark has risen; it replaces one that is right before it."""
         watermark = self._watermark()
         if watermark is None or (self._newest is not None and watermark <= self._newest):
             return
@@ -143,7 +143,7 @@ class Inlet:
             self.changed.wake()
 
     def clear(self) -> None:
-        """Drop everything, so that nobody waits for room in a chain that is over."""
+        """Drop everything, so that nothing waits for room in a chain that is over."""
         self.elements.clear()
         self.changed.wake()
 

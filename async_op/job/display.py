@@ -21,7 +21,7 @@ Show: TypeAlias = Callable[[str], None]
 
 @asynccontextmanager
 async def shown(progress: Callable[[], JobProgress]) -> AsyncIterator[None]:
-    """Show the progress of a job while the block runs; where nobody can see it move, only its end.
+    """Show the progress of a job while the block runs; where it cannot move, only its end.
 
     Parameters
     ----------

@@ -38,13 +38,13 @@ class JobInsideEventLoop(KeyGroupsError, RuntimeError):
 
 
 class ConnectorCancelled(KeyGroupsError, RuntimeError):
-    """A source, a sink or a client that it uses raised a `CancelledError` although nobody had cancelled the job."""
+    """A source, a sink or a client that it uses raised a `CancelledError` although the job was not cancelled."""
 
     what: str
     """What was being done, such as "reading partition 0"."""
 
     _template = (
-        "{what} ended with a CancelledError, and nobody had cancelled the job; look for a client that cancels its own "
+        "{what} ended with a CancelledError, but the job was not cancelled; look for a client that cancels its own "
         "tasks, for instance because it was closed"
     )
 
@@ -67,7 +67,7 @@ class StreamAlreadyRead(KeyGroupsError, RuntimeError):
 
 
 class DeadLettersUnclaimed(KeyGroupsError, RuntimeError):
-    """A committed epoch has dead letters that nobody has had, and the job has no sink for them any more."""
+    """A committed epoch has undelivered dead letters, and the job has no sink for them any more."""
 
     is_permanent = True
 

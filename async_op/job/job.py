@@ -264,7 +264,7 @@ class Job:
             if self._loop is not None:
                 raise JobAlreadyRunning(self._store.operator_id)
             self._loop = asyncio.get_running_loop()
-            self._run = None  # from now on, whoever asks for something asks this run for it
+            self._run = None  # from now on, requests go to this run
             self._before = JobProgress(job_id=self._store.operator_id)
             self._chosen = self._rescaled_to = self._parallelism
             self._is_stopping = False

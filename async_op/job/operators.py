@@ -179,7 +179,7 @@ class StepOperator(ResidentOperator):
         return self._check().calls_at_once
 
     def look_for_room(self) -> None:
-        """Let whoever waits for room look whether there is enough."""
+        """Let the feeders that wait for room check for it."""
         self._waiters.wake()
 
     def refused(self, error: Exception) -> None:

@@ -50,7 +50,7 @@ class EpochOutputs:
         self._row_bytes = 0
         self._pieces: list[list[Rows]] = []
         self._tables: list[pa.Table] | None = None
-        """The rows in memory, once somebody has read them."""
+        """The rows in memory, once they were read."""
         self._lock = threading.Lock()
         self._file: IO[bytes] | None = None
         self._stored: list[tuple[int, int]] = []

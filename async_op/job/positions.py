@@ -76,7 +76,7 @@ class Partition:
         return f"{self.text}@{position}"
 
     def element_ids(self, positions: Sequence[Any]) -> Iterable[ElementId]:
-        """Return the ids of many elements; unless a position may change until somebody asks, they are not made yet."""
+        """Return the ids of many elements; unless a position may change, they are made only on request."""
         if _FIXED.issuperset(map(type, positions)):
             return zip(repeat(self.element_id("")), positions, strict=False)
         return map(self.element_id, positions)
@@ -86,7 +86,7 @@ _FIXED = frozenset({int, str})
 
 
 class Positions:
-    """The partitions of the source, dealt out to its subtasks. Only the thread of the event loop may call it.
+    """The partitions of the source, assigned to its subtasks. Only the thread of the event loop may call it.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class Positions:
         return sum(known) if known else None
 
     def restore(self, snapshot: Snapshot | None, parallelism: int) -> None:
-        """Begin with the positions of a snapshot, dealt out to a number of subtasks.
+        """Begin with the positions of a snapshot, assigned to a number of subtasks.
 
         Raises
         ------
@@ -157,7 +157,7 @@ class Positions:
             partition.subtask = number % parallelism
 
     def found(self, ids: Iterable[Any], now: float) -> list[Partition]:
-        """Return those of the source's partitions that are not read yet; new ones go to the emptiest subtasks.
+        """Return the source's partitions that are not read yet; new ones go to the emptiest subtasks.
 
         Raises
         ------

@@ -173,7 +173,7 @@ class Run:
     # The run.
 
     async def go(self) -> None:
-        """Run until a bounded source has ended, or until somebody stops the job."""
+        """Run until a bounded source has ended, or until the job is stopped."""
         try:
             await self._tasks.run(self._live())
         except BaseException:
@@ -256,7 +256,7 @@ class Run:
         return self._stop is not None or self._reading.has_ended
 
     async def _drain(self) -> None:
-        """Wait until nothing is in flight, unless somebody asks for a stop at a cut."""
+        """Wait until nothing is in flight, unless a stop at a cut is requested."""
         draining = asyncio.ensure_future(self._chain.drain(is_final=self._stop is None))
         draining.add_done_callback(lambda _: self._news.wake())
         try:
@@ -290,7 +290,7 @@ class Run:
     # Cuts.
 
     async def _cut_for(self, outcome: asyncio.Future[int]) -> None:
-        """Cut for somebody who waits for the version; he learns of a failure as the whole job does."""
+        """Cut for a caller that waits for the version; a failure is raised from `run`."""
         async with self._cutting:
             version = await self._cut_now() if self._pumps else None
         if version is not None and not outcome.done():
@@ -299,7 +299,7 @@ class Run:
     def _refuse(self, outcome: asyncio.Future[int]) -> None:
         if not outcome.done():
             outcome.set_exception(JobNotRunning(self._setting.job_id))
-            outcome.exception()  # perhaps nobody waits any more
+            outcome.exception()  # perhaps the caller has gone
 
     async def _cut_now(self, *, is_final: bool = False) -> int:
         """Cut, commit, and have the outputs delivered; after a final cut the operators do nothing more."""

@@ -34,7 +34,7 @@ class Step:
     function : AsyncFunction, AsyncBatchFunction, BlockingFunction, CallbackFunction or a plain function
         What to invoke for each element; what it returns are the elements of the next step.
     name : str, optional
-        The name under which snapshots keep the state and the elements in flight; by default that of the function.
+        The name under which snapshots keep the state and the elements in flight; by default the function's.
         Two steps with state need different names, and a step keeps its name as long as its snapshots matter.
     key_by : callable, column name or list of them, optional
         How to get the key of a value. Elements go to the subtask that owns the key. Without it they stay on their

@@ -270,7 +270,7 @@ class IteratorFeed:
         return following
 
     def _check(self) -> None:
-        # Raised even in place of a cancellation: otherwise nobody would learn of the refused element.
+        # Raised even in place of a cancellation: otherwise the refused element would be lost silently.
         if self._error is not None:
             raise self._error
 
@@ -309,7 +309,7 @@ class Refill:
     """Elements that wait outside of the operator, from which each worker takes the next one when its call has returned.
 
     Unlike an `IteratorFeed` it never holds an element itself: one that is taken is admitted in the same step of the
-    event loop. Below half of the capacity it gives none, because whoever has the elements can admit many at once.
+    event loop. Below half of the capacity it gives none, because the feeder can admit many at once.
 
     Only the thread of the event loop may call it.
 

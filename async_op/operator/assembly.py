@@ -1,6 +1,6 @@
 """The one place that creates the parts of an operator and connects them.
 
-Nobody sets attributes of a part from outside after its construction.
+Attributes of a part are not set from outside after its construction.
 """
 
 from __future__ import annotations

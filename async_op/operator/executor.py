@@ -170,7 +170,7 @@ class OperatorExecutor:
             return
         try:
             result = call()
-        except BaseException as error:  # noqa: BLE001 - raised to whom it concerns, as from a pool of threads
+        except BaseException as error:  # noqa: BLE001 - raised to the submitter, as from a pool of threads
             _settle(future, None, error)
             return
         if not isawaitable(result):

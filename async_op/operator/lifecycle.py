@@ -55,7 +55,7 @@ class Lifecycle:
 
     @property
     def obstacle(self) -> Exception | None:
-        """The error to raise when somebody uses the operator; None while it is open."""
+        """The error to raise when the operator is used; None while it is open."""
         if self.state is State.OPEN:
             return None
         if self.state is State.FAILED:
@@ -85,7 +85,7 @@ class Lifecycle:
     def opening(self) -> Iterator[None]:
         """Surround the code that opens the operator; if `interrupt_opening` cancels it, this raises `OperatorClosed`.
 
-        The cancellation works like that of `asyncio.timeout`, in the caller's own task. So whatever the function opens
+        The cancellation works as in `asyncio.timeout`, in the caller's own task. So whatever the function opens
         belongs to the caller's task and context.
         """
         if self.state is not State.NEW:

@@ -67,7 +67,7 @@ async def end_after_failure(ending: Awaitable[None], function: Function) -> None
     except asyncio.CancelledError:
         if task is not None and task.cancelling():
             raise
-        _log_end(function)  # nobody has cancelled this task: it comes from what is closed
+        _log_end(function)  # this task was not cancelled: it comes from what is closed
     except Exception:  # noqa: BLE001 - told in the log
         _log_end(function)
 

@@ -74,7 +74,7 @@ class AsyncWaitOperator:
     parallelism, subtask_index : int
         The number of subtasks, and which one this operator is.
     max_parallelism : int, optional
-        The number of key groups. By default that of the restored snapshot, or one derived from the parallelism.
+        The number of key groups. By default the restored snapshot's, or one derived from the parallelism.
     on_error : {"fail", "skip", "dead_letter"}
         What happens to an element that fails for good: it fails the operator, is dropped, or is passed as a
         `DeadLetter` to the callable `dead_letters`.
@@ -337,9 +337,9 @@ class AsyncWaitOperator:
         return self._cut()
 
     async def snapshot_complete(self, version: int, cut_id: str | None = None) -> None:
-        """Tell the function that a snapshot was committed; whoever commits calls it, until `close`.
+        """Tell the function that a snapshot was committed; call it after each commit, until `close`.
 
-        `cut_id` is that of this operator's cut in the snapshot; by default it is the newest cut.
+        `cut_id` names this operator's cut in the snapshot; by default it is the newest cut.
         """
         self._lifecycle.check_loop()
         if self._parts is not None and self._function.is_open:

@@ -38,7 +38,7 @@ class OwnedState:
         since: str | None,
         wall_time: Callable[[], int],
     ) -> KeyedStateBackend:
-        """Return the backend; the parameters are those of `MemoryBackend`."""
+        """Return the backend, with the parameters of `MemoryBackend`."""
         if self._kind == "memory":
             return MemoryBackend(states, owned, restored, since, wall_time)
         work = on_own_thread(self._kind.open, states, owned, restored, since, wall_time)

@@ -26,7 +26,7 @@ class Place:
     parallelism, subtask_index : int
         The number of subtasks, and the index of this one.
     max_parallelism : int or None
-        The number of key groups. None means that of the restored snapshot, or a default derived from the parallelism.
+        The number of key groups. None means the restored snapshot's, or a default derived from the parallelism.
     is_in_chain : bool
         Whether it is a step of a job, which goes on to a cut after the failure of an element.
     limits : SharedLimits or None

@@ -48,7 +48,7 @@ class RateLimit:
         Calls per second, or units per second.
     burst : int, optional
         How many calls may begin at once after a pause. By default the calls of a tenth of a second, and at least one.
-        Each subtask has a burst of at least one. With `cost`, how many units; by default those of a minute.
+        Each subtask has a burst of at least one. With `cost`, how many units; by default a minute's.
     cost : callable, optional
         Returns what the call for an element costs, in units. A batch costs the sum of its elements.
     unit : str, optional
@@ -95,7 +95,7 @@ class RateLimit:
         cost: Callable[[Any], float] | None = None,
         unit: str | None = None,
     ) -> RateLimit:
-        """Return a limit of so many calls or units in a minute; the other parameters are those of the class."""
+        """Return a limit of so many calls or units in a minute; the other parameters are the class's."""
         return cls(check_number("number", number, reason="calls or units per minute") / 60, burst, cost=cost, unit=unit)
 
     @property

@@ -27,7 +27,7 @@ class PipelineChain:
     """The runners of a chain, first to last; a pipeline without a next one is a chain of one. Any thread may call it.
 
     A pipeline's epoch counts as delivered once the next one has committed and delivered its own. So a pipeline keeps
-    the outputs that the next one has not committed: they are those of its newest epoch.
+    the outputs that the next one has not committed: they belong to its newest epoch.
     """
 
     def __init__(self, stages: Sequence[Stage], runners: Sequence[EpochRunner]) -> None:

@@ -154,7 +154,7 @@ def _facts(
     stage: Stage, it: Situation, latest: Snapshot | None, why_not_resident: str | None, session: SparkSession | None
 ) -> dict[str, str]:
     options = it.options
-    keys = f"by key {', '.join(stage.key_by)}" if stage.key_by else "without keys, dealt out by a hash of the row"
+    keys = f"by key {', '.join(stage.key_by)}" if stage.key_by else "without keys, distributed by a hash of the row"
     facts = {
         "function": f"{name_of(options.function)}, {keys}",
         "key groups": f"{it.max_parallelism} by {options.hash}; {_ranges(it)}",

@@ -32,7 +32,7 @@ _PARTITION = "epoch"
 """The column that readers of a folder of Parquet files take from the names of its folders."""
 _NEEDED = {
     "catalog": "pyiceberg's properties of the catalog, as in {'uri': 'https://…'}",
-    "url": "that of the database, as in 'postgresql://host/name'",
+    "url": "the database, as in 'postgresql://host/name'",
 }
 
 
@@ -43,7 +43,7 @@ def table_sink(
     options: dict[str, Any],
     delivery: dict[str, Any],
 ) -> TableSink | ParquetFolder:
-    """Return the sink that writes the outputs of a stage into a table; the arguments are those of `to_table`."""
+    """Return the sink that writes the outputs of a stage into a table; with the arguments of `to_table`."""
     if format == "parquet" and (delivery["on_error"] != "fail" or delivery["dead_letters"] is not None):
         raise ConfigError("on_error", delivery["on_error"], "Spark writes Parquet, and refuses no row: leave it out")
     sink = _sink(table, format, options, delivery, stage.store.operator_id)

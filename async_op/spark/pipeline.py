@@ -65,7 +65,7 @@ class AsyncPipeline:
     function : AsyncFunction, AsyncBatchFunction, BlockingFunction, CallbackFunction or a plain function
         Gets each row as a dict; returns dicts or tuples that fit `output_schema`. It is pickled and sent to executors.
     key_by : str or list of str, optional
-        The key columns. Without them there is no keyed state. Rows are dealt out by a hash of the whole row; their
+        The key columns. Without them there is no keyed state. Rows are distributed by a hash of the whole row; their
         order holds within a subtask and ends at a change of parallelism.
     output_schema : StructType or DDL string
         The schema of the outputs.
@@ -74,13 +74,13 @@ class AsyncPipeline:
     operator_id : str
         The name of the operator's folder there.
     parallelism : int
-        The number of subtasks. May differ from that of earlier runs.
+        The number of subtasks. May differ from earlier runs.
     max_parallelism : int, optional
         The number of key groups, which is fixed once the first snapshot exists.
     order_by : str or list of str, optional
         Columns by which each subtask sorts an epoch's rows; by default they come in the order of Spark's shuffle.
     mode, capacity : str, int
-        As for `AsyncWaitOperator`; the capacity is that of each subtask. Rows that wait for calls come on top of it.
+        As for `AsyncWaitOperator`; the capacity is per subtask. Rows that wait for calls come on top of it.
     timeout : float or timedelta, optional
         Seconds for all attempts at an element together.
     retry : RetryPolicy, optional
@@ -105,7 +105,7 @@ class AsyncPipeline:
         Passed to the fsspec filesystem of `snapshots`.
     autoscale : AutoscalePolicy, optional
         Changes the parallelism between micro-batches, as their measurements suggest. The first run begins with
-        `parallelism`, later runs with that of the newest snapshot. The log and `progress()` show each decision with its
+        `parallelism`, later runs with the newest snapshot's. The log and `progress()` show each decision with its
         reason.
     event_time : str, optional
         The column with the timestamps of rows; a row has no timestamp if it is null. The input must have a watermark on
@@ -280,7 +280,7 @@ class AsyncPipeline:
         Warns
         -----
         RepartitionUndone
-            Since the last run somebody has chosen another parallelism for the newest snapshot than the pipeline has.
+            Since the last run, another parallelism than the pipeline's was chosen for the newest snapshot.
         """
         check_start(stream_df, sink, self._stages[-1].output_schema, checkpoint_location, trigger)
         spark, first = stream_df.sparkSession, self._stages[0]
@@ -439,7 +439,7 @@ class AsyncPipeline:
 
         `start` and `run` of the chain run both. Each has its own snapshots, and the outputs of an epoch are kept until
         the next pipeline has committed them. So no call of the first is made again because the second has failed.
-        `rescale` and `progress` of each pipeline are its own; those of the chain are its first one's. A drain goes from
+        `rescale` and `progress` of each pipeline are its own; the chain's are its first one's. A drain goes from
         first to last.
 
         Parameters
@@ -467,7 +467,7 @@ class AsyncPipeline:
         return chain
 
     def rescale(self, parallelism: int) -> None:
-        """Change the parallelism from the next micro-batch on; of a chain, that of its first pipeline.
+        """Change the parallelism from the next micro-batch on; of a chain, its first pipeline's.
 
         Raises
         ------

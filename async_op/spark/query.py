@@ -53,7 +53,7 @@ class PipelineQuery:
     Spark starts no micro-batch without new input. So a thread of this class runs epochs without input: while no
     micro-batch comes, if calls have returned or timers are due; and at the end of a query with the trigger
     `availableNow` or `once`, to finish what is in flight. Timers that are due later stay in the snapshot and do not
-    delay the end. All other attributes are those of the `StreamingQuery`. In the progress of a micro-batch,
+    delay the end. All other attributes come from the `StreamingQuery`. In the progress of a micro-batch,
     `observedMetrics["keygroups"]` is the progress of its epoch. Spark does not know of epochs without input; their
     progress is in `AsyncPipeline.progress()` only.
     """
@@ -103,13 +103,13 @@ class PipelineQuery:
 
     @property
     def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802 - StreamingQuery's name
-        """Spark's newest progress, with that of its epoch; None before the first."""
+        """Spark's newest progress, with its epoch's; None before the first."""
         newest = self.query.lastProgress
         return None if newest is None else with_epoch(newest, self.runner.progress)
 
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802 - StreamingQuery's name
-        """Spark's recent progress, each with that of its epoch."""
+        """Spark's recent progress, each with its epoch's."""
         return [with_epoch(one, self.runner.progress) for one in self.query.recentProgress]
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - StreamingQuery's name
@@ -148,7 +148,7 @@ class PipelineQuery:
         return ended
 
     def exception(self) -> Exception | None:
-        """Return the error that has ended the query, also that of an epoch without input, or None."""
+        """Return the error that has ended the query, also an epoch's without input, or None."""
         return self._error or self.query.exception()
 
     def stop(self, *, drain: bool = False, timeout: Duration | None = None) -> None:
@@ -266,7 +266,7 @@ class PipelineQuery:
 
 
 def _without_frames(error: Exception) -> Exception:
-    """Return an error to be raised again: those of the library say what went wrong, the others where."""
+    """Return an error to be raised again: the library's say what went wrong, the others where."""
     return error.with_traceback(None) if isinstance(error, KeyGroupsError) else error
 
 
@@ -319,7 +319,7 @@ def check_stop(drain: bool, timeout: Duration | None) -> float | None:
 
 
 def with_epoch(progress: StreamingQueryProgress, epochs: Iterable[EpochProgress]) -> StreamingQueryProgress:
-    """Return Spark's progress with that of its epoch, if that is among these."""
+    """Return Spark's progress with its epoch's, if that is among these."""
     for epoch in tuple(epochs):
         if epoch.batch_id == progress.batchId:
             metrics = {**asdict(epoch), "scaling": None if epoch.scaling is None else epoch.scaling.reason}

@@ -121,7 +121,7 @@ class Stage:
             check_parallelism(self.autoscale.max, self.key_groups())
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what runs: a pipeline that is sent to a server begins anew there."""
+        """Leave out what runs: a pipeline that is sent to a server starts afresh there."""
         return self.__dict__ | {"runner": None, "query": None, "sink": None}
 
     def key_groups(self) -> int:
@@ -179,7 +179,7 @@ class Stage:
         UnsuitableWorkerPython, ModuleNotOnWorkers
             On a local master: Spark's workers cannot run the function.
         IncompatibleSnapshot
-            The newest snapshot is that of a job, or has another lineage than the user has chosen.
+            The newest snapshot belongs to a job, or has another lineage than the user has chosen.
         """
         refuse_in_sink("start or run", self.store.uri)
         if self.query is not None and self.query.isActive:

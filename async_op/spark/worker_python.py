@@ -58,7 +58,7 @@ def check_workers(spark: SparkSession, function: object) -> None:
     """Check that the workers can run a function, with all that belongs to it.
 
     On a local master only: elsewhere nothing is known before a task runs. If no Python was chosen for the workers,
-    they get that of the driver, because what `python3` means depends on the `PATH`.
+    they get the driver's, because what `python3` means depends on the `PATH`.
 
     Raises
     ------

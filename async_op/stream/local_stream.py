@@ -79,7 +79,7 @@ class LocalStream:
             await self._end(feeder)
 
     async def _end(self, feeder: asyncio.Task[None] | None) -> None:
-        """Clean up completely, even if cancelled: after the iteration nobody gets another chance to do so."""
+        """Clean up completely, even if cancelled: after the iteration there is no other chance."""
         try:
             await self._close(feeder)
         except asyncio.CancelledError:

@@ -60,7 +60,7 @@ def _wait(
     watermark_delay: Duration | None = None,
     clock: Clock | None = None,
 ) -> Any:
-    """Return the outputs for a stream; the parameters are those of `AsyncDataStream.ordered_wait`."""
+    """Return the outputs for a stream, with the parameters of `AsyncDataStream.ordered_wait`."""
     if type(stream).__module__.startswith("pyspark."):
         if state_backend != "memory":
             raise ConfigError("state_backend", state_backend, "keyed state needs snapshots: use AsyncPipeline")
@@ -240,11 +240,11 @@ class AsyncDataStream:
     @staticmethod
     @_typed
     def unordered_wait(stream: Any, function: Any, **options: Any) -> Any:
-        """Apply a function and emit outputs as their calls return. The options are those of `ordered_wait`."""
+        """Apply a function and emit outputs as their calls return. The options are as in `ordered_wait`."""
         return _wait(stream, function, mode="unordered", **options)
 
     @staticmethod
     @_typed
     def key_ordered_wait(stream: Any, function: Any, **options: Any) -> Any:
-        """Apply a function and keep input order within each key. The options are those of `ordered_wait`."""
+        """Apply a function and keep input order within each key. The options are as in `ordered_wait`."""
         return _wait(stream, function, mode="key_ordered", **options)

@@ -63,7 +63,7 @@ class Timestamps:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether there is a watermark that nobody has taken."""
+        """Whether there is a watermark to take."""
         return self._watermark > self._put
 
     def take(self) -> int:

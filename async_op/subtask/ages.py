@@ -9,7 +9,7 @@ RESOLUTION_SECONDS = 0.1
 """Marks that are closer together become one; otherwise a busy operator could keep a mark for each element."""
 
 MARKS_MAX = 1000
-"""More marks are thinned out; otherwise a call that hangs would keep those of all elements that came after it."""
+"""More marks are thinned out; otherwise a call that hangs would keep the marks of all later elements."""
 
 COARSENESS = 4 / MARKS_MAX
 """Marks that are closer together than this part of the oldest one's age become one: about half of them are left."""
@@ -62,7 +62,7 @@ class Ages:
         while self._marks and self._marks[0].following <= oldest:
             self._marks.popleft()
         if not self._marks:
-            self.mark(oldest + 1, now)  # a timer's, which nobody has marked: its age counts from here
+            self.mark(oldest + 1, now)  # a timer's, which has no mark: its age counts from here
         return now - self._marks[0].since
 
     def _thin(self, resolution_seconds: float) -> None:

@@ -15,7 +15,7 @@ from async_op.in_flight.waiters import Waiters
 from async_op.subtask.operator import Waiting
 
 INBOX_MAX = 1024
-"""Whoever feeds waits while more elements than this have no room in the operator."""
+"""A feeder waits while more elements than this have no room in the operator."""
 
 RESERVE_MAX = 10_000
 """At most this many elements may wait for a call when a host asks for more rows; a cut takes 2 µs for each of them."""
@@ -90,7 +90,7 @@ class Inbox:
     Attributes
     ----------
     elements : deque
-        The elements and watermarks; whoever takes some calls `shrunk` once there are no more than `awaited`.
+        The elements and watermarks; a taker calls `shrunk` once there are no more than `awaited`.
     awaited : int
         The greatest number of elements that a waiting coroutine waits for. Waking it for each element that is taken
         would cost a fifth of the processor's time of a short call.

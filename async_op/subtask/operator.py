@@ -107,7 +107,7 @@ class ResidentOperator(AsyncWaitOperator):
 
     @property
     def failure(self) -> BaseException | None:
-        """The error to raise when somebody uses the operator; None while it is open."""
+        """The error to raise when the operator is used; None while it is open."""
         return self._lifecycle.obstacle
 
     @property

@@ -55,7 +55,7 @@ class CutPart:
 class Subtask:
     """Moves elements from the inbox through the operator to the outbox, epoch after epoch, and is cut between them.
 
-    Calls do not notice epochs: they go on through cuts, and while nobody feeds. Only the thread of the event loop may
+    Calls do not notice epochs: they go on through cuts, and without a feeder. Only the thread of the event loop may
     call it.
 
     Parameters
@@ -96,7 +96,7 @@ class Subtask:
 
     @property
     def failure(self) -> BaseException | None:
-        """The error that has failed it, kept for whoever asks next (H8); None while all is well, and after `stop`."""
+        """The error that has failed it, kept for the next request (H8); None while all is well, and after `stop`."""
         return self._failure or (self.operator.failure if self.is_open and not self._is_stopped else None)
 
     def check(self) -> None:
@@ -127,7 +127,7 @@ class Subtask:
         await self.operator.close()
 
     def fail(self, error: BaseException) -> None:
-        """Keep an error, the first one only: nothing is taken in any more, and whoever waits gets it."""
+        """Keep an error, the first one only: nothing is taken in any more, and each waiting caller gets it."""
         self._failure = self._failure or error
         self._end_inbox(error)
 
@@ -145,7 +145,7 @@ class Subtask:
         self._adjust()
 
     def hurry(self) -> None:
-        """Have nobody wait much longer in this epoch, for calls or for room."""
+        """Let no caller wait much longer in this epoch, for calls or for room."""
         self._is_hurried = True
 
     async def feed(self, elements: Iterable[Element], rows_bytes: int, until: float | None) -> None:
@@ -265,7 +265,7 @@ class Subtask:
                         if len(inbox.elements) <= inbox.awaited:
                             inbox.shrunk()
                         await asyncio.sleep(0)
-        except Exception as error:  # noqa: BLE001 - kept for whoever asks next
+        except Exception as error:  # noqa: BLE001 - kept for the next request
             self.fail(error)
 
     def _move_some(self) -> None:

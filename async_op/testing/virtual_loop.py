@@ -181,7 +181,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return asyncio.wrap_future(_DoneAtOnce().submit(func, *args), loop=self)
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps in the selector, so nobody needs to be woken."""
+        """Nothing sleeps in the selector, so there is nothing to wake."""
 
 
 def run(main: Coroutine[Any, Any, _T], *, start: int = START_MILLISECONDS) -> _T:
@@ -212,7 +212,7 @@ def run(main: Coroutine[Any, Any, _T], *, start: int = START_MILLISECONDS) -> _T
     3600.0
     """
     if running_loop() is not None:
-        main.close()  # else Python warns that nobody has awaited it
+        main.close()  # else Python warns that it was never awaited
         raise InsideEventLoop
     with asyncio.Runner(loop_factory=lambda: VirtualLoop(start)) as runner:
         return runner.run(main)

@@ -1,4 +1,4 @@
-"""Calls functions that may block, such as reads from storage, on threads that nobody else can occupy."""
+"""Calls functions that may block, such as reads from storage, on threads of their own."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How a thread waits: by parking, or in levels from spinning to sleeping. Users choose for each situation.
 
-The two strategies, their defaults and the names of their settings are those of Apache Storm 2.
+The two strategies, their defaults and the names of their settings come from Apache Storm 2.
 """
 
 from __future__ import annotations

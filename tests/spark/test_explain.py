@@ -181,7 +181,7 @@ def test_the_facts_of_a_chain_are_shown_without_a_session(tmp_path: Path, monkey
     assert repr(found) == f"Explanation(operators=['look', 'next'], findings={len(found.findings)})"
     for shown in (str(found), found._repr_html_()):
         assert "rescales to 3" in shown
-        assert "dealt out by a hash of the row" in shown
+        assert "distributed by a hash of the row" in shown
 
 
 def test_what_timed_out_in_the_newest_epoch_is_read_from_its_manifest(tmp_path: Path) -> None:

@@ -248,7 +248,7 @@ APART = {
     "snapshots lost": (new_store, checkpoint_at(0), "no state of its query"),
     "state of nobody under a checkpoint": (lambda: store_after(-1, None), checkpoint_at(2), "no state of its query"),
     "checkpoint lost": (lambda: store_after(0), NEW, "checkpoint is new"),
-    "checkpoint of another query": (lambda: store_after(4), checkpoint_at(4, query_id="p"), "is that of query p"),
+    "checkpoint of another query": (lambda: store_after(4), checkpoint_at(4, query_id="p"), "belongs to query p"),
     "older snapshots": (lambda: store_after(3), checkpoint_at(4), "ends with batch 3"),
     "older checkpoint": (lambda: store_after(6), checkpoint_at(4, 5), "ends before it"),
 }

@@ -131,7 +131,7 @@ def test_each_epoch_is_in_the_table_once_although_the_driver_was_killed(
         ("parquet", {"url": "postgresql://me:s3cr3t@db"}, "url='…'.*takes no options"),
         ("iceberg", {}, "catalog=None: pass pyiceberg's properties"),
         ("iceberg", {"table": "t", "catalog": {"uri": "s3cr3t"}}, "table='t': name it with its namespace, as in"),
-        ("postgres", {"url": ""}, "url='': pass that of the database"),
+        ("postgres", {"url": ""}, "url='': pass the database"),
         ("delta", {"name": ""}, "name=''"),
         ("delta", {"table": ""}, "table='': it is empty; name the table"),
         ("delta", {"trigger": {"continuous": "1 second"}}, "trigger"),

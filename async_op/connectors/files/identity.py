@@ -1,6 +1,6 @@
 """What identifies the content of a file that was read in part: its first bytes, and those before the position.
 
-A file under the same name may be another one: it was written anew, or a log was rotated. The same content may be under
+A file under the same name may be another one: it was rewritten, or a log was rotated. The same content may be under
 another name: the log that was rotated away, also if it was compressed since.
 """
 

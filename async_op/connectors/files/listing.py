@@ -94,7 +94,7 @@ def _version_of(info: dict[str, Any]) -> str:
 class Changes:
     """Tells readers when their file is no longer as they saw it. It is used on one event loop.
 
-    All files are listed together, as often as the interval says, while anybody waits.
+    All files are listed together, as often as the interval says, while a reader waits.
     """
 
     def __init__(self, list_files: Callable[[], Awaitable[dict[str, Stamp]]], interval: float) -> None:
@@ -145,7 +145,7 @@ class Changes:
             await asyncio.sleep(self._interval)
             try:
                 await self.refresh()
-            except Exception as error:  # noqa: BLE001 - whoever waits raises it
+            except Exception as error:  # noqa: BLE001 - raised by the waiting reader
                 for _, waiter in self._waiting.values():
                     if not waiter.done():
                         waiter.set_exception(error)

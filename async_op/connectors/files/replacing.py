@@ -34,7 +34,7 @@ class FileFolder:
         return redacted(self._uri)
 
     def replace(self, name: str, data: bytes) -> None:
-        """Write a file, or write it anew; readers see the old one or the new one."""
+        """Write or replace a file; readers see the old one or the new one."""
         with self._asked() as folder:
             if isinstance(folder, LocalFolder):
                 _replace_durably(folder, name, data)

@@ -34,7 +34,7 @@ class FileSink(ShippedSink):
 
     Readers see a file whole or not at all, and after `write` it survives a crash of the machine. An epoch that is
     interrupted leaves no file but one in the folder ``.unfinished``, which is removed with the next epoch.
-    The file ``.lineage`` says whose epochs they are: those of another job are `TargetTaken`.
+    The file ``.lineage`` says whose epochs they are: another job's are `TargetTaken`.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class FileSink(ShippedSink):
         A path or an fsspec URI: local, in memory, or an object store that snapshots may be in, too. Each job has a
         folder of its own, because two jobs would replace each other's epochs.
     format : {"json", "csv", "parquet"}
-        JSON with one output in each line; CSV with a header, whose columns are those of the epoch's outputs; or
+        JSON with one output in each line; CSV with a header, whose columns come from the epoch's outputs; or
         Parquet. For the last two, outputs are dicts.
     schema : pyarrow.Schema, optional
         The columns of Parquet files. Without it they come from the outputs, so they may differ from epoch to epoch.

@@ -247,7 +247,7 @@ class FileSource(Source[Any]):
         return [name for name in self._changes.files() if name not in claimed]
 
     def _new_id(self, name: str) -> str:
-        """Return the id of a new partition: ids are never used twice, because those of elements are made of them."""
+        """Return the id of a new partition: ids are never used twice, because ids of elements are made of them."""
         number, found = 1, name
         while found in self._known:
             number += 1

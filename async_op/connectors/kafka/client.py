@@ -75,7 +75,7 @@ def load() -> Any:
 
 
 def check_config(config: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the user's settings with those of the connector; no value of a setting gets into a message.
+    """Return the user's settings with the connector's; no value of a setting gets into a message.
 
     Raises
     ------

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 class PartitionInbox:
     """What came of one partition. The poller's thread puts, the event loop takes.
 
-    Each counter has one writer, so nobody needs a lock.
+    Each counter has one writer, so no lock is needed.
     """
 
     def __init__(self, partition: int, offset: int) -> None:
@@ -176,7 +176,7 @@ class Poller:
 
     def _fail_all(self, error: BaseException) -> None:
         self._failure = error
-        while self._commands:  # whoever waits for its partition hears of it, too
+        while self._commands:  # a reader that waits for its partition hears of it, too
             self._commands.popleft()[1].fail(error)
         for channel in self._channels.values():
             channel.fail(error)

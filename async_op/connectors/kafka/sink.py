@@ -56,7 +56,7 @@ class KafkaSink(ShippedSink):
     topic : str
         The topic.
     name : str
-        The job's id, unique on these brokers. A job that begins anew needs another one.
+        The job's id, unique on these brokers. A job that starts without its snapshots needs another.
     config : mapping
         Settings of librdkafka: ``bootstrap.servers``, and what security needs. They are passed on, and never shown.
 
@@ -68,7 +68,7 @@ class KafkaSink(ShippedSink):
     Notes
     -----
     Writing raises `SinkFenced` if a newer sink has taken over, `KafkaRefused` if the brokers refuse or do not answer,
-    `EpochsBehind` if a job begins anew under an old name, and `UnwritableValue`. Brokers forget the number of the epoch
+    `EpochsBehind` if a job starts over under an old name, and `UnwritableValue`. Brokers forget the number of the epoch
     when a job has been idle for longer than their ``offsets.retention.minutes`` (a week by default).
 
     Examples
@@ -156,7 +156,7 @@ class KafkaSink(ShippedSink):
         KafkaRefused
             The brokers refuse, or do not answer.
         EpochsBehind
-            A job begins anew under an old name.
+            A job starts over under an old name.
         """
         number = check_integer("epoch", epoch, 0, reason="epochs are numbered")
         records = [self._record(value, index) for index, value in enumerate(values)]
@@ -213,7 +213,7 @@ class KafkaSink(ShippedSink):
         found: dict[str, Any] = record
         return found
 
-    # The methods below run on the thread, or on that of a pipeline on Spark.
+    # The methods below run on the thread, or on the thread of a pipeline on Spark.
 
     def _connect(self) -> None:
         kafka = client.load()
@@ -369,7 +369,7 @@ def check_columns(schema: pa.Schema) -> None:
     Raises
     ------
     UnwritableValue
-        There is no value, a column is no part of a record, or the type of one is that of none.
+        There is no value, a column is no part of a record, or a column has an unusable type.
     """
     row = dict.fromkeys(schema.names)
     if "value" not in row:

@@ -25,7 +25,7 @@ _OURS = {"auto.offset.reset": "error", "enable.auto.commit": False, "enable.part
 class KafkaSource(Source[dict[str, Any]]):
     """The records of a topic, as dicts of ``key``, ``value`` (both bytes or None) and ``headers`` (name and bytes).
 
-    It needs the extra ``kafka``. Partitions are those of the topic, positions are offsets, and timestamps are those of
+    It needs the extra ``kafka``. Partitions are the topic's, positions are offsets, and timestamps come from
     the records. Positions are in the job's snapshots only: nothing is committed to a consumer group. Records of
     transactions that were not committed are not read.
 
@@ -56,9 +56,9 @@ class KafkaSource(Source[dict[str, Any]]):
     Notes
     -----
     Reading raises `OffsetUnavailable` if the topic does not have a position (it was deleted by retention, or the topic
-    was made anew), and `KafkaRefused` if the brokers refuse or do not answer. Beside each position stands a digest of
+    was recreated), and `KafkaRefused` if the brokers refuse or do not answer. Beside each position stands a digest of
     the record before it. A restarted job reads that record again and raises `TopicReplaced` if it is another one: the
-    topic was made anew and is longer than the position. Where retention has removed the record, this cannot be noticed.
+    topic was recreated and is longer than the position. Where retention has removed the record, this cannot be noticed.
 
     Examples
     --------
@@ -126,7 +126,7 @@ class KafkaSource(Source[dict[str, Any]]):
             self._goes_on = True
             return self._read(int(partition), check_integer("position", position, 0, reason="an offset"))
         # A partition gets a higher number than those before it, so it is read after them: if they have positions and
-        # it has none, it was made while nobody read.
+        # it has none, it was made between reads.
         start = None if self._goes_on else (self._ends or {}).get(partition)
         return self._read(int(partition), start)
 

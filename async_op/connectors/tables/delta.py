@@ -43,7 +43,7 @@ class DeltaSink(TableSink):
         The path or URI of the table. A table that does not exist is made, with the columns of the first epoch or of
         `schema`.
     name : str
-        The job's id: the table keeps the newest epoch under this name. A job that begins anew needs another one.
+        The job's id: the table keeps the newest epoch under this name. A job that starts over needs another.
     schema : pyarrow.Schema, optional
         The columns of a table that is made. Without it, every column needs a value in the first epoch.
     storage_options : dict, optional
@@ -138,7 +138,7 @@ class DeltaSink(TableSink):
                 raise TargetMissing(redacted(self._table), was_there=True) from None
             schema = columns() if self._schema is None else self._made(self._schema)
         try:
-            # Another attempt would put the table's description anew on top of what others have written by then.
+            # Another attempt would replace the description that another writer has put there by then.
             return DeltaTable.create(
                 self._table, schema, storage_options=self._storage_options, commit_properties=_properties()
             )
@@ -155,7 +155,7 @@ def _check_installed() -> None:
 
 
 def _properties(**properties: Any) -> CommitProperties:
-    """Return what makes a commit fail when somebody else was faster, so that the epoch is looked up again."""
+    """Return what makes a commit fail when another writer was faster, so that the epoch is looked up again."""
     from deltalake import CommitProperties
 
     return CommitProperties(max_commit_retries=0, **properties)

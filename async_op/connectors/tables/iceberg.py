@@ -49,7 +49,7 @@ class IcebergSink(TableSink):
         The table's identifier, such as ``"sales.orders"``. A table that does not exist is made, with the columns of
         the first epoch or of `schema`.
     name : str
-        The job's id: the table keeps the newest epoch under this name. A job that begins anew needs another one.
+        The job's id: the table keeps the newest epoch under this name. A job that starts over needs another.
     catalog : dict
         The catalog's properties, as for ``pyiceberg.catalog.load_catalog``, its ``name`` among them.
     schema : pyarrow.Schema, optional

@@ -51,7 +51,7 @@ class PostgresSink(TableSink):
         The table, with its schema if needed (``"sales.orders"``). It must exist; columns that outputs do not have get
         their default.
     name : str
-        The job's id: the database keeps the newest epoch under this name. A job that begins anew needs another one.
+        The job's id: the database keeps the newest epoch under this name. A job that starts over needs another.
 
     Examples
     --------
@@ -169,7 +169,7 @@ class PostgresSink(TableSink):
             connection.execute(bound, (f"{_STATEMENT_SECONDS_MAX}s",))
 
     def _lock(self, connection: Connection) -> int:
-        """Return the newest epoch; nobody else can note the next one until the transaction ends."""
+        """Return the newest epoch; no other job can record the next one until the transaction ends."""
         note = "insert into keygroups_epochs (job, epoch, lineage) values (%s, -1, %s) on conflict (job) do nothing"
         connection.execute(note, (self.name, self.lineage))
         look = "select epoch, target = to_regclass(%s), lineage from keygroups_epochs where job = %s for update"

@@ -21,7 +21,7 @@ _STARTED_SECONDS = 600.0
 """A host has a lock after this time, or it never will."""
 
 LOGS_MAX = 100
-"""How many logs of hosts that have ended a machine keeps: enough for those of a query that has just failed."""
+"""Each machine keeps the logs of so many ended hosts: enough for a query that has just failed."""
 
 _TRIES_MAX = 100
 """How often a folder is made again that another host removes at the same moment."""
@@ -56,7 +56,7 @@ class HostPlace(NamedTuple):
     def open_log(self) -> BinaryIO:
         """Open the log for appending; once it is there, no host that ends can remove the folder.
 
-        It is locked until all processes that inherit it have ended, so that nobody removes a log that is in use.
+        It is locked until all processes that inherit it have ended, so that no log in use is removed.
         """
         for _ in range(_TRIES_MAX):
             self.make_folder()
@@ -121,8 +121,8 @@ def sockets_of(run_id: str, parent: str | None = None) -> list[Path]:
 def sweep(folder: Path) -> None:
     """Remove what killed hosts of other runs have left beside a run's folder, except logs that are not empty.
 
-    A killed host is known by its lock, which nobody holds. Hosts of the same run leave their files to their successors.
-    Of the logs that hosts of all runs have left, the newest `LOGS_MAX` are kept. A folder that somebody else has made,
+    A killed host is known by its lock, which is free. Hosts of the same run leave their files to their successors.
+    The newest `LOGS_MAX` logs of ended hosts are kept. A folder that another user has made,
     or could write to, is left alone, whatever its name says.
     """
     runs = [run for run in folder.parent.glob(f"{FOLDER_PREFIX}{os.getuid()}-*") if _is_private_folder(run)]

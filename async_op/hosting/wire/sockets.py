@@ -124,7 +124,7 @@ class SocketChannel:
         try:
             return frames.size_and_kind(bytes(self._received[: frames.HEADER_BYTES]))
         except MessageTooLarge as error:
-            # No host sends one: these bytes are no header, and nobody knows where the next one is.
+            # No host sends one: these bytes are no header, and the next header cannot be found.
             raise HostLost(f"has sent what is no reply ({error.size_bytes} bytes)", self._log) from error
 
     def _send(self, data: bytes) -> None:

@@ -12,7 +12,7 @@ from async_op.spark.progress import EpochProgress
 from snapshots.filesystem import Folder
 
 EPOCHS_MAX = 100
-"""How many epochs of each pipeline the worker reports: the file is written anew after each epoch."""
+"""How many epochs of each pipeline the worker reports: the file is rewritten after each epoch."""
 
 _BYTES_MAX = 4 * 2**20
 """No file of an exchange is longer; a hundred epochs of a chain of ten pipelines have about 1 MiB."""
@@ -85,7 +85,7 @@ class Exchange:
     folder : Folder
         The folder of the first pipeline's operator.
     run_id : str
-        Names the run; nobody else uses the name.
+        Names the run uniquely.
 
     Attributes
     ----------

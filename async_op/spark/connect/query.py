@@ -135,13 +135,13 @@ class ConnectQuery:
 
     @property
     def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802 - StreamingQuery's name
-        """Spark's newest progress, with that of its epoch; None before the first."""
+        """Spark's newest progress, with its epoch's; None before the first."""
         newest = self.query.lastProgress
         return None if newest is None else with_epoch(newest, self.progress(0))
 
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802 - StreamingQuery's name
-        """Spark's recent progress, each with that of its epoch."""
+        """Spark's recent progress, each with its epoch's."""
         epochs = self.progress(0)
         return [with_epoch(one, epochs) for one in self.query.recentProgress]
 
@@ -151,7 +151,7 @@ class ConnectQuery:
         return told[number] if told else ()
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - StreamingQuery's name
-        """Wait for the end of the query, and of its epochs without input, as that of a `PipelineQuery` does.
+        """Wait for the end of the query, and of its epochs without input, as a `PipelineQuery` does.
 
         Parameters
         ----------
@@ -181,11 +181,11 @@ class ConnectQuery:
         return ended
 
     def exception(self) -> Exception | None:
-        """Return the error that has ended the query, also that of an epoch without input, or None."""
+        """Return the error that has ended the query, also an epoch's without input, or None."""
         return self._failure() or self.query.exception()
 
     def stop(self, *, drain: bool = False, timeout: Duration | None = None) -> None:
-        """Stop the query and its operators, as that of a `PipelineQuery` does.
+        """Stop the query and its operators, as a `PipelineQuery` does.
 
         Parameters
         ----------

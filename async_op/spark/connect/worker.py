@@ -43,7 +43,7 @@ _HOLD_SECONDS = 60.0
 """How long the worker waits for a client's stop when no micro-batch may begin; then it stops the query itself."""
 
 _USE_SECONDS = 60.0
-"""How often the worker uses the client's session: the server ends those, with their queries, that nobody uses."""
+"""How often the worker uses the client's session: the server ends unused sessions, with their queries."""
 
 
 @dataclass(frozen=True, kw_only=True)

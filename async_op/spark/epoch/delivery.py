@@ -131,7 +131,7 @@ def _of_sink(epoch: int) -> Iterator[None]:
     """Turn whatever is no `Exception` and comes out of a sink into an error that names it.
 
     The sink may run on a thread of ours, or be called by Py4J or by Spark Connect's worker: all of them would end, and
-    nobody would hear of it. Ctrl-C, which only the main thread gets, stays what it is.
+    it would go unnoticed. Ctrl-C, which only the main thread gets, stays what it is.
     """
     try:
         yield
@@ -265,7 +265,7 @@ _turns_lock = threading.Lock()
 
 
 def _turn_of(uri: str) -> _SinkTurn:
-    """Return the turn of an operator's sinks: that of a stopped query may still be running."""
+    """Return the turn of an operator's sinks: a stopped query's sink may still be running."""
     with _turns_lock:
         return _turns.setdefault(uri, _SinkTurn())
 

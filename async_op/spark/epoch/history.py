@@ -32,7 +32,7 @@ def join_histories(
 ) -> None:
     """Make sure that the snapshots and the checkpoint belong together.
 
-    Each epoch is committed before Spark counts its batch as done. So the newest snapshot is that of the checkpoint's
+    Each epoch is committed before Spark counts its batch as done. So the newest snapshot belongs to the checkpoint's
     newest committed batch, or of the batch after it. If it is not, the start is refused unless `adopt` says which of
     the two counts. This happens before the operator is claimed, so that a refused start stops no other query.
 
@@ -64,7 +64,7 @@ def join_histories(
 def _adopted(
     store: SnapshotStore, routing: Routing, adopt: Adopt | None, position: SourcePosition, *, parallelism: int
 ) -> bool:
-    """Move the state to another position of its source, or begin anew there; returns whether `adopt` says which."""
+    """Move the state to another position of its source, or start empty there; returns whether `adopt` says which."""
     if adopt == "checkpoint":
         sizes = {"parallelism": parallelism, "max_parallelism": routing.max_parallelism}
         begin_anew(store.begin(), **sizes, hash=routing.hash, source_position=position.to_json())
@@ -176,7 +176,7 @@ def _reason(uri: str, position: SourcePosition, checkpoint: Checkpoint) -> str |
             return None
         return f"{done}, but {uri} has no state of its query: all rows so far would be missing from the state"
     if query_id != checkpoint.query_id:
-        whose = "is new" if checkpoint.query_id is None else f"is that of query {checkpoint.query_id}"
+        whose = "is new" if checkpoint.query_id is None else f"belongs to query {checkpoint.query_id}"
         stands = f"{uri} has the state of query {query_id} after batch {batch_id}"
         return f"{stands}, but {checkpoint.location} {whose}: rows that are in the state would count again"
     if batch_id < checkpoint.committed:

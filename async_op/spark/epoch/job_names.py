@@ -14,9 +14,9 @@ _DESCRIPTION = "spark.job.description"
 
 @contextmanager
 def named_jobs(spark: SparkSession, operator_id: str, epoch: int, what: str) -> Iterator[None]:
-    """Describe the jobs that this thread starts as those of an epoch, then restore the old description.
+    """Describe the jobs that this thread starts as an epoch's, then restore the old description.
 
-    The thread may be that of Spark's streaming query, whose own description of its micro-batch must stay. A client of
+    The thread may belong to Spark's streaming query, whose own description of its micro-batch must stay. A client of
     Spark Connect cannot describe jobs, so there they keep Spark's description.
     """
     if is_connect(spark):

@@ -245,7 +245,7 @@ class EpochRunner:
             return False
         statuses = self.fleet.poll()
         if len(statuses) < (self.fleet.parallelism or 1):
-            # A host is missing or cannot be polled, and the epoch reaches it or starts it anew.
+            # A host is missing or cannot be polled, and the epoch reaches it or starts another.
             return self.has_pending_work and self._pauses.is_over()
         in_flight = sum(status.in_flight + status.waiting for status in statuses)
         is_any_different = any(status.ready or status.failure for status in statuses) or in_flight < self.in_flight
@@ -367,7 +367,7 @@ class EpochRunner:
     def _progress(
         self, snapshot: Snapshot, metrics: EpochMetrics, seconds: tuple[float, float, float]
     ) -> EpochProgress:
-        """Return the progress of an epoch; `seconds` are those of its run, its commit and its sink."""
+        """Return the progress of an epoch; `seconds` are for its run, its commit and its sink."""
         kind = self.position.kind
         assert kind is not None, "an epoch has committed the newest snapshot"
         run_seconds, commit_seconds, sink_seconds = seconds

@@ -22,7 +22,7 @@ class KeyColumn:
     Attributes
     ----------
     path : tuple of str
-        The name of the column, then those of the fields that lead to it.
+        The name of the column, then the names of the fields that lead to it.
     type : str
         The type as which it is hashed: ``bigint`` for integers of any width.
     """

@@ -30,7 +30,7 @@ from snapshots.format.subtask import ElementTypes
 from snapshots.threads import DaemonPool
 
 _REPORTED_BYTES_MAX = 4 * 2**20
-"""Outputs of an epoch that tasks may report, as Arrow data; what is more the sink reads from storage."""
+"""Outputs of an epoch that tasks may report, as Arrow data; the sink reads the rest from storage."""
 
 
 @dataclass(frozen=True, slots=True)

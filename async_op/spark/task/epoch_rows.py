@@ -82,7 +82,7 @@ class _Identities:
         self.lock = threading.Lock()
 
     def of(self, row: dict[str, Any] | RefusedValue) -> str:
-        """Return the id of a row. Nobody can tell equal rows apart, so it does not matter which is asked for first."""
+        """Return the id of a row. Equal rows cannot be told apart, so the order of requests does not matter."""
         digest = self._prefix.copy()
         values = [row.text, row.reason] if isinstance(row, RefusedValue) else list(row.values())
         digest.update(pack(values, "a row"))
@@ -95,7 +95,7 @@ class _Identities:
 class _RowIds:
     """The ids of a piece's rows. They come from the Arrow data, because a function may change the row that it gets.
 
-    The data is kept until somebody asks for an id; a cut asks for those of all elements in flight.
+    The data is kept until an id is requested; a cut requests the ids of all elements in flight.
     """
 
     __slots__ = ("_batch", "_identities", "_ids")

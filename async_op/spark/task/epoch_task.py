@@ -40,7 +40,7 @@ class Newest:
     cuts : mapping of int to str
         The ids of the cuts that the manifest names, for subtasks with the same key groups as in this epoch.
     snapshot : bytes or None
-        The snapshot, pickled: whoever unpickles it reads the manifest.
+        The snapshot, pickled: unpickling it reads the manifest.
     """
 
     manifest_id: str | None = None
@@ -57,7 +57,7 @@ class Newest:
         cuts = {
             one.subtask: one.cut_id
             for one in manifest.channels
-            # After a rescale by a commit of metadata, channels are still those of the subtasks before.
+            # After a rescale by a commit of metadata, channels still belong to the earlier subtasks.
             if is_same and one.subtask < parallelism and one.key_groups == ranges[one.subtask]
         }
         return cls(manifest.snapshot_id, cuts, pickled(snapshot))

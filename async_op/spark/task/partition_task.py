@@ -52,7 +52,7 @@ class PartitionTask:
                     yield from self.elements.batches_of(outputs) if outputs else [empty]
                     flush()
         except KeyGroupsError as failure:
-            # PySpark sends the text of the traceback: the one that counts is that of the user's function.
+            # PySpark sends the text of the traceback: the relevant one is the user's function's.
             raise as_sent(failure).with_traceback(None) from None
 
     def make_operator(self, output: Callable[[Record | Watermark], object]) -> AsyncWaitOperator:

@@ -31,7 +31,7 @@ MODULES = (*COMMON_MODULES, __name__)
 """What every host of a query needs: this module also loads PySpark, which the modules of most functions import."""
 
 _LEASE_SECONDS = 10.0**9
-"""Without end in practice: nobody renews the lease of a host inside a task, and the host ends with the task."""
+"""Without end in practice: the lease of a host inside a task is never renewed, and the host ends with the task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ class TaskWays:
             self._own.__exit__(*raised)
 
     def known(self) -> Sequence[Address]:
-        """Return the address last reported, and that of a host which a failed attempt may have left on this machine."""
+        """Return the address last reported, and that which a failed attempt may have left on this machine."""
         address = self._access.addresses.get(self._subtask_index)
         reported = [] if address is None else [address]
         if self._access.secret is None:
