@@ -325,7 +325,7 @@ async def test_reports_that_nobody_expects_are_refused() -> None:
     async with opened(service, resilience=limited(per_second(1, 100))) as bench:
         await bench.feed("a1")
         ctx = service.calls[0].ctx
-        with pytest.raises(UnknownUnit, match="'token': report 'tokens'"):
+        with pytest.raises(UnknownUnit, match="'token' is not counted: report 'tokens'"):
             ctx.spent(token=3)
         with pytest.raises(ConfigError):
             ctx.spent(tokens=-3)
