@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from async_op.hosting.blueprint import LEASE_SECONDS
+from async_op.hosting.blueprint import LEASE_SECONDS, PATIENCE_SECONDS
 from async_op.hosting.errors import HostLost, HostUnreachable
 from async_op.hosting.messages import (
     DRIVER,
@@ -62,6 +62,7 @@ class Overseer:
         self._addresses_lock = threading.Lock()  # held for moments only: an epoch reports while hosts are asked
         self._channels: dict[Address, SocketChannel] = {}
         self._left_alone: dict[Address, float] = {}
+        self._warned: set[Address] = set()
         self._asking = threading.Lock()  # of the channels: one question at a time
         self._cuts: Mapping[int, str | None] = {}
         self._stopped = threading.Event()
@@ -146,7 +147,24 @@ class Overseer:
         }
         until = time.monotonic() + _ANSWER_SECONDS
         replies = {subtask: self._answer(address, until) for subtask, address in asked.items()}
+        self._warn_of_silent({subtask: address for subtask, address in asked.items() if replies[subtask] is None})
         return {subtask: reply for subtask, reply in replies.items() if reply is not None}
+
+    def _warn_of_silent(self, silent: Mapping[int, Address]) -> None:
+        """Tell the log of hosts that are there and do not answer, once for each."""
+        for subtask, address in silent.items():
+            if address in self._warned:
+                continue
+            self._warned.add(address)
+            _log.warning(
+                "the host of subtask %d (process %s) has not answered for %g s: it is stopped, or its function blocks "
+                "the event loop, and then the stack is in its log, %s; a host that is silent for %g s is replaced",
+                subtask,
+                address.process,
+                _ANSWER_SECONDS,
+                address.log,
+                PATIENCE_SECONDS,
+            )
 
     def _keep_channels_of(self, addresses: Iterable[Address]) -> None:
         """Forget the hosts that are not among these."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 from async_op.calls.isolation import CallContexts
 from async_op.functions import Function
@@ -47,13 +48,24 @@ class OpenFunction:
             if self.is_open:
                 self.is_open = False
                 assert self._contexts is not None, "`open` has set it"
-                await self._contexts.close(self._function.close())
+                with _named(self._function, "close"):
+                    await self._contexts.close(self._function.close())
         finally:
             await self._leases.release()
 
     async def _open(self, begin: Callable[[], Awaitable[None]]) -> None:
-        with self._leases.collecting():
+        with self._leases.collecting(), _named(self._function, "open"):
             await begin()
+
+
+@contextmanager
+def _named(function: Function, method: str) -> Iterator[None]:
+    """Note on an error which method of the function has raised it: elsewhere it looks like one of Spark or of a job."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"{method}() of {name_of(function)} raised this")
+        raise
 
 
 async def end_after_failure(ending: Awaitable[None], function: Function) -> None:

@@ -56,6 +56,8 @@ class Counting(AsyncFunction):
             sys.stderr = sys.stdout = io.StringIO()
         elif action == "die":
             os.kill(os.getpid(), 9)
+        elif action == "segfault":
+            ctypes.string_at(0)
         elif action == "eat":
             return [bytearray(1 << 46)]
         elif action.startswith("/"):

@@ -22,6 +22,7 @@ import pytest
 
 from async_op import ElementFailed
 from async_op.hosting import messages as say
+from async_op.hosting import overseer
 from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable
 from async_op.hosting.feeder import Feeder
 from async_op.hosting.messages import Address
@@ -214,6 +215,43 @@ def test_a_function_that_dies_is_an_error_that_names_the_log(machine: Machine) -
     assert lost.value.log == address.log
 
 
+def test_a_segfault_leaves_its_stack_in_the_log(machine: Machine) -> None:
+    address = machine.start()
+    feeder = Feeder(connect(address, SECRET))
+    step_hello(feeder)
+    with pytest.raises(HostLost, match="has ended"):
+        driven(feeder.feed([rows("a", action="segfault")]))
+        driven(feeder.settle())
+    feeder.close()
+
+    told = Path(address.log).read_text()
+    assert "Segmentation fault" in told
+    assert "async_invoke" in told
+
+
+def test_a_host_that_is_stopped_is_told_of_and_replaced_for_good(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(overseer, "_ANSWER_SECONDS", 0.2)
+    address = machine.start()
+    stopped = pid(machine)
+    with Overseer(GENERATION, SECRET) as watching:
+        watching.report(3, address)
+        assert watching.poll()
+        os.kill(stopped, signal.SIGSTOP)
+        watching.report(3, address)
+        for _ in "twice":
+            assert not watching.poll()
+    [told] = [record.getMessage() for record in caplog.records if "has not answered" in record.getMessage()]
+    assert "subtask 3" in told
+    assert address.process in told
+    assert address.log in told
+
+    (_, outputs, _), _ = task(machine.ways(), hello(0, 2), [rows("a")])
+    assert outputs == [("a", 1)]
+    wait_until(lambda: not is_running(stopped))
+
+
 def test_a_host_that_is_told_to_end_within_an_epoch_is_lost_and_has_not_failed(machine: Machine) -> None:
     feeder = Feeder(connect(machine.start(), SECRET))
     step_hello(feeder)
@@ -261,8 +299,9 @@ def test_a_function_that_eats_its_memory_fails_its_element(machine: Machine) -> 
 def test_an_error_of_open_is_told_to_the_first_epoch(machine: Machine) -> None:
     address = machine.start(blueprint=Blueprint(FailingOpen))
 
-    with pytest.raises(ConnectionError, match="no service"):
+    with pytest.raises(ConnectionError, match="no service") as failed:
         task(machine.ways([address]), hello())
+    assert any("open() of FailingOpen raised this" in note for note in failed.value.__notes__)
 
 
 def test_a_host_whose_driver_is_silent_ends_with_its_lease(machine: Machine) -> None:

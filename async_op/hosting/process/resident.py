@@ -33,7 +33,10 @@ LOG_BYTES_MAX = 64 * 2**20
 """A log that grows longer is emptied: a function that prints something in each call must not fill the disk."""
 
 _LOCK_SECONDS = 2 * CLOSE_SECONDS + 5.0
-"""How long a new host waits for the host that it replaces to end."""
+"""How long a new host waits for the host that it replaces to end; then it kills it if it hangs or is stopped."""
+
+STALL_SECONDS = 10.0
+"""If something blocks the event loop for this long, the stacks of all threads are written to the log."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +82,7 @@ def live(instructions: Instructions, ready: Callable[[Address], None]) -> None:
         The Unix socket cannot be opened.
     """
     place = instructions.place
+    faulthandler.enable(file=_LOG)  # a segfault in a library of the function leaves its stack in the log
     held = _lock(place)
     # A process that the function forks must not keep the lock after this process has ended.
     os.register_at_fork(after_in_child=lambda: os.close(held))
@@ -98,11 +102,38 @@ def live(instructions: Instructions, ready: Callable[[Address], None]) -> None:
 
 def _lock(place: HostPlace) -> int:
     until, pause = time.monotonic() + _LOCK_SECONDS, threading.Event()
+    may_kill = True
     while (held := _try_lock(place)) is None:
         if time.monotonic() > until:
-            raise HostUnreachable(f"another host holds {place.lock}")
+            if not (may_kill and _is_hanging(place)):
+                raise HostUnreachable(f"another host holds {place.lock}")
+            may_kill, until = False, time.monotonic() + _LOCK_SECONDS
+            _kill_holder(place)
         pause.wait(0.02)
+    os.ftruncate(held, 0)
+    os.write(held, str(os.getpid()).encode())
     return held
+
+
+def _is_hanging(place: HostPlace) -> bool:
+    """Tell whether the host of a place lets a feeder connect, and does not greet it."""
+    with socket.socket(socket.AF_UNIX) as asked:
+        asked.settimeout(STALL_SECONDS)
+        try:
+            asked.connect(str(place.socket))
+            return not asked.recv(1)
+        except TimeoutError:
+            return True
+        except OSError:  # it does not listen: it has just begun, or ends
+            return False
+
+
+def _kill_holder(place: HostPlace) -> None:
+    """Kill the host that holds the lock: a process that is stopped never ends by itself."""
+    with suppress(OSError, ValueError):  # it has just ended, or has not said yet who it is
+        holder = int(place.lock.read_text(encoding="ascii"))
+        os.kill(holder, signal.SIGKILL)
+        print(f"killed process {holder}, which did not end and was to be replaced", file=sys.stderr)  # noqa: T201
 
 
 def _try_lock(place: HostPlace) -> int | None:
@@ -156,7 +187,7 @@ async def _beat(settings: HostSettings) -> None:
     """
     while True:
         signal.setitimer(signal.ITIMER_REAL, settings.lease_seconds)
-        faulthandler.dump_traceback_later(0.75 * settings.patience_seconds, file=_LOG)
+        faulthandler.dump_traceback_later(min(STALL_SECONDS, 0.75 * settings.patience_seconds), file=_LOG)
         _bound_log(_LOG)
         await asyncio.sleep(BEAT_SECONDS)
 
