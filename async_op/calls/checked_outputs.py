@@ -39,12 +39,63 @@ class OutputCheck(Protocol):
 
 _F = TypeVar("_F", bound=Function)
 
+_CHECKS = "_keygroups_output_checks"
+"""The attribute of a function for the checks that whoever awaits its coroutines makes."""
+
+
+class OutputChecks:
+    """Checks what one call returns, and calls it a failure of the call if an output cannot be used.
+
+    Parameters
+    ----------
+    outputs : OutputCheck or None
+        Checks single outputs; None if any output will do that the function has awaited.
+    keep : callable or None
+        Returns what stays of an output that was checked.
+    """
+
+    __slots__ = ("_keep", "_outputs")
+
+    def __init__(self, outputs: OutputCheck | None = None, keep: Callable[[Any], Any] | None = None) -> None:
+        self._outputs = outputs
+        self._keep = keep
+
+    def __call__(self, result: Any) -> Sequence[Any]:
+        """Return the outputs of a call, which nobody can change any more; raises if one of them cannot be used."""
+        outputs, keep = self._outputs, self._keep
+        if outputs is None:
+            return checked_results(result)
+        if type(result) in PLAIN and len(result) == 1:  # the usual case: this runs for every row
+            kind = type(output := result[0])
+            if kind in outputs.certain:
+                return result  # type: ignore[no-any-return]
+            if outputs.fits(output):
+                return result if keep is None or kind in IMMUTABLE else [keep(output)]
+        found = checked_results(result)
+        for output in found:
+            outputs.check(output)
+        return found if keep is None else [keep(output) for output in found]
+
+    def certain_type(self, outputs: Sequence[Any]) -> type | None:
+        """Return the type of a single output that was checked, if no other output of this type needs a check."""
+        kind: type | None = type(outputs[0]) if len(outputs) == 1 else None
+        return kind if self._outputs is None or kind in self._outputs.certain else None
+
+
+def checks_of(function: Function) -> OutputChecks:
+    """Return the checks of what the coroutines of a function return; see `with_checked_outputs`."""
+    checks: OutputChecks | None = getattr(function, _CHECKS, None)
+    return checks or OutputChecks()
+
 
 def with_checked_outputs(function: _F, outputs: OutputCheck, *, keep: Callable[[Any], Any] | None = None) -> _F:
     """Return a copy of a function whose calls fail if they return an output that cannot be used.
 
     It is a failure of the element, like any other failure of its call: the error names the element, none of its writes
     count, and the error policy applies.
+
+    Outputs of coroutines are checked by the worker that awaits them, because a coroutine around each would cost a tenth
+    of a call that returns at once. Outputs from other threads are checked there, before the thread can change them.
 
     Parameters
     ----------
@@ -55,24 +106,16 @@ def with_checked_outputs(function: _F, outputs: OutputCheck, *, keep: Callable[[
     keep : callable, optional
         Returns what stays of an output that was checked: a copy, if the function may still change the output.
     """
-    checked = copy.copy(function)
-
-    def check(result: Any) -> Any:
-        found = checked_results(result)
-        for output in found:
-            outputs.check(output)
-        return found if keep is None else [keep(output) for output in found]
-
-    replaced: dict[str, Any] = {
-        "timeout": _checked_coroutine(checked.timeout, check, outputs, keep),
-        "on_timer": _checked_coroutine(checked.on_timer, check, outputs, keep),
-    }
+    checked, check = copy.copy(function), OutputChecks(outputs, keep)
+    replaced: dict[str, Any] = {}
+    if isinstance(checked, AsyncFunction):
+        replaced[_CHECKS] = check
+    else:
+        replaced |= {name: _checked_coroutine(getattr(checked, name), check) for name in ("timeout", "on_timer")}
     if checked.knows_outputs:
         replaced["known_outputs"] = _checked_if_known(checked.known_outputs, check)
     if isinstance(checked, AsyncBatchFunction):
         replaced["async_invoke_batch"] = _checked_batch(checked.async_invoke_batch, check)
-    elif isinstance(checked, AsyncFunction):
-        replaced["async_invoke"] = _checked_coroutine(checked.async_invoke, check, outputs, keep)
     elif isinstance(checked, BlockingFunction):
         replaced["invoke"] = _checked_call(checked.invoke, check)
     elif isinstance(checked, CallbackFunction):
@@ -83,24 +126,9 @@ def with_checked_outputs(function: _F, outputs: OutputCheck, *, keep: Callable[[
     return checked
 
 
-def _checked_coroutine(
-    call: Callable[[Any, InvocationContext], Awaitable[Any]],
-    check: Check,
-    outputs_check: OutputCheck,
-    keep: Callable[[Any], Any] | None,
-) -> Any:
-    fits, certain = outputs_check.fits, outputs_check.certain
-
+def _checked_coroutine(call: Callable[[Any, InvocationContext], Awaitable[Any]], check: Check) -> Any:
     async def invoke(value: Any, ctx: InvocationContext) -> Any:
-        outputs = await call(value, ctx)
-        # The usual cases, without a further call: this runs for every row.
-        if type(outputs) in PLAIN and len(outputs) == 1:
-            kind = type(output := outputs[0])
-            if kind in certain:
-                return outputs
-            if fits(output):
-                return outputs if keep is None or kind in IMMUTABLE else [keep(output)]
-        return check(outputs)
+        return check(await call(value, ctx))
 
     return invoke
 

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from contextvars import Context
 from typing import Any, Protocol
 
+from async_op.calls.checked_outputs import OutputChecks
 from async_op.calls.isolation import UNCHANGING, CallContexts, are_different
 from async_op.cancellation import cancel_all
 from async_op.context import InvocationContext, Invoke, Scope
 from async_op.in_flight.entries import Entry
-from async_op.outputs import UNAWAITED, checked
 from async_op.statistics import LatencyHistogram
 from keygroups.state import commit
 from keygroups.state.detached import are_immutable, own_copy
@@ -80,6 +80,8 @@ class Workers:
         Receives the durations of a sample of the calls.
     outcomes : Outcomes
         Receives the outcomes of the calls.
+    checks : OutputChecks
+        Checks what the calls return.
     completed : callable or None
         A shortcut for entries whose outputs are set and need no further check, and whose writes are applied; None if
         `outcomes` has to see every call.
@@ -97,6 +99,7 @@ class Workers:
         "_received",
         "_running",
         "_waking",
+        "checks",
         "completed",
         "contexts",
         "fallback",
@@ -119,6 +122,7 @@ class Workers:
         concurrency: int,
         latency: LatencyHistogram,
         outcomes: Outcomes,
+        checks: OutputChecks,
         completed: Callable[[Entry], None] | None,
     ) -> None:
         self.invoke = invoke
@@ -128,6 +132,7 @@ class Workers:
         self._is_separate = False
         self.limit = concurrency
         self.outcomes = outcomes
+        self.checks = checks
         self.completed = completed
         self.todo = deque[Entry]()
         self._feed: ElementFeed | None = None
@@ -340,13 +345,13 @@ class Worker:
         Calls run in the context of the task: to step each in one of its own costs 0.35 µs, to compare two contexts a
         thirtieth of that, as long as no variable was set. A call that leaves one set is the last one of its worker.
         Most elements and outputs have the types of the call before, and comparing with one type takes a third of the
-        time of a set lookup. So `shared` remembers the last immutable type of an element, and `form` the type of the
-        last outputs. Anything else goes through `own_copy` and `checked`; only flat dicts are copied here, because
-        calling a function would cost as much as the copy.
+        time of a set lookup. So `shared` remembers the last immutable type of an element, `form` the type of the last
+        outputs, and `kind` that of the single output in them. Anything else goes through `own_copy` and `checks`; only
+        flat dicts are copied here, because calling a function would cost as much as the copy.
         """
         todo, scope, invoke, completed, unchanged = pool.todo, pool.scope, pool.invoke, pool.completed, context.copy()
         outputs: Any = []
-        shared, form = int, type(outputs)
+        checks, shared, form, kind = pool.checks, int, type(outputs), None
         pool.woken()
         try:
             while True:
@@ -370,8 +375,8 @@ class Worker:
                     else:
                         unmeasured = _MEASURED_EVERY - 1
                         outputs = await self._call_apart(value, invocation)
-                    if type(outputs) is not form or len(outputs) != 1 or type(outputs[0]) in UNAWAITED:
-                        form = type(outputs := checked(outputs))
+                    if type(outputs) is not form or len(outputs) != 1 or type(outputs[0]) is not kind:
+                        form, kind = type(outputs := checks(outputs)), checks.certain_type(outputs)
                 except BaseException as error:  # noqa: BLE001 - every error of the function is an outcome
                     if self._fail(entry, invocation, error, are_different(context, unchanged)):
                         return

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from async_op.calls.adapters import calls_of, with_timers
 from async_op.calls.batch_calls import BatchCalls
 from async_op.calls.batching import Batching
+from async_op.calls.checked_outputs import checks_of
 from async_op.calls.completion import Completion
 from async_op.calls.dispatch import Dispatch
 from async_op.calls.error_policy import ErrorPolicy
@@ -276,6 +277,7 @@ class Parts:
             options.capacity,
             self._call_latency,
             self.completion,
+            checks_of(function),
             self._shortcut(options),
         )
 
