@@ -169,7 +169,8 @@ class Chain:
             limits=self._plan.limits.get(name),
             identity=Identity(self._plan.lineage, name),
             element_types=ElementTypes(value=self._plan.value_types[name]),
-            vet=unstorable_among(),
+            # Later steps get outputs that were checked when their calls returned.
+            vet=unstorable_among() if name == self._names[0] else None,
         )
         operator = StepOperator(options, place, receiver, merge, self._on_failure)
         inlet = self._inlets[name][index]

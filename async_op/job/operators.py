@@ -70,7 +70,8 @@ class _ToStep(NamedOutput):
 
     def take(self, values: Sequence[Any], timestamp: int | None, parent: ElementId) -> None:
         if len(values) == 1:  # usually, and a list for each output would cost as much as all of its way
-            self._outlet.put_one((values[0], timestamp, output_id(parent, 0)))
+            element_id = (parent, 0) if type(parent) is tuple else output_id(parent, 0)
+            self._outlet.put_one((values[0], timestamp, element_id))
         else:
             self._outlet.put([(value, timestamp, output_id(parent, number)) for number, value in enumerate(values)])
 
