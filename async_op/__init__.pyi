@@ -62,7 +62,7 @@ from .sharing import Shared, shared
 from .statistics import Latency, OperatorStatistics, ResilienceStatistics
 from .stream.stream import AsyncDataStream
 from .streamed_answers import joined_answer
-from .threads.wait_strategies import ParkWait, ProgressiveWait, WaitStrategies
+from .threads.wait_strategies import ParkWait, ProgressiveWait, WaitSituation, WaitStrategies, WaitStrategy
 
 __all__ = [
     "AdaptiveConcurrency",
@@ -134,7 +134,9 @@ __all__ = [
     "UnknownUnit",
     "UnusableTimestamp",
     "ValueRefused",
+    "WaitSituation",
     "WaitStrategies",
+    "WaitStrategy",
     "Watermark",
     "WrongEventLoop",
     "function",

@@ -281,10 +281,13 @@ class Host:
         subtask = self.subtask
         if not subtask.is_open:
             return say.Status(failure=subtask.failure)
+        statistics = subtask.operator.statistics()
         return say.Status(
             ready=len(subtask.outbox),
-            in_flight=subtask.operator.statistics().in_flight,
+            in_flight=statistics.in_flight,
             waiting=len(subtask.inbox),
+            calls=statistics.calls,
+            oldest_call_seconds=subtask.oldest_call_seconds,
             has_room=subtask.inbox.has_room,
             failure=subtask.failure,
             holdings=subtask.operator.holdings(),

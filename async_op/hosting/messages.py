@@ -280,6 +280,10 @@ class Status:
         Outputs since the last cut.
     in_flight, waiting : int
         Elements in the operator, and elements for which it has no room yet.
+    calls : int
+        Calls that it has made since it was opened.
+    oldest_call_seconds : float
+        The age of the oldest element in the operator.
     has_room : bool
         Whether there is room for the rows of another epoch: no more elements wait than the host keeps as a reserve.
     failure : BaseException or None
@@ -291,6 +295,8 @@ class Status:
     ready: int = 0
     in_flight: int = 0
     waiting: int = 0
+    calls: int = 0
+    oldest_call_seconds: float = 0.0
     has_room: bool = True
     failure: BaseException | None = None
     holdings: Holdings = field(default_factory=dict)

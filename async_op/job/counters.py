@@ -33,6 +33,8 @@ def counts_of(rows: int, outputs: int, cuts: Iterable[SubtaskSnapshot], counted:
         "in_flight": sum(len(cut.in_flight) for cut in cuts),
         "oldest_call_milliseconds": milliseconds(max(one["oldest_call_seconds"] for one in counted)),
         "back_pressured_milliseconds": milliseconds(total("back_pressured_seconds")),
+        "mails": int(total("mails")),
+        "mailbox_wait_milliseconds": milliseconds(total("mailbox_seconds")),
     }
 
 

@@ -42,6 +42,14 @@ class JobProgress:
         say. `KafkaSource` does.
     oldest_call_seconds : float
         For how long the oldest element without a result has been in its operator.
+    back_pressured_seconds, undelivered_seconds : float
+        Time lost: subtasks without room for calls, summed over them up to the newest snapshot, and the source that was
+        paused because two epochs waited for the sink.
+    mails : int
+        What other threads have had the event loops of operators do, up to the newest snapshot: results of functions on
+        threads, and their use of state.
+    mailbox_wait_seconds : float
+        How long a sample of the mails has waited for the event loop.
     restarts : int
         How often `run` has restarted the job after a failure.
     newest_failure : str or None
@@ -62,6 +70,10 @@ class JobProgress:
     partitions: int = 0
     lag: int | None = None
     oldest_call_seconds: float = 0.0
+    back_pressured_seconds: float = 0.0
+    undelivered_seconds: float = 0.0
+    mails: int = 0
+    mailbox_wait_seconds: float = 0.0
     restarts: int = 0
     newest_failure: str | None = None
 

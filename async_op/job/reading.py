@@ -23,6 +23,7 @@ from async_op.job.items import Items, NoItem, sorted_out
 from async_op.job.outputs import Collector
 from async_op.job.positions import Partition, Positions
 from async_op.job.step import SOURCE
+from async_op.statistics import Stopwatch
 from async_op.threads.read_ahead import read_ahead
 from keygroups.errors import ConfigError
 from keygroups.safe_text import text_of
@@ -73,6 +74,8 @@ class Reading:
         How many elements have been handed on in this run.
     moves : int
         How often a position has changed without an element.
+    paused : Stopwatch
+        Runs during pauses.
     undecodable : int
         How many records could not be decoded in this run.
     """
@@ -94,6 +97,7 @@ class Reading:
         self._spawn = spawn
         self._entrances: Sequence[Outlet] = ()
         self._is_paused = False
+        self.paused = Stopwatch(clock)
         self._has_looked = self._is_over = False
         self._slots = asyncio.Semaphore(_BOUNDED_READERS)
         self._gate = Waiters(lambda: None)
@@ -120,6 +124,8 @@ class Reading:
 
     def pause(self, is_paused: bool) -> None:
         """Hand on no elements, or go on."""
+        if is_paused is not self._is_paused:
+            (self.paused.start if is_paused else self.paused.stop)()
         self._is_paused = is_paused
         self._gate.wake()
 

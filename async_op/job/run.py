@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -117,6 +118,7 @@ class Run:
         self._stop: Stop | None = None
         self._failed: BaseException | None = None
         self._committed_work: object = None
+        self._totals = Counter[str]()
         self._opened: list[Source[Any] | Sink[Any]] = []
         self._state: JobState = "opening"
         self._oldest_call_seconds = 0.0
@@ -168,6 +170,10 @@ class Run:
             partitions=len(self._setting.positions.partitions),
             lag=self._setting.positions.lag(self._setting.source),
             oldest_call_seconds=self._oldest_call_seconds,
+            back_pressured_seconds=self._totals["back_pressured_milliseconds"] / 1000,
+            undelivered_seconds=self._reading.paused.seconds,
+            mails=int(self._totals["mails"]),
+            mailbox_wait_seconds=self._totals["mailbox_wait_milliseconds"] / 1000,
         )
 
     # The run.
@@ -319,6 +325,8 @@ class Run:
         commit = asyncio.ensure_future(on_own_thread(self._committer.commit_cut, pending, parts, outputs, counts))
         epoch = await to_the_end(commit)
         self._committed_work = work
+        if (snapshot := self._committer.snapshot) is not None:
+            self._totals.update(snapshot.manifest.metrics)
         if epoch is not None:
             self._delivery.add(epoch)
         self._committed.wake()

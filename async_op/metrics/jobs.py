@@ -17,6 +17,10 @@ _FIELDS: dict[Kind, dict[str, str]] = {
         "dead_letters": "Dead letters.",
         "refused": "Outputs that a sink has refused.",
         "restarts": "Restarts after a failure.",
+        "back_pressured_seconds": "Time in which subtasks had no room for calls.",
+        "undelivered_seconds": "Time in which the source was paused because epochs waited for the sink.",
+        "mails": "Results and calls that other threads handed to the event loop.",
+        "mailbox_wait_seconds": "How long a sample of the mails waited for the event loop.",
     },
     "gauge": {
         "version": "The newest snapshot.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from async_op.calls.batching import Batching
@@ -15,6 +16,32 @@ from async_op.operator.admission import TURN, Intake, IteratorFeed
 from async_op.operator.lifecycle import Lifecycle
 from async_op.options import OperatorOptions
 from async_op.statistics import Stopwatch
+
+_log = logging.getLogger(__name__)
+
+
+class _Pressure:
+    """The time without room. It is in the statistics; its begin and end are in the log, with how full the queue is."""
+
+    __slots__ = ("_began", "_capacity", "_in_flight", "_watch")
+
+    def __init__(self, watch: Stopwatch, in_flight: InFlight, capacity: int) -> None:
+        self._watch = watch
+        self._in_flight = in_flight
+        self._capacity = capacity
+        self._began = 0.0
+
+    def __enter__(self) -> None:
+        self._watch.start()
+        if _log.isEnabledFor(logging.DEBUG):
+            self._began = self._watch.seconds
+            _log.debug("back-pressure begins: %d in flight, the capacity is %d", len(self._in_flight), self._capacity)
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.stop()
+        if _log.isEnabledFor(logging.DEBUG):
+            left = f"{len(self._in_flight)} in flight, the capacity is {self._capacity}"
+            _log.debug("back-pressure has ended after %.3f s: %s", self._watch.seconds - self._began, left)
 
 
 class BackPressure:
@@ -76,7 +103,7 @@ class BackPressure:
         self._feed = feed
         self._gate = gate
         self._waiters = waiters
-        self._back_pressured = back_pressured
+        self._back_pressured = _Pressure(back_pressured, in_flight, options.capacity)
 
     async def wait_for_room(self) -> None:
         """Wait until there is room for an element."""

@@ -58,7 +58,8 @@ def counted_by(parts: Parts) -> Counted:
     """Return the statistics of an operator that only grow, by name; this looks at no element in flight."""
     limits = None if parts.limits is None else parts.limits.statistics()
     waited = {} if limits is None else {name: getattr(limits, name) for name in (*LIMITS, "wait_seconds")}
-    return growing(parts) | waited
+    mailbox = {"mails": parts.mailbox.mails, "mailbox_seconds": parts.mailbox.latency.seconds}
+    return growing(parts) | mailbox | waited
 
 
 def since(before: Counted, now: Counted) -> Counted:

@@ -127,7 +127,7 @@ def join_chain(stages: Sequence[Stage], routings: Sequence[Routing], adopt: Adop
     """Make sure that the states of the pipelines belong together; raises what `join_pipelines` does."""
     for number in range(1, len(stages)):
         before, stage = stages[number - 1], stages[number]
-        join_pipelines(before.store, stage.store, routings[number], adopt, parallelism=stage.parallelism)
+        join_pipelines(before.store, stage.store, routings[number], adopt, parallelism=stage.starting)
 
 
 def check_next(before: Stage, after: Stage) -> None:

@@ -19,6 +19,7 @@ from async_op.spark.rows.schemas import is_repeatable
 from async_op.spark.stage import Stage
 from async_op.spark.task.pickling import check_pickles, names_bound_to_tasks
 from async_op.spark.worker_python import check_workers, failure_in_a_task, is_elsewhere
+from keygroups.arguments import seconds_of
 from keygroups.errors import ConfigError, UnsupportedKey
 from keygroups.host_logs import logs_pattern
 from keygroups.ranges import range_of
@@ -86,13 +87,15 @@ def _situation(stage: Stage, latest: Snapshot | None, session: SparkSession | No
     why_not = None if settings.is_resident else "resident=False"
     if why_not is None and held:
         why_not = f"the function holds {' and '.join(held)}"
-    is_scaled = stage.autoscale is not None and not stage.autoscale.dry_run and stage.runner is None
+    begins = stage.begins_with(latest, session)
     it = Situation(
         options=settings.options,
         barrier_timeout=settings.barrier_timeout,
         is_resident=why_not is None,
-        parallelism=latest.parallelism if is_scaled and latest is not None else stage.parallelism,
-        max_parallelism=stage.key_groups(),
+        parallelism=begins.parallelism,
+        max_parallelism=stage.key_groups(begins.parallelism),
+        is_asked=begins.is_asked,
+        autoscale=stage.autoscale,
         uri=stage.store.uri,
         newest=None if latest is None else _newest(latest),
         refusal=refusal,
@@ -157,6 +160,7 @@ def _facts(
     keys = f"by key {', '.join(stage.key_by)}" if stage.key_by else "without keys, distributed by a hash of the row"
     facts = {
         "function": f"{name_of(options.function)}, {keys}",
+        "parallelism": _parallelism(stage, latest, session),
         "key groups": f"{it.max_parallelism} by {options.hash}; {_ranges(it)}",
         "calls": _calls(it),
         "limits": "none" if options.resilience is None else repr(options.resilience),
@@ -169,6 +173,16 @@ def _facts(
     if stage.sink is not None:
         facts["sink"] = short(stage.sink)
     return facts if stage.key_by else facts | {"key groups": f"{it.max_parallelism}, for {it.parallelism} subtasks"}
+
+
+def _parallelism(stage: Stage, latest: Snapshot | None, session: SparkSession | None) -> str:
+    found, policy = stage.begins_with(latest, session), stage.autoscale
+    text = f"{found.parallelism}, {found.reason}"
+    if policy is None:
+        return text
+    says = "would keep" if policy.dry_run else "keeps"
+    target = seconds_of(policy.target_batch_duration)
+    return f"{text}; the autoscaler {says} it between {policy.min} and {policy.max}, for epochs of {target:g} s"
 
 
 def _ranges(it: Situation) -> str:

@@ -9,6 +9,7 @@ from itertools import accumulate
 from async_op.functions import AsyncBatchFunction, BlockingFunction
 from async_op.options import OperatorOptions
 from async_op.retry import ExponentialBackoffRetry, RetryPolicy
+from async_op.spark.autoscale import AutoscalePolicy
 from keygroups.ranges import range_of
 
 _ATTEMPTS_MAX = 1000
@@ -61,6 +62,10 @@ class Situation:
         The number of subtasks of the next epoch, and of key groups.
     uri : str
         Where its snapshots are.
+    is_asked : bool
+        Whether the user has passed this parallelism.
+    autoscale : AutoscalePolicy or None
+        Decides on the parallelism.
     newest : NewestSnapshot or None
         The newest snapshot.
     slots : int or None
@@ -84,6 +89,8 @@ class Situation:
     unsuitable: Mapping[str, str] = field(default_factory=dict)
     refusal: str | None = None
     misfit: str | None = None
+    is_asked: bool = True
+    autoscale: AutoscalePolicy | None = None
 
 
 Found = tuple[str, str]
@@ -169,6 +176,11 @@ def _session(it: Situation) -> Iterator[Found]:
             f"{it.parallelism} subtasks share {it.slots} slots, so they run in {waves} waves that each wait {each}",
             f"lower the parallelism to {it.slots}, or give Spark more cores",
         )
+    if it.slots is not None and it.autoscale is not None and it.autoscale.max > it.slots >= it.parallelism:
+        yield (
+            f"the autoscaler may choose up to {it.autoscale.max} subtasks, and the session has {it.slots} slots",
+            f"set max={it.slots}, or give Spark more cores",
+        )
     if it.is_resident:
         for name, consequence in it.unsuitable.items():
             yield f"{name} is on, which {consequence}", "switch it off for this application, or accept that"
@@ -182,7 +194,7 @@ def _ranges(it: Situation) -> Iterator[Found]:
             problem = f"of {it.max_parallelism} key groups some subtasks own {max(sizes)} and others {min(sizes)}"
             even = max(count for count in range(1, it.parallelism + 1) if it.max_parallelism % count == 0)
             yield f"{problem}, so their load differs as much", f"choose a parallelism that divides it, such as {even}"
-    if it.newest is not None and it.newest.parallelism != it.parallelism:
+    if it.newest is not None and it.newest.parallelism != it.parallelism and it.is_asked:
         made = f", and makes {it.newest.in_flight} calls in flight again" if it.newest.in_flight else ""
         yield (
             f"the newest snapshot has parallelism {it.newest.parallelism}: the next epoch rescales to "

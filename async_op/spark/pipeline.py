@@ -31,7 +31,7 @@ from async_op.spark.epoch.history import Adopt, join_histories
 from async_op.spark.epoch.orders import EpochSettings
 from async_op.spark.explanation import Explanation
 from async_op.spark.into_tables import TableFormat, prepare_table, table_sink
-from async_op.spark.progress import EpochProgress
+from async_op.spark.progress import PipelineProgress
 from async_op.spark.query import PipelineQuery
 from async_op.spark.rows.dead_letter_column import DeadLetters, rows_in_place, schema_with_letters
 from async_op.spark.rows.keys import names_of
@@ -73,8 +73,9 @@ class AsyncPipeline:
         Where snapshots are kept: an fsspec URI that the driver and all workers can reach.
     operator_id : str
         The name of the operator's folder there.
-    parallelism : int
-        The number of subtasks. May differ from earlier runs.
+    parallelism : int, optional
+        The number of subtasks. By default what the newest snapshot has, so that `keygroups repartition` counts; without
+        a snapshot the default parallelism of the session, as a rule its cores. May differ from that of earlier runs.
     max_parallelism : int, optional
         The number of key groups, which is fixed once the first snapshot exists.
     order_by : str or list of str, optional
@@ -105,8 +106,8 @@ class AsyncPipeline:
         Passed to the fsspec filesystem of `snapshots`.
     autoscale : AutoscalePolicy, optional
         Changes the parallelism between micro-batches, as their measurements suggest. The first run begins with
-        `parallelism`, later runs with the newest snapshot's. The log and `progress()` show each decision with its
-        reason.
+        `parallelism`, later runs with what the run before has decided; measurements are stored beside the snapshots.
+        The log and `progress()` show each decision with its reason.
     event_time : str, optional
         The column with the timestamps of rows; a row has no timestamp if it is null. The input must have a watermark on
         it (`DataFrame.withWatermark`). Each epoch begins with the watermark of all epochs before it: the greatest
@@ -158,7 +159,7 @@ class AsyncPipeline:
         output_schema: StructType | str | None = None,
         snapshots: str | PathLike[str],
         operator_id: str,
-        parallelism: int,
+        parallelism: int | None = None,
         max_parallelism: int | None = None,
         order_by: str | list[str] | None = None,
         mode: Mode = "unordered",
@@ -280,7 +281,7 @@ class AsyncPipeline:
         Warns
         -----
         RepartitionUndone
-            Since the last run, another parallelism than the pipeline's was chosen for the newest snapshot.
+            Since the last run the newest snapshot was repartitioned, and the pipeline was given another number.
         """
         check_start(stream_df, sink, self._stages[-1].output_schema, checkpoint_location, trigger)
         spark, first = stream_df.sparkSession, self._stages[0]
@@ -288,7 +289,7 @@ class AsyncPipeline:
         event_time = first.settings.event_time
         delay_milliseconds = 0 if event_time is None else watermark_delay_of(stream_df, event_time)
         checkpoint = Checkpoint.read(spark, str(checkpoint_location))
-        join_histories(first.store, checkpoint, routings[0], adopt, parallelism=first.parallelism)
+        join_histories(first.store, checkpoint, routings[0], adopt, parallelism=first.starting)
         join_chain(self._stages, routings, adopt)
         self._check_fits(routings)
         for stage in self._stages:
@@ -472,7 +473,7 @@ class AsyncPipeline:
         Raises
         ------
         ConfigError
-            The parallelism is not between 1 and the max parallelism.
+            The parallelism is not between 1 and the max parallelism, or not between the bounds of the autoscaler.
         """
         self._stages[0].rescale(parallelism)
 
@@ -488,10 +489,13 @@ class AsyncPipeline:
             raise ConfigError("pipeline", self._stages[0].store.uri, "start it first: a drain needs its sink")
         query.drain()
 
-    def progress(self) -> tuple[EpochProgress, ...]:
-        """Return what the newest thousand epochs since `start` did, oldest first; a hundred over Spark Connect."""
+    def progress(self) -> PipelineProgress:
+        """Return what the newest thousand epochs since `start` did, oldest first; a hundred over Spark Connect.
+
+        Its `under_way` is what the epoch that has not ended does: calls in flight, the oldest of them, calls a second.
+        """
         runner = self._stages[0].runner
-        return () if runner is None else runner.progress
+        return PipelineProgress() if runner is None else runner.progress
 
     def __repr__(self) -> str:
         return representation(self, facts_of(self._stages))

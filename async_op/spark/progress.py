@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from async_op.epochs.position import Kind
 from async_op.spark.autoscale import EpochMeasurement, ScalingDecision
 from keygroups.representation import counts_repr, html_facts, set_fields
+from snapshots.format.under_way import EpochUnderWay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,14 @@ class EpochMetrics:
         Subtasks whose operator lives on in a host after the epoch.
     source_wait_milliseconds, consume_wait_milliseconds, back_pressure_wait_milliseconds : int
         Time that tasks have waited: for rows, for other replies of their hosts, and while those took no more rows.
+    outbox_full_milliseconds : int
+        Time in which operators took nothing in because as many outputs as they keep waited for the epoch. Time without
+        room for calls is `back_pressured_milliseconds`.
+    empty_reads : int
+        How often in a row a task has waited for rows in vain; for an epoch, the greatest of its subtasks. Only with a
+        wait strategy for the source.
+    mails, mailbox_wait_milliseconds : int
+        What other threads have had the event loops of operators do, and how long a sample of it has waited.
     cache_hits, cache_misses, shared, rate_limited, circuit_opened, circuit_refused, budget_refused : int
         Counters of the limits in `resilience`, as in `ResilienceStatistics`; 0 without limits.
     """
@@ -66,6 +75,10 @@ class EpochMetrics:
     source_wait_milliseconds: int = 0
     consume_wait_milliseconds: int = 0
     back_pressure_wait_milliseconds: int = 0
+    outbox_full_milliseconds: int = 0
+    empty_reads: int = 0
+    mails: int = 0
+    mailbox_wait_milliseconds: int = 0
     cache_hits: int = 0
     cache_misses: int = 0
     shared: int = 0
@@ -87,7 +100,7 @@ class EpochMetrics:
 
 
 def _total_of(name: str) -> Callable[[list[int]], int]:
-    return max if name == "oldest_call_milliseconds" else sum
+    return max if name in ("oldest_call_milliseconds", "empty_reads") else sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +155,30 @@ class EpochProgress(EpochMetrics):
     def seconds(self) -> float:
         """Seconds from the start of the epoch to the return of the sink."""
         return self.run_seconds + self.commit_seconds + self.sink_seconds
+
+
+class PipelineProgress(tuple[EpochProgress, ...]):  # noqa: SLOT001 - a tuple with an attribute cannot have slots
+    """The newest epochs that have ended, oldest first, and the epoch under way.
+
+    Attributes
+    ----------
+    under_way : EpochUnderWay or None
+        What the epoch under way does: calls in flight, the oldest of them, calls in a second. It is looked at every
+        three seconds, and None before.
+    """
+
+    under_way: EpochUnderWay | None = None
+
+    @classmethod
+    def of(cls, epochs: Iterable[EpochProgress], under_way: EpochUnderWay | None) -> PipelineProgress:
+        """Return the progress of a pipeline."""
+        progress = cls(epochs)
+        progress.under_way = under_way
+        return progress
+
+    def __repr__(self) -> str:
+        ended = super().__repr__()
+        return ended if self.under_way is None else f"{ended}, under way: {self.under_way!r}"
 
 
 def measurement_of(progress: EpochProgress, carried_over: int) -> EpochMeasurement:

@@ -22,7 +22,7 @@ from async_op.spark.chain import PipelineChain
 from async_op.spark.drains import Drains
 from async_op.spark.epoch.runner import EpochRunner
 from async_op.spark.errors import EpochFailed
-from async_op.spark.progress import EpochProgress
+from async_op.spark.progress import EpochProgress, PipelineProgress
 from async_op.spark.stopping import Stopping
 from keygroups.arguments import Duration
 from keygroups.errors import ConfigError, KeyGroupsError, with_notes
@@ -100,6 +100,11 @@ class PipelineQuery:
     def isActive(self) -> bool:  # noqa: N802 - StreamingQuery's name
         """Whether micro-batches may still come, or the drain at the end is still running."""
         return self.query.isActive or (self._drains.at_end and self._drains.is_alive)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Spark's status of the query; "keygroups" has what the epoch under way does, as `progress().under_way`."""
+        return with_under_way(self.query.status, self.runner.progress)
 
     @property
     def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802 - StreamingQuery's name
@@ -325,6 +330,12 @@ def with_epoch(progress: StreamingQueryProgress, epochs: Iterable[EpochProgress]
             metrics = {**asdict(epoch), "scaling": None if epoch.scaling is None else epoch.scaling.reason}
             progress["observedMetrics"] = {**progress["observedMetrics"], "keygroups": Row(**metrics)}
     return progress
+
+
+def with_under_way(status: dict[str, Any], progress: PipelineProgress) -> dict[str, Any]:
+    """Return Spark's status with what the epoch under way does; None while there is none, or it has just begun."""
+    found = progress.under_way
+    return {**status, "keygroups": None if found is None else asdict(found)}
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
 from pyspark.sql import SparkSession
@@ -17,7 +17,8 @@ from async_op.spark.autoscale import AutoscalePolicy
 from async_op.spark.epoch.delivery import Outlet, Sink, refuse_in_sink
 from async_op.spark.epoch.orders import EpochSettings
 from async_op.spark.epoch.runner import EpochRunner
-from async_op.spark.progress import EpochProgress
+from async_op.spark.epoch.scaling import Scaling, first_decision, measured_in
+from async_op.spark.progress import PipelineProgress
 from async_op.spark.rows.keys import key_columns, key_getter
 from async_op.spark.rows.routing import Routing
 from async_op.spark.rows.schemas import arrow_schema, check_columns
@@ -25,7 +26,8 @@ from async_op.spark.task.pickling import check_pickles
 from async_op.spark.worker_python import check_workers
 from keygroups.errors import ConfigError
 from keygroups.ranges import check_parallelism, default_max_parallelism
-from snapshots import SnapshotStore
+from keygroups.spark.session import default_parallelism
+from snapshots import Snapshot, SnapshotStore
 from snapshots.lineage import lineage_of
 from snapshots.surroundings import newest_or_empty
 
@@ -33,6 +35,24 @@ _log = logging.getLogger(__package__)
 
 _made: WeakSet[Stage] = WeakSet()
 """The stages of this process: one that is started may fence another that runs over the same snapshots."""
+
+
+class Beginning(NamedTuple):
+    """The parallelism with which a pipeline begins, and why it is that.
+
+    Attributes
+    ----------
+    parallelism : int
+        The number of subtasks.
+    reason : str
+        The reason, for people to read.
+    is_asked : bool
+        Whether the user has passed this number, to the constructor or to `rescale`.
+    """
+
+    parallelism: int
+    reason: str
+    is_asked: bool = False
 
 
 class Running(Protocol):
@@ -61,8 +81,8 @@ class Runner(Protocol):
         ...
 
     @property
-    def progress(self) -> tuple[EpochProgress, ...]:
-        """What the newest epochs did, oldest first."""
+    def progress(self) -> PipelineProgress:
+        """What the newest epochs did, oldest first, and the one that is under way."""
         ...
 
 
@@ -82,10 +102,10 @@ class Stage:
         Its key columns, and the columns by which rows are sorted.
     output_schema : StructType
         The schema of its outputs.
-    parallelism : int
-        The parallelism of the next epoch.
+    parallelism : int or None
+        The parallelism that the user has passed, or asked for with `rescale`; None for that of the newest snapshot.
     max_parallelism : int or None
-        The number of key groups as the user has passed it.
+        The number of key groups as the user has passed it, or as it was found.
     autoscale : AutoscalePolicy or None
         Decides on the parallelism.
     retention : Retention or None
@@ -98,6 +118,10 @@ class Stage:
         The query that it was started with last.
     sink : Sink or None
         Where that query's outputs go, if it is the last of its chain.
+    is_rescaled : bool
+        Whether `rescale` was called between runs: then its number counts for the next run, also with an autoscaler.
+    beginning : Beginning or None
+        How the next run begins, as `check` has found.
     """
 
     store: SnapshotStore
@@ -105,7 +129,7 @@ class Stage:
     key_by: list[str]
     order_by: list[str]
     output_schema: StructType
-    parallelism: int
+    parallelism: int | None
     max_parallelism: int | None
     autoscale: AutoscalePolicy | None
     retention: Retention | None
@@ -113,25 +137,61 @@ class Stage:
     runner: Runner | None = None
     query: Running | None = None
     sink: Sink | None = None
+    is_rescaled: bool = False
+    beginning: Beginning | None = None
 
     def __post_init__(self) -> None:
         _made.add(self)
-        check_parallelism(self.parallelism, self.key_groups())
-        if self.autoscale is not None:
-            check_parallelism(self.autoscale.max, self.key_groups())
+        for parallelism in (self.parallelism, None if self.autoscale is None else self.autoscale.max):
+            if parallelism is not None:
+                check_parallelism(parallelism, self.key_groups())
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what runs: a pipeline that is sent to a server starts afresh there."""
         return self.__dict__ | {"runner": None, "query": None, "sink": None}
 
-    def key_groups(self) -> int:
-        """Return the number of key groups: the one passed, else the newest snapshot's, else a default."""
-        if self.max_parallelism is None:
-            latest = newest_or_empty(self.store.folder)
-            self.max_parallelism = (
-                default_max_parallelism(self.parallelism) if latest is None else latest.max_parallelism
-            )
+    def key_groups(self, default: int = 1) -> int:
+        """Return the number of key groups: the one passed, else the newest snapshot's, else what suits a parallelism.
+
+        That is the one passed, else `default`.
+        """
+        if self.max_parallelism is not None:
+            return self.max_parallelism
+        latest = newest_or_empty(self.store.folder)
+        if latest is None:
+            return default_max_parallelism(self.parallelism or default)
+        self.max_parallelism = latest.max_parallelism
         return self.max_parallelism
+
+    def begins_with(self, latest: Snapshot | None, spark: SparkSession | None) -> Beginning:
+        """Return the parallelism of the next run's first epoch.
+
+        Without a session, what follows from the session is taken to be 1.
+        """
+        policy = self._acting_policy
+        if self.parallelism is not None and (self.is_rescaled or policy is None or latest is None):
+            found = Beginning(self.parallelism, "as passed", is_asked=True)
+        elif latest is not None:
+            found = Beginning(latest.parallelism, "that of the newest snapshot")
+        else:
+            default = 1 if spark is None else default_parallelism(spark)
+            found = Beginning(min(default, self.key_groups(default)), "the default of the session")
+        if policy is None or self.is_rescaled:
+            return found
+        measured = measured_in(self.store.folder, None if latest is None else latest.manifest.lineage)
+        decision = first_decision(policy, measured, latest, found.parallelism)
+        return found if decision.parallelism == found.parallelism else Beginning(decision.parallelism, decision.reason)
+
+    @property
+    def starting(self) -> int:
+        """The parallelism with which the run begins that has been checked."""
+        assert self.beginning is not None, "it was checked before"
+        return self.beginning.parallelism
+
+    @property
+    def _acting_policy(self) -> AutoscalePolicy | None:
+        """The autoscaler, if it changes the parallelism."""
+        return None if self.autoscale is None or self.autoscale.dry_run else self.autoscale
 
     def lineage(self) -> str:
         """Return the first part of all idempotency keys, which is durable from now on.
@@ -146,8 +206,14 @@ class Stage:
 
     def rescale(self, parallelism: int) -> None:
         """Change the parallelism from the next epoch on; raises `ConfigError` if it is not possible."""
-        check_parallelism(parallelism, self.key_groups())
+        check_parallelism(parallelism, self.key_groups(parallelism))
+        policy = self._acting_policy
+        if policy is not None and not policy.min <= parallelism <= policy.max:
+            reason = f"the autoscaler keeps it between {policy.min} and {policy.max}: pass it other bounds"
+            raise ConfigError("parallelism", parallelism, reason)
         self.parallelism = parallelism
+        # While a query runs, its policy may decide otherwise later; the next run then begins with what that decided.
+        self.is_rescaled = self.query is None or not self.query.isActive
         if self.runner is not None:
             self.runner.rescale(parallelism)
 
@@ -166,7 +232,7 @@ class Stage:
         return Routing(key_columns(schema, self.key_by, hash_), hash_, self.key_groups(), self.order_by, schema)
 
     def check(self, spark: SparkSession) -> None:
-        """Check what can be known to fail before anything is claimed.
+        """Check what can be known to fail before anything is claimed, and find out how the run begins.
 
         Raises
         ------
@@ -188,8 +254,10 @@ class Stage:
         check_workers(spark, self.settings.options)
         latest = newest_or_empty(self.store.folder)
         check_kind(latest, is_of_job=False)
-        if self.autoscale is None or self.autoscale.dry_run:  # otherwise the snapshot's parallelism is taken
-            warn_of_repartition(latest, SourcePosition.of(latest).parallelism, self.parallelism)
+        found = self.beginning = self.begins_with(latest, spark)
+        self.max_parallelism = self.key_groups(found.parallelism)
+        asked = found.parallelism if found.is_asked else None
+        warn_of_repartition(latest, SourcePosition.of(latest).parallelism, asked)
         self.lineage()
 
     def tell_of_takeover(self) -> None:
@@ -212,24 +280,30 @@ class Stage:
             It has another max parallelism or hash, or states that the function does not declare.
         """
         latest, sizes = newest_or_empty(self.store.folder), {"max_parallelism": routing.max_parallelism}
-        check_fixed(latest, hash=routing.hash, parallelism=self.parallelism, **sizes)
+        check_fixed(latest, hash=routing.hash, parallelism=self.starting, **sizes)
         check_declared(latest, self.settings.options)
 
     def begin(self, spark: SparkSession, routing: Routing, outlet: Outlet, delay_milliseconds: int = 0) -> EpochRunner:
         """Claim the operator and return the runner of its epochs."""
+        lineage, policy = self.lineage(), self.autoscale
         options = replace(self.settings.options, key_by=key_getter(routing.keys))
-        runner = self.runner = EpochRunner(
+        runner = EpochRunner(
             spark,
             self.store,
             replace(self.settings, options=options),
             routing=routing,
             input_schema=arrow_schema(spark, routing.schema),
             output_schema=arrow_schema(spark, self.output_schema),
-            parallelism=self.parallelism,
-            lineage=self.lineage(),
+            parallelism=self.starting,
+            lineage=lineage,
             outlet=outlet,
             watermark_delay_milliseconds=delay_milliseconds,
-            autoscale=self.autoscale,
+            scaling=None if policy is None else Scaling(policy, self.store.folder, lineage),
             retention=self.retention,
         )
+        self.begun(runner)
         return runner
+
+    def begun(self, runner: Runner) -> None:
+        """Note what runs the epochs from now on: what was asked for before is its beginning."""
+        self.runner, self.is_rescaled = runner, False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,12 +13,15 @@ from async_op.clock import Clock
 from async_op.elements import Element, Watermark
 from async_op.errors import OperatorClosed
 from async_op.operator.counters import since
+from async_op.statistics import Stopwatch
 from async_op.subtask.ages import Ages
 from async_op.subtask.announcements import Announcements
 from async_op.subtask.inbox import INBOX_MAX, Inbox
 from async_op.subtask.operator import ResidentOperator
 from async_op.subtask.outbox import Outbox
 from snapshots import SubtaskRestore, SubtaskSnapshot
+
+_log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
 """How often a wait looks whether it is in vain: time is a matter of the caller, loans and `hurry` are not awaited."""
@@ -92,6 +96,7 @@ class Subtask:
         self._counted: dict[str, Any] = {}
         self._processor_seconds = time.process_time()
         self._overtime_seconds = 0.0
+        self._held = Stopwatch(clock)
         outbox.filled = self._adjust
 
     @property
@@ -205,12 +210,18 @@ class Subtask:
         """Tell the function which cut of this subtask the newest manifest names; None if none."""
         self._announcements.committed(cut_id)
 
+    @property
+    def oldest_call_seconds(self) -> float:
+        """The age of the oldest element in the operator; 0 without one."""
+        return self._ages.of(self.operator.oldest, self._clock.time()) or 0.0
+
     def metrics(self, part: CutPart) -> dict[str, Any]:
         """Return what was counted since the last call, and how it stands right after a cut."""
         now = self.operator.counted() | {
             "outputs": self.outbox.outputs,
             "processor_seconds": time.process_time() - self._processor_seconds,
             "overtime_seconds": self._overtime_seconds,
+            "held_seconds": self._held.seconds,
             "queued_seconds": self.inbox.queued_seconds(),
         }
         metrics, self._counted = since(self._counted, now), now
@@ -218,7 +229,7 @@ class Subtask:
             "in_flight": len(part.snapshot.in_flight),
             "waiting": len(self.inbox),
             "has_room": self.inbox.has_room,
-            "oldest_call_seconds": self._ages.of(self.operator.oldest, self._clock.time()) or 0.0,
+            "oldest_call_seconds": self.oldest_call_seconds,
             "is_loaded": self.operator.is_loaded,
         }
 
@@ -294,12 +305,20 @@ class Subtask:
         """Take in elements and fire timers while the outbox has room for what they make, and not otherwise."""
         if not self.is_open or self._is_stopped:
             return
-        self.is_held = not self.outbox.has_room
+        was_held, self.is_held = self.is_held, not self.outbox.has_room
         self.inbox.changed.wake()
         if self.is_held:
             self.operator.hold()
         else:
             self.operator.release()
+        if self.is_held and not was_held:
+            self._held.start()
+            _log.debug(
+                "the outbox is full, with %d outputs: nothing is taken in before the next epoch", len(self.outbox)
+            )
+        elif was_held and not self.is_held:
+            self._held.stop()
+            _log.debug("the outbox has room again")
 
     def _end_inbox(self, reason: BaseException) -> None:
         if self._pump is not None:

@@ -6,6 +6,7 @@ The two strategies, their defaults and the names of their settings come from Apa
 from __future__ import annotations
 
 import enum
+import inspect
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -35,7 +36,20 @@ class Arrival(Protocol):
 
 
 class WaitStrategy(Protocol):
-    """One short wait of a loop that waits until something has arrived. Stateless, so threads may share it."""
+    """One short wait of a loop that waits until something has arrived. Stateless, so threads may share it.
+
+    Any object with such a method is one. On Spark it is pickled and sent to the workers.
+
+    Examples
+    --------
+    >>> import threading
+    >>> class Doubling:
+    ...     def idle(self, idle_count, arrival):
+    ...         arrival.wait(min(0.1, 0.001 * 2**idle_count))
+    ...         return min(idle_count + 1, 7)
+    >>> WaitStrategies(source=Doubling()).source.idle(0, threading.Event())
+    1
+    """
 
     def idle(self, idle_count: int, arrival: Arrival) -> int:
         """Wait once.
@@ -125,11 +139,11 @@ class WaitStrategies:
 
     Parameters
     ----------
-    source : ParkWait or ProgressiveWait
+    source : WaitStrategy
         How to wait for input.
-    consume : ParkWait or ProgressiveWait
+    consume : WaitStrategy
         How to wait for outputs after the input has ended.
-    back_pressure : ParkWait or ProgressiveWait
+    back_pressure : WaitStrategy
         How to wait for room in a full operator.
 
     Examples
@@ -145,13 +159,23 @@ class WaitStrategies:
     def __post_init__(self) -> None:
         for one in fields(self):
             strategy = getattr(self, one.name)
-            if isinstance(strategy, type) or not callable(getattr(strategy, "idle", None)):
-                raise ConfigError(one.name, strategy, "pass a ParkWait or a ProgressiveWait")
+            if isinstance(strategy, type) or not _takes_two(getattr(strategy, "idle", None)):
+                reason = "pass a ParkWait, a ProgressiveWait, or an object with a method idle(idle_count, arrival)"
+                raise ConfigError(one.name, strategy, reason)
 
     def of(self, situation: WaitSituation) -> WaitStrategy:
         """Return the strategy for a situation."""
         strategy: WaitStrategy = getattr(self, situation.value)
         return strategy
+
+
+def _takes_two(idle: Any) -> bool:
+    """Tell whether something can be called with a count and an arrival."""
+    try:
+        inspect.signature(idle).bind(0, None)
+    except (TypeError, ValueError):
+        return False
+    return not inspect.iscoroutinefunction(idle)
 
 
 WaitStrategiesOption: TypeAlias = WaitStrategies | Mapping[str, int | str]

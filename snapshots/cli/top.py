@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import typer
@@ -14,8 +14,11 @@ from keygroups.ttl import wall_time
 from snapshots.cli.live import repeated
 from snapshots.cli.options import AsJson, StorageOptions, Uri, open_store, seconds_of
 from snapshots.cli.output import Table, bar, sparkline
+from snapshots.errors import SnapshotNotFound
+from snapshots.format.under_way import EpochUnderWay, under_way_in
 from snapshots.inspection import Activity, Commit, RecentVersions, Size, SubtaskShare
 from snapshots.inspection.for_people import duration_text
+from snapshots.store import SnapshotStore
 
 _SECONDS_MIN, _SECONDS_MAX = 0.1, 3600.0
 """A shorter interval would ask a storage for nothing but that; a longer one is a job for a scheduler."""
@@ -43,12 +46,40 @@ def top(
     seconds = seconds_of(interval, "--interval")
     if not _SECONDS_MIN <= seconds <= _SECONDS_MAX:
         raise typer.BadParameter(f"{interval!r} is not between 0.1s and 1h", param_hint="--interval")
-    versions = RecentVersions(open_store(uri, storage_option))
+    store = open_store(uri, storage_option)
+    versions = RecentVersions(store)
     with repeated(as_json=as_json, once=once) as show, suppress(KeyboardInterrupt):
-        show(TopReport(versions.activity(wall_time() / 1000)))
+        show(_report(store, versions))
         while not once:
             pause(seconds)
-            show(TopReport(versions.activity(wall_time() / 1000)))
+            show(_report(store, versions))
+
+
+def _report(store: SnapshotStore, versions: RecentVersions) -> TopReport | BeginningReport:
+    now = wall_time() / 1000
+    under_way = under_way_in(store.folder, now)
+    try:
+        return TopReport(versions.activity(now), under_way)
+    except SnapshotNotFound:
+        if under_way is None:
+            raise
+        return BeginningReport(store.operator_id, under_way)
+
+
+@dataclass(frozen=True, slots=True)
+class BeginningReport:
+    """The report of ``keygroups top`` on an operator whose first epoch is under way."""
+
+    operator_id: str
+    under_way: EpochUnderWay
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as data for JSON, in a stable form."""
+        return {"operator_id": self.operator_id, "version": None, "under_way": asdict(self.under_way)}
+
+    def tables(self) -> Iterable[Table]:
+        """Return the report as tables for people."""
+        yield Table(f"{self.operator_id}: no snapshot yet", (), (("under way", str(self.under_way)),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +87,7 @@ class TopReport:
     """The report of ``keygroups top``."""
 
     activity: Activity
+    under_way: EpochUnderWay | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as data for JSON, in a stable form."""
@@ -71,6 +103,7 @@ class TopReport:
             "exact": activity.state.is_exact,
             "state_skew": round(activity.state_skew, 3),
             "files": activity.files,
+            "under_way": None if self._newer_under_way is None else asdict(self._newer_under_way),
             "epoch": None if activity.epoch is None else self._epoch_json(activity.epoch),
             "epochs": pace.epochs,
             "span_seconds": _rounded(pace.seconds),
@@ -118,6 +151,8 @@ class TopReport:
 
     def _facts(self) -> Iterable[tuple[str, object]]:
         activity, newest, epoch = self.activity, self.activity.newest, self.activity.epoch
+        if self._newer_under_way is not None:
+            yield "under way", str(self._newer_under_way)
         yield "parallelism", f"{newest.parallelism} of at most {activity.max_parallelism}"
         if epoch is not None and not newest.is_epoch:
             yield "newest epoch", f"{epoch.version:,}, {self._ago(epoch)}"
@@ -132,6 +167,13 @@ class TopReport:
             yield "skew", f"{activity.in_flight_skew:.1f} in flight, {activity.state_skew:.1f} in state"
         if any(commit.count("rows") is not None for commit in activity.recent):
             yield "rows by epoch", sparkline([commit.count("rows") for commit in activity.recent])
+
+    @property
+    def _newer_under_way(self) -> EpochUnderWay | None:
+        """The epoch under way, unless a version that it does not know was committed meanwhile."""
+        found = self.under_way
+        in_sink = found is not None and found.phase == "sink" and found.epoch == self.activity.newest.version
+        return found if found is not None and (in_sink or found.epoch > self.activity.newest.version) else None
 
     def _rates(self) -> Iterable[tuple[str, int, str]]:
         pace = self.activity.pace

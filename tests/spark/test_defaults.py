@@ -11,6 +11,9 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op.spark import AsyncPipeline
+from async_op.spark.epoch import watch
+from tests.hosting.kit import wait_until
+from tests.snapshots.cli_kit import runner
 from tests.spark.runs import Gate
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -54,3 +57,39 @@ def test_an_epoch_waits_for_no_call_for_long_and_the_end_of_the_input_for_all(
     assert first.in_flight >= ROWS // 2
     assert last.in_flight == 0
     assert sorted(delivered) == list(range(ROWS))
+
+
+def test_what_hosts_do_is_seen_before_the_first_epoch_has_ended(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark.range(ROWS).write.parquet(str(tmp_path / "in"))
+    gate = Gate(tmp_path / "sinks")
+
+    async def held(row: dict[str, Any]) -> tuple[int]:
+        await gate.passed(1)
+        return (row["id"],)
+
+    pipeline = AsyncPipeline(
+        held,
+        key_by="id",
+        output_schema="id bigint",
+        snapshots=tmp_path / "snapshots",
+        operator_id="held",
+        parallelism=2,
+        barrier_timeout=None,
+    )
+    monkeypatch.setattr(watch, "_LOOK_SECONDS", 0.1)
+    query = pipeline.start(
+        spark.readStream.schema("id bigint").parquet(str(tmp_path / "in")),
+        lambda batch, epoch: None,
+        checkpoint_location=tmp_path / "checkpoint",
+    )
+    try:
+        wait_until(lambda: (seen := pipeline.progress().under_way) is not None and seen.in_flight == ROWS)
+        assert query.status["keygroups"]["in_flight"] == ROWS
+        assert f"in_flight={ROWS}" in repr(pipeline.progress())
+        wait_until(lambda: f"{ROWS} in flight" in runner(capsys)("top", tmp_path / "snapshots" / "held", "--once").out)
+    finally:
+        gate.open()
+        query.stop(drain=True)
+    assert query.status["keygroups"] is pipeline.progress().under_way is None

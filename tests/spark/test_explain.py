@@ -26,7 +26,7 @@ from async_op import (
     Step,
 )
 from async_op.options import OperatorOptions
-from async_op.spark import AsyncPipeline
+from async_op.spark import AsyncPipeline, AutoscalePolicy
 from async_op.spark.findings import NewestSnapshot, Situation, attempts_within, findings_in
 from async_op.testing import OperatorHarness
 from snapshots import SnapshotStore
@@ -74,6 +74,11 @@ CASES = {
     "timed out": (newest(calls=40, timeouts=7), "7 elements timed out, while 40 calls", "longer than timeout=10"),
     "carried over": (replace(SOUND, is_resident=False), "of up to 10 s may outlast", "longer barrier_timeout"),
     "slots": (replace(SOUND, slots=1), "share 1 slots, so they run in 2 waves", "parallelism to 1"),
+    "slots for the autoscaler": (
+        replace(SOUND, autoscale=AutoscalePolicy(1, 8, 10.0)),
+        "up to 8 subtasks, and the session has 2 slots",
+        "set max=2",
+    ),
     "settings": (
         replace(SOUND, unsuitable={"spark.x": "ends hosts"}),
         "spark.x is on, which ends hosts",
@@ -114,13 +119,14 @@ def test_what_looks_wrong_is_found_alone_with_its_next_step(case: str) -> None:
         replace(SOUND, newest=None, slots=None),
         replace(SOUND, is_resident=False, barrier_timeout=10.0, unsuitable={"spark.x": "ends hosts"}),
         options(retry=FixedDelayRetry(3, 4.0)),
+        replace(newest(parallelism=1), is_asked=False, autoscale=AutoscalePolicy(1, 2, 10.0)),
         replace(options(timeout=None), newest=replace(NEWEST, timeouts=7)),
         options(retry=ExponentialBackoffRetry(9, 4.0, 60.0)),
         options(function=Blocking(), capacity=32),
         options(resilience=Resilience(rate_limit=RateLimit(1), cache=Cache(max_entries=9, key=str))),
         options(key_by=None, resilience=Resilience(concurrency=AdaptiveConcurrency(maximum=200))),
     ],
-    ids=["sound", "first", "tasks", "retries", "no timeout", "jitter", "threads", "cache", "concurrency"],
+    ids=["sound", "first", "tasks", "retries", "decided", "no timeout", "jitter", "threads", "cache", "concurrency"],
 )
 def test_what_is_sound_is_not_found(situation: Situation) -> None:
     assert findings_in(situation) == []
@@ -166,7 +172,7 @@ def pipeline(folder: Path, function: Any = None, **changed: Any) -> AsyncPipelin
 
 def test_the_facts_of_a_chain_are_shown_without_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
-    SnapshotStore(tmp_path, "look").write(parts({}, in_flight=[record("a", 0)]))
+    SnapshotStore(tmp_path, "look").write(parts({}, (), in_flight=[record("a", 0)]))
     chain = pipeline(tmp_path).then(pipeline(tmp_path, operator_id="next", key_by=None, resident=False))
 
     found = chain.explain()

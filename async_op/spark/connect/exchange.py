@@ -10,6 +10,7 @@ from typing import Any
 from async_op.spark.autoscale import ScalingDecision
 from async_op.spark.progress import EpochProgress
 from snapshots.filesystem import Folder
+from snapshots.format.under_way import EpochUnderWay
 
 EPOCHS_MAX = 100
 """How many epochs of each pipeline the worker reports: the file is rewritten after each epoch."""
@@ -65,6 +66,8 @@ class Answer:
         The notes of that error, among which is its traceback.
     progress : tuple of tuple of EpochProgress
         For each pipeline its newest epochs, oldest first.
+    under_way : tuple of EpochUnderWay or None
+        For each pipeline the epoch under way.
     """
 
     beat: int = 0
@@ -75,6 +78,7 @@ class Answer:
     failure: str | None = None
     notes: tuple[str, ...] = ()
     progress: tuple[tuple[EpochProgress, ...], ...] = ()
+    under_way: tuple[EpochUnderWay | None, ...] = ()
 
 
 class Exchange:
@@ -117,8 +121,9 @@ class Exchange:
         read = self._read(self._answer)
         if read is None:
             return Answer()
+        under_way = tuple(None if one is None else EpochUnderWay(**one) for one in read["under_way"])
         progress = tuple(tuple(map(_epoch, one)) for one in read["progress"])
-        return Answer(**{**read, "notes": tuple(read["notes"]), "progress": progress})
+        return Answer(**{**read, "notes": tuple(read["notes"]), "progress": progress, "under_way": under_way})
 
     def _read(self, name: str) -> dict[str, Any] | None:
         try:

@@ -20,8 +20,8 @@ from async_op.spark.connect.exchange import Answer, Exchange, Wishes
 from async_op.spark.connect.worker import ServedPipeline
 from async_op.spark.epoch.delivery import Outlet
 from async_op.spark.errors import EpochFailed, WorkerLate, WorkerSilent
-from async_op.spark.progress import EpochProgress
-from async_op.spark.query import check_stop, ends_by_itself, with_epoch
+from async_op.spark.progress import PipelineProgress
+from async_op.spark.query import check_stop, ends_by_itself, with_epoch, with_under_way
 from async_op.spark.rows.routing import Routing
 from async_op.spark.stage import Stage
 from async_op.spark.stopping import CONCLUDE_SECONDS
@@ -118,7 +118,7 @@ class ConnectQuery:
                 raise WorkerLate(self._uri) from error
             raise module_not_found(str(error)) or error from error
         for number, stage in enumerate(self._stages):
-            stage.runner = _ServedRunner(self, number)
+            stage.begun(_ServedRunner(self, number))
 
     def abandon(self) -> None:
         """Do nothing: the server ends the worker of a query that does not start."""
@@ -134,6 +134,11 @@ class ConnectQuery:
         return bool(self.query.isActive) or not (self._listen().is_over or self._is_silent(self._known_end()))
 
     @property
+    def status(self) -> dict[str, Any]:
+        """Spark's status of the query; "keygroups" has what the epoch under way does, as `progress().under_way`."""
+        return with_under_way(self.query.status, self.progress(0))
+
+    @property
     def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802 - StreamingQuery's name
         """Spark's newest progress, with its epoch's; None before the first."""
         newest = self.query.lastProgress
@@ -145,10 +150,12 @@ class ConnectQuery:
         epochs = self.progress(0)
         return [with_epoch(one, epochs) for one in self.query.recentProgress]
 
-    def progress(self, number: int) -> tuple[EpochProgress, ...]:
+    def progress(self, number: int) -> PipelineProgress:
         """Return what the newest hundred epochs of a pipeline of the chain did, oldest first."""
-        told = self._listen().progress
-        return told[number] if told else ()
+        told = self._listen()
+        return (
+            PipelineProgress.of(told.progress[number], told.under_way[number]) if told.progress else PipelineProgress()
+        )
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - StreamingQuery's name
         """Wait for the end of the query, and of its epochs without input, as a `PipelineQuery` does.
@@ -337,5 +344,5 @@ class _ServedRunner:
         self._query.rescale(self._number, parallelism)
 
     @property
-    def progress(self) -> tuple[EpochProgress, ...]:
+    def progress(self) -> PipelineProgress:
         return self._query.progress(self._number)

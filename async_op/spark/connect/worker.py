@@ -277,6 +277,7 @@ class ServerWorker:
                 failure=None if failure is None else described(failure),
                 notes=() if failure is None else tuple(notes_of(failure)),
                 progress=tuple(newest(runner.progress) for runner in self._chain.runners),
+                under_way=tuple(runner.progress.under_way for runner in self._chain.runners),
             )
             if answer == self._answer and not (is_beat or self._ended.is_set()):
                 return

@@ -132,6 +132,14 @@ class Fleet:
         overseer = self._overseer
         return [] if overseer is None else list(overseer.poll().values())
 
+    def look(self) -> list[Status]:
+        """Return what `poll` does, and in a first epoch, whose hosts are not known yet, of those on this machine."""
+        access = self._access
+        if access is None or access.addresses or self._overseer is None:
+            return self.poll()
+        with self._on_this_machine(access) as strays:
+            return list(strays.poll().values())
+
     def has_room(self) -> bool:
         """Tell whether all hosts have room for the rows of another epoch, as they reported or as they answer now."""
         if self._had_room:

@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from dataclasses import asdict, replace
 
-from async_op.spark.autoscale import AutoscalePolicy, EpochMeasurement
+from async_op.spark.epoch.scaling import Scaling
 from async_op.spark.progress import EpochProgress, measurement_of
 from keygroups.events import Event, publish
 
@@ -15,9 +15,6 @@ _log = logging.getLogger(__package__)
 
 _PROGRESS_MAX = 1000
 """How many epochs are remembered."""
-
-_MEASURED_MAX = 16
-"""How many micro-batches the autoscaler looks at."""
 
 _NO_NUMBERS = frozenset({"scaling", "hosts"})
 """Fields that events of epochs leave out."""
@@ -30,7 +27,7 @@ class EpochLog:
     ----------
     operator_id : str
         The operator that runs the epochs.
-    autoscale : AutoscalePolicy, optional
+    scaling : Scaling, optional
         Decides on the parallelism after each micro-batch.
 
     Attributes
@@ -39,11 +36,10 @@ class EpochLog:
         The newest epochs, oldest first.
     """
 
-    def __init__(self, operator_id: str, autoscale: AutoscalePolicy | None) -> None:
+    def __init__(self, operator_id: str, scaling: Scaling | None) -> None:
         self.progress: deque[EpochProgress] = deque(maxlen=_PROGRESS_MAX)
         self._operator_id = operator_id
-        self._autoscale = autoscale
-        self._measured: deque[EpochMeasurement] = deque(maxlen=_MEASURED_MAX)
+        self._scaling = scaling
 
     def add(self, progress: EpochProgress, carried_over: int, parallelism: int) -> int | None:
         """Remember an epoch; returns the parallelism of the next one if the autoscaler has decided on it.
@@ -58,8 +54,8 @@ class EpochLog:
             The parallelism that the next epoch would have.
         """
         decided = None
-        if self._autoscale is not None and progress.kind != "drain":
-            progress, decided = self._scale(self._autoscale, progress, carried_over, parallelism)
+        if self._scaling is not None and progress.kind != "drain":
+            progress, decided = self._scale(self._scaling, progress, carried_over, parallelism)
         self.progress.append(progress)
         self._warn_of_waiting(progress)
         fields = asdict(progress)
@@ -77,18 +73,17 @@ class EpochLog:
         _log.warning("epoch %d waited %.1f s for calls that it took over: %s", progress.epoch, waited, advice)
 
     def _scale(
-        self, policy: AutoscalePolicy, progress: EpochProgress, carried_over: int, parallelism: int
+        self, scaling: Scaling, progress: EpochProgress, carried_over: int, parallelism: int
     ) -> tuple[EpochProgress, int | None]:
         """Decide on the parallelism of the next epoch, and report the decision with this epoch."""
-        self._measured.append(measurement_of(progress, carried_over))
-        decision = policy.decide(tuple(self._measured), parallelism)
+        decision = scaling.after(measurement_of(progress, carried_over), parallelism)
         _log.log(
             logging.DEBUG if decision.parallelism == parallelism else logging.INFO,
             "parallelism of %s: %d to %d%s, because %s",
             self._operator_id,
             parallelism,
             decision.parallelism,
-            " (dry run)" if policy.dry_run else "",
+            " (dry run)" if scaling.policy.dry_run else "",
             decision.reason,
         )
-        return replace(progress, scaling=decision), None if policy.dry_run else decision.parallelism
+        return replace(progress, scaling=decision), None if scaling.policy.dry_run else decision.parallelism

@@ -20,13 +20,14 @@ from async_op.hosting.errors import FeederFenced, HostLost, IncompleteEpoch
 from async_op.hosting.messages import EpochEnd
 from async_op.identity import Identity
 from async_op.retention import Retention
-from async_op.spark.autoscale import AutoscalePolicy
 from async_op.spark.epoch.delivery import Delivery, Outlet
 from async_op.spark.epoch.fleet import Fleet
 from async_op.spark.epoch.job_names import named_jobs
 from async_op.spark.epoch.log import EpochLog
 from async_op.spark.epoch.orders import EpochInput, EpochOrder, EpochSettings, MicroBatch
-from async_op.spark.progress import EpochMetrics, EpochProgress
+from async_op.spark.epoch.scaling import Scaling
+from async_op.spark.epoch.watch import EpochWatch
+from async_op.spark.progress import EpochMetrics, EpochProgress, PipelineProgress
 from async_op.spark.rows.routing import Routing
 from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.spark.task.epoch_task import EpochTask, Newest
@@ -70,7 +71,7 @@ class EpochRunner:
         Called with the outputs and the epoch; must be idempotent by epoch.
     watermark_delay_milliseconds : int
         How far the watermark stays behind the greatest event time seen.
-    autoscale : AutoscalePolicy, optional
+    scaling : Scaling, optional
         Decides on the parallelism after each micro-batch.
     retention : Retention, optional
         Which old versions stay; all of them without it.
@@ -98,11 +99,11 @@ class EpochRunner:
         lineage: str,
         outlet: Outlet,
         watermark_delay_milliseconds: int = 0,
-        autoscale: AutoscalePolicy | None = None,
+        scaling: Scaling | None = None,
         retention: Retention | None = None,
     ) -> None:
         self.parallelism = parallelism
-        self._log = EpochLog(store.operator_id, autoscale)
+        self._log = EpochLog(store.operator_id, scaling)
         self._settings = settings
         self._routing = routing
         self._input_schema = input_schema
@@ -117,18 +118,16 @@ class EpochRunner:
         self.fleet = Fleet(self._blueprint_for, spark, store.uri, is_resident=settings.is_resident)
         self.coordinator = Coordinator(store, retention)
         self.coordinator.take_over()
-        if self._latest is not None and autoscale is not None and not autoscale.dry_run:
-            # The parallelism that earlier runs settled on is a better start than the configured one.
-            self.parallelism = self._latest.parallelism
+        self._watch = EpochWatch(store, self.fleet.look)
 
     def rescale(self, parallelism: int) -> None:
         """Change the parallelism from the next epoch on; any thread may call it at any time."""
         self.parallelism = parallelism
 
     @property
-    def progress(self) -> tuple[EpochProgress, ...]:
-        """What the newest thousand epochs did, oldest first."""
-        return tuple(self._log.progress)
+    def progress(self) -> PipelineProgress:
+        """What the newest thousand epochs did, oldest first, and the one that is under way."""
+        return PipelineProgress.of(self._log.progress, self._watch.under_way)
 
     @property
     def _latest(self) -> Snapshot | None:
@@ -295,13 +294,20 @@ class EpochRunner:
         self._run(spark, no_rows(spark, parallelism), order)
 
     def _run(self, spark: SparkSession, frame: DataFrame, order: EpochOrder) -> None:
-        started = time.monotonic()
         pending = self.coordinator.begin()
+        with self._watch.epoch(pending.version, order.parallelism):
+            self._run_watched(spark, frame, order, pending)
+        if self.fleet.is_loaded:
+            self.coordinator.ended()
+
+    def _run_watched(self, spark: SparkSession, frame: DataFrame, order: EpochOrder, pending: PendingSnapshot) -> None:
+        started = time.monotonic()
         carried_over = self.in_flight
         with named_jobs(spark, self.coordinator.store.operator_id, pending.version, order.description):
             self._is_clean = False
             reports = self._run_subtasks(frame, pending, order)
         ran = time.monotonic()
+        self._watch.enter("commit")
         metrics = EpochMetrics.total(report.metrics for report in reports)
         snapshot = self._commit(pending, reports, order.position, metrics)
         self._is_clean = True
@@ -309,13 +315,12 @@ class EpochRunner:
         if order.end.is_final:
             self.fleet.committed(snapshot.version)
         committed = time.monotonic()
+        self._watch.enter("sink")
         self.delivery.deliver(spark, snapshot, outputs_in(reports))
         seconds = ran - started, committed - ran, time.monotonic() - committed
         decided = self._log.add(self._progress(snapshot, metrics, seconds), carried_over, self.parallelism)
         if decided is not None:
             self.parallelism = decided
-        if self.fleet.is_loaded:
-            self.coordinator.ended()
 
     def _run_subtasks(self, frame: DataFrame, pending: PendingSnapshot, order: EpochOrder) -> list[SubtaskReport]:
         """Run all subtasks, and run all of them again if a host was lost: nothing of a failed attempt counts."""

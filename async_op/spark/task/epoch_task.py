@@ -191,6 +191,10 @@ def _report(ran: Ran, rows: EpochRows, waits: Waits) -> SubtaskReport:
         source_wait_milliseconds=milliseconds(waits.seconds[WaitSituation.SOURCE]),
         consume_wait_milliseconds=milliseconds(waits.seconds[WaitSituation.CONSUME]),
         back_pressure_wait_milliseconds=milliseconds(waits.seconds[WaitSituation.BACK_PRESSURE]),
+        outbox_full_milliseconds=milliseconds(counted["held_seconds"]),
+        empty_reads=waits.longest[WaitSituation.SOURCE],
+        mails=int(counted["mails"]),
+        mailbox_wait_milliseconds=milliseconds(counted["mailbox_seconds"]),
     )
     times = SubtaskTimes(rows.event_time, written.next_timer, written.next_event_timer)
     return SubtaskReport(ran.part, ran.address, metrics, times, ran.fallback)

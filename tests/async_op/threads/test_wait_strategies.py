@@ -149,7 +149,9 @@ def test_what_is_no_setting_is_refused_by_its_name(value: Any, named: str) -> No
 
 
 @pytest.mark.parametrize("situation", WaitSituation)
-@pytest.mark.parametrize("value", [None, 5, ParkWait], ids=["nothing", "number", "class"])
+@pytest.mark.parametrize(
+    "value", [None, 5, ParkWait, SimpleNamespace(idle=lambda count: count)], ids=["nothing", "number", "class", "arity"]
+)
 def test_what_is_no_strategy_is_refused_by_its_situation(situation: WaitSituation, value: Any) -> None:
     with pytest.raises(ConfigError) as refused:
         WaitStrategies(**{situation.value: value})
@@ -220,3 +222,103 @@ def test_the_time_that_a_source_takes_is_counted_also_if_it_fails(monkeypatch: p
 def test_negative_waits_are_refused(kind: Any, name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name}=-1"):
         kind(**{name: -1})
+
+
+class Noting:
+    """A user's own strategy: it notes the counts that it gets, and each wait takes a tenth of a second."""
+
+    def __init__(self, clock: SimpleNamespace) -> None:
+        self.counts: list[int] = []
+        self._clock = clock
+
+    def idle(self, idle_count: int, arrival: Any) -> int:
+        self.counts.append(idle_count)
+        self._clock.now += 0.1
+        return idle_count + 1
+
+
+@pytest.fixture
+def noting(monkeypatch: pytest.MonkeyPatch) -> Noting:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(waiting_threads, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return Noting(clock)
+
+
+def test_the_count_starts_again_when_the_situation_ends_and_not_when_a_single_wait_does(noting: Noting) -> None:
+    waits = Waits(WaitStrategies(source=noting, consume=noting, back_pressure=noting))
+    wait = lambda situation, is_over=lambda: False: waits.until(is_over, Arrivals(), lambda: situation, 0.25)  # noqa: E731
+    wait(WaitSituation.CONSUME)
+    wait(WaitSituation.CONSUME)
+    assert noting.counts == [0, 1, 2, 3, 4, 5]
+    assert waits.streak == 6
+    wait(WaitSituation.BACK_PRESSURE)
+    assert noting.counts[6:] == [0, 1, 2], "it waits for something else"
+    wait(WaitSituation.BACK_PRESSURE, lambda: True)
+    assert waits.streak == 0
+    wait(WaitSituation.BACK_PRESSURE)
+    assert noting.counts[9:] == [0, 1, 2], "something had come"
+    assert waits.longest == {WaitSituation.SOURCE: 0, WaitSituation.CONSUME: 6, WaitSituation.BACK_PRESSURE: 3}
+
+
+def test_entering_and_leaving_back_pressure_is_in_the_log(noting: Noting, caplog: pytest.LogCaptureFixture) -> None:
+    waits = Waits(WaitStrategies(consume=noting, back_pressure=noting))
+    with caplog.at_level("DEBUG", waiting_threads.__name__):
+        for _ in range(2):
+            waits.until(lambda: False, Arrivals(), lambda: WaitSituation.BACK_PRESSURE, 0.25)
+        waits.until(lambda: True, Arrivals(), lambda: WaitSituation.BACK_PRESSURE, 0.25)
+    assert [text for _, _, text in caplog.record_tuples] == [
+        "back-pressure begins: the operator takes in no more elements",
+        "back-pressure has ended after 0.600 s and 6 waits",
+    ]
+
+
+class Counting:
+    """A strategy of the source that waits until something comes, and counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def idle(self, idle_count: int, arrival: Any) -> int:
+        self.asked += 1
+        arrival.wait(60.0)
+        return idle_count + 1
+
+
+def test_a_strategy_for_the_source_waits_for_each_of_its_elements_and_gets_its_error() -> None:
+    asked = threading.Semaphore(0)
+
+    def source() -> Iterator[int]:
+        for number in range(3):
+            asked.acquire()  # it comes only once somebody waits
+            yield number
+        raise OSError("the source is away")
+
+    class Late(Counting):
+        def idle(self, idle_count: int, arrival: Any) -> int:
+            asked.release()
+            return super().idle(idle_count, arrival)
+
+    late = Late()
+    waits = Waits(WaitStrategies(source=late))
+    read: list[int] = []
+    with pytest.raises(OSError, match="the source is away"):
+        read.extend(waits.reading(source()))
+    assert read == [0, 1, 2]
+    assert late.asked >= 3
+    assert waits.longest[WaitSituation.SOURCE] >= 1
+    assert waits.seconds[WaitSituation.SOURCE] > 0
+
+
+def test_a_source_that_is_left_is_read_no_further() -> None:
+    read = []
+
+    def source() -> Iterator[int]:
+        for number in range(100):
+            read.append(number)
+            yield number
+
+    waits = Waits(WaitStrategies(source=Counting()))
+    reading = waits.reading(source())
+    assert next(reading) == 0
+    reading.close()
+    assert len(read) <= 3

@@ -23,6 +23,7 @@ from keygroups.ranges import range_of
 from snapshots import SnapshotStore
 from snapshots.cli import live, top
 from snapshots.filesystem import LocalFolder
+from snapshots.format.under_way import FRESH_SECONDS, EpochUnderWay, note_under_way
 from snapshots.inspection import RecentVersions, Size, SubtaskShare
 from tests.snapshot_kit import part, parts, record, restored, words
 from tests.snapshots.cli_kit import Cli
@@ -115,6 +116,7 @@ def test_top_tells_what_a_pipeline_does(cli: Cli, store: SnapshotStore) -> None:
         "exact": True,
         "state_skew": report["state_skew"],
         "files": 6,
+        "under_way": None,
         "epoch": {**newest, "resident": 2, "oldest_call_milliseconds": 1500},
         "epochs": 2,
         "span_seconds": 8.0,
@@ -373,3 +375,32 @@ def test_on_a_terminal_ctrl_c_ends_it_and_leaves_the_last_view(store: SnapshotSt
     assert left
     assert b"Traceback" not in rest
     assert behind.count(b"enrich: epoch 3") == 1
+
+
+def under_way(time: Time, epoch: int, **changed: Any) -> EpochUnderWay:
+    common = {"epoch": epoch, "at": time.seconds, "seconds": 12.0, "phase": "subtasks", "parallelism": 2, "hosts": 2}
+    return EpochUnderWay(**(common | {"in_flight": 9} | changed))
+
+
+def test_an_epoch_under_way_is_shown_as_long_as_its_note_is_fresh(cli: Cli, store: SnapshotStore, time: Time) -> None:
+    uri = store.folder.uri
+    note_under_way(store.folder, under_way(time, 4))
+    assert "epoch 4 has been under way for 12 s and waits for calls: 9 in flight" in cli("top", uri, "--once").out
+    assert cli("top", uri, "--once", "--json").json["under_way"]["in_flight"] == 9
+    note_under_way(store.folder, under_way(time, 3))
+    assert cli("top", uri, "--once", "--json").json["under_way"] is None, "it is committed"
+    note_under_way(store.folder, under_way(time, 3, phase="sink"))
+    assert "waits for its sink" in cli("top", uri, "--once").out
+    note_under_way(store.folder, under_way(time, 4))
+    time.seconds += FRESH_SECONDS
+    assert "under way" not in cli("top", uri, "--once").out
+
+
+def test_an_operator_is_shown_before_its_first_snapshot(cli: Cli, tmp_path: Path, time: Time) -> None:
+    store = SnapshotStore(tmp_path, "enrich")
+    assert cli("top", store.folder.uri, "--once").code == 3
+    note_under_way(store.folder, under_way(time, 1))
+    assert "enrich: no snapshot yet" in cli("top", store.folder.uri, "--once").out
+    assert cli("top", store.folder.uri, "--once", "--json").json["under_way"]["epoch"] == 1
+    store.folder.replace("under_way", b"{")
+    assert cli("top", store.folder.uri, "--once").code == 3
