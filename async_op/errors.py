@@ -372,12 +372,6 @@ class IncompleteBatch(KeyGroupsError, ValueError):
     )
 
 
-class MailboxClosed(KeyGroupsError, RuntimeError):
-    """A thread put mail into a mailbox that has been closed."""
-
-    _template = "the mailbox is closed: what it served has ended, so drop the mail"
-
-
 class TooManySubmitted(KeyGroupsError, RuntimeError):
     """So many calls that were submitted to an operator have not ended that it takes no more from this thread."""
 

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from async_op.calls.handover import HandedOverContext
 from async_op.context import InvocationContext, Invoke
-from async_op.errors import MailboxClosed
 from async_op.functions import (
     AsyncFunction,
     BlockingFunction,
@@ -80,10 +79,8 @@ class _ForeignCalls:
         return HandedOverContext(ctx, self._mailbox)
 
     def _deliver(self, future: asyncio.Future[Iterable[Any]], result: Any) -> None:
-        try:
-            self._mailbox.put(lambda: self._settle(future, result))
-        except MailboxClosed:
-            return  # the operator was closed during the call
+        # If the operator was closed during the call, nothing waits for the result.
+        self._mailbox.put(lambda: self._settle(future, result))
 
     def _settle(self, future: asyncio.Future[Iterable[Any]], result: Any) -> None:
         if future.done():

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from async_op.context import InvocationContext
-from async_op.errors import MailboxClosed
 from async_op.threads.loop_mailbox import LoopMailbox
 from async_op.timers.key_timers import KeyTimers
 from keygroups.arguments import Duration
@@ -94,10 +93,8 @@ class HandedOverContext(InvocationContext):
         self._asked.add(answer)
         try:
             self._check_open()
-            self._mailbox.put(partial(_answer, answer, work, arguments))
-        except MailboxClosed:
-            raise StateAccessOutsideInvocation(self.key) from None
-        else:
+            if not self._mailbox.put(partial(_answer, answer, work, arguments)):
+                raise StateAccessOutsideInvocation(self.key)
             return answer.result()
         finally:
             self._asked.discard(answer)

@@ -12,7 +12,7 @@ from inspect import isawaitable
 from typing import Any, ParamSpec, TypeVar, overload
 
 from async_op.cancellation import cancel_all
-from async_op.errors import MailboxClosed, OperatorClosed, TooManySubmitted
+from async_op.errors import OperatorClosed, TooManySubmitted
 from async_op.threads.loop_mailbox import LoopMailbox
 from snapshots import SubtaskSnapshot
 
@@ -158,11 +158,13 @@ class OperatorExecutor:
         future: Future[Any] = Future()
         future.add_done_callback(partial(self._ended, urgent=urgent))
         try:
-            context = copy_context()
-            self._mailbox.put(lambda: context.run(self._run, call, future), urgent=urgent, cancel=future.cancel)
-        except (MailboxClosed, RuntimeError):  # asyncio's RuntimeError says that the loop has been closed
+            run = partial(copy_context().run, self._run, call, future)
+            is_taken = self._mailbox.put(run, urgent=urgent, cancel=future.cancel)
+        except RuntimeError:  # so asyncio says that the loop has been closed
+            is_taken = False
+        if not is_taken:
             future.cancel()
-            raise OperatorClosed("closed") from None
+            raise OperatorClosed("closed")
         return future
 
     def _run(self, call: Callable[[], Any], future: Future[Any]) -> None:

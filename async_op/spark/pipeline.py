@@ -75,7 +75,7 @@ class AsyncPipeline:
         The name of the operator's folder there.
     parallelism : int, optional
         The number of subtasks. By default what the newest snapshot has, so that `keygroups repartition` counts; without
-        a snapshot the default parallelism of the session, as a rule its cores. May differ from that of earlier runs.
+        a snapshot the default parallelism of the session, as a rule its cores. May differ from earlier runs.
     max_parallelism : int, optional
         The number of key groups, which is fixed once the first snapshot exists.
     order_by : str or list of str, optional

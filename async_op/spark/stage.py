@@ -103,7 +103,7 @@ class Stage:
     output_schema : StructType
         The schema of its outputs.
     parallelism : int or None
-        The parallelism that the user has passed, or asked for with `rescale`; None for that of the newest snapshot.
+        The parallelism that the user has passed, or asked for with `rescale`; None for the newest snapshot's.
     max_parallelism : int or None
         The number of key groups as the user has passed it, or as it was found.
     autoscale : AutoscalePolicy or None
@@ -172,7 +172,7 @@ class Stage:
         if self.parallelism is not None and (self.is_rescaled or policy is None or latest is None):
             found = Beginning(self.parallelism, "as passed", is_asked=True)
         elif latest is not None:
-            found = Beginning(latest.parallelism, "that of the newest snapshot")
+            found = Beginning(latest.parallelism, "as in the newest snapshot")
         else:
             default = 1 if spark is None else default_parallelism(spark)
             found = Beginning(min(default, self.key_groups(default)), "the default of the session")

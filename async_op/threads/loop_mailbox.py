@@ -45,15 +45,12 @@ class LoopMailbox:
 
     def put(
         self, run: Callable[[], object], *, urgent: bool = False, cancel: Callable[[], object] | None = None
-    ) -> None:
+    ) -> bool:
         """Have the loop call `run`, with `urgent` before all other mail; `cancel` in its place after `close`.
 
-        Raises
-        ------
-        MailboxClosed
-            The mailbox is closed.
+        It returns False if the mailbox is closed and takes no mail.
         """
-        self._mailbox.put(Mail(run, urgent, cancel))
+        return self._mailbox.put(Mail(run, urgent, cancel))
 
     def close(self) -> None:
         """Accept no more mail, and cancel what is left."""

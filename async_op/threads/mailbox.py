@@ -10,8 +10,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from async_op.errors import MailboxClosed
-
 
 @dataclass(frozen=True, slots=True)
 class Mail:
@@ -62,17 +60,11 @@ class Mailbox:
         """Whether mail can be put."""
         return self._is_open
 
-    def put(self, mail: Mail) -> None:
-        """Add mail at the end, or at the head if it is urgent.
-
-        Raises
-        ------
-        MailboxClosed
-            The mailbox is closed.
-        """
+    def put(self, mail: Mail) -> bool:
+        """Add mail at the end, or at the head if it is urgent; return False if the mailbox is closed and takes none."""
         with self._lock:
             if not self._is_open:
-                raise MailboxClosed
+                return False
             first = not self.arrival.is_set()
             if mail.urgent:
                 self._queue.appendleft(mail)
@@ -81,6 +73,7 @@ class Mailbox:
             self.arrival.set()
         if first and self._arrived is not None:
             self._arrived()
+        return True
 
     def has_mail(self) -> bool:
         """Return whether there is mail, in the batch or outside it."""

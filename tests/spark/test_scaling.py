@@ -199,6 +199,6 @@ def test_bounds_hold_from_the_first_epoch_on_and_decisions_outlive_a_run(spark: 
         third.rescale(20)
     assert (
         doors.pipeline(autoscale=AutoscalePolicy(1, 9, TARGET, dry_run=True)).explain().operators["op"]["parallelism"]
-        == "6, that of the newest snapshot; the autoscaler would keep it between 1 and 9, for epochs of 10 s"
+        == "6, as in the newest snapshot; the autoscaler would keep it between 1 and 9, for epochs of 10 s"
     )
     assert SnapshotStore(tmp_path, "op").verify().ok

@@ -46,7 +46,7 @@ def measured_in(folder: Folder, lineage: str | None) -> Measured:
             return Measured()
         return Measured(tuple(EpochMeasurement(**one) for one in stored["measurements"]), stored["parallelism"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return Measured()  # measured anew: it costs some epochs, and no result depends on it
+        return Measured()  # measuring again costs some epochs, and no result depends on it
 
 
 def first_decision(
@@ -54,7 +54,7 @@ def first_decision(
 ) -> ScalingDecision:
     """Return the parallelism that a run begins with.
 
-    It is what the last run has decided, unless somebody has chosen another one since: then the snapshot's. Without a
+    It is what the last run has decided, unless another one was chosen since: then the snapshot's. Without a
     snapshot it is `otherwise`. The bounds hold in any case.
     """
     start = otherwise if latest is None else latest.parallelism
@@ -96,5 +96,5 @@ class Scaling:
         try:
             self._folder.replace(NAME, json.dumps(stored).encode())
         except OSError as error:
-            _log.warning("what the autoscaler has measured was not stored, so the next run begins anew: %s", error)
+            _log.warning("what the autoscaler has measured was not stored, so the next run measures again: %s", error)
         return decision

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from async_op.elements import Element, Record, Watermark
-from async_op.errors import MailboxClosed, as_exception
+from async_op.errors import as_exception
 from async_op.in_flight.in_flight import ValueOutput
 from async_op.operator.operator import AsyncWaitOperator
 from async_op.threads.loop_thread import LoopThread
@@ -216,11 +216,7 @@ class OperatorThread:
         self._put(Mail(fail, urgent=True))
 
     def _put(self, mail: Mail) -> bool:
-        try:
-            self._mailbox.put(mail)
-        except MailboxClosed:
-            return False
-        return True
+        return self._mailbox.put(mail)
 
 
 class _Gathered(ValueOutput):
