@@ -188,7 +188,7 @@ class Job:
         self._retention = retention
         reason = "pass an object of the class RestartPolicy, or None"
         check_instance("restart", restart, (RestartPolicy, type(None)), reason=reason)
-        self._restart = restart
+        self.restart = restart
         self._run: Run | None = None
         self._before = JobProgress(job_id=self._store.operator_id)
         """What was done before the newest run; shown while there is none."""
@@ -282,7 +282,7 @@ class Job:
                 self._asked.clear()
 
     async def _run_and_restart(self) -> None:
-        restarts = Restarts(self._restart, f"job {self._store.operator_id}", asyncio.get_running_loop().time)
+        restarts = Restarts(self.restart, f"job {self._store.operator_id}", asyncio.get_running_loop().time)
         while True:
             restarts.began()
             try:

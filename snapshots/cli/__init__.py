@@ -19,7 +19,7 @@ _HELP_WITHOUT_EXTRA = """\
 Usage: keygroups COMMAND [ARGS]...
 
 List, inspect, watch, check, change, rescale and clean up snapshots: ls, inspect, get, top, logs, plan, repartition,
-diff, export, report, edit, copy, compact, claim, verify, gc, pin, unpin, doctor.
+diff, export, report, edit, copy, compact, claim, verify, gc, pin, unpin, doctor. Run jobs: run.
 
 The commands need packages that are not installed: pip install 'keygroups[cli]'
 """

@@ -27,6 +27,7 @@ from snapshots.cli.output import exit_code_of, show_error
 from snapshots.cli.plan import plan
 from snapshots.cli.repartition import repartition
 from snapshots.cli.report import report
+from snapshots.cli.run import run as run_command
 from snapshots.cli.top import top
 from snapshots.cli.verify import verify
 from snapshots.cli.version import version_text
@@ -66,6 +67,7 @@ for command in (
     *(verify, gc, pin, unpin, doctor),
 ):
     app.command(cls=Command)(command)
+app.command("run", cls=Command)(run_command)
 
 Imports = Annotated[
     list[str] | None,
