@@ -81,6 +81,8 @@ class InFlight:
         The awaited outputs.
     emitted : int
         How many times `output` has been called.
+    low : int
+        With at most so many elements in flight, waiters are woken when one leaves, also the patient ones.
     watermarks : int
         How many watermarks have entered.
     watermark : int or None
@@ -95,6 +97,7 @@ class InFlight:
         "_keep_named",
         "_made_room",
         "_output",
+        "_patient",
         "_stopped",
         "_waiters",
         "_waiting",
@@ -102,6 +105,7 @@ class InFlight:
         "deliveries",
         "departed",
         "emitted",
+        "low",
         "queue",
         "watermark",
         "watermarks",
@@ -126,10 +130,11 @@ class InFlight:
         self._fire_before = fire_before
         self._crash = crash
         self._waiters = waiters
-        self._waiting = waiters.waiting
+        self._waiting, self._patient = waiters.waiting, waiters.patient
         self.queue = queue_of(mode, self)
         self.watermark: int | None = None
         self.accepted = self.departed = self.emitted = self.watermarks = 0
+        self.low = 0
         self._stopped = False
 
     def __len__(self) -> int:
@@ -200,7 +205,7 @@ class InFlight:
             return
         self.emitted += count
         self.departed += 1
-        if self._waiting or self.accepted == self.departed:
+        if self._waiting or self.accepted - self.departed <= self.low:
             self._tell()
 
     def leave_block(self, block: Block) -> None:
@@ -296,7 +301,7 @@ class InFlight:
     def _tell(self) -> None:
         if self.accepted == self.departed:
             self._idle.start()
-        if self._waiting:
+        if self._waiting or self._patient:
             self._waiters.wake()
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TypeAlias
 
 from async_op.clock import Clock
+
+_Waiter: TypeAlias = tuple[asyncio.Future[None], Callable[[], bool]]
 
 
 class Waiters:
@@ -23,30 +26,36 @@ class Waiters:
     Attributes
     ----------
     waiting : list of (asyncio.Future, callable)
-        A future and a condition for each waiting coroutine; if it is empty, `wake` has nothing to do.
+        A future and a condition for each waiting coroutine but the patient ones. While it is empty, `wake` need not be
+        called for each change.
+    patient : list of (asyncio.Future, callable)
+        The same for those that called `wait_patiently`.
     """
 
-    __slots__ = ("_check", "waiting")
+    __slots__ = ("_check", "patient", "waiting")
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
-        self.waiting: list[tuple[asyncio.Future[None], Callable[[], bool]]] = []
+        self.waiting: list[_Waiter] = []
+        self.patient: list[_Waiter] = []
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Return once the condition holds; it is checked after each `wake`."""
+        await self._wait_in(self.waiting, condition)
+
+    async def wait_patiently(self, condition: Callable[[], bool]) -> None:
+        """Do the same for a coroutine that has other means to have `wake` called once the condition holds."""
+        await self._wait_in(self.patient, condition)
+
+    async def _wait_in(self, waiting: list[_Waiter], condition: Callable[[], bool]) -> None:
         self._check()
         while not condition():
-            await self._next_wake(condition)
+            await _next_wake(waiting, condition)
             self._check()
 
     async def next_wake(self) -> None:
         """Return after the next `wake`, whether or not waiting has become pointless."""
-        await self._next_wake(_always)
-
-    async def _next_wake(self, condition: Callable[[], bool]) -> None:
-        waiter = asyncio.get_running_loop().create_future()
-        self.waiting.append((waiter, condition))
-        await waiter
+        await _next_wake(self.waiting, _always)
 
     async def wait_at_most(self, seconds: float, clock: Clock, condition: Callable[[], bool]) -> None:
         """Return once the condition holds, or after a number of seconds."""
@@ -66,22 +75,30 @@ class Waiters:
 
     def wake(self) -> None:
         """Let every coroutine go on whose condition holds."""
-        still: list[tuple[asyncio.Future[None], Callable[[], bool]]] = []
-        for waiter, condition in self.waiting:
-            if waiter.done():
-                continue
-            if condition():
-                waiter.set_result(None)
-            else:
-                still.append((waiter, condition))
-        self.waiting[:] = still
+        for waiting in (self.waiting, self.patient):
+            still: list[_Waiter] = []
+            for waiter, condition in waiting:
+                if waiter.done():
+                    continue
+                if condition():
+                    waiter.set_result(None)
+                else:
+                    still.append((waiter, condition))
+            waiting[:] = still
 
     def wake_all(self) -> None:
         """Let every coroutine go on, because waiting has become pointless."""
-        for waiter, _ in self.waiting:
-            if not waiter.done():
-                waiter.set_result(None)
-        self.waiting.clear()
+        for waiting in (self.waiting, self.patient):
+            for waiter, _ in waiting:
+                if not waiter.done():
+                    waiter.set_result(None)
+            waiting.clear()
+
+
+async def _next_wake(waiting: list[_Waiter], condition: Callable[[], bool]) -> None:
+    waiter = asyncio.get_running_loop().create_future()
+    waiting.append((waiter, condition))
+    await waiter
 
 
 def _always() -> bool:

@@ -118,15 +118,25 @@ class BackPressure:
         Parameters
         ----------
         is_starved : callable
-            Returns whether a worker has found no element since the last wait. As long as each finds one, it is enough
-            to come when half of what was in flight has left: a turn of the event loop for each would cost as much.
+            Returns whether a worker has found no element since the last wait; whoever changes that calls `wake`. As
+            long as each finds one, it is enough to come when half of what was in flight has left: a turn of the event
+            loop for each would cost as much.
         """
         self._lifecycle.check()
         if self._has_room():
             return
         half = (self._capacity + 1) // 2
+        enough = lambda: self._room() >= (1 if is_starved() else half)  # noqa: E731
         with self._back_pressured:
-            await self._waiters.wait_until(lambda: self._room() >= (1 if is_starved() else half))
+            if self._gate is not None:
+                await self._waiters.wait_until(enough)
+                return
+            # To look at the condition whenever an element leaves would cost a tenth of a short call.
+            self._in_flight.low = self._capacity - (1 if is_starved() else half)
+            try:
+                await self._waiters.wait_patiently(enough)
+            finally:
+                self._in_flight.low = 0
 
     async def take_all(self, elements: Iterable[Element]) -> None:
         """Admit all elements, and wait for room whenever there is none."""

@@ -1,10 +1,12 @@
-"""Whoever waits at most some time does not wait longer, whatever the loop makes of its timers."""
+"""Who waits is woken: at the latest in time, whatever the loop makes of its timers, and also if it is patient."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from async_op.clock import LoopClock
 from async_op.in_flight.waiters import Waiters
@@ -23,3 +25,17 @@ async def test_a_timer_that_fires_early_ends_the_wait() -> None:
     async with asyncio.timeout(30):
         await waiters.wait_at_most(0.01, clock, lambda: False)
     assert waiters.waiting == []
+
+
+@pytest.mark.parametrize("how", ["wake", "wake_all"])
+async def test_a_patient_waiter_is_woken_like_the_others_but_does_not_count_as_waiting(how: str) -> None:
+    waiters, now_holds = Waiters(lambda: None), False
+    waits = [waiters.wait_until, waiters.wait_patiently, waiters.wait_patiently]
+    tasks = [asyncio.create_task(wait(lambda: now_holds)) for wait in waits]
+    await asyncio.sleep(0)
+    assert (len(waiters.waiting), len(waiters.patient)) == (1, 2)
+    now_holds = True
+    getattr(waiters, how)()
+    async with asyncio.timeout(30):
+        await asyncio.gather(*tasks)
+    assert waiters.waiting == waiters.patient == []
