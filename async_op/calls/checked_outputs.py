@@ -40,7 +40,7 @@ class OutputCheck(Protocol):
 _F = TypeVar("_F", bound=Function)
 
 _CHECKS = "_keygroups_output_checks"
-"""The attribute of a function for the checks that whoever awaits its coroutines makes."""
+"""The attribute of a function for the checks of what its coroutines return."""
 
 
 class OutputChecks:
@@ -61,7 +61,7 @@ class OutputChecks:
         self._keep = keep
 
     def __call__(self, result: Any) -> Sequence[Any]:
-        """Return the outputs of a call, which nobody can change any more; raises if one of them cannot be used."""
+        """Return the outputs, which the function cannot change any more; raises if one cannot be used."""
         outputs, keep = self._outputs, self._keep
         if outputs is None:
             return checked_results(result)

@@ -118,8 +118,8 @@ class BackPressure:
         Parameters
         ----------
         is_starved : callable
-            Returns whether a worker has found no element since the last wait; whoever changes that calls `wake`. As
-            long as each finds one, it is enough to come when half of what was in flight has left: a turn of the event
+            Returns whether a worker has found no element since the last wait. When that changes, call `wake`. As long
+            as each finds one, it is enough to come when half of what was in flight has left: a turn of the event
             loop for each would cost as much.
         """
         self._lifecycle.check()
