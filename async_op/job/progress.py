@@ -38,7 +38,7 @@ class JobProgress:
     partitions : int
         Partitions of the source that were found.
     lag : int or None
-        Records of the source that were not read yet, as far as it knows without asking anybody; None if it does not
+        Records of the source that were not read yet, as far as it knows without a request; None if it does not
         say. `KafkaSource` does.
     oldest_call_seconds : float
         For how long the oldest element without a result has been in its operator.

@@ -192,7 +192,7 @@ class Poller:
                 channel.is_paused = False
 
     def _note_bounds(self) -> None:
-        """Note what the brokers have sent beside the newest records; nobody is asked."""
+        """Note what the brokers have sent beside the newest records; no broker is asked."""
         for partition in self._channels:
             low, high = self._consumer.get_watermark_offsets(
                 self._kafka.TopicPartition(self._topic, partition), cached=True

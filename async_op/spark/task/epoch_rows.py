@@ -53,7 +53,7 @@ class EpochElements:
     """Makes elements of rows. Their ids are the same in every run of the epoch, in whatever order the rows come.
 
     An id costs more than all else that is done for a row here, and few functions ask for it. So ids are made when
-    somebody asks, for all rows of a piece at once.
+    they are requested, for all rows of a piece at once.
 
     Parameters
     ----------
