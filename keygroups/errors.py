@@ -88,7 +88,7 @@ def with_notes(error: BaseException) -> str:
 
 
 def notes_of(error: BaseException) -> list[str]:
-    """Return the notes that an error has in another process: its traceback, or that of its cause, is one of them."""
+    """Return the notes that an error has in another process: its traceback, or its cause's, is one of them."""
     raised = error.__cause__ if isinstance(error, KeyGroupsError) else error
     note = None if raised is None else traceback_of(raised)
     return [*getattr(error, "__notes__", ()), *([] if note is None else [note])]

@@ -63,7 +63,7 @@ def export(
     key_groups : KeyGroupRange, optional
         Export only these; elements without a key belong to no key group.
     step : str, optional
-        Of the in-flight elements of a job only those of this step, whose values often have a type of their own.
+        Of the in-flight elements of a job only this step's, whose values often have a type of their own.
     progress : callable, optional
         Called with the number of bytes done and the total number of bytes.
 

@@ -44,7 +44,7 @@ def check_states(manifest: Manifest, declared: Iterable[StateDescriptor], uri: s
 def check_operator_states(
     manifest: Manifest, declared: Iterable[OperatorStateDescriptor], uri: str, step: str | None = None
 ) -> None:
-    """Check that an operator declares the operator states of its snapshot; the parameters are those of `check_states`.
+    """Check that an operator declares the operator states of its snapshot, with the parameters of `check_states`.
 
     Raises
     ------
