@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
@@ -13,10 +13,12 @@ import pyarrow as pa
 from async_op.calls.checked_outputs import with_checked_outputs
 from async_op.clock import LoopClock
 from async_op.dead_letters import DeadLetter
+from async_op.elements import Element
 from async_op.identity import Identity
 from async_op.job.channels import Inlet, Outlet
+from async_op.job.committing import Contribution, Part
 from async_op.job.operators import Merge, StepOperator, StepSubtask
-from async_op.job.outputs import Collector
+from async_op.job.outputs import Collector, EpochOutputs
 from async_op.job.routing import Route
 from async_op.job.step import Step
 from async_op.operator.counters import Counted
@@ -24,12 +26,21 @@ from async_op.operator.place import Place
 from async_op.operator.vetting import StorableOutputs, unstorable_among
 from async_op.options import OperatorOptions
 from async_op.resilience import SharedLimits
+from async_op.resilience.line import WHOLE, Share
 from async_op.statistics import ResilienceStatistics
 from keygroups.state.detached import own_copy
-from snapshots import Snapshot, SubtaskRestore, SubtaskSnapshot
+from snapshots import PendingSnapshot, Snapshot, SubtaskRestore
 from snapshots.format.subtask import ElementTypes
 
 _INLET_MIN, _INLET_MAX = 16, 1024
+
+Late = Mapping[tuple[str, int], Sequence[Element]]
+"""What has to be added to parts of a cut, by the name of the step and the subtask."""
+
+
+def inlet_limit(options: OperatorOptions) -> int:
+    """Return how many elements may be on their way into a subtask."""
+    return min(max(options.capacity, _INLET_MIN), _INLET_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +78,12 @@ class Plan:
         max_parallelism: int,
         lineage: str,
         bury: Callable[[str, DeadLetter], None],
+        share: Share = WHOLE,
     ) -> Plan:
-        """Return the plan of a job for the running event loop; `bury` gets the name of a step and its dead letters."""
+        """Return the plan of a job for the running event loop; `bury` gets the name of a step and its dead letters.
+
+        `share` is the part of its limits that this process has at first.
+        """
 
         def letters_of(name: str) -> Callable[[DeadLetter], None]:
             return lambda letter: bury(name, letter)
@@ -76,7 +91,7 @@ class Plan:
         options = {name: step.options(hash_, letters_of(name)) for name, step in steps.items()}
         clock = LoopClock(asyncio.get_running_loop())
         limits = {
-            name: SharedLimits(one.resilience, one.capacity, clock)
+            name: SharedLimits(one.resilience, one.capacity, clock, share)
             for name, one in options.items()
             if one.resilience is not None
         }
@@ -95,8 +110,30 @@ class Plan:
         return list(takewhile(lambda name: self.steps[name].key_by is None, self.steps))
 
 
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The part of a chain that one process has.
+
+    Attributes
+    ----------
+    own : range
+        Its subtasks of each step.
+    new_inlet : callable
+        Returns the way into a subtask, given the number of its step, the subtask, its channels, and the limit: an
+        inlet, or the way to another process.
+    """
+
+    own: range
+    new_inlet: Callable[[int, int, range, int], Inlet]
+
+    @classmethod
+    def whole(cls, parallelism: int) -> Section:
+        """Return the only section of a job in one process."""
+        return cls(range(parallelism), lambda _, __, channels, limit: Inlet(channels, limit))
+
+
 class Chain:
-    """The operators of all steps at one parallelism. Only the thread of the event loop may call it.
+    """The operators of all steps at one parallelism, or those of a section. Only the loop's thread may call it.
 
     Parameters
     ----------
@@ -108,23 +145,34 @@ class Chain:
         Gets the outputs of the last step.
     on_failure : callable
         Called at once with the error that ends an operator, or fails one of its elements.
+    section : Section, optional
+        Which subtasks it has; by default all.
 
     Attributes
     ----------
     entrances : list of Outlet
         For each subtask of the source, the way to the first step.
+    work_at_cut : object
+        What `work` was at the newest cut.
     """
 
     def __init__(
-        self, plan: Plan, parallelism: int, outputs: Collector, on_failure: Callable[[BaseException], None]
+        self,
+        plan: Plan,
+        parallelism: int,
+        outputs: Collector,
+        on_failure: Callable[[BaseException], None],
+        section: Section | None = None,
     ) -> None:
         self.parallelism = parallelism
+        self.work_at_cut: object = None
+        self._section = section or Section.whole(parallelism)
         self._plan = plan
         self._outputs = outputs
         self._on_failure = on_failure
         self._names = list(plan.steps)
         self._routes = {name: Route(options, parallelism, plan.max_parallelism) for name, options in plan.steps.items()}
-        self._inlets = {name: self._new_inlets(name, options.capacity) for name, options in plan.steps.items()}
+        self._inlets = {name: self._new_inlets(number, name) for number, name in enumerate(self._names)}
         self._ways = {
             name: [Outlet(inlets, subtask, self._routes[name]) for subtask in range(parallelism)]
             for name, inlets in self._inlets.items()
@@ -132,27 +180,30 @@ class Chain:
         self._subtasks: dict[str, list[StepSubtask]] = {}
         self._are_timers_held = False
         for name, limits in plan.limits.items():
-            limits.begin(parallelism * plan.steps[name].capacity)
+            limits.begin(len(self._section.own) * plan.steps[name].capacity)
         self.entrances = self._ways[self._names[0]]
 
-    def _new_inlets(self, name: str, capacity: int) -> list[Inlet]:
-        limit = min(max(capacity, _INLET_MIN), _INLET_MAX)
-        return [Inlet(self._routes[name].reaching(index), limit) for index in range(self.parallelism)]
+    def _new_inlets(self, number: int, name: str) -> list[Inlet]:
+        route, limit = self._routes[name], inlet_limit(self._plan.steps[name])
+        return [
+            self._section.new_inlet(number, index, route.reaching(index), limit) for index in range(self.parallelism)
+        ]
 
     async def open(self, snapshot: Snapshot | None) -> None:
         """Open all steps, from the last to the first, because a step that opens emits what had completed."""
         for number in reversed(range(len(self._names))):
-            await self._open_step(number, snapshot)
+            await self.open_step(number, snapshot)
 
-    async def _open_step(self, number: int, snapshot: Snapshot | None) -> None:
+    async def open_step(self, number: int, snapshot: Snapshot | None) -> None:
+        """Open the operators of a step; those of the steps behind it are open."""
         name = self._names[number]
         merge = None if snapshot is None else self._merge_of(number, snapshot)
         following = None if number + 1 == len(self._names) else self._names[number + 1]
         subtasks = self._subtasks[name] = []
-        for index in range(self.parallelism):
+        for index in self._section.own:
             receiver = self._outputs if following is None else self._ways[following][index]
             subtasks.append(self._new_subtask(name, index, receiver, merge))
-        for index, subtask in enumerate(subtasks):
+        for index, subtask in zip(self._section.own, subtasks, strict=True):
             await subtask.open(self._share(name, index, snapshot))
             if following is not None and subtask.operator.watermark is not None:
                 self._ways[following][index].put_watermark(subtask.operator.watermark)
@@ -204,13 +255,42 @@ class Chain:
         """Return the coroutines that move elements into the operators; they never end."""
         return [subtask.pump() for subtask in self._all()]
 
-    def cut(self) -> list[tuple[str, SubtaskSnapshot]]:
-        """Cut all steps in this turn of the event loop; returns the parts with the names of their steps."""
-        return [(name, subtask.cut()) for name, subtasks in self._ordered() for subtask in subtasks]
+    def cut(self, *, is_final: bool) -> tuple[list[Part], list[Counted]]:
+        """Cut all steps in this turn of the event loop.
 
-    def count(self) -> list[Counted]:
-        """Return what each operator has counted since the last time; see `StepOperator.count`."""
-        return [subtask.operator.count() for subtask in self._all()]
+        Returns the parts, and what each operator has counted since the cut before. After a final cut, nothing leaves.
+        """
+        parts = [(name, subtask.cut()) for name, subtasks in self._ordered() for subtask in subtasks]
+        counted = [subtask.operator.count() for subtask in self._all()]
+        self.work_at_cut = self.work()
+        if is_final:
+            self.stop()
+        return parts, counted
+
+    async def written(
+        self,
+        pending: PendingSnapshot,
+        outputs: EpochOutputs,
+    ) -> Sequence[Contribution]:
+        """Return what other processes have written of the newest cut: nothing, because this one has all parts."""
+        return ()
+
+    def with_late(self, parts: Iterable[Part], late: Late) -> list[Part]:
+        """Return parts of the newest cut with what was on its way between processes, behind what they have."""
+        operators = {(name, one): subtask.operator for name, one, subtask in self._places()}
+        return [
+            (name, operators[place].with_waiting(part, late[place]) if place in late else part)
+            for name, part in parts
+            for place in [(name, part.subtask_index)]
+        ]
+
+    knows_its_work = True
+    """Whether `work` is what it is now."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the epoch may go on."""
+        return self._outputs.has_room
 
     def work(self) -> tuple[tuple[int, int], ...]:
         """Return counters that change whenever something happens."""
@@ -241,13 +321,17 @@ class Chain:
     def notice_idleness(self) -> None:
         """Let subtasks without any input hold back no watermark of the steps after theirs."""
         for name, following in zip(self._names, self._names[1:], strict=False):
-            for index, subtask in enumerate(self._subtasks[name]):
+            for index, subtask in zip(self._section.own, self._subtasks[name], strict=True):
                 self._ways[following][index].set_idle(subtask.inlet.is_idle and subtask.is_empty)
 
     async def drain(self, *, is_final: bool) -> None:
         """Wait until nothing is in flight, step by step; see `StepOperator.empty`."""
-        for _, subtasks in self._ordered():
-            await asyncio.gather(*(subtask.drain(is_final=is_final) for subtask in subtasks))
+        for name in self._names:
+            await self.drain_step(name, is_final=is_final)
+
+    async def drain_step(self, name: str, *, is_final: bool) -> None:
+        """Wait until nothing of a step is in flight, when nothing more comes from the steps before."""
+        await asyncio.gather(*(subtask.drain(is_final=is_final) for subtask in self._subtasks[name]))
 
     def stop(self) -> None:
         """Begin no more calls, cancel those under way, and let no output leave."""
@@ -267,19 +351,30 @@ class Chain:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def committed(self, snapshot: Snapshot) -> None:
+    async def committed(self, version: int, cuts: Cuts) -> None:
         """Tell the functions that a snapshot which they are part of is committed."""
         # A later cut may have been made meanwhile, so each operator must know which one it is.
-        cuts = {(channel.step, channel.subtask): channel.cut_id or "" for channel in snapshot.manifest.channels}
         telling = (
-            subtask.operator.snapshot_complete(snapshot.version, cuts.get((name, index), ""))
-            for name, subtasks in self._ordered()
-            for index, subtask in enumerate(subtasks)
+            subtask.operator.snapshot_complete(version, cuts.get((name, index), ""))
+            for name, index, subtask in self._places()
         )
         await asyncio.gather(*telling)
 
     def _ordered(self) -> list[tuple[str, list[StepSubtask]]]:
         return [(name, self._subtasks[name]) for name in self._names if name in self._subtasks]
 
+    def _places(self) -> list[tuple[str, int, StepSubtask]]:
+        own = self._section.own
+        return [(name, one, it) for name, subtasks in self._ordered() for one, it in zip(own, subtasks, strict=False)]
+
     def _all(self) -> list[StepSubtask]:
         return [subtask for _, subtasks in self._ordered() for subtask in subtasks]
+
+
+Cuts = Mapping[tuple[str | None, int], str]
+"""The ids of the cuts that a manifest names, by step and subtask."""
+
+
+def cuts_of(snapshot: Snapshot) -> Cuts:
+    """Return the cuts that a snapshot consists of."""
+    return {(channel.step, channel.subtask): channel.cut_id or "" for channel in snapshot.manifest.channels}

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 import pyarrow as pa
 
 from async_op.epochs.coordinator import Coordinator
 from async_op.epochs.position import JobPosition
-from async_op.job.counters import Counts, counts_of_written
-from async_op.job.delivery import CommittedEpoch
+from async_op.job.counters import Counts, added_up, counts_of_written
+from async_op.job.delivery import CommittedEpoch, tables_in
 from async_op.job.outputs import OUTPUT_SCHEMA, EpochOutputs
 from async_op.retention import Retention
 from snapshots import PendingSnapshot, SnapshotStore, SubtaskHandle, SubtaskSnapshot
+from snapshots.restore.outputs import StoredOutputs
 from snapshots.threads import DaemonPool
 
 _WRITERS = 8
@@ -25,6 +28,25 @@ Part = tuple[str, SubtaskSnapshot]
 
 Written = tuple[SubtaskHandle, float]
 """A part that was written, and how many seconds that took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """What another process has written of a cut.
+
+    Attributes
+    ----------
+    written : list of (SubtaskHandle, float)
+        Its parts.
+    counts : mapping of str to int
+        What it has counted since the cut before.
+    table : pyarrow.Table or None
+        The outputs that its parts have; None if they are too many to be sent, and have to be read back.
+    """
+
+    written: Sequence[Written]
+    counts: Counts
+    table: pa.Table | None
 
 
 class Committer(Coordinator):
@@ -48,15 +70,22 @@ class Committer(Coordinator):
         self._keys = dict(keys)
 
     def commit_cut(
-        self, pending: PendingSnapshot, parts: Sequence[Part], outputs: EpochOutputs, counts: Counts
+        self,
+        pending: PendingSnapshot,
+        parts: Sequence[Part],
+        outputs: EpochOutputs,
+        counts: Counts,
+        others: Sequence[Contribution] = (),
     ) -> CommittedEpoch | None:
-        """Write the parts, and commit them with the counts of the cut.
+        """Write the parts, and commit them and those of other processes, with the counts of the cut.
 
         Returns the epoch to deliver; None if it has no outputs. When this returns or raises, no part is being written
         any more.
         """
-        written = self._write(pending, parts, outputs.table())
+        written = write_parts(pending, parts, None if others else outputs.table())
+        written += [one for other in others for one in other.written]
         handles = [handle for handle, _ in written]
+        counts = added_up([counts, *(other.counts for other in others)])
         metrics = counts | counts_of_written(handles, sum(seconds for _, seconds in written))
         position = JobPosition(parallelism=parts[0][1].parallelism, keys=self._keys)
         snapshot = self.commit(pending, handles, position, metrics)
@@ -65,25 +94,39 @@ class Committer(Coordinator):
             outputs.close()
             return None
         (stored,) = own
-        return CommittedEpoch(identity=stored.identity, tables=outputs.tables, close=outputs.close)
+        tables = outputs.tables if not others else _tables_of(others, stored)
+        return CommittedEpoch(identity=stored.identity, tables=tables, close=outputs.close)
 
-    def _write(self, pending: PendingSnapshot, parts: Sequence[Part], outputs: pa.Table) -> list[Written]:
-        last = parts[-1][0]
-        writers = DaemonPool(min(_WRITERS, len(parts)), "keygroups write")
-        try:
-            writing = [
-                writers.submit(_write_part, pending, name, part, outputs if name == last else None)
-                for name, part in parts
-            ]
-            return [future.result() for future in writing]
-        finally:
-            writers.shutdown(wait=True, cancel_futures=True)
+
+def _tables_of(others: Sequence[Contribution], stored: StoredOutputs) -> Callable[[], Iterable[pa.Table]]:
+    """Return the outputs of other processes, or read them back where they are too many to be sent."""
+    tables = [other.table for other in others if other.table is not None]
+    return (lambda: tables) if len(tables) == len(others) else partial(tables_in, stored)
+
+
+def write_parts(pending: PendingSnapshot, parts: Sequence[Part], outputs: pa.Table | None) -> list[Written]:
+    """Write parts of a cut at the same time; when this returns or raises, none is being written any more.
+
+    The first part of the last step has all outputs, in the order in which they came.
+    """
+    if not parts:
+        return []
+    last = parts[-1][0]
+    first = next(part for name, part in parts if name == last)
+    writers = DaemonPool(min(_WRITERS, len(parts)), "keygroups write")
+    try:
+        writing = []
+        for name, part in parts:
+            own = outputs if name == last else None
+            if own is not None and part is not first:
+                own = OUTPUT_SCHEMA.empty_table()
+            writing.append(writers.submit(_write_part, pending, name, part, own))
+        return [future.result() for future in writing]
+    finally:
+        writers.shutdown(wait=True, cancel_futures=True)
 
 
 def _write_part(pending: PendingSnapshot, name: str, part: SubtaskSnapshot, outputs: pa.Table | None) -> Written:
-    """Write one part. The first part of the last step has all outputs of the epoch, in the order in which they came."""
-    if outputs is not None and part.subtask_index:
-        outputs = OUTPUT_SCHEMA.empty_table()
     started = time.monotonic()
     handle = pending.write_subtask(part, outputs, step=name)
     return handle, time.monotonic() - started

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from async_op.operator.counters import CALLS, LIMITS, Counted, milliseconds
 from snapshots import SubtaskHandle, SubtaskSnapshot
 
 Counts = dict[str, int]
+
+_OLDEST = "oldest_call_milliseconds"
 
 
 def counts_of(rows: int, outputs: int, cuts: Iterable[SubtaskSnapshot], counted: Sequence[Counted]) -> Counts:
@@ -31,11 +34,18 @@ def counts_of(rows: int, outputs: int, cuts: Iterable[SubtaskSnapshot], counted:
         "outputs": outputs,
         **{name: int(total(name)) for name in (*CALLS, *LIMITS)},
         "in_flight": sum(len(cut.in_flight) for cut in cuts),
-        "oldest_call_milliseconds": milliseconds(max(one["oldest_call_seconds"] for one in counted)),
+        _OLDEST: milliseconds(max((one["oldest_call_seconds"] for one in counted), default=0)),
         "back_pressured_milliseconds": milliseconds(total("back_pressured_seconds")),
         "mails": int(total("mails")),
         "mailbox_wait_milliseconds": milliseconds(total("mailbox_seconds")),
     }
+
+
+def added_up(counts: Sequence[Counts]) -> Counts:
+    """Return the counts of all processes of a job together."""
+    names = dict.fromkeys(chain.from_iterable(counts))
+    found = {name: sum(one.get(name, 0) for one in counts) for name in names}
+    return found | {_OLDEST: max(one.get(_OLDEST, 0) for one in counts)}
 
 
 def counts_of_written(handles: Iterable[SubtaskHandle], seconds: float) -> Counts:

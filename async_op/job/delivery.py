@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from async_op.threads.own_thread import on_own_thread
 from snapshots import Snapshot
 from snapshots.filesystem import Folder
 from snapshots.format.delivered import Delivered
+from snapshots.restore.outputs import StoredOutputs
 
 UNDELIVERED_MAX = 2
 """With so many epochs that the sink has not had, the source pauses, and no timer fires."""
@@ -146,12 +148,17 @@ class JobDelivery(SinkDelivery):
         return None
 
 
+def tables_in(stored: StoredOutputs) -> Iterator[pa.Table]:
+    """Yield stored outputs, in pieces; blocks."""
+    return (pa.Table.from_batches([batch]) for batch in stored.batches())
+
+
 def stored_epochs(snapshot: Snapshot) -> list[CommittedEpoch]:
     """Return the epochs of a snapshot that no sink is known to have had."""
     return [
         CommittedEpoch(
             identity=stored.identity,
-            tables=lambda stored=stored: (pa.Table.from_batches([batch]) for batch in stored.batches()),  # type: ignore[misc]
+            tables=partial(tables_in, stored),
             close=lambda: None,
         )
         for stored in snapshot.undelivered()

@@ -49,6 +49,54 @@ class ConnectorCancelled(KeyGroupsError, RuntimeError):
     )
 
 
+class ChildLost(KeyGroupsError, RuntimeError):
+    """A child process of a job has ended by itself, for instance by a segmentation fault or for want of memory."""
+
+    child: int
+    """Which child it was, counted from 1."""
+    pid: int
+    """The id of its process."""
+    status: str
+    """How it has ended: "by SIGKILL", or "with status 3"."""
+    steps: str
+    """The names of the steps that ran in it."""
+    subtasks: str
+    """Its subtasks of each step."""
+
+    _template = (
+        "child {child} of the job (process {pid}) has ended {status}; it ran subtasks {subtasks} of {steps}: look at "
+        "what it has printed, and whether the machine has enough memory; started again, the job goes on from its "
+        "newest snapshot"
+    )
+
+
+class ChildFailed(KeyGroupsError, RuntimeError):
+    """An error in a child process that cannot be sent to the parent, because it cannot be pickled."""
+
+    child: int
+    """Which child it was, counted from 1."""
+    cause: str
+    """The error, as text."""
+
+    _template = "child {child} of the job has failed: {cause}; that error cannot be pickled, so this one stands for it"
+
+
+class NotSendable(KeyGroupsError, TypeError):
+    """A job with processes has a step that cannot be sent to them."""
+
+    step: str
+    """The name of the step."""
+    part: str
+    """What of it cannot be pickled, such as "function"."""
+    cause: str
+    """Why, as text."""
+
+    _template = (
+        "{part} of step {step} cannot be sent to a child process: {cause}; define it at the top of a module that can "
+        "be imported, make connections in open(), or run the job with processes=1"
+    )
+
+
 class StreamAlreadyRead(KeyGroupsError, RuntimeError):
     """A job was started again over an iterator that was read beyond the newest snapshot."""
 

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from os import PathLike
 from signal import SIGINT
-from typing import Any
+from typing import Any, Literal
 
 from async_op.arrow_stream import ArrowStream
 from async_op.changed_keys import checked_getter
@@ -29,6 +29,7 @@ from async_op.job.display import shown
 from async_op.job.errors import JobAlreadyRunning, JobInsideEventLoop, JobNotRunning
 from async_op.job.outputs import Collector
 from async_op.job.positions import Positions
+from async_op.job.processes.setting import check_spread, children_of, processes_of
 from async_op.job.progress import JobProgress
 from async_op.job.run import Run, Setting, Stop
 from async_op.job.signals import EndingSignals
@@ -117,6 +118,11 @@ class Job:
         Which versions stay while the job runs; the others are removed in the background. None keeps all.
     storage_options : dict, optional
         Passed to the fsspec filesystem of `snapshots`.
+    processes : int or "auto"
+        How many processes run the steps. With one, the default, this process does, on one event loop. With more, each
+        of them has its part of the subtasks of every step, and this process reads the source, routes and commits; use
+        that for functions that keep a processor busy. "auto" means as many as there are processors, and no more than
+        `parallelism`. Functions must be importable, as with `multiprocessing`.
 
     Raises
     ------
@@ -155,6 +161,7 @@ class Job:
         restart: RestartPolicy | None = None,
         retention: Retention | None = DEFAULT_RETENTION,
         storage_options: dict[str, Any] | None = None,
+        processes: int | Literal["auto"] = 1,
     ) -> None:
         self._source = source_of(source)
         self._steps = self._given_steps = steps_of(steps)
@@ -179,6 +186,9 @@ class Job:
             check_parallelism(parallelism, self._key_groups(parallelism))
         elif max_parallelism is not None:
             check_parallelism(1, max_parallelism)
+        self._processes = processes_of(processes, parallelism)
+        if self._processes > 1:
+            check_spread(self._steps, self._store.uri)
         self._interval = None
         if snapshot_interval is not None:
             self._interval = check_positive_delay("snapshot_interval", snapshot_interval, reason="outputs wait for it")
@@ -438,15 +448,17 @@ class Job:
                 letter = replace(letter, idempotency_key=Identity(lineage, SOURCE).key_of(letter.idempotency_key))
             collector.bury(row_of(letter, step))
 
+        plan = Plan.of(self._steps, self._hash, max_parallelism, lineage, bury)
         setting = Setting(
             job_id=self._store.operator_id,
             source=self._source,
             sink=self._sink,
             dead_letters=self._dead_letters,
-            plan=Plan.of(self._steps, self._hash, max_parallelism, lineage, bury),
+            plan=plan,
             snapshot_interval=self._interval or _default_interval(self._store.folder),
             positions=self._positions(),
             bury=bury,
+            children=None if self._processes == 1 else children_of(plan, self._steps, self._processes),
         )
         return Run(setting, committer, collector, parallelism)
 
@@ -480,7 +492,7 @@ class Job:
     def _starting_parallelism(self, snapshot: Snapshot | None) -> int:
         if self._chosen is not None:
             return self._chosen
-        return 1 if snapshot is None else snapshot.parallelism
+        return self._processes if snapshot is None else snapshot.parallelism
 
     def _stop_at_cut(self) -> None:
         with suppress(JobNotRunning):

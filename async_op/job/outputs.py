@@ -130,6 +130,11 @@ class Collector(ValueOutput):
 
     Only the thread of the event loop may call it.
 
+    Parameters
+    ----------
+    processes : int
+        How many collectors share the bounds of an epoch.
+
     Attributes
     ----------
     changed : Waiters
@@ -138,9 +143,10 @@ class Collector(ValueOutput):
         How many dead letters have come in this run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, processes: int = 1) -> None:
         self.epoch = EpochOutputs()
         self.changed = Waiters(lambda: None)
+        self._processes = processes
         self.dead_letters = self._packed = 0
         self._run: list[Any] = []
         self._run_max = 1
@@ -187,7 +193,8 @@ class Collector(ValueOutput):
     @property
     def has_room(self) -> bool:
         """Whether the epoch may go on."""
-        return self.epoch.count + len(self._run) < EPOCH_OUTPUTS and self.epoch.bytes < EPOCH_BYTES
+        count, size = self._processes * (self.epoch.count + len(self._run)), self._processes * self.epoch.bytes
+        return count < EPOCH_OUTPUTS and size < EPOCH_BYTES
 
     async def room(self) -> None:
         """Wait until the epoch may go on, or a new one has begun."""
@@ -201,7 +208,9 @@ class Collector(ValueOutput):
         before = self.epoch.bytes
         self._add(run, are_dead_letters=False)
         fitting = RUN_BYTES * len(run) // (self.epoch.bytes - before)
-        self._run_max = max(1, min(RUN, fitting, 4 * self._run_max, EPOCH_OUTPUTS - self.epoch.count))
+        self._run_max = max(
+            1, min(RUN, fitting, 4 * self._run_max, EPOCH_OUTPUTS // self._processes - self.epoch.count)
+        )
 
     def _add(self, values: list[Any], *, are_dead_letters: bool) -> None:
         self.epoch.add(values, are_dead_letters=are_dead_letters)

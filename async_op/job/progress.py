@@ -10,6 +10,33 @@ from keygroups.representation import html_facts, set_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChildProgress:
+    """What a child process of a job has done, when the job heard of it last. Immutable.
+
+    Attributes
+    ----------
+    number, pid : int
+        Which child it is, counted from 1, and its process.
+    subtasks : int
+        How many subtasks of each step it has.
+    in_flight : int
+        Elements in its operators and on their way into them.
+    outputs, dead_letters : int
+        Outputs of the last step, and dead letters, in this run.
+    processor_seconds : float
+        Processor time that it has used.
+    """
+
+    number: int
+    pid: int
+    subtasks: int
+    in_flight: int
+    outputs: int
+    dead_letters: int
+    processor_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobProgress:
     """What a job has done since its start or newest restart, at one moment. Immutable.
 
@@ -54,6 +81,8 @@ class JobProgress:
         How often `run` has restarted the job after a failure.
     newest_failure : str or None
         The failure that led to the newest restart.
+    children : tuple of ChildProgress
+        The child processes of a job with `processes`.
     """
 
     job_id: str
@@ -76,6 +105,7 @@ class JobProgress:
     mailbox_wait_seconds: float = 0.0
     restarts: int = 0
     newest_failure: str | None = None
+    children: tuple[ChildProgress, ...] = ()
 
     def __repr__(self) -> str:
         waiting = sum(self.in_flight.values())

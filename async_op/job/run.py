@@ -19,7 +19,7 @@ from async_op.connectors.source import Source
 from async_op.dead_letters import DeadLetter
 from async_op.in_flight.waiters import Waiters
 from async_op.job.cancellation import connector, ended, to_the_end
-from async_op.job.chain import Chain, Plan
+from async_op.job.chain import Chain, Plan, cuts_of
 from async_op.job.committing import Committer, Part
 from async_op.job.counters import counts_of
 from async_op.job.delivery import UNDELIVERED_MAX, JobDelivery, stored_epochs
@@ -27,6 +27,8 @@ from async_op.job.errors import JobNotRunning
 from async_op.job.operators import is_of_element
 from async_op.job.outputs import Collector
 from async_op.job.positions import Positions
+from async_op.job.processes.children import Children
+from async_op.job.processes.spread import SpreadChain
 from async_op.job.progress import JobProgress
 from async_op.job.reading import Reading
 from async_op.job.step import SOURCE
@@ -61,6 +63,8 @@ class Setting:
         How far the source has been read; nothing yet.
     bury : callable
         Takes the name of a step and a dead letter of it.
+    children : Children or None
+        The processes that have the operators; None if this one has.
     """
 
     job_id: str
@@ -71,6 +75,7 @@ class Setting:
     snapshot_interval: float
     positions: Positions
     bury: Callable[[str, DeadLetter], None]
+    children: Children | None = None
 
 
 class Run:
@@ -155,14 +160,15 @@ class Run:
 
     def progress(self) -> JobProgress:
         """Return what the run has done."""
+        children = () if self._setting.children is None else self._setting.children.progress()
         return JobProgress(
             job_id=self._setting.job_id,
             state=self._state,
             version=self._version,
             parallelism=self._parallelism,
             records=self._reading.records,
-            outputs=self._collector.outputs,
-            dead_letters=self._collector.dead_letters,
+            outputs=self._collector.outputs + sum(child.outputs for child in children),
+            dead_letters=self._collector.dead_letters + sum(child.dead_letters for child in children),
             in_flight=self._chain.in_flight(),
             limits=self._chain.limits(),
             undelivered=len(self._delivery),
@@ -174,6 +180,7 @@ class Run:
             undelivered_seconds=self._reading.paused.seconds,
             mails=int(self._totals["mails"]),
             mailbox_wait_seconds=self._totals["mailbox_wait_milliseconds"] / 1000,
+            children=children,
         )
 
     # The run.
@@ -245,8 +252,11 @@ class Run:
             with connector(what):
                 await retried(source.retry, what, lambda: source.restore(known))
 
-    def _new_chain(self) -> Chain:
-        return Chain(self._setting.plan, self._parallelism, self._collector, self._fail)
+    def _new_chain(self) -> Chain | SpreadChain:
+        setting = self._setting
+        if setting.children is None:
+            return Chain(setting.plan, self._parallelism, self._collector, self._fail)
+        return SpreadChain(setting.children, setting.plan, self._parallelism, self._collector, self._fail)
 
     async def _open_chain(self) -> None:
         self._chain.hold_timers(self._is_behind)
@@ -309,22 +319,22 @@ class Run:
 
     async def _cut_now(self, *, is_final: bool = False) -> int:
         """Cut, commit, and have the outputs delivered; after a final cut the operators do nothing more."""
-        if is_final and not self._has_changed():
+        if is_final and self._chain.knows_its_work and not self._has_changed():
             self._chain.stop()  # the newest snapshot has all of it
             await self._end_calls()
             return self._version
         pending = await on_own_thread(self._committer.begin)
         # From here to the next `await` nothing else runs: all steps are cut at the same moment.
-        steps = self._chain.cut()
+        steps, counted = self._chain.cut(is_final=is_final)
         parts = [*self._source_parts(), *steps]
-        outputs, work = self._collector.cut(), self._work()
-        counts = counts_of(self._reading.count(), outputs.count, (cut for _, cut in steps), self._chain.count())
+        outputs, work = self._collector.cut(), self._own_work()
+        counts = counts_of(self._reading.count(), outputs.count, (cut for _, cut in steps), counted)
         if is_final:
-            self._chain.stop()
             await self._end_calls()
-        commit = asyncio.ensure_future(on_own_thread(self._committer.commit_cut, pending, parts, outputs, counts))
-        epoch = await to_the_end(commit)
-        self._committed_work = work
+        others = await self._chain.written(pending, outputs)
+        commit = on_own_thread(self._committer.commit_cut, pending, parts, outputs, counts, others)
+        epoch = await to_the_end(asyncio.ensure_future(commit))
+        self._committed_work = work, self._chain.work_at_cut
         if (snapshot := self._committer.snapshot) is not None:
             self._totals.update(snapshot.manifest.metrics)
         if epoch is not None:
@@ -354,8 +364,11 @@ class Run:
 
     def _work(self) -> object:
         """Return what changes whenever something happens that the next snapshot would store."""
+        return self._own_work(), self._chain.work()
+
+    def _own_work(self) -> object:
         reading, collector = self._reading, self._collector
-        return reading.records, reading.moves, collector.outputs, collector.dead_letters, self._chain.work()
+        return reading.records, reading.moves, collector.outputs, collector.dead_letters
 
     # What goes on beside.
 
@@ -366,9 +379,12 @@ class Run:
 
     async def _cut_full_epochs(self) -> None:
         while True:
-            await self._collector.changed.wait_until(lambda: not self._collector.has_room)
-            await self._cut_if(lambda: not self._collector.has_room)
+            await self._collector.changed.wait_until(self._is_epoch_full)
+            await self._cut_if(self._is_epoch_full)
             await asyncio.sleep(0)
+
+    def _is_epoch_full(self) -> bool:
+        return not (self._collector.has_room and self._chain.has_room)
 
     async def _cut_if(self, is_needed: Callable[[], bool]) -> None:
         async with self._cutting:
@@ -381,7 +397,7 @@ class Run:
             snapshot = self._committer.snapshot
             if snapshot is not None and self._told < snapshot.version:
                 self._told = snapshot.version
-                await self._chain.committed(snapshot)
+                await self._chain.committed(snapshot.version, cuts_of(snapshot))
 
     async def _tell_of_commits(self) -> None:
         while True:
@@ -419,7 +435,9 @@ class Run:
         """Give up what is left, all of it in spite of errors, and raise the first of them."""
         self._pumps = []  # who asks for a snapshot from now on is told that the job has ended
         errors = []
-        steps = (f"job {self._setting.job_id}", self._tasks.end), ("the steps", self._chain.close)
+        children = self._setting.children
+        processes = () if children is None else (("the processes", children.end),)
+        steps = (f"job {self._setting.job_id}", self._tasks.end), ("the steps", self._chain.close), *processes
         connectors = ((type(one).__name__, one.close) for one in reversed(self._opened))
         for name, close in (*steps, *connectors):
             try:

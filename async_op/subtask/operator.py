@@ -137,7 +137,10 @@ class ResidentOperator(AsyncWaitOperator):
 
     def cut(self, waiting: Iterable[Waiting]) -> SubtaskSnapshot:
         """Return the state and the elements in flight; waiting ones come last, uncalled, with all their time."""
-        cut = self._cut()
+        return self.with_waiting(self._cut(), waiting)
+
+    def with_waiting(self, cut: SubtaskSnapshot, waiting: Iterable[Waiting]) -> SubtaskSnapshot:
+        """Return a snapshot of this operator with elements behind its own, uncalled, with all their time."""
         first = max((element.sequence for element in cut.in_flight), default=-1) + 1
         keys = self._readable().keys
         held = (self._capture(one, keys, sequence) for one, sequence in zip(waiting, count(first), strict=False))

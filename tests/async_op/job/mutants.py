@@ -77,8 +77,13 @@ def last_step_cut_earlier(patch: Patch) -> None:
     def made(cut_now: Any) -> Any:
         async def mutant(self: run.Run, **options: Any) -> int:
             cut, last = self._chain.cut, self._chain._names[-1]
-            early = [part for part in cut() if part[0] == last]
-            self._chain.cut = lambda: [*(part for part in cut() if part[0] != last), *early]  # type: ignore[method-assign]
+            early = [part for part in cut(is_final=False)[0] if part[0] == last]
+
+            def late(*, is_final: bool) -> Any:
+                parts, counted = cut(is_final=is_final)
+                return [*(part for part in parts if part[0] != last), *early], counted
+
+            self._chain.cut = late  # type: ignore[method-assign]
             try:
                 return int(await cut_now(self, **options))
             finally:
@@ -130,7 +135,7 @@ def opened_first_to_last(patch: Patch) -> None:
 
     async def mutant(self: chain.Chain, snapshot: Any) -> None:
         for number in range(len(self._names)):
-            await self._open_step(number, snapshot)
+            await self.open_step(number, snapshot)
 
     patch.setattr(chain.Chain, "open", mutant)
 

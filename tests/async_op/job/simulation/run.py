@@ -15,14 +15,16 @@ from fsspec.implementations.memory import MemoryFileSystem
 from async_op import ElementFailed, FixedDelayRetry, Job, RestartPolicy, Step
 from async_op.connectors import InputReplaced, SinkUnavailable, UnwritableValue
 from async_op.connectors.files import source as files
-from async_op.job.committing import Committer, Part
+from async_op.job.committing import Committer, Contribution, Part
 from async_op.job.counters import Counts
+from async_op.job.errors import ChildLost
 from async_op.job.outputs import EpochOutputs
 from async_op.restarts import Restarts
 from snapshots import PendingSnapshot, lineage
 from snapshots.filesystem.memory import MemoryFolder
 from snapshots.format.delivered import MARK
 from snapshots.format.sink_notes import NOTES
+from tests.async_op.job.simulation.children import simulated, without_checks
 from tests.async_op.job.simulation.functions import functions_of
 from tests.async_op.job.simulation.oracle import Oracle
 from tests.async_op.job.simulation.scenario import GROUPS, scenarios_of
@@ -37,12 +39,15 @@ RUN_SECONDS = 2000
 _RUNS_MAX = 80
 
 
-def simulate(seed: int) -> list[World]:
+def simulate(seed: int, processes: int = 1) -> list[World]:
     """Run the jobs of a seed to their ends, one after the other; raises what goes wrong."""
     payments = Payments()
-    worlds = [World(scenario, payments) for scenario in scenarios_of(seed)]
+    worlds = [World(scenario, payments, processes) for scenario in scenarios_of(seed)]
     try:
-        with mock.patch.object(files, "OwnThreads", OnTheLoop), mock.patch.object(lineage, "secrets", _Drawn(seed)):
+        with ExitStack() as patches:
+            patches.enter_context(mock.patch.object(files, "OwnThreads", OnTheLoop))
+            patches.enter_context(mock.patch.object(lineage, "secrets", _Drawn(seed)))
+            patches.enter_context(without_checks())
             for world in worlds:
                 _simulate(world)
         payments.check(identity for world in worlds for identity in world.scenario.payments())
@@ -147,6 +152,7 @@ class _Simulation:
             dead_letters=Letters(world),
             retention=None,
             restart=RestartPolicy(scenario.restarts, 0.5, 2.0, 5.0) if scenario.restarts else None,
+            processes=world.processes,
         )
 
     async def _run(self, job: Job) -> bool:
@@ -155,7 +161,8 @@ class _Simulation:
         is_crash = world.crashes < scenario.crashes
         fault = draw.choice([None, "before", "after"]) if is_crash and scenario.has_faults else None
         world.is_fragile = is_fragile = is_crash and scenario.is_fragile and draw.random() < 0.7
-        with self._faults(fault):
+        world.may_lose_a_child = world.processes > 1 and is_crash and fault is None and not is_fragile
+        with self._faults(fault), simulated(world.draw_children, world.lifetime):
             task = asyncio.create_task(job.run())
             is_stopped = False
             for _ in range(scenario.actions):
@@ -163,7 +170,7 @@ class _Simulation:
                 if task.done() or is_stopped:
                     break
                 is_stopped = await self._act(job)
-            if is_crash and not is_fragile and not is_stopped:
+            if is_crash and not is_fragile and not is_stopped and not world.may_lose_a_child:
                 await asyncio.wait({task}, timeout=draw.choice([0.1, 1.0, 5.0]) * draw.random())
                 if not task.done():
                     task.cancel()
@@ -194,7 +201,7 @@ class _Simulation:
             world.check(is_of_sink, f"a refused output ended the job: {error}")
             world.note("refusal")
             world.repairs += 1
-        elif error is None or isinstance(error, Fault | ElementFailed):
+        elif error is None or isinstance(error, Fault | ElementFailed | ChildLost):
             world.note("crash")
             world.crashes += 1
         else:
@@ -228,13 +235,18 @@ class _Simulation:
         commit, commits = Committer.commit_cut, itertools.count(1)
 
         def run(
-            committer: Committer, pending: PendingSnapshot, parts: Sequence[Part], outputs: EpochOutputs, counts: Counts
+            committer: Committer,
+            pending: PendingSnapshot,
+            parts: Sequence[Part],
+            outputs: EpochOutputs,
+            counts: Counts,
+            others: Sequence[Contribution],
         ) -> Any:
             fails = fault if next(commits) == at else None
             self.world.note("commit", fails, pending.version, *map(_content, parts))
             if fails == "before":
                 raise Fault
-            epoch = commit(committer, pending, parts, outputs, counts)
+            epoch = commit(committer, pending, parts, outputs, counts, others)
             if fails == "after":
                 raise Fault
             return epoch

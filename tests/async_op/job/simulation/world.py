@@ -33,8 +33,11 @@ class World:
         How many delivered epochs were not marked, so that the next run delivers them again.
     """
 
-    def __init__(self, scenario: Scenario, payments: Payments) -> None:
+    def __init__(self, scenario: Scenario, payments: Payments, processes: int = 1) -> None:
         self.scenario = scenario
+        self.processes = processes
+        self.may_lose_a_child = False
+        self.draw_children = scenario.random("children")
         self.payments = payments
         self.draw = scenario.random("world")
         self.job_id = scenario.job if scenario.random("ids").random() < 0.5 else "job"
@@ -82,6 +85,13 @@ class World:
     def has_poison(self) -> bool:
         """Whether a call fails for good, and the job with it."""
         return self.failures < self.scenario.failures and self.draw_failures.random() < 0.1
+
+    def lifetime(self) -> int | None:
+        """Return after how many frames the next child dies; None for never."""
+        if not self.may_lose_a_child or self.draw_children.random() < 0.5:
+            return None
+        self.may_lose_a_child = False  # a run loses one at most, because it may restart
+        return self.draw_children.choice([self.draw_children.randint(1, 30), self.draw_children.randint(1, 400)])
 
     def crash_point(self, place: str) -> None:
         """Be killed here, perhaps; a run is killed once at most."""

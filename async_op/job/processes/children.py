@@ -1,0 +1,295 @@
+"""The child processes of a run, as the parent sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from async_op.in_flight.waiters import Waiters
+from async_op.job.cancellation import to_the_end
+from async_op.job.errors import ChildLost
+from async_op.job.processes import wire
+from async_op.job.processes.child import ChildSpec, ChildStatus, Failure
+from async_op.job.progress import ChildProgress
+
+_log = logging.getLogger(__package__)
+
+END_SECONDS = 10.0
+"""How long a child that was told to end may take, until it is killed."""
+
+OUTCOME_SECONDS = 5.0
+"""How long the parent waits for the exit status of a child whose connection has ended."""
+
+
+class Launched(Protocol):
+    """A child that was started."""
+
+    @property
+    def link(self) -> wire.Link:
+        """The connection to it."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        ...
+
+    async def exit_status(self) -> str:
+        """Return how it has ended, once it has."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once."""
+        ...
+
+
+Launch = Callable[[ChildSpec, wire.Receiver], Awaitable[Launched]]
+
+
+class Passing(Protocol):
+    """What is done with what comes from children."""
+
+    def passed(self, child: Child, kind: int, payload: bytes) -> None:
+        """Take something about a channel."""
+        ...
+
+    def marked(self, child: Child) -> None:
+        """Note that a child has made its cut."""
+        ...
+
+    def stands(self) -> None:
+        """Note that a child has reported how it stands."""
+        ...
+
+    def failed(self, error: BaseException) -> None:
+        """Note that something in a child has failed."""
+        ...
+
+
+class Child:
+    """One child; a `Receiver`. Only the thread of the event loop may call it.
+
+    Attributes
+    ----------
+    number : int
+        Which one it is, counted from 1.
+    own : range
+        Its subtasks of each step.
+    status : ChildStatus
+        How it stood when it was heard of last.
+    """
+
+    def __init__(self, number: int, steps: Sequence[str]) -> None:
+        self.number = number
+        self.own = range(0)
+        self.status = ChildStatus()
+        self.passing: Passing | None = None
+        self._steps = ", ".join(steps)
+        self._launched: Launched | None = None
+        self._replies: dict[int, asyncio.Future[Any]] = {}
+        self._requests = 0
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """How it has ended, once it has."""
+        self.is_ending = False
+        self.failure: BaseException | None = None
+        self._outcome: asyncio.Task[None] | None = None
+        self.heard = Waiters(self.check)
+
+    async def start(self, launch: Launch, spec: ChildSpec) -> None:
+        """Start the process, and wait until it serves."""
+        starting = asyncio.ensure_future(launch(replace(spec, number=self.number), self))
+        starting.add_done_callback(self._take_over)  # also if nobody waits any more: it must be ended
+        await to_the_end(starting)
+        await self.heard.wait_until(self._ready.done)
+
+    def _take_over(self, starting: asyncio.Future[Launched]) -> None:
+        if not starting.cancelled() and starting.exception() is None:
+            self._launched = starting.result()
+
+    @property
+    def pid(self) -> int:
+        """Its process; 0 before it has one."""
+        return 0 if self._launched is None else self._launched.pid
+
+    @property
+    def link(self) -> wire.Link:
+        """The connection to it."""
+        assert self._launched is not None, "the child was started"
+        return self._launched.link
+
+    def check(self) -> None:
+        """Raise what has ended it."""
+        if self.failure is not None:
+            raise self.failure
+
+    def ask(self, name: str, *arguments: Any) -> asyncio.Future[Any]:
+        """Ask for something; the future gets what it returns or raises."""
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        reply.add_done_callback(_retrieve)
+        if self.failure is not None:
+            reply.set_exception(self.failure)
+            return reply
+        self._requests += 1
+        self._replies[self._requests] = reply
+        self.link.send(wire.REQUEST, wire.dumped((self._requests, name, arguments)))
+        return reply
+
+    def received(self, kind: int, payload: bytes) -> None:
+        """Take what the child has sent."""
+        if kind == wire.REPLY:
+            self._take_reply(*wire.loaded(payload))
+        elif kind == wire.REPORT:
+            self._take_report(*wire.loaded(payload))
+        elif self.passing is None:
+            return
+        elif kind == wire.MARK:
+            self.status = wire.loaded(payload)
+            self.passing.marked(self)
+        else:
+            self.passing.passed(self, kind, payload)
+
+    def _take_reply(self, number: int, outcome: Any, failure: Failure | None) -> None:
+        reply = self._replies.pop(number)
+        if reply.done():
+            return
+        if failure is None:
+            reply.set_result(outcome)
+        else:
+            reply.set_exception(_error_of(failure))
+
+    def _take_report(self, name: str, what: Any) -> None:
+        if name == "ready":
+            self._ready.set_result(None)
+            self.heard.wake()
+        elif name == "failed":
+            self._fail_with(_error_of(what))
+        elif self.passing is not None:
+            self.status = what
+            self.passing.stands()
+
+    def _fail_with(self, error: BaseException) -> None:
+        if not self._ready.done():
+            self._give_up(error)
+        elif self.passing is not None:
+            self.passing.failed(error)
+
+    def lost(self) -> None:
+        """Note that the child has ended, and find out how."""
+        self._outcome = asyncio.ensure_future(self._note_outcome())
+
+    async def _note_outcome(self) -> None:
+        status = "with an unknown status"
+        if self._launched is not None:
+            try:
+                async with asyncio.timeout(OUTCOME_SECONDS):
+                    status = await self._launched.exit_status()
+            except TimeoutError:
+                self._launched.kill()  # it has closed its connection, and is of no use
+        if not self.gone.done():
+            self.gone.set_result(status)
+        if not self.is_ending:
+            _log.error("child %d of the job has ended %s", self.number, status)
+        self._give_up(ChildLost(self.number, self.pid, status, self._steps, _range_text(self.own)))
+
+    def _give_up(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+        for reply in self._replies.values():
+            if not reply.done():
+                reply.set_exception(self.failure)
+        self._replies.clear()
+        self.heard.wake_all()
+        if self.passing is not None and not self.is_ending:
+            self.passing.failed(self.failure)
+
+    async def end(self) -> None:
+        """End the process, and wait until it has ended."""
+        self.is_ending = True
+        if self._launched is None:
+            return
+        if self.failure is None:
+            self.ask("end")
+            await asyncio.wait([self.gone], timeout=END_SECONDS)
+        if not self.gone.done():
+            self._launched.kill()
+            await self.gone
+        self._launched.link.close()
+        if self._outcome is not None:
+            await self._outcome
+
+    def progress(self) -> ChildProgress:
+        """Return how it stood when it was heard of last; any thread may ask."""
+        status = self.status
+        return ChildProgress(
+            number=self.number,
+            pid=self.pid,
+            subtasks=len(self.own),
+            in_flight=sum(status.in_flight.values()),
+            outputs=status.outputs,
+            dead_letters=status.dead_letters,
+            processor_seconds=status.processor_seconds,
+        )
+
+
+class Children:
+    """All children of a run. Only the thread of the event loop may call it.
+
+    Parameters
+    ----------
+    spec : ChildSpec
+        What they are told, but for their numbers.
+    launch : callable
+        Starts one of them.
+
+    Attributes
+    ----------
+    all : list of Child
+        The children.
+    """
+
+    def __init__(self, spec: ChildSpec, launch: Launch) -> None:
+        self._spec = spec
+        self._launch = launch
+        self._is_started = False
+        self.all = [Child(number, list(spec.steps)) for number in range(1, spec.count + 1)]
+
+    async def start(self) -> None:
+        """Start all of them, if that has not been done."""
+        if not self._is_started:
+            self._is_started = True
+            await gathered(child.start(self._launch, self._spec) for child in self.all)
+
+    async def ask(self, name: str, *arguments: Any) -> list[Any]:
+        """Ask all for the same, and return what they answer."""
+        return await gathered(child.ask(name, *arguments) for child in self.all)
+
+    async def end(self) -> None:
+        """End all of them."""
+        await asyncio.gather(*(child.end() for child in self.all))
+
+    def progress(self) -> tuple[ChildProgress, ...]:
+        """Return how they stand; any thread may ask."""
+        return tuple(child.progress() for child in self.all)
+
+
+async def gathered(work: Iterable[Awaitable[Any]]) -> list[Any]:
+    """Return all results, or raise the first error as soon as it comes; the others are left to themselves."""
+    return list(await asyncio.gather(*work))
+
+
+def _error_of(failure: Failure) -> BaseException:
+    error, cause = failure
+    error.__cause__ = cause
+    return error
+
+
+def _retrieve(reply: asyncio.Future[Any]) -> None:
+    if not reply.cancelled():
+        reply.exception()  # perhaps nobody waits any more
+
+
+def _range_text(own: range) -> str:
+    return f"{own.start} to {own.stop - 1}" if len(own) > 1 else ", ".join(map(str, own)) or "none"

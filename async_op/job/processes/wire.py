@@ -1,0 +1,152 @@
+"""What parent and children say to each other, as frames: a length, a kind and a payload. Only they can write to it."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+from async_op.elements import Element
+
+ELEMENTS, WATERMARK, IDLE, CREDIT, CUT, MARK, REQUEST, REPLY, REPORT = range(9)
+"""The kinds of frames; the first four are about one channel."""
+
+PARENT = 0
+"""The number of the parent among those who send; children count from 1."""
+
+_HEADER = struct.Struct("!IB")
+_PLACE = struct.Struct("!?HHHHq")
+
+
+class Destination(NamedTuple):
+    """Where something is sent, and from where.
+
+    Attributes
+    ----------
+    is_late : bool
+        Whether it is state of its channel at the newest cut.
+    sender : int
+        The process that sends.
+    step, target : int
+        The number of the receiving step, and its subtask.
+    channel : int
+        The subtask that sends.
+    number : int
+        How many elements there are, or the timestamp of a watermark, or whether the channel is idle.
+    """
+
+    is_late: bool
+    sender: int
+    step: int
+    target: int
+    channel: int
+    number: int
+
+
+def pack(place: Destination, elements: list[Element] | None = None) -> bytes:
+    """Return what is sent to a place as a payload."""
+    head = _PLACE.pack(*place)
+    return head if elements is None else head + pickle.dumps(elements, pickle.HIGHEST_PROTOCOL)
+
+
+def destination_of(payload: bytes) -> Destination:
+    """Return where a payload is sent; the elements are not looked at."""
+    return Destination(*_PLACE.unpack_from(payload))
+
+
+def elements_in(payload: bytes) -> list[Element]:
+    """Return the elements of a payload."""
+    return pickle.loads(memoryview(payload)[_PLACE.size :])  # type: ignore[no-any-return]  # noqa: S301
+
+
+def late(payload: bytes) -> bytes:
+    """Return a payload as state of its channel."""
+    return b"\1" + payload[1:]
+
+
+class Link(Protocol):
+    """A connection of parent and child, as one of them has it."""
+
+    def send(self, kind: int, payload: bytes) -> None:
+        """Send a frame behind those before; if the connection is lost, it is dropped."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+class Receiver(Protocol):
+    """Gets what comes through a link."""
+
+    def received(self, kind: int, payload: bytes) -> None:
+        """Take a frame; called in the turn of the loop in which it comes."""
+        ...
+
+    def lost(self) -> None:
+        """Note that nothing more will come; called once."""
+        ...
+
+
+class SocketLink(asyncio.Protocol):
+    """A link over a socket.
+
+    Parameters
+    ----------
+    receiver : Receiver
+        Gets what comes.
+    """
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._transport: asyncio.Transport | None = None
+        self._unread = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = transport  # type: ignore[assignment]
+
+    def send(self, kind: int, payload: bytes) -> None:
+        """Send a frame; credits and the number of open requests bound what is not sent yet."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(_HEADER.pack(len(payload), kind) + payload)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand on all frames that are whole."""
+        self._unread += data
+        for kind, payload in self._frames():
+            self._receiver.received(kind, payload)
+
+    def _frames(self) -> Iterator[tuple[int, bytes]]:
+        unread, begin = self._unread, 0
+        whole = []
+        while len(unread) - begin >= _HEADER.size:
+            size, kind = _HEADER.unpack_from(unread, begin)
+            end = begin + _HEADER.size + size
+            if len(unread) < end:
+                break
+            whole.append((kind, bytes(memoryview(unread)[begin + _HEADER.size : end])))
+            begin = end
+        del unread[:begin]
+        yield from whole
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell the receiver."""
+        self._receiver.lost()
+
+    def close(self) -> None:
+        """Close the connection, once everything is sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+
+def dumped(what: Any) -> bytes:
+    """Return a message as a payload."""
+    return pickle.dumps(what, pickle.HIGHEST_PROTOCOL)
+
+
+def loaded(payload: bytes) -> Any:
+    """Return the message in a payload."""
+    return pickle.loads(payload)  # noqa: S301 - from a process of this run, over a pair of sockets

@@ -1,0 +1,198 @@
+"""Jobs with real child processes: the same results as in one, and what happens when a process ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from async_op import ElementFailed, Job, Step
+from async_op.job.errors import ChildLost, NotSendable
+from async_op.job.progress import JobProgress
+from async_op.resilience import Budget, Resilience
+from keygroups import ConfigError
+from snapshots import SnapshotStore
+from tests.async_op.job.processes.steps import Ending, Endless, Hanging, Kept, by_seven, plus_one, steps
+
+SECONDS = 120
+
+
+def new_job(folder: Path, source: Any, given: Any, sink: Any, **options: Any) -> Job:
+    options = {"processes": 2, "parallelism": 4, "snapshot_interval": 0.2, "job_id": "job"} | options
+    return Job(source, given, sink, snapshots=folder, **options)
+
+
+def have_ended(pids: list[int]) -> bool:
+    """Whether all processes end soon."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            waited = os.pidfd_open(pid)
+            try:
+                if not select.select([waited], [], [], SECONDS)[0]:
+                    return False
+            finally:
+                os.close(waited)
+    return True
+
+
+def pids_of(progress: JobProgress) -> list[int]:
+    return [child.pid for child in progress.children]
+
+
+def test_the_results_are_those_of_one_process(tmp_path: Path) -> None:
+    found = []
+    for processes in (1, 2):
+        folder, sink = tmp_path / str(processes), Kept()
+        job = new_job(folder, range(1000), steps(), sink, processes=processes, idempotency_namespace="name")
+        job.run_sync()
+        state = SnapshotStore(folder, "job").load().to_arrow("second.count").to_pydict()
+        found.append((sorted(sink.values), sorted(zip(state["key"], state["value"], strict=True))))
+
+    (one_values, one_state), (values, state) = found
+    assert len(values) == 1000
+    assert [(key, count) for key, count, *_ in values] == [(key, count) for key, count, *_ in one_values]
+    assert {(key, name, value) for key, _, name, value in values} == {
+        (key, name, value) for key, _, name, value in one_values
+    }
+    assert state == one_state
+
+
+@pytest.mark.parametrize(
+    ("how", "status"), [("kill", "by SIGKILL"), ("fault", "by SIGSEGV"), ("exit", "with status 3")]
+)
+def test_a_child_that_dies_ends_the_run_and_the_next_one_goes_on(tmp_path: Path, how: str, status: str) -> None:
+    sink = Kept()
+    given = [Step(plus_one, "first", key_by=by_seven), Step(Ending(how, tmp_path / "mended"), "ending")]
+    job = new_job(tmp_path / "snapshots", range(200), given, sink)
+
+    with pytest.raises(ChildLost, match=f"ended {status}; it ran subtasks .* of first, ending"):
+        job.run_sync()
+    assert have_ended(pids_of(job.progress()))
+
+    (tmp_path / "mended").touch()
+    new_job(tmp_path / "snapshots", range(200), given, sink).run_sync()
+    assert sorted(sink.values) == list(range(1, 201))
+
+
+def test_a_failed_element_fails_the_run_after_a_cut_and_tells_where_it_was(tmp_path: Path) -> None:
+    sink, mended = Kept(), tmp_path / "mended"
+    job = new_job(tmp_path / "snapshots", range(100), Step(Ending("raise", mended), key_by=by_seven), sink)
+
+    with pytest.raises(ElementFailed, match="of no use") as raised:
+        job.run_sync()
+    assert isinstance(raised.value.__cause__, ValueError)
+    assert re.search("in child [12]:", "".join(raised.value.__notes__))
+
+    mended.touch()
+    new_job(tmp_path / "snapshots", range(100), Step(Ending("raise", mended), key_by=by_seven), sink).run_sync()
+    assert sorted(sink.values) == list(range(100))
+
+
+async def test_a_rescale_moves_key_groups_between_living_children(tmp_path: Path) -> None:
+    sink = Kept()
+    job = new_job(tmp_path, Endless(), steps(), sink, parallelism=2, max_parallelism=8)
+    running = asyncio.create_task(job.run())
+    pids: list[list[int]] = []
+    for parallelism in (3, 1, 2):
+        async with asyncio.timeout(SECONDS):
+            while not sink.values or job.progress().state != "running":
+                await asyncio.wait([running], timeout=0.01)
+        pids.append(pids_of(job.progress()))
+        sink.epochs[max(sink.epochs)] and job.rescale(parallelism)
+        async with asyncio.timeout(SECONDS):
+            while job.progress().parallelism != parallelism or job.progress().state != "running":
+                await asyncio.wait([running], timeout=0.01)
+        outputs = job.progress().outputs
+        async with asyncio.timeout(SECONDS):
+            while job.progress().outputs <= outputs:
+                await asyncio.wait([running], timeout=0.01)
+    job.stop()
+    await running
+
+    assert pids[0] == pids[1] == pids[2]
+    values = sorted(value for *_, value in sink.values)
+    counts: dict[int, list[int]] = {}
+    for key, count, *_ in sink.values:
+        counts.setdefault(key, []).append(count)
+    assert len(values) == len(set(values)) == job.progress().records
+    assert all(found == list(range(1, len(found) + 1)) for found in counts.values())
+
+
+async def test_a_cancelled_run_leaves_no_process_behind(tmp_path: Path) -> None:
+    job = new_job(tmp_path / "snapshots", Endless(), Step(Hanging(tmp_path, blocks=False), key_by=by_seven), Kept())
+    running = asyncio.create_task(job.run())
+    async with asyncio.timeout(SECONDS):
+        while job.progress().state != "running":
+            await asyncio.wait([running], timeout=0.01)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+    assert have_ended(pids_of(job.progress()))
+
+
+@pytest.mark.parametrize("how", ["waits", "blocks"])
+def test_children_end_with_a_parent_that_is_killed(tmp_path: Path, how: str) -> None:
+    parent, pids = started(tmp_path, how)
+    parent.kill()
+    parent.wait(SECONDS)
+
+    assert have_ended(pids)
+
+
+def test_a_signal_to_the_whole_group_stops_the_job_at_a_cut(tmp_path: Path) -> None:
+    parent, pids = started(tmp_path, "waits")
+    os.killpg(parent.pid, signal.SIGTERM)
+
+    assert parent.wait(SECONDS) == 0
+    assert have_ended(pids)
+    assert SnapshotStore(tmp_path / "snapshots", "job").load().manifest.in_flight_count > 0
+
+
+def started(folder: Path, how: str) -> tuple[subprocess.Popen[bytes], list[int]]:
+    """Start the program, and return it with its children, once both have had an element."""
+    module = "tests.async_op.job.processes.steps"
+    program = subprocess.Popen([sys.executable, "-m", module, str(folder), how], start_new_session=True)
+    while len(pids := [int(one.name) for one in folder.iterdir() if one.name.isdecimal()]) < 2:
+        with suppress(subprocess.TimeoutExpired):
+            program.wait(0.02)
+            pytest.fail("the program has ended")
+    return program, pids
+
+
+def test_functions_that_cannot_be_sent_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(NotSendable, match="key_by of step priced cannot be sent"):
+        new_job(tmp_path, [1], Step(plus_one, "priced", key_by=lambda value: value), Kept())
+
+
+def test_budgets_are_refused(tmp_path: Path) -> None:
+    costly = Step(plus_one, resilience=Resilience(budget=Budget(100, "usd", cost=lambda value: 1)))
+    with pytest.raises(ConfigError, match="several processes cannot share the budget"):
+        new_job(tmp_path, [1], costly, Kept())
+
+
+def test_snapshots_in_memory_are_refused() -> None:
+    with pytest.raises(ConfigError, match="cannot read the memory"):
+        Job([1], plus_one, Kept(), snapshots="memory://jobs", job_id="job", processes=2)
+
+
+@pytest.mark.parametrize("processes", [0, 1.5, "all", 5])
+def test_the_number_of_processes_is_checked(tmp_path: Path, processes: Any) -> None:
+    with pytest.raises(ConfigError, match="processes"):
+        new_job(tmp_path, [1], plus_one, Kept(), processes=processes)
+
+
+def test_auto_takes_a_process_for_each_processor_and_no_more_than_there_are_subtasks(tmp_path: Path) -> None:
+    job = new_job(tmp_path, range(10), plus_one, Kept(), processes="auto", parallelism=1)
+    job.run_sync()
+
+    assert job.progress().children == ()

@@ -1,0 +1,25 @@
+"""Jobs of several processes in virtual time: the same as with one, and children that die at any moment.
+
+The children live on the loop of their parent and get all they get as bytes, over links with delays.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.async_op.job.simulation.run import simulate
+
+_FEWEST = 30
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "seed" in metafunc.fixturenames:
+        seed = metafunc.config.getoption("--seed")
+        count = max(_FEWEST, metafunc.config.getoption("--seeds") // 10)
+        metafunc.parametrize("seed", range(count) if seed is None else [seed])
+
+
+@pytest.mark.feature("outputs exactly once, through crashes")
+@pytest.mark.parametrize("processes", [2, 3])
+def test_every_output_comes_exactly_once(seed: int, processes: int) -> None:
+    simulate(seed, processes)
