@@ -346,13 +346,8 @@ class Worker:
         thirtieth of that, as long as no variable was set. A call that leaves one set is the last one of its worker.
         Most elements and outputs have the types of the call before, and comparing with one type takes a third of the
         time of a set lookup. So `shared` remembers the last immutable type of an element, `form` the type of the last
-<<<<<<< HEAD
         outputs, and `kind` the type of the single output in them. Anything else goes through `own_copy` and `checks`;
         only flat dicts are copied here, because calling a function would cost as much as the copy.
-=======
-        outputs, and `kind` the kind of the single output in them. Anything else goes through `own_copy` and `checks`; only
-        flat dicts are copied here, because calling a function would cost as much as the copy.
->>>>>>> 813d415 (Plain words in the newest docstrings, too)
         """
         todo, scope, invoke, completed, unchanged = pool.todo, pool.scope, pool.invoke, pool.completed, context.copy()
         outputs: Any = []
