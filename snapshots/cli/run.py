@@ -22,6 +22,6 @@ Restart = Annotated[
 
 def run(target: Target, serve: Serve = None, restart: Restart = None) -> None:
     """Run a job to its end; SIGTERM or Ctrl-C stops it with a snapshot of what is in flight."""
-    # By its name: this package knows nothing of jobs, which are made of it.
+    # By its name: this package is unaware of jobs, which are made of it.
     command = importlib.import_module("async_op.job.command")
     command.run_job(target, serve=serve, max_restarts=restart)
