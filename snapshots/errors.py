@@ -273,7 +273,7 @@ class WriterFenced(KeyGroupsError):
     """When and by which process the newest version was committed; empty if that is not known."""
 
     def _message(self) -> str:
-        by = f" (a {self.committed})" if self.committed else ""
+        by = f" ({self.committed})" if self.committed else ""
         return (
             f"{self.uri} is already at version {self.newest}{by}, so this writer, which would write version "
             f"{self.version}, is stale; stop it: another coordinator owns the operator"

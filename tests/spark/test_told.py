@@ -140,7 +140,7 @@ def test_a_cell_that_is_run_twice_says_which_query_it_takes_over_from_and_the_ol
         first.awaitTermination(1)
     second = world.start(world.pipeline(), trigger=None, checkpoint_location=world.copied_checkpoint())
     assert f"takes over from query {first.id} of this process" in caplog.text
-    with pytest.raises(WriterFenced, match=rf"\(a claim by process {os.getpid()} on .* at 20") as fenced:
+    with pytest.raises(WriterFenced, match=rf"\(claim by process {os.getpid()} on .* at 20") as fenced:
         first.drain()
     assert fenced.value.uri == world.uri
     second.stop()
