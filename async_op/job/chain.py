@@ -133,7 +133,7 @@ class Section:
 
 
 class Chain:
-    """The operators of all steps at one parallelism, or those of a section. Only the loop's thread may call it.
+    """The operators of all steps at one parallelism, or of a section. Only the loop's thread may call it.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ class Chain:
             await self.open_step(number, snapshot)
 
     async def open_step(self, number: int, snapshot: Snapshot | None) -> None:
-        """Open the operators of a step; those of the steps behind it are open."""
+        """Open the operators of a step; the steps behind it are open."""
         name = self._names[number]
         merge = None if snapshot is None else self._merge_of(number, snapshot)
         following = None if number + 1 == len(self._names) else self._names[number + 1]

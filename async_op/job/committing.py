@@ -77,7 +77,7 @@ class Committer(Coordinator):
         counts: Counts,
         others: Sequence[Contribution] = (),
     ) -> CommittedEpoch | None:
-        """Write the parts, and commit them and those of other processes, with the counts of the cut.
+        """Write the parts, and commit them with the parts of other processes, with the counts of the cut.
 
         Returns the epoch to deliver; None if it has no outputs. When this returns or raises, no part is being written
         any more.

@@ -6,7 +6,7 @@ connection to the parent; children do not talk to each other.
 - **Elements.** The parent sends what it reads to the child of the subtask that owns the key. An output stays in its
   child, or goes to another one through the parent, which passes the bytes on and decodes nothing. All that is sent is
   in one order for each connection, so the order in a channel is kept.
-- **Credits.** Whoever sends to a subtask counts what its inlet has not let in yet, and stops taking in elements at the
+- **Credits.** A sender to a subtask counts what its inlet has not let in yet, and stops taking in elements at the
   inlet's limit. The receiver returns the credit when the operator has taken the elements.
 - **Cut.** In one turn of its loop the parent cuts the positions of the source and sends a *cut* to every child. A child
   cuts its subtasks in the turn in which it hears of it, goes on, and answers with a *mark*. What it had sent before its

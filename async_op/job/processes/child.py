@@ -237,7 +237,7 @@ class ChildLoop:
         self._chain.hold_timers(are_timers_held)
 
     async def open_step(self, number: int) -> None:
-        """Open the operators of a step; those of the steps behind it are open everywhere."""
+        """Open the operators of a step; the steps behind it are open everywhere."""
         await self._running.open_step(number, self._snapshot)
 
     def go(self) -> None:
@@ -283,7 +283,7 @@ class ChildLoop:
     async def write(self, pending: bytes, letters: pa.Table | None) -> Contribution:
         """Write the parts of the newest cut, with what was late for it; the parent has all marks.
 
-        `letters` are outputs of the parent, which come before those of this child.
+        `letters` are outputs of the parent, which come before this child's.
         """
         taken, self._cut_taken = self._cut_taken, None
         assert taken is not None, "a cut was taken"

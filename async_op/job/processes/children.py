@@ -102,7 +102,7 @@ class Child:
     async def start(self, launch: Launch, spec: ChildSpec) -> None:
         """Start the process, and wait until it serves."""
         starting = asyncio.ensure_future(launch(replace(spec, number=self.number), self))
-        starting.add_done_callback(self._take_over)  # also if nobody waits any more: it must be ended
+        starting.add_done_callback(self._take_over)  # also if the caller has gone: it must be ended
         await to_the_end(starting)
         await self.heard.wait_until(self._ready.done)
 
@@ -288,7 +288,7 @@ def _error_of(failure: Failure) -> BaseException:
 
 def _retrieve(reply: asyncio.Future[Any]) -> None:
     if not reply.cancelled():
-        reply.exception()  # perhaps nobody waits any more
+        reply.exception()  # perhaps the caller has gone
 
 
 def _range_text(own: range) -> str:

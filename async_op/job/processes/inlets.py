@@ -26,7 +26,7 @@ class Sender:
     number : int
         The number of this process; see `Destination`.
     link_of : callable
-        Returns the connection to whoever has, or passes on to, a subtask.
+        Returns the connection to the process that has, or passes on to, a subtask.
     """
 
     def __init__(self, number: int, link_of: Callable[[int], Link]) -> None:
@@ -133,7 +133,7 @@ class RemoteInlet(Inlet):
         self.changed.wake()
 
     def clear(self) -> None:
-        """Drop what was not sent, so that nobody waits for room in a chain that is over."""
+        """Drop what was not sent, so that nothing waits for room in a chain that is over."""
         self._runs.clear()
         self._unconfirmed = 0
         super().clear()

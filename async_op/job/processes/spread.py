@@ -1,4 +1,4 @@
-"""The chain of a job whose subtasks are dealt out to children, as its run sees it."""
+"""The chain of a job whose subtasks are spread over children, as its run sees it."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ class SpreadChain:
         await self._children.ask("end_calls")
 
     async def close(self) -> None:
-        """Give up what is in flight, and close all functions; those of a child that has died are gone."""
+        """Give up what is in flight, and close all functions; a dead child's are gone."""
         self._sender.forget()
         replies = [child.ask("close") for child in self._children.all if self._is_begun]
         if replies:
