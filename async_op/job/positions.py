@@ -13,6 +13,7 @@ from async_op.connectors.source import PartitionId, Reached, Source
 from async_op.elements import ElementId
 from async_op.job.step import SOURCE
 from keygroups.errors import ConfigError
+from keygroups.operator_state import split
 from snapshots import OperatorStateCut, Snapshot, SubtaskSnapshot
 
 _log = logging.getLogger(__package__)
@@ -151,10 +152,13 @@ class Positions:
         return {name: Reached(one.position, one.content) for name, one in self.partitions.items()}
 
     def deal_out(self, parallelism: int) -> None:
-        """Deal all partitions out to another number of subtasks."""
+        """Reassign all partitions to another number of subtasks, in contiguous runs as a restore does."""
+        lists = [self._lists(subtask) for subtask in range(self._parallelism)]
+        dealt = split({name: [own[name] for own in lists] for name in lists[0]}, parallelism)
         self._parallelism = parallelism
-        for number, partition in enumerate(self.partitions.values()):
-            partition.subtask = number % parallelism
+        for subtask, positions in enumerate(dealt[POSITIONS]):
+            for name, _ in positions:
+                self.partitions[name].subtask = subtask
 
     def found(self, ids: Iterable[Any], now: float) -> list[Partition]:
         """Return the source's partitions that are not read yet; new ones go to the emptiest subtasks.
@@ -237,23 +241,27 @@ class Positions:
 
     def cut(self, subtask: int, max_parallelism: int, hash_: str) -> SubtaskSnapshot:
         """Return the snapshot of one subtask of the source."""
-        own = [one for one in self.partitions.values() if one.subtask == subtask]
-        positions = tuple((one.id, one.position) for one in own)
-        watermarks = tuple((one.id, one.watermark) for one in own if one.watermark is not None)
-        contents: tuple[Any, ...] = tuple((one.id, one.content) for one in own if one.content is not None)
-        if self._origin and not subtask and self.partitions:
-            contents = ((_SOURCE, self._origin), *contents)
         return SubtaskSnapshot(
             subtask_index=subtask,
             parallelism=self._parallelism,
             max_parallelism=max_parallelism,
             hash=hash_,
-            operator_states=(
-                OperatorStateCut(POSITIONS, "split", positions),
-                OperatorStateCut(WATERMARKS, "split", watermarks),
-                OperatorStateCut(CONTENTS, "split", contents),
+            operator_states=tuple(
+                OperatorStateCut(name, "split", tuple(items)) for name, items in self._lists(subtask).items()
             ),
         )
+
+    def _lists(self, subtask: int) -> dict[str, list[tuple[Any, Any]]]:
+        """Return the operator lists of one subtask, each with an item for a partition."""
+        own = [one for one in self.partitions.values() if one.subtask == subtask]
+        contents: list[tuple[Any, Any]] = [(one.id, one.content) for one in own if one.content is not None]
+        if self._origin and not subtask and self.partitions:
+            contents.insert(0, (_SOURCE, self._origin))
+        return {
+            POSITIONS: [(one.id, one.position) for one in own],
+            WATERMARKS: [(one.id, one.watermark) for one in own if one.watermark is not None],
+            CONTENTS: contents,
+        }
 
 
 def _smallest(marks: list[int | None]) -> int | None:

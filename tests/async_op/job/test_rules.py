@@ -11,6 +11,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from async_op import AsyncFunction, InvocationContext, Runtime, Step
+from async_op.job.positions import Positions
 from snapshots import SnapshotStore
 from tests.async_op.job.kit import Counting, Epochs, Gated, Log, new_job, running, same
 from tests.async_op.job.test_run import in_virtual_time, passed
@@ -174,6 +175,23 @@ def test_new_partitions_go_to_the_emptiest_subtasks() -> None:
         snapshot = SnapshotStore("memory://dealt", "job").load()
         shares = [snapshot.restore(index, step="source").operator_state("positions") for index in range(2)]
         assert list(map(len, shares)) == [2, 2]
+
+    in_virtual_time(work())
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3, 4, 7])
+def test_a_rescale_of_a_running_job_reassigns_partitions_as_a_restart_does(parallelism: int) -> None:
+    async def work() -> None:
+        partitions = Log(*([n] for n in range(7)), bounded=True)
+        await new_job(partitions, same, Epochs(), parallelism=3, snapshots="memory://reassigned").run()
+        snapshot = SnapshotStore("memory://reassigned", "job").load()
+        restarted, rescaled = (Positions(None, None, "") for _ in range(2))
+        restarted.restore(snapshot, parallelism)
+        rescaled.restore(snapshot, 3)
+        rescaled.deal_out(parallelism)
+        owners = [{name: one.subtask for name, one in of.partitions.items()} for of in (restarted, rescaled)]
+        assert owners[0] == owners[1]
+        assert sorted(owners[0].values()) == list(owners[0].values())
 
     in_virtual_time(work())
 

@@ -17,7 +17,7 @@ from async_op.connectors import InputReplaced, SinkUnavailable, UnwritableValue
 from async_op.connectors.files import source as files
 from async_op.job.committing import Committer, Contribution, Part
 from async_op.job.counters import Counts
-from async_op.job.errors import ChildLost
+from async_op.job.errors import ChildLost, StreamAlreadyRead
 from async_op.job.outputs import EpochOutputs
 from async_op.restarts import Restarts
 from snapshots import PendingSnapshot, lineage
@@ -201,6 +201,9 @@ class _Simulation:
             world.check(is_of_sink, f"a refused output ended the job: {error}")
             world.note("refusal")
             world.repairs += 1
+        elif isinstance(error, StreamAlreadyRead):
+            world.check(self.scenario.restarts, f"the first run has a new iterator, and was refused: {error}")
+            world.note("used up")
         elif error is None or isinstance(error, Fault | ElementFailed | ChildLost):
             world.note("crash")
             world.crashes += 1
