@@ -163,6 +163,8 @@ async def _live(instructions: Instructions, ready: Callable[[Address], None]) ->
     opening.cancel()
     beating.cancel()
     signal.setitimer(signal.ITIMER_REAL, 2 * CLOSE_SECONDS)
+    # Of what blocks the loop only: a close that merely takes its time is given up without a trace.
+    faulthandler.dump_traceback_later(1.5 * CLOSE_SECONDS, file=_LOG)
     with suppress(TimeoutError):
         await asyncio.wait_for(host.close(), CLOSE_SECONDS)
     _exit(instructions.place)
