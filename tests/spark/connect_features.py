@@ -22,6 +22,7 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from async_op import AsyncFunction
@@ -178,7 +179,7 @@ def chain_of_two(spark: SparkSession, folder: Path) -> None:
     table.then = partial(kill_once, folder / "killed")
     arguments: dict[str, Any] = {"checkpoint_location": folder / "checkpoint", "trigger": {"availableNow": True}}
     adopting = partial(run.chain().start, run.stream(maxFilesPerTrigger=1), table, adopt="checkpoint", **arguments)
-    fails(lambda: adopting().awaitTermination(), "")
+    refused(lambda: adopting().awaitTermination(), StreamingQueryException, "exited unexpectedly")
     assert (folder / "killed").exists()
     run.run_chain(first=3, second=1)
     check(run, table, before=before)
