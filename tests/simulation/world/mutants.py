@@ -114,8 +114,8 @@ def lists_are_garbage(patch: Patch) -> None:
 
 def attempts_are_forgotten(patch: Patch) -> None:
     """A restored element begins with its first attempt."""
-    from_row = in_flight_elements._from_row
-    patch.setattr(in_flight_elements, "_from_row", lambda row: from_row({**row, "attempt": 1}))
+    read = share.in_flight_elements
+    patch.setattr(share, "in_flight_elements", lambda table: [one._replace(attempt=1) for one in read(table)])
 
 
 def the_fastest_channel_leads(patch: Patch) -> None:

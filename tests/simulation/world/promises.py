@@ -177,7 +177,7 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
             " `IncompleteSnapshot`; if its files go between its last look and its commit, only readers notice"
             " (`SnapshotCorrupted`)",
             (
-                Mutant(mutants.all_files_are_old, 2, _with("others", "pause")),
+                Mutant(mutants.all_files_are_old, 6, _with("others", "pause")),
                 Mutant(mutants.lists_are_garbage, 24, _with("others")),
             ),
             (f"{_RETENTION}/test_pins.py: whoever pins beside a collection is refused or safe",),
