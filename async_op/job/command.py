@@ -14,7 +14,7 @@ from keygroups.safe_text import described
 _FORM = 'name a module and its job, such as "orders:job"'
 
 
-def run_job(target: str, *, serve: str | None, max_restarts: int | None) -> None:
+def run_job(target: str, *, serve: str | None, max_restarts: int | None, processes: str | None) -> None:
     """Run a job to its end, as `Job.run_sync` does.
 
     Parameters
@@ -25,6 +25,8 @@ def run_job(target: str, *, serve: str | None, max_restarts: int | None) -> None
         As for `Job.run`.
     max_restarts : int or None
         The most restarts in a row, in place of the job's own policy; 0 for none.
+    processes : str or None
+        A number of worker processes or "auto", in place of the job's own.
 
     Raises
     ------
@@ -35,7 +37,16 @@ def run_job(target: str, *, serve: str | None, max_restarts: int | None) -> None
     job = job_in(target)
     if max_restarts is not None:
         job.restart = RestartPolicy(max_restarts) if max_restarts else None
+    if processes is not None:
+        job.spread("auto" if processes == "auto" else _number(processes))
     job.run_sync(serve=serve)
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError("processes", text, "pass a number or auto") from None
 
 
 def job_in(target: str) -> Job:

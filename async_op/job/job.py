@@ -118,11 +118,11 @@ class Job:
         Which versions stay while the job runs; the others are removed in the background. None keeps all.
     storage_options : dict, optional
         Passed to the fsspec filesystem of `snapshots`.
-    processes : int or "auto"
-        How many processes run the steps. With one, the default, this process does, on one event loop. With more, each
-        of them has its part of the subtasks of every step, and this process reads the source, routes and commits; use
-        that for functions that keep a processor busy. "auto" means as many as there are processors, and no more than
-        `parallelism`. Functions must be importable, as with `multiprocessing`.
+    processes : int or "auto", optional
+        How many worker processes run the steps. By default none: the steps run on the event loop of `run`. Otherwise
+        each worker has its part of the subtasks of every step, and this process reads the source, routes and commits;
+        use that for functions that keep a processor busy. "auto" means as many as there are processors, and no more
+        than `parallelism`. Functions must be importable, as with `multiprocessing`.
 
     Raises
     ------
@@ -161,7 +161,7 @@ class Job:
         restart: RestartPolicy | None = None,
         retention: Retention | None = DEFAULT_RETENTION,
         storage_options: dict[str, Any] | None = None,
-        processes: int | Literal["auto"] = 1,
+        processes: int | Literal["auto"] | None = None,
     ) -> None:
         self._source = source_of(source)
         self._steps = self._given_steps = steps_of(steps)
@@ -186,9 +186,7 @@ class Job:
             check_parallelism(parallelism, self._key_groups(parallelism))
         elif max_parallelism is not None:
             check_parallelism(1, max_parallelism)
-        self._processes = processes_of(processes, parallelism)
-        if self._processes > 1:
-            check_spread(self._steps, self._store.uri)
+        self.spread(processes)
         self._interval = None
         if snapshot_interval is not None:
             self._interval = check_positive_delay("snapshot_interval", snapshot_interval, reason="outputs wait for it")
@@ -235,6 +233,20 @@ class Job:
             "parallelism": self._parallelism,
             "is_running": self._loop is not None,
         }
+
+    def spread(self, processes: int | Literal["auto"] | None) -> None:
+        """Choose how many worker processes the next run has, as the constructor's `processes` does.
+
+        Raises
+        ------
+        ConfigError
+            There are more of them than subtasks, other processes cannot read the snapshots, or a step has a budget.
+        NotSendable
+            A step cannot be pickled.
+        """
+        self._processes = processes_of(processes, self._parallelism)
+        if self._processes is not None:
+            check_spread(self._steps, self._store.uri)
 
     async def run(self, *, show_progress: bool = False, serve: str | None = None) -> None:
         """Run until a bounded source has ended, or until `stop`; then all outputs have been delivered.
@@ -458,7 +470,7 @@ class Job:
             snapshot_interval=self._interval or _default_interval(self._store.folder),
             positions=self._positions(),
             bury=bury,
-            children=None if self._processes == 1 else children_of(plan, self._steps, self._processes),
+            children=None if self._processes is None else children_of(plan, self._steps, self._processes),
         )
         return Run(setting, committer, collector, parallelism)
 
@@ -492,7 +504,7 @@ class Job:
     def _starting_parallelism(self, snapshot: Snapshot | None) -> int:
         if self._chosen is not None:
             return self._chosen
-        return self._processes if snapshot is None else snapshot.parallelism
+        return self._processes or 1 if snapshot is None else snapshot.parallelism
 
     def _stop_at_cut(self) -> None:
         with suppress(JobNotRunning):

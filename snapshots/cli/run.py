@@ -18,10 +18,14 @@ Restart = Annotated[
     int | None,
     typer.Option("--restart", metavar="N", min=0, help="Restart after a failure, N times in a row; 0 for never."),
 ]
+Processes = Annotated[
+    str | None,
+    typer.Option("--processes", metavar="N", help="Run the steps in N worker processes; auto for one per processor."),
+]
 
 
-def run(target: Target, serve: Serve = None, restart: Restart = None) -> None:
+def run(target: Target, serve: Serve = None, restart: Restart = None, processes: Processes = None) -> None:
     """Run a job to its end; SIGTERM or Ctrl-C stops it with a snapshot of what is in flight."""
     # By its name: this package is unaware of jobs, which are made of it.
     command = importlib.import_module("async_op.job.command")
-    command.run_job(target, serve=serve, max_restarts=restart)
+    command.run_job(target, serve=serve, max_restarts=restart, processes=processes)

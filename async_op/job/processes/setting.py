@@ -16,18 +16,21 @@ from keygroups.errors import ConfigError
 PROCESSES_MAX = 256
 
 
-def processes_of(processes: object, parallelism: int | None) -> int:
-    """Return how many processes a job has.
+def processes_of(processes: object, parallelism: int | None) -> int | None:
+    """Return how many worker processes a job has; None if its steps run on the event loop of `run`.
 
     Raises
     ------
     ConfigError
-        It is neither "auto" nor a number between 1 and the parallelism.
+        It is neither None, "auto" nor a number between 1 and the parallelism.
     """
+    if processes is None:
+        return None
     if processes == "auto":
         found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return min(found, parallelism or found, PROCESSES_MAX)
-    count = check_integer("processes", processes, 1, PROCESSES_MAX, reason="or pass 'auto'")
+        count = min(found, parallelism or found, PROCESSES_MAX)
+        return count if count > 1 else None
+    count = check_integer("processes", processes, 1, PROCESSES_MAX, reason="or pass 'auto' or None")
     if parallelism is not None and count > parallelism:
         raise ConfigError("processes", processes, f"with parallelism={parallelism}, some of them would have nothing")
     return count
@@ -47,7 +50,9 @@ def check_spread(steps: Mapping[str, Step], uri: str) -> None:
         raise ConfigError("snapshots", uri, "other processes cannot read the memory of this one: pass a folder")
     for name, step in steps.items():
         if step.resilience is not None and step.resilience.budgets:
-            raise ConfigError("budget", name, "several processes cannot share the budget of a step: pass processes=1")
+            raise ConfigError(
+                "budget", name, "several processes cannot share the budget of a step: leave out processes"
+            )
     spawn.check_sendable(steps)
 
 

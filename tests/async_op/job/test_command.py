@@ -103,3 +103,18 @@ def test_a_target_without_a_job_is_refused(
     with pytest.raises(ConfigError, match=reason):
         job_in(target)
     sys.modules.pop("orders", None)
+
+
+def test_it_runs_in_worker_processes(folder: Path) -> None:
+    process = started(folder, "orders:job", "--processes", "1")
+    _, log = process.communicate()
+    assert process.returncode == 0, log
+    assert "salt" in (folder / "epoch-1").read_text()
+
+
+@pytest.mark.parametrize("number", ["0", "many"])
+def test_a_number_of_processes_that_is_none_is_a_usage_error(folder: Path, number: str) -> None:
+    process = started(folder, "orders:job", "--processes", number)
+    _, log = process.communicate()
+    assert process.returncode == 2, log
+    assert "processes" in log

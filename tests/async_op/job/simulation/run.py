@@ -152,7 +152,7 @@ class _Simulation:
             dead_letters=Letters(world),
             retention=None,
             restart=RestartPolicy(scenario.restarts, 0.5, 2.0, 5.0) if scenario.restarts else None,
-            processes=world.processes,
+            processes=world.processes if world.processes > 1 else None,
         )
 
     async def _run(self, job: Job) -> bool:
