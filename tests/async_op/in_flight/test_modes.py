@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -106,6 +107,23 @@ async def test_a_full_operator_makes_its_caller_wait_while_calls_and_snapshots_g
             await service.answer(1)
             await feeding
         assert service.running == [2, 3]
+
+
+async def test_the_debug_log_says_when_the_input_waits_and_how_full_the_queue_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="async_op.operator.back_pressure")
+    service = Service()
+    async with opened(service, capacity=2) as bench:
+        await bench.feed(1, 2)
+        assert not caplog.messages
+        async with bench.feeding(3) as feeding:
+            await service.answer(1)
+            await feeding
+
+    began, ended = caplog.messages
+    assert began == "back-pressure begins: 2 in flight, the capacity is 2"
+    assert ended.startswith("back-pressure has ended after ")
 
 
 async def test_as_many_calls_run_at_once_as_fit() -> None:
