@@ -21,11 +21,11 @@ from async_op.spark.task.pickling import check_pickles, names_bound_to_tasks
 from async_op.spark.worker_python import check_workers, failure_in_a_task, is_elsewhere
 from keygroups.arguments import seconds_of
 from keygroups.errors import ConfigError, UnsupportedKey
-from keygroups.host_logs import logs_pattern
 from keygroups.ranges import range_of
 from keygroups.representation import short
 from keygroups.spark.session import is_connect
 from snapshots import IncompatibleSnapshot, Snapshot
+from snapshots.host_logs import logs_pattern
 from snapshots.surroundings import newest_or_empty
 
 _SUBTASKS_SHOWN = 4

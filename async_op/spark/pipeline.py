@@ -42,11 +42,11 @@ from async_op.spark.start_arguments import check_run, check_start
 from async_op.threads.wait_strategies import WaitStrategiesOption, as_wait_strategies
 from keygroups.arguments import Duration, check_instance, check_location
 from keygroups.errors import ConfigError
-from keygroups.host_logs import logs_of, tails_of
 from keygroups.names import LINEAGE_NAME
 from keygroups.representation import html_facts, representation
 from keygroups.spark.session import is_connect
 from snapshots import SnapshotStore
+from snapshots.host_logs import logs_of, tails_of
 
 DEFAULT_RETENTION = Retention()
 

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from keygroups.host_logs import logs_of, logs_pattern, tails_of
 from snapshots.cli.options import AsJson, StorageOptions, Uri, open_store
 from snapshots.cli.output import NotFound
+from snapshots.host_logs import logs_of, logs_pattern, tails_of
 
 Lines = Annotated[int, typer.Option("--lines", min=1, help="How many lines of each log to show, from its end.")]
 

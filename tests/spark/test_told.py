@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 from async_op import AsyncFunction, ElementFailed
 from async_op.spark import AsyncPipeline, split_dead_letters
-from keygroups.host_logs import logs_pattern
 from snapshots import WriterFenced
 from snapshots.cli.app import app, run
+from snapshots.host_logs import logs_pattern
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

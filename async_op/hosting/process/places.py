@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from async_op.hosting.errors import HostUnreachable
-from keygroups.host_logs import FOLDER_PREFIX, digest_of, run_folder
+from snapshots.host_logs import FOLDER_PREFIX, digest_of, run_folder
 
 PATH_BYTES_MAX = 107
 """The longest path that the kernel accepts for a Unix socket."""

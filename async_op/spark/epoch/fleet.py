@@ -18,9 +18,9 @@ from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.spark.task.pickling import names_bound_to_tasks, pickled
 from async_op.spark.task.report import Report, SubtaskReport
 from async_op.spark.task.ways import HostAccess, log_levels
-from keygroups.host_logs import logs_pattern, new_run_id
 from keygroups.spark.session import setting
 from snapshots import Snapshot
+from snapshots.host_logs import logs_pattern, new_run_id
 
 _log = logging.getLogger(__package__)
 
