@@ -10,7 +10,8 @@ from async_op.errors import LooksLikeMilliseconds
 from keygroups.arguments import Duration, check_duration, check_positive_duration
 
 _USUAL_SECONDS_MAX = 3600
-_OWN_PACKAGES = frozenset({"async_op", "keygroups", "snapshots"})
+OWN_PACKAGES = frozenset({"async_op", "keygroups", "snapshots"})
+"""Packages whose frames are not the user's code."""
 
 
 def check_delay(name: str, value: Duration, *, reason: str) -> float:
@@ -47,6 +48,6 @@ def _warn_of_milliseconds(name: str, value: object, seconds: float) -> None:
 def _callers_level() -> int:
     """Return the `stacklevel` that makes a warning point at the user's code, seen from the caller of this function."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _OWN_PACKAGES:
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OWN_PACKAGES:
         frame, level = frame.f_back, level + 1
     return level

@@ -10,6 +10,7 @@ from enum import Enum, auto
 
 from async_op.errors import OperatorClosed, WrongEventLoop
 from async_op.threads.own_thread import running_loop
+from async_op.threads.watchdog import Watch
 
 
 class State(Enum):
@@ -37,7 +38,7 @@ class Lifecycle:
         The error that failed the operator.
     """
 
-    __slots__ = ("_is_interrupted", "_opened", "_opener", "failure", "loop", "open_on", "state")
+    __slots__ = ("_is_interrupted", "_opened", "_opener", "_watch", "failure", "loop", "open_on", "state")
 
     def __init__(self) -> None:
         self.state = State.NEW
@@ -47,6 +48,7 @@ class Lifecycle:
         self._opener: asyncio.Task[object] | None = None
         self._opened: asyncio.Future[None] | None = None
         self._is_interrupted = False
+        self._watch: Watch | None = None
 
     @property
     def is_open(self) -> bool:
@@ -96,6 +98,7 @@ class Lifecycle:
         assert task is not None, "coroutines run in tasks"
         self.state = State.OPENING
         self.loop = asyncio.get_running_loop()
+        self._watch = Watch(self.loop)
         self._opener, self._opened, cancellations = task, self.loop.create_future(), task.cancelling()
         try:
             yield
@@ -133,3 +136,5 @@ class Lifecycle:
     def close(self) -> None:
         """Mark the operator as closed, whatever its state."""
         self.state, self.open_on = State.CLOSED, None
+        if self._watch is not None:
+            self._watch.end()

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from async_op import AsyncFunction, AsyncWaitOperator, InvocationContext, Record, ResilienceStatistics, Watermark
+from async_op.threads import watchdog
 from snapshots import InFlightElement, Snapshot, SnapshotStore, SubtaskRestore, SubtaskSnapshot
 
 BOTH = pytest.mark.parametrize("mode", ["ordered", "unordered"])
@@ -45,8 +46,8 @@ async def settle() -> None:
 
 
 def records_in(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """Return what was logged, without what asyncio says of a machine that is slow."""
-    return [record for record in caplog.records if record.name != "asyncio"]
+    """Return what was logged, without what asyncio and the watchdog say of a machine that is slow."""
+    return [record for record in caplog.records if record.name not in {"asyncio", watchdog.__name__}]
 
 
 async def eventually(condition: Callable[[], object]) -> None:
@@ -54,6 +55,15 @@ async def eventually(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(120):
         while not condition():
             await asyncio.sleep(0.001)
+
+
+def threads_since(before: set[threading.Thread]) -> list[str]:
+    """Return the names of the threads that were started since and go on; a watchdog may still be about to end."""
+    since = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in since:
+        if thread.name == "keygroups watchdog":
+            thread.join(2)
+    return sorted(thread.name for thread in since if thread.is_alive())
 
 
 async def reading_has_ended() -> None:

@@ -23,6 +23,7 @@ from async_op.threads.loop_thread import LoopThread
 from async_op.threads.wait_strategies import ParkWait, ProgressiveWait, WaitSituation, WaitStrategies, WaitStrategy
 from async_op.threads.waits import Waits
 from snapshots import SnapshotStore
+from tests.async_op.kit import threads_since
 from tests.hosting.kit import (
     Blueprint,
     CancelledOpen,
@@ -50,7 +51,7 @@ def test_epochs_run_on_the_other_thread_and_leave_none() -> None:
         )
         assert (outputs, in_flight) == ([], ["c"])
 
-    assert set(threading.enumerate()) <= before
+    assert threads_since(before) == []
 
 
 def test_more_batches_than_are_under_way_at_once_are_fed_in_order() -> None:
@@ -119,7 +120,7 @@ def test_a_function_that_blocks_the_loop_is_an_error_and_does_not_hold_the_end_u
             driven(feeder.settle())
         feeder.close()
 
-    assert [each.name for each in threading.enumerate() if each not in before] == ["keygroups loop"]
+    assert threads_since(before) == ["keygroups loop", "keygroups watchdog"]
     Blocking.released.set()
 
 
@@ -142,7 +143,7 @@ def test_a_host_that_cannot_be_made_leaves_no_thread(raised: type[BaseException]
     with pytest.raises(told):
         host.__enter__()
 
-    assert set(threading.enumerate()) <= before
+    assert threads_since(before) == []
     assert host._thread.loop.is_closed()
 
 
@@ -226,5 +227,5 @@ def test_a_function_that_fails_to_close_leaves_no_thread(caplog: pytest.LogCaptu
     with HostThread(Blueprint(FailingClose), settings(is_resident=False)) as host:
         epoch(host.channel(), hello(), [rows("a")])
 
-    assert set(threading.enumerate()) <= before
+    assert threads_since(before) == []
     assert "no answer" in caplog.text

@@ -1,0 +1,158 @@
+"""Notices a call that blocks the event loop, and says in the log which function made it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import traceback
+from types import CodeType, FrameType
+from weakref import WeakKeyDictionary, ref
+
+from async_op.durations import OWN_PACKAGES
+from async_op.threads.beside import beside
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.5
+"""Time between two looks. A call is named at the second look that finds it, so it has blocked for over a second."""
+
+_FRAMES_MAX = 20
+
+_named: set[CodeType] = set()
+"""The functions that the log has named. For the whole process, because Spark runs many loops in one worker."""
+
+
+class _Watchdog:
+    """Asks one event loop again and again for a sign of life, on a thread that ends with the last user.
+
+    Attributes
+    ----------
+    users : int
+        How many operators on the loop are open.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = ref(loop)  # a loop that is forgotten with an open operator must not live on
+        self._ended = threading.Event()
+        self._has_answered = True
+        self._suspect: CodeType | None = None
+        self._thread_id = threading.get_ident()
+        self._depth = _depth_of_task()  # the very first call may block before the loop can answer
+        self.users = 0
+
+    def start(self) -> None:
+        """Begin to watch."""
+        threading.Thread(target=self._watch, name="keygroups watchdog", daemon=True).start()
+
+    def end(self) -> None:
+        """Let the thread end; does not wait for it, because a handler of the log may take its time."""
+        self._ended.set()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_LOOK_SECONDS) and (loop := self._loop()) is not None:
+            if self._has_answered or not loop.is_running():
+                self._suspect = None
+            else:
+                self._look()
+            if self._has_answered:
+                self._has_answered = False
+                try:
+                    loop.call_soon_threadsafe(self._answer)
+                except RuntimeError:
+                    return  # the loop has been closed
+            del loop
+
+    def _answer(self) -> None:
+        self._thread_id, self._depth = threading.get_ident(), len(_stack(sys._getframe()))
+        self._has_answered = True
+
+    def _look(self) -> None:
+        """Name what the loop runs, if the look before found the same: once may only mean that the machine is busy."""
+        frame = sys._current_frames().get(self._thread_id)
+        if frame is None:
+            return
+        # The loop calls everything from the same depth. What lies further out, such as the program, waits for the loop.
+        called = _stack(frame)[self._depth - 1 :]
+        function = _function_of(called)
+        suspect, self._suspect = self._suspect, function and function.f_code
+        if function is not None and suspect is function.f_code and suspect not in _named:
+            _named.add(suspect)
+            _tell(function, frame, len(called))
+
+
+def _stack(frame: FrameType) -> list[FrameType]:
+    """Return the frames of a thread, outermost first."""
+    return [found for found, _ in traceback.walk_stack(frame)][::-1]
+
+
+def _depth_of_task() -> int:
+    """Return how deep the running task lies in its thread's stack; a task that is no coroutine counts as innermost."""
+    # Without this frame, which would refer to itself through `stack` and keep the caller's frames until a collection.
+    stack, task = _stack(sys._getframe(1)), asyncio.current_task()
+    outermost = getattr(task and task.get_coro(), "cr_frame", None)
+    return stack.index(outermost) + 1 if outermost in stack else len(stack)
+
+
+def _function_of(called: list[FrameType]) -> FrameType | None:
+    """Return the frame of the user's function: the outermost that is not ours, seen from the innermost.
+
+    The innermost one itself may be another function of some library at each look.
+    """
+    function = None
+    for frame in reversed(called):
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package in OWN_PACKAGES:
+            break
+        if package != "asyncio":
+            function = frame
+    return function
+
+
+def _tell(function: FrameType, innermost: FrameType, depth: int) -> None:
+    _log.warning(
+        "%s.%s has blocked its event loop for over a second, line %d: every other call on the loop waits. "
+        "Await the call, or let it run on threads (a plain function, or a BlockingFunction)\n%s",
+        function.f_globals.get("__name__", "?"),
+        function.f_code.co_qualname,
+        function.f_lineno,
+        "".join(traceback.format_stack(innermost, min(depth, _FRAMES_MAX))).rstrip(),
+    )
+
+
+class Watch:
+    """One operator's use of the watchdog of its event loop. Only the loop's thread may call `end`.
+
+    A loop on which everything happens in virtual time has no watchdog: its time stands still while a call blocks.
+    """
+
+    __slots__ = ("_loop", "_watchdog")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._watchdog: _Watchdog | None = None
+        if beside(loop).is_at_once:
+            return
+        with _lock:
+            found = _watchdogs.get(loop)
+            if found is None:
+                found = _watchdogs[loop] = _Watchdog(loop)
+                found.start()
+            found.users += 1
+        self._watchdog = found
+
+    def end(self) -> None:
+        """End the use, and with the last one the watchdog; may be called again."""
+        watchdog, self._watchdog = self._watchdog, None
+        if watchdog is None:
+            return
+        with _lock:
+            watchdog.users -= 1
+            if not watchdog.users:
+                del _watchdogs[self._loop]
+                watchdog.end()
+
+
+_watchdogs: WeakKeyDictionary[asyncio.AbstractEventLoop, _Watchdog] = WeakKeyDictionary()
+_lock = threading.Lock()
