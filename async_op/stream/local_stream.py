@@ -163,5 +163,6 @@ def _elements_of(stream: Any) -> Stream[Any]:
     if isinstance(stream, str | bytes | bytearray | Mapping):
         raise ConfigError("stream", stream, "pass a list: Python would iterate over the parts of this object")
     if not isinstance(stream, Iterable | AsyncIterable):
-        raise ConfigError("stream", stream, "pass an iterable, an async iterable or a Spark DataFrame")
+        reason = "pass an iterable, an async iterable or a Spark DataFrame; a Source needs `snapshots` and `job_id`"
+        raise ConfigError("stream", stream, reason)
     return stream

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, TypeAlias, TypedDict, TypeVar
 
 from async_op.clock import Clock
+from async_op.connectors.sink import Sink
 from async_op.dead_letters import DeadLetter, OnError
 from async_op.key_columns import KeyBy
 from async_op.options import StateBackend
@@ -42,12 +44,14 @@ class LocalOptions(TypedDict, total=False):
     retry: RetryPolicy | None
     key_by: KeyBy | None
     on_error: OnError
-    dead_letters: Callable[[DeadLetter], object] | None
+    dead_letters: Callable[[DeadLetter], object] | Sink[Any] | None
     resilience: Resilience | None
     state_backend: StateBackend
     timestamps: TimestampsBy | None
     watermark_delay: Duration | None
     clock: Clock | None
+    snapshots: str | PathLike[str] | None
+    job_id: str | None
 
 
 class DataFrameOptions(TypedDict, total=False):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator, Callable
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast, overload
 
 from async_op.arrow_stream import ArrowStream, has_arrow_stream
 from async_op.clock import Clock
+from async_op.connectors.source import Source
 from async_op.dead_letters import OnError
 from async_op.durations import check_timeout
 from async_op.functions import Function
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
-LocalInput: TypeAlias = Stream[_In] | ArrowStream
+LocalInput: TypeAlias = Stream[_In] | ArrowStream | Source[_In]
 
 
 def _wait(
@@ -59,16 +61,17 @@ def _wait(
     timestamps: TimestampsBy | None = None,
     watermark_delay: Duration | None = None,
     clock: Clock | None = None,
+    snapshots: str | PathLike[str] | None = None,
+    job_id: str | None = None,
 ) -> Any:
     """Return the outputs for a stream, with the parameters of `AsyncDataStream.ordered_wait`."""
     if type(stream).__module__.startswith("pyspark."):
         if state_backend != "memory":
             raise ConfigError("state_backend", state_backend, "keyed state needs snapshots: use AsyncPipeline")
-        if clock is not None:
-            raise ConfigError("clock", clock, "each worker uses its own clock: leave it out")
-        for name, given in (("timestamps", timestamps), ("watermark_delay", watermark_delay)):
-            if given is not None:
-                raise ConfigError(name, given, "event time on Spark needs a pipeline: use AsyncPipeline's `event_time`")
+        _refuse("each worker uses its own clock: leave it out", clock=clock)
+        reason = "event time on Spark needs a pipeline: use AsyncPipeline's `event_time`"
+        _refuse(reason, timestamps=timestamps, watermark_delay=watermark_delay)
+        _refuse("snapshots on Spark need a pipeline: use AsyncPipeline", snapshots=snapshots, job_id=job_id)
         from async_op.spark.transform import transform
 
         return transform(
@@ -85,26 +88,36 @@ def _wait(
             resilience=resilience,
             wait_strategies=wait_strategies,
         )
-    if output_schema is not None:
-        raise ConfigError("output_schema", output_schema, "only a Spark DataFrame needs it: leave it out")
-    if wait_strategies is not None:
-        reason = "only threads of Spark's tasks wait as it says, an event loop never: leave it out"
-        raise ConfigError("wait_strategies", wait_strategies, reason)
+    _refuse("only a Spark DataFrame needs it: leave it out", output_schema=output_schema)
+    reason = "only threads of Spark's tasks wait as it says, an event loop never: leave it out"
+    _refuse(reason, wait_strategies=wait_strategies)
+    shared: dict[str, Any] = {"mode": mode, "capacity": capacity, "retry": retry, "on_error": on_error}
+    shared |= {"resilience": resilience, "state_backend": state_backend}
+    if snapshots is not None or job_id is not None:
+        reason = "a stream with snapshots has none: leave it out, or use Job"
+        _refuse(reason, timestamps=timestamps, watermark_delay=watermark_delay, clock=clock)
+        from async_op.job.step import Step
+        from async_op.stream.job_stream import job_outputs
+
+        step = Step(function, timeout=timeout, key_by=key_by, **shared)
+        return job_outputs(stream, step, snapshots=snapshots, job_id=job_id, dead_letters=dead_letters)
     options = OperatorOptions(
         function=as_function(function),
-        mode=mode,
-        capacity=capacity,
         timeout=check_timeout("timeout", timeout),
-        retry=retry,
         key_by=key_getter(key_by),
-        on_error=on_error,
         dead_letters=dead_letters,
-        resilience=resilience,
-        state_backend=state_backend,
+        **shared,
     )
     times = timestamps_of(timestamps, watermark_delay)
     vet = unreadable_among if times is not None or has_arrow_stream(stream) else None
     return LocalStream(options, clock, times, vet).outputs(stream)
+
+
+def _refuse(reason: str, **options: object) -> None:
+    """Raise `ConfigError` for the first of these options that was given."""
+    for name, given in options.items():
+        if given is not None:
+            raise ConfigError(name, given, reason)
 
 
 class WaitMethod(Protocol):
@@ -179,11 +192,11 @@ class AsyncDataStream:
 
         Parameters
         ----------
-        stream : iterable, async iterable, table or pyspark.sql.DataFrame
+        stream : iterable, async iterable, table, Source or pyspark.sql.DataFrame
             The elements. The function gets the rows of a DataFrame as dicts, and likewise the rows of any object with
             Arrow's stream interface: pandas and polars data frames, pyarrow tables, DuckDB relations. A collection with
             a size, such as a list, range or set, is read on the event loop. Any other iterable may block, so a separate
-            thread reads it some elements ahead; a generator is closed at the end.
+            thread reads it some elements ahead; a generator is closed at the end. A `Source` needs `snapshots`.
         function : AsyncFunction, AsyncBatchFunction, BlockingFunction, CallbackFunction or a plain function
             What to invoke for each element; for plain functions see `function`.
         timeout : float or timedelta, optional
@@ -201,7 +214,7 @@ class AsyncDataStream:
             they go into a column `dead_letter`, a struct of value and key (as JSON), timestamp, idempotency_key,
             attempts, error_type, error_message and error_traceback. The column is null in rows with outputs, and a row
             with a dead letter has no outputs, so all columns become nullable. `async_op.spark.split_dead_letters`
-            separates the two kinds of rows.
+            separates the two kinds of rows. With `snapshots`: a `Sink`, as for `Job`.
         resilience : Resilience, optional
             A cache, and limits of rate and concurrency. On Spark each partition has its own limits, so divide a rate by
             the number of tasks that run at once.
@@ -222,6 +235,17 @@ class AsyncDataStream:
             stays as far behind.
         clock : Clock, optional
             For tests, and only for a stream in this process; the event loop's clock by default.
+        snapshots : str or path, optional
+            Where to keep snapshots: an fsspec URI or a local path. With `snapshots` and `job_id`, a `Job` of one step
+            calls the function, and you get the outputs of an epoch once they are committed, about every second. An
+            epoch counts as taken when you ask for the output after its last one. If you leave early, the job stops at a
+            cut. The next iteration over the same stream, under the same `job_id`, first gives all outputs of the
+            epochs that were not taken whole, then goes on. After a crash it goes on from the newest snapshot. So you
+            get each output at least once, and no finished call that the snapshot has is repeated. Outputs must be
+            storable, and the stream must give the same elements again, or be a `Source`. Not with `timestamps`,
+            `watermark_delay` or `clock`, and not for a DataFrame: use `AsyncPipeline`.
+        job_id : str, optional
+            The name of the job's folder in `snapshots`.
         output_schema : StructType or DDL string
             The schema of the outputs; required for a DataFrame, and only for a DataFrame.
 
@@ -234,6 +258,8 @@ class AsyncDataStream:
         ------
         ConfigError
             An argument is invalid.
+        ElementFailed, AsyncTimeoutError
+            While you iterate: an element has failed for good, and `on_error` is "fail".
         """
         return _wait(stream, function, mode="ordered", **options)
 

@@ -46,7 +46,10 @@ def test_a_schema_is_refused_where_there_is_no_data_frame(wait: Any) -> None:
         wait([1], double, output_schema="value long")
 
 
-@pytest.mark.parametrize("option", [{"state_backend": DiskStateBackend()}, {"clock": ManualClock()}])
+@pytest.mark.parametrize(
+    "option",
+    [{"state_backend": DiskStateBackend()}, {"clock": ManualClock()}, {"snapshots": "memory://s"}, {"job_id": "job"}],
+)
 def test_what_a_data_frame_has_no_use_for_is_refused(option: dict[str, Any]) -> None:
     with pytest.raises(KeyGroupsError, match=next(iter(option))):
         AsyncDataStream.ordered_wait(in_a_worker(), double, output_schema="value long", **option)

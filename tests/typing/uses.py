@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, S
 from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any, assert_type
 
 import pyarrow as pa
@@ -184,6 +185,7 @@ def stream_of_plain_functions(texts: list[str], later: AsyncIterator[str]) -> No
     AsyncDataStream.unordered_wait(texts, length, timestamps=len, watermark_delay=timedelta(seconds=1))
     AsyncDataStream.unordered_wait(texts, length, timestamps="at", watermark_delay=2)
     AsyncDataStream.unordered_wait(texts, length, timestamps=5)  # type: ignore[call-overload]
+    AsyncDataStream.unordered_wait(texts, length, snapshots=Path("snapshots"), job_id="lengths")
     AsyncDataStream.unordered_wait([1], length)  # type: ignore[arg-type]
     AsyncDataStream.unordered_wait([1], pieces)  # type: ignore[arg-type]
 
