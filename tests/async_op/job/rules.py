@@ -110,7 +110,7 @@ RULES: dict[str, tuple[Mutant, ...]] = {
         Mutant(mutants.files_are_not_compared, 40),
     ),
     "An output that the sink refuses ends the job, is left out or becomes a dead letter, once": (
-        Mutant(mutants.refusals_are_not_noted, 145),
+        Mutant(mutants.refusals_are_not_noted, 22),
         Mutant(mutants.notes_of_another_epoch_count, 0),
         Mutant(mutants.an_index_counts_what_is_left, 13),
         Mutant(mutants.refused_outputs_have_no_dead_letters, 0),

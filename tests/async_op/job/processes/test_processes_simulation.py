@@ -19,7 +19,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("seed", range(count) if seed is None else [seed])
 
 
-@pytest.mark.feature("outputs exactly once, through crashes")
 @pytest.mark.parametrize("processes", [2, 3])
 def test_every_output_comes_exactly_once_from_several_processes(seed: int, processes: int) -> None:
     simulate(seed, processes)

@@ -204,6 +204,7 @@ class _Simulation:
         elif isinstance(error, StreamAlreadyRead):
             world.check(self.scenario.restarts, f"the first run has a new iterator, and was refused: {error}")
             world.note("used up")
+            world.crashes += 1
         elif error is None or isinstance(error, Fault | ElementFailed | ChildLost):
             world.note("crash")
             world.crashes += 1
