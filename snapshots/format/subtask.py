@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -98,12 +98,30 @@ class ElementTypes:
     Attributes
     ----------
     value, key, output : pyarrow.DataType or None
-        The types of values, keys and single outputs. A struct of keys stands for tuples.
+        The types of values, keys and single outputs. A struct of keys stands for tuples. Their fields become nullable:
+        a watermark, or a row that does not fit, is a null struct, and Parquet then has a null in each of its fields.
     """
 
     value: pa.DataType | None = None
     key: pa.DataType | None = None
     output: pa.DataType | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("value", "key", "output"):
+            object.__setattr__(self, name, _nullable(getattr(self, name)))
+
+
+def _nullable(type_: Any) -> Any:
+    """Return a type whose structs have no field that must not be null."""
+    if type_ is None or not pa.types.is_nested(type_):
+        return type_
+    if pa.types.is_struct(type_):
+        return pa.struct([pa.field(one.name, _nullable(one.type), metadata=one.metadata) for one in type_])
+    if pa.types.is_list(type_):
+        return pa.list_(_nullable(type_.value_type))
+    if pa.types.is_map(type_):
+        return pa.map_(type_.key_type, _nullable(type_.item_type))
+    return type_
 
 
 UNKNOWN_TYPES = ElementTypes()

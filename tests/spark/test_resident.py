@@ -8,11 +8,9 @@ import os
 import signal
 import socket
 import sys
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +24,7 @@ from async_op.hosting.process.places import place_of
 from async_op.spark import AsyncPipeline, PipelineQuery
 from async_op.spark.epoch import fleet
 from keygroups import ValueState
+from snapshots.host_logs import new_run_id
 from tests.hosting.kit import is_running, wait_until
 from tests.spark.runs import Gate, PipelineRun
 
@@ -317,9 +316,9 @@ def test_operators_that_are_not_resident_run_in_tasks(run: Run) -> None:
 def test_where_no_host_starts_operators_run_in_tasks_and_the_log_says_so_once(
     run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run_id = uuid.uuid4()
-    monkeypatch.setattr(fleet, "uuid", SimpleNamespace(uuid4=lambda: run_id))
-    folder = place_of(run_id.hex, "", 0).folder
+    run_id = new_run_id("a folder that others can write to")
+    monkeypatch.setattr(fleet, "new_run_id", lambda uri: run_id)
+    folder = place_of(run_id, "", 0).folder
     folder.chmod(0o777)
     for _ in range(3):
         run.write_rows()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -87,3 +89,12 @@ def test_files_whose_types_differ_are_read_together_as_msgpack_and_others_as_col
     alike = common_schema(in_flight_table(rows(value), UNKNOWN_TYPES).schema for value in ({"n": None}, {"n": 1}, None))
     assert alike.field("value").type == pa.struct([("n", pa.int64())])
     assert in_common_schema(tables[2], alike).column("value").to_pylist() == [None]
+
+
+def test_a_watermark_stands_beside_rows_whose_columns_may_not_be_null() -> None:
+    strict = pa.struct([pa.field("a", pa.int64(), nullable=False), pa.field("b", pa.list_(ROW), nullable=False)])
+    queue = [*rows({"a": 1, "b": []}), InFlightElement(0, 1, is_watermark=True, timestamp=7)]
+    stored = io.BytesIO()
+    pq.write_table(in_flight_table(queue, ElementTypes(value=strict, key=strict, output=strict)), stored)
+
+    assert in_flight_elements(pq.read_table(stored)) == queue
