@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from keygroups.codec import pack
 from keygroups.errors import in_message
 from keygroups.names import in_step
 from keygroups.state import identity_of
@@ -148,6 +149,14 @@ def _shape(key: object) -> str:
     return type(key).__name__
 
 
+def _is_storable(key: object) -> bool:
+    try:
+        pack(key, "a key")
+    except Exception:  # noqa: BLE001 - a codec of the user's may fail in any way
+        return False
+    return key is not None
+
+
 class _FirstKeyChecked:
     """A `key_by` whose first key must have the type of a stored one: then the state is certainly of other keys."""
 
@@ -160,7 +169,7 @@ class _FirstKeyChecked:
 
     def __call__(self, value: Any) -> Hashable:
         key = self._key_by(value)
-        if self._shapes:
+        if self._shapes and _is_storable(key):  # a key of no snapshot is the fault of its element alone
             found = _shape(key)
             if found not in self._shapes:
                 what = f"the type of keys of step {self._step}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import enum
 import uuid
 from decimal import Decimal
 from typing import Any
@@ -124,6 +125,21 @@ async def test_keys_of_another_type_than_those_of_the_state_are_refused(on_error
     both = lambda value: (value["user"], value["number"])  # noqa: E731
     await refused(folder, both, r"'str', but '\(str, int\)'", values=more, on_error=on_error)
     await new_job(more, Step(Counting(), "count", key_by=by_user), Epochs(), **options_of(folder)).run()
+
+
+class Color(enum.StrEnum):
+    """A text for Python, and nothing that a snapshot can hold."""
+
+    RED = "red"
+
+
+@pytest.mark.parametrize("key", [Color.RED, None, object()], ids=["str enum", "null", "object"])
+async def test_a_first_key_that_no_snapshot_can_hold_is_the_fault_of_its_element(key: Any) -> None:
+    folder, counts = f"memory://{uuid.uuid4().hex}", Epochs()
+    for given in (ORDERS, [*ORDERS, {"user": key, "number": 0}, ORDERS[0]]):
+        step = Step(Counting(), "count", key_by=by_user, on_error="skip")
+        await new_job(given, step, counts, **options_of(folder)).run()
+    assert len(counts.values) == len(ORDERS) + 1
 
 
 KEYS: dict[str, Any] = {
