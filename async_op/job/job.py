@@ -485,7 +485,8 @@ class Job:
         check_fixed(latest, max_parallelism=self._max_parallelism, hash=self._hash, parallelism=self._chosen)
         for name, step in self._given_steps.items():
             check_declared(latest, step.options(self._hash, lambda _: None), name)
-        warn_of_repartition(latest, JobPosition.of(latest).parallelism, self._chosen)
+        if self._chosen == self._parallelism:  # what `rescale` has chosen since undoes no command
+            warn_of_repartition(latest, JobPosition.of(latest).parallelism, self._chosen)
         self._steps = {name: self._with_checked_keys(latest, name, step) for name, step in self._given_steps.items()}
         lineage = lineage_of(folder, latest.manifest, self._namespace)
         committer.take_over()
