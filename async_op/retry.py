@@ -52,7 +52,7 @@ def check_errors(name: str, errors: object) -> None:
 
 
 def growing_delay(attempt: int, initial_delay: float, max_delay: float, multiplier: float = 2.0) -> float:
-    """Return the delay after an attempt, the first of which is 1: each is `multiplier` times the one before.
+    """Return the delay after an attempt; attempts count from 1. Each is `multiplier` times the one before.
 
     Examples
     --------

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
+from keygroups.values.inference import COLUMN_TYPES
 from keygroups.values.scalars import CONVERSION_ERRORS, Refusal
 from keygroups.values.stored_types import reason_against
 
@@ -24,17 +25,6 @@ FIELDS_MAX = 256
 
 SAMPLE = 256
 """The type is first inferred from so many values, because the values are looked at again when they are converted."""
-
-_TYPES: dict[type, pa.DataType] = {
-    bool: pa.bool_(),
-    int: pa.int64(),
-    float: pa.float64(),
-    str: pa.string(),
-    bytes: pa.binary(),
-    dt.date: pa.date32(),
-    dt.time: pa.time64("us"),
-    dt.timedelta: pa.duration("us"),
-}
 
 _DECIMAL_DIGITS = 38
 
@@ -160,9 +150,9 @@ def _type_of(values: Iterable[Any]) -> pa.DataType:
         return _decimal_of(present)
     if kind is dt.datetime:
         return _timestamp_of(present)
-    if kind not in _TYPES:
+    if kind not in COLUMN_TYPES:
         raise Refusal(f"no column returns a {kind.__qualname__}")
-    return _TYPES[kind]
+    return COLUMN_TYPES[kind]
 
 
 def _list_of(lists: Sequence[list[Any]]) -> pa.DataType:

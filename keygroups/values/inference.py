@@ -22,7 +22,7 @@ _DECLARE = "pass a schema"
 _DECIMAL_DIGITS, _DECIMAL_SCALE = 38, 18
 """What a decimal gets, if its digits fit: as in Spark. `1.10` alone would make a column that refuses `12.50`."""
 
-_TYPES: dict[type, pa.DataType] = {
+COLUMN_TYPES: dict[type, pa.DataType] = {
     bool: pa.bool_(),
     int: pa.int64(),
     float: pa.float64(),
@@ -197,7 +197,7 @@ def _struct(values: Sequence[dict[Any, Any]]) -> pa.DataType:
 
 
 _MADE: dict[type, Callable[[Sequence[Any]], pa.DataType]] = {
-    **{kind: partial(_always, type_) for kind, type_ in _TYPES.items()},
+    **{kind: partial(_always, type_) for kind, type_ in COLUMN_TYPES.items()},
     int: _integer,
     Decimal: _decimal,
     dt.datetime: _timestamp,
