@@ -110,7 +110,7 @@ class EpochFailed(KeyGroupsError, RuntimeError):
 
     _template = (
         "an epoch of {snapshots} has failed: {reason}; awaitTermination, stop and exception of the pipeline's query "
-        "have the traceback, and the next start goes on with the newest snapshot"
+        "have the traceback, and the next start resumes from the newest snapshot"
     )
 
 

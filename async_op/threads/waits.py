@@ -53,7 +53,7 @@ class Waits:
         """Wait until something holds; `situation` may change in the meantime, and the strategy with it.
 
         The count that strategies get starts again when the situation ends: when what the thread waits for holds, or
-        when it waits for something else. If only `at_most` is over, the next call goes on with it.
+        when it waits for something else. After `at_most` the next call resumes the same count.
 
         Parameters
         ----------

@@ -28,7 +28,7 @@ CLOSE_SECONDS = 60.0
 
 
 def sections_of(parallelism: int, count: int) -> list[range]:
-    """Return the subtasks of each child: contiguous runs, of which none is more than one longer than another."""
+    """Return the subtasks of each child: contiguous runs whose lengths differ by one at most."""
     bounds = [number * parallelism // count for number in range(count + 1)]
     return [range(begin, end) for begin, end in pairwise(bounds)]
 
