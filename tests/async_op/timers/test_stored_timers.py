@@ -56,7 +56,8 @@ async def test_a_timer_in_flight_is_restored_as_one_with_its_attempt_and_without
     (element,) = cut.in_flight
     assert (element.value, element.timestamp, element.attempt, element.delay) == (Timer(NOW, False), None, 2, 5.0)
     assert snapshot.to_arrow("keygroups_processing_time_timers").num_rows == 0
-    assert snapshot.in_flight().column("kind").to_pylist() == ["processing_time_timer"]
+    in_flight = await asyncio.to_thread(snapshot.in_flight)
+    assert in_flight.column("kind").to_pylist() == ["processing_time_timer"]
     again = Alarms()
     async with opened(again, key_by=by_key, clock=clock, restore=snapshot.restore(0)) as bench:
         await bench.operator.finish(hurry=True)
