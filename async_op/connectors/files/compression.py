@@ -6,6 +6,7 @@ import bz2
 import gzip
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -31,6 +32,8 @@ class Content(Protocol):
         ...
 
 
+_PIECE_BYTES = 2**18
+
 _ENDINGS = (".gz", ".bz2", ".zst")
 
 
@@ -48,7 +51,7 @@ def content_of(file: Any, path: str) -> Content:
         case "gz":
             return _Compressed(lambda: gzip.GzipFile(fileobj=file), file, "gzip")
         case "bz2":
-            return _Compressed(lambda: bz2.BZ2File(file), file, "bzip2")
+            return _Compressed(lambda: _Bzip2(file), file, "bzip2")
         case "zst":
             return _Compressed(lambda: _Zstandard(file), file, "Zstandard")
     return _Uncompressed(file)
@@ -79,6 +82,38 @@ class _Compressed:
 
     def read(self, size: int) -> bytes:
         try:
+            data = self._decompressed(size)
+        except (Incomplete, Damaged):
+            data = self._before_the_fault(size)
+            if not data:
+                raise
+        self._position += len(data)
+        return data
+
+    def seek(self, position: int) -> int:
+        if position < self._position:
+            self._restart()
+        while self._position < position and self.read(min(position - self._position, _PIECE_BYTES)):
+            pass
+        return self._position
+
+    def _restart(self) -> None:
+        self._file.seek(0)
+        self._stream, self._position = self._start(), 0
+
+    def _before_the_fault(self, size: int) -> bytes:
+        """Read byte by byte up to a fault, because decompressors drop what they have when an error comes after it."""
+        position = self._position
+        self._restart()
+        self.seek(position)
+        data = bytearray()
+        with suppress(Incomplete, Damaged):
+            while len(data) < size and (byte := self._decompressed(1)):
+                data += byte
+        return bytes(data)
+
+    def _decompressed(self, size: int) -> bytes:
+        try:
             # Not `read`, which drops what it has when an error comes after it.
             data: bytes = self._stream.read1(size)
         except EOFError as error:
@@ -87,16 +122,37 @@ class _Compressed:
             if type(error) not in (OSError, gzip.BadGzipFile, zlib.error) or getattr(error, "errno", None):
                 raise  # the storage's own
             raise Damaged(f"it is no {self._kind} file: {error}") from error
-        self._position += len(data)
         return data
 
-    def seek(self, position: int) -> int:
-        if position < self._position:
-            self._file.seek(0)
-            self._stream, self._position = self._start(), 0
-        while self._position < position and self.read(min(position - self._position, 2**18)):
-            pass
-        return self._position
+
+class _Bzip2:
+    """A stream of bzip2 members. `bz2.BZ2File` would take a damaged member for the end of the file."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._member = bz2.BZ2Decompressor()
+
+    def read1(self, size: int) -> bytes:
+        data = b""
+        while not data:
+            if self._member.eof:
+                compressed = self._head_of_next()
+                if not compressed:
+                    break
+                self._member = bz2.BZ2Decompressor()
+            else:
+                compressed = self._file.read(_PIECE_BYTES) if self._member.needs_input else b""
+                if self._member.needs_input and not compressed:
+                    raise EOFError
+            data = self._member.decompress(compressed, size)
+        return data
+
+    def _head_of_next(self) -> bytes:
+        """Return what stands behind a member, without zeros, which are padding as in gzip files."""
+        head = self._member.unused_data.lstrip(b"\0")
+        while not head and (more := self._file.read(_PIECE_BYTES)):
+            head = more.lstrip(b"\0")
+        return head
 
 
 class _Zstandard:

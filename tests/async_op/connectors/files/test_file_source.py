@@ -522,13 +522,36 @@ async def test_of_a_broken_file_all_is_read_that_can_be(tmp_path: Path, name: st
     assert bad.position == (others[-1].position if isinstance(others[-1], Undecodable) else others[-1][2])
 
 
+BEHIND = {
+    "garbage": lambda name: b"no member",
+    "zeros and garbage": lambda name: bytes(600) + b"no member",
+    "half of a member": lambda name: compressed(name, b"4\n5\n")[:-3],
+    "the head of a member and garbage": lambda name: compressed(name, b"4\n5\n")[:4] + b"no member" * 9,
+}
+"""What may stand behind the members of a compressed file."""
+
+
+@pytest.mark.parametrize("behind", BEHIND)
+@pytest.mark.parametrize("name", COMPRESSED[::2])
 @pytest.mark.parametrize("format", ["csv", "lines"])
-async def test_of_a_small_broken_file_all_is_read_that_can_be(tmp_path: Path, format: str) -> None:
-    (tmp_path / "x.gz").write_bytes(compressed("x.gz", b"a\n1\n2\n3\n") + b"no member")
+async def test_of_a_small_broken_file_all_is_read_that_can_be(
+    tmp_path: Path, format: str, name: str, behind: str
+) -> None:
+    (tmp_path / name).write_bytes(compressed(name, b"a\n1\n2\n3\n") + BEHIND[behind](name))
     async with opened(tmp_path / "*", format, on_error="skip") as source:
-        items = await everything_of(source, f"{tmp_path}/x.gz")
-    assert [item[2] for item in items[:-1]] == [2, 4, 6, 8][format == "csv" :]
+        items = await everything_of(source, f"{tmp_path}/{name}")
+    good = [item[2] for item in items if not isinstance(item, Undecodable)]
+    expected = [2, 4, 6, 8][format == "csv" :]
+    assert good[: len(expected)] == expected
     assert isinstance(items[-1].error, BrokenFile)
+    assert name in str(items[-1].error)
+
+
+@pytest.mark.parametrize("name", ["x.gz", "x.bz2"])
+async def test_zeros_behind_a_compressed_file_are_padding(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(compressed(name, b"1\n2\n") + bytes(600))
+    async with opened(tmp_path / "*", "lines") as source:
+        assert [item[0] for item in await items_of(source, f"{tmp_path}/{name}")] == ["1", "2"]
 
 
 def odd_rows() -> pa.Table:
