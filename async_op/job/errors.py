@@ -93,7 +93,7 @@ class NotSendable(KeyGroupsError, TypeError):
 
     _template = (
         "{part} of step {step} cannot be sent to a child process: {cause}; define it at the top of a module that can "
-        "be imported, make connections in open(), or run the job with processes=1"
+        "be imported, make connections in open(), or run the job without `processes`"
     )
 
 

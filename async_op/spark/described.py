@@ -107,16 +107,16 @@ def _situation(stage: Stage, latest: Snapshot | None, session: SparkSession | No
 
 
 def _of_function(stage: Stage, session: SparkSession | None) -> tuple[str | None, list[str]]:
-    """Return why workers cannot run the function, and what in it binds it to tasks."""
-    options = stage.settings.options
+    """Return why workers cannot run the function as the options say, and what in it binds it to tasks."""
+    settings, function = stage.settings, stage.settings.options.function
     try:
-        check_pickles(options.function)
+        check_pickles(settings.options, settings.wait_strategies)
         if session is not None:
-            check_workers(session, options)
-    except (UnpicklableFunction, UnsuitableWorkerPython, ModuleNotOnWorkers) as refused:
+            check_workers(session, settings)
+    except (ConfigError, UnpicklableFunction, UnsuitableWorkerPython, ModuleNotOnWorkers) as refused:
         return str(refused), []
-    failure = failure_in_a_task(session, options) if session is not None and is_elsewhere(session) else None
-    return failure, names_bound_to_tasks(options.function)
+    failure = failure_in_a_task(session, settings) if session is not None and is_elsewhere(session) else None
+    return failure, names_bound_to_tasks(function)
 
 
 def _misfit(stage: Stage, latest: Snapshot | None) -> str | None:

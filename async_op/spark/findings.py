@@ -111,7 +111,7 @@ def attempts_within(policy: RetryPolicy, seconds: float) -> int:
 def _start(it: Situation) -> Iterator[Found]:
     """Find what `start` refuses."""
     if it.refusal is not None:
-        yield "start refuses the function", it.refusal
+        yield "start refuses the function or an option", it.refusal
     if it.misfit is not None:
         yield "start refuses the newest snapshot", it.misfit
     if it.newest is None:

@@ -237,7 +237,7 @@ class Stage:
         Raises
         ------
         ConfigError
-            The stage is already running.
+            The stage is already running, or an option cannot be sent to the executors.
         CalledInSink
             Its own sink starts it.
         UnpicklableFunction
@@ -250,8 +250,8 @@ class Stage:
         refuse_in_sink("start or run", self.store.uri)
         if self.query is not None and self.query.isActive:
             raise ConfigError("pipeline", self.store.uri, "it is already running: stop its query first")
-        check_pickles(self.settings.options.function)
-        check_workers(spark, self.settings.options)
+        check_pickles(self.settings.options, self.settings.wait_strategies)
+        check_workers(spark, self.settings)
         latest = newest_or_empty(self.store.folder)
         check_kind(latest, is_of_job=False)
         found = self.beginning = self.begins_with(latest, spark)

@@ -77,6 +77,6 @@ def transform(
     )
     task = PartitionTask(elements, options, as_wait_strategies(wait_strategies))
     task.make_operator(lambda _: None)  # refuses here, on the driver, what can never work
-    check_pickles(function)
+    check_pickles(options, task.wait_strategies)
     check_workers(frame.sparkSession, task)
     return map_in_arrow(frame, task, schema)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from async_op import AsyncFunction
+from async_op import AsyncFunction, FixedDelayRetry, WaitStrategies
 from async_op.connectors import KafkaSink
 from async_op.spark import AsyncPipeline
 from keygroups import ValueState
@@ -30,6 +30,19 @@ class Counts(AsyncFunction):
 
     async def async_invoke(self, value: dict[str, Any], ctx: Any) -> list[Any]:
         return [(value["user"],)]
+
+
+class Locked:
+    """A wait strategy, and what decides about retries, in whose way a lock is."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def idle(self, idle_count: int, arrival: Any) -> int:
+        return idle_count
+
+    def is_transient(self, error: Exception) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
@@ -74,6 +87,18 @@ REFUSALS: dict[str, Callable[[], Refusal]] = {
     "no such column to sort by": lambda: Refusal("ConfigError", "order_by", {"order_by": "none"}, is_explained=True),
     "a lock in the function": lambda: Refusal(
         "UnpicklableFunction", "held", {"function": Counts(COUNT, PROFILE, held=threading.Lock())}, is_explained=True
+    ),
+    "a lock in a wait strategy": lambda: Refusal(
+        "ConfigError",
+        "wait_strategies=.* cannot be sent to the workers",
+        {"wait_strategies": WaitStrategies(source=Locked())},
+        is_explained=True,
+    ),
+    "a lock in a retry policy": lambda: Refusal(
+        "ConfigError",
+        "retry=.* cannot be sent to the workers",
+        {"retry": FixedDelayRetry(2, 0.1, retry_on=Locked().is_transient)},
+        is_explained=True,
     ),
     "no sink": lambda: Refusal("ConfigError", "sink=3", sink=3),
     "a sink without its columns": lambda: Refusal(

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from async_op import AsyncDataStream, Job, Step
+from async_op import AsyncDataStream, Job, Step, WaitStrategies
 from async_op.spark import UnpicklableFunction
 from keygroups import ConfigError, KeyGroupsError, ValueState
 from snapshots import IncompatibleSnapshot, SnapshotStore
 from tests.snapshot_kit import COUNT, PROFILE, parts
 from tests.spark.connect_processes import client, told
-from tests.spark.refusals import DOORS, REFUSALS, Counts, wrong
+from tests.spark.refusals import DOORS, REFUSALS, Counts, Locked, wrong
 
 pytestmark = pytest.mark.spark
 
@@ -40,6 +40,7 @@ TRANSFORMS: dict[str, tuple[type[KeyGroupsError], str, dict[str, Any]]] = {
     "no schema": (ConfigError, "output_schema=None", {"output_schema": None}),
     "no capacity": (ConfigError, "capacity=0", {"capacity": 0}),
     "a lock in the function": (UnpicklableFunction, "held", {"function": Counts(held=threading.Lock())}),
+    "a lock in a wait strategy": (ConfigError, "wait_strategies=", {"wait_strategies": WaitStrategies(source=Locked())}),
 }
 
 

@@ -1,8 +1,9 @@
-"""Whether a function can be sent to Python workers, and to processes outside of Spark's tasks."""
+"""Whether a function and its options can be sent to Python workers, and to processes outside of Spark's tasks."""
 
 from __future__ import annotations
 
 import io
+from dataclasses import fields
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -10,15 +11,36 @@ from pyspark import Accumulator, Broadcast, cloudpickle
 from pyspark.cloudpickle import cloudpickle as internals
 
 from async_op.functions import Function
+from async_op.options import OperatorOptions
 from async_op.plain import name_of
 from async_op.spark.errors import UnpicklableFunction
+from async_op.threads.wait_strategies import WaitStrategies
+from keygroups.errors import ConfigError
 
 _dumps: Any = cloudpickle.dumps
 _Pickler: Any = cloudpickle.CloudPickler
 _is_by_reference: Any = internals._should_pickle_by_reference
 
 
-def check_pickles(function: Function) -> None:
+def check_pickles(options: OperatorOptions, wait_strategies: WaitStrategies) -> None:
+    """Refuse a function or an option that cannot be pickled.
+
+    Raises
+    ------
+    UnpicklableFunction
+        The function, or an attribute that the error names, cannot be pickled.
+    ConfigError
+        An option cannot be pickled.
+    """
+    _check_function(options.function)
+    named = {field.name: getattr(options, field.name) for field in fields(options)}
+    for name, value in (named | {"wait_strategies": wait_strategies}).items():
+        if (error := _failure_of(value)) is not None:
+            reason = f"it cannot be sent to the workers: {error}; keep only settings in it"
+            raise ConfigError(name, value, reason) from error
+
+
+def _check_function(function: Function) -> None:
     """Refuse a function that cannot be pickled.
 
     Raises
