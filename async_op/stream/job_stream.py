@@ -18,6 +18,9 @@ from keygroups.errors import ConfigError
 
 _log = logging.getLogger(__package__)
 
+STEP = "stream"
+"""The name of the step. It is not the function's, so that another function may go on from the snapshots."""
+
 
 class _HandOver(Sink[Any]):
     """Hands committed epochs to the consumer; an epoch is written once the consumer has taken all of it."""

@@ -97,9 +97,9 @@ def _wait(
         reason = "a stream with snapshots has none: leave it out, or use Job"
         _refuse(reason, timestamps=timestamps, watermark_delay=watermark_delay, clock=clock)
         from async_op.job.step import Step
-        from async_op.stream.job_stream import job_outputs
+        from async_op.stream.job_stream import STEP, job_outputs
 
-        step = Step(function, timeout=timeout, key_by=key_by, **shared)
+        step = Step(function, STEP, timeout=timeout, key_by=key_by, **shared)
         return job_outputs(stream, step, snapshots=snapshots, job_id=job_id, dead_letters=dead_letters)
     options = OperatorOptions(
         function=as_function(function),

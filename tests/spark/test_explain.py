@@ -89,7 +89,11 @@ CASES = {
     "max parallelism": (newest(max_parallelism=64), "start refuses max_parallelism=128", "--max-parallelism 128"),
     "hash": (newest(hash="flink"), "start refuses hash='xxhash64'", "--hash xxhash64"),
     "run": (newest(unfinished_run="h1"), "bounded run 'h1' has not finished", "run_id='h1'"),
-    "function": (replace(SOUND, refusal="Look holds a lock"), "start refuses the function or an option", "Look holds a lock"),
+    "function": (
+        replace(SOUND, refusal="Look holds a lock"),
+        "start refuses the function or an option",
+        "Look holds a lock",
+    ),
     "threads": (options(function=Blocking()), "max_threads=32", "a capacity of 32"),
     "concurrency": (
         options(resilience=Resilience(concurrency=AdaptiveConcurrency(maximum=8))),

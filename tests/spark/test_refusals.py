@@ -40,7 +40,11 @@ TRANSFORMS: dict[str, tuple[type[KeyGroupsError], str, dict[str, Any]]] = {
     "no schema": (ConfigError, "output_schema=None", {"output_schema": None}),
     "no capacity": (ConfigError, "capacity=0", {"capacity": 0}),
     "a lock in the function": (UnpicklableFunction, "held", {"function": Counts(held=threading.Lock())}),
-    "a lock in a wait strategy": (ConfigError, "wait_strategies=", {"wait_strategies": WaitStrategies(source=Locked())}),
+    "a lock in a wait strategy": (
+        ConfigError,
+        "wait_strategies=",
+        {"wait_strategies": WaitStrategies(source=Locked())},
+    ),
 }
 
 

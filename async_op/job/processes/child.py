@@ -157,13 +157,16 @@ class ChildLoop:
             self._end.set_result(False)
 
     def received(self, kind: int, payload: bytes) -> None:
-        """Take what the parent has sent."""
-        if kind == wire.CUT:
-            self._cut(is_final=bool(payload))
-        elif kind == wire.REQUEST:
-            self._serve_request(*wire.loaded(payload))
-        else:
-            self._take(kind, payload)
+        """Take what the parent has sent. An error of the link's receiver, as at a cut, would end the link."""
+        try:
+            if kind == wire.CUT:
+                self._cut(is_final=bool(payload))
+            elif kind == wire.REQUEST:
+                self._serve_request(*wire.loaded(payload))
+            else:
+                self._take(kind, payload)
+        except Exception as error:  # noqa: BLE001 - the parent raises it
+            self._fail(error)
 
     def _take(self, kind: int, payload: bytes) -> None:
         place = wire.destination_of(payload)

@@ -1,0 +1,208 @@
+"""The entry points without Spark, and what comes out of each for a rule."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+import warnings
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from async_op import AsyncDataStream, Job, Step, letter_value
+from async_op.hosting import messages as say
+from async_op.key_columns import key_getter
+from async_op.letter_rows import row_of
+from async_op.testing import VirtualLoop
+from snapshots import SnapshotStore
+from tests.async_op.job.kit import Epochs
+from tests.async_op.job.virtual_job_loop import VirtualJobLoop
+from tests.doors.restart_rules import Attempt, RestartRule, options_of
+from tests.doors.rules import HOST, JOB, PROCESSES, STORED_STREAM, STREAM, Letter, Rule, default_options, elements_of
+from tests.hosting.virtual_host import Kit, Run, hosted, outputs
+
+
+@dataclass
+class Seen:
+    """What came out: texts of outputs in their order, dead letters, and the error with all that led to it."""
+
+    says: list[str] = field(default_factory=list)
+    letters: list[Letter] = field(default_factory=list)
+    error: str | None = None
+
+
+def letter_of(row: Any) -> Letter:
+    """Return what is compared of the row of a dead letter."""
+    return letter_value(row)["id"], row["attempts"], row["error_type"]
+
+
+def check(rule: Rule, seen: Seen) -> None:
+    """Fail unless a rule has held."""
+    if rule.error:
+        assert seen.error is not None, f"it ended well, with {seen}"
+        assert [part for part in rule.error if part not in seen.error] == [], seen.error
+        return
+    assert seen.error is None, seen.error
+    assert rule.says is None or seen.says == list(rule.says)
+    assert seen.letters == list(rule.letters)
+
+
+def tried(run: Callable[[Seen], object]) -> Seen:
+    """Return what a run has shown, its error as text."""
+    seen = Seen()
+    try:
+        run(seen)
+    except Exception as error:  # noqa: BLE001 - it is looked at
+        seen.error = "".join(traceback.format_exception(error))
+    return seen
+
+
+def in_virtual_time(loop: VirtualLoop, work: Awaitable[object]) -> None:
+    try:
+        loop.run_until_complete(work)
+    finally:
+        loop.close()
+
+
+def _texts(rows: Sequence[Any]) -> list[str]:
+    return [row["said"] for row in rows]
+
+
+def stream(rule: Rule, folder: Path) -> Seen:
+    """Try a stream in this process."""
+    return tried(lambda seen: in_virtual_time(VirtualLoop(), _streamed(rule, seen, None)))
+
+
+def stored_stream(rule: Rule, folder: Path) -> Seen:
+    """Try a stream with snapshots."""
+    return tried(lambda seen: in_virtual_time(VirtualJobLoop(), _streamed(rule, seen, folder)))
+
+
+async def _streamed(rule: Rule, seen: Seen, snapshots: Path | None) -> None:
+    options, letters = default_options(rule), Epochs()
+    call = getattr(AsyncDataStream, f"{options.pop('mode')}_wait")
+    if options.get("on_error") == "dead_letter":
+        options["dead_letters"] = (
+            (lambda letter: seen.letters.append(letter_of(row_of(letter)))) if snapshots is None else letters
+        )
+    if snapshots is not None:
+        options |= {"snapshots": snapshots, "job_id": "rule"}
+    async for row in call(rule.elements, rule.function(), **options):
+        seen.says.append(row["said"])
+    seen.letters += map(letter_of, letters.values)
+
+
+def job(rule: Rule, folder: Path) -> Seen:
+    """Try a job whose steps run beside it."""
+    return tried(lambda seen: in_virtual_time(VirtualJobLoop(), _worked(rule, seen, folder)))
+
+
+def job_with_processes(rule: Rule, folder: Path) -> Seen:
+    """Try a job whose steps run in a worker process."""
+    return tried(lambda seen: asyncio.run(_worked(rule, seen, folder, processes=1)))
+
+
+async def _worked(rule: Rule, seen: Seen, folder: Path, **options: Any) -> None:
+    sink, letters = Epochs(), Epochs()
+    step = Step(rule.function(), "rule", **default_options(rule))
+    options |= {"dead_letters": letters, "parallelism": 1, "snapshot_interval": 0.1}
+    await Job(rule.elements, step, sink, snapshots=folder, job_id="job", **options).run()
+    seen.says += _texts(sink.values)
+    seen.letters += map(letter_of, letters.values)
+
+
+def host(rule: Rule, folder: Path) -> Seen:
+    """Try the host of a pipeline's subtask."""
+    return tried(lambda seen: _hosted(rule, seen))
+
+
+def _hosted(rule: Rule, seen: Seen) -> None:
+    options = default_options(rule)
+    if options.get("on_error") == "dead_letter":
+        options["dead_letters"] = lambda letter: seen.letters.append(letter_of(row_of(letter)))
+    options["key_by"] = key_getter(options["key_by"])
+
+    async def test(run: Run) -> None:
+        for rows in (rule.elements, []):
+            for message in (run.greeting(), say.Feed(rows), say.Settle()):
+                reply = await run.host.answer(run.feeder, message)
+                if isinstance(reply, say.Failed):
+                    raise reply.error
+            seen.says += _texts(outputs(await run.cut()))
+            await asyncio.sleep(1)  # timers become due, for which there is an epoch without input
+
+    hosted(test, Kit(function=rule.function(), options=options))
+
+
+LOCAL: dict[str, Callable[[Rule, Path], Seen]] = {
+    STREAM: stream,
+    STORED_STREAM: stored_stream,
+    JOB: job,
+    PROCESSES: job_with_processes,
+    HOST: host,
+}
+"""The entry points without Spark, and what is behind a pipeline."""
+
+
+# Restarts.
+
+NAME = "rule"
+"""The name of the folder with the snapshots, whatever an entry point calls it."""
+
+
+def check_restarts(rule: RestartRule, folder: Path, run: Callable[[Attempt, Seen, Path], object]) -> None:
+    """Make the runs of a rule, and fail unless it has held."""
+    says: list[str] = []
+    for attempt in rule.runs:
+        if attempt.before is not None:
+            attempt.before(SnapshotStore(folder, NAME))
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            seen = tried(lambda seen, attempt=attempt: run(attempt, seen, folder))  # type: ignore[misc]
+        assert (seen.error is None) == (not attempt.error), seen.error
+        assert [part for part in attempt.error if part not in str(seen.error)] == [], seen.error
+        expected = [] if attempt.warning is None else [attempt.warning]
+        assert [one.category.__name__ for one in warned if one.category.__module__.startswith("async_op")] == expected
+        says += seen.says
+    assert sorted(says) == sorted(rule.says)
+
+
+def restarted_stream(attempt: Attempt, seen: Seen, folder: Path) -> None:
+    """Run a stream with snapshots."""
+
+    async def work() -> None:
+        _, options = options_of(attempt)
+        call = getattr(AsyncDataStream, f"{options.pop('mode')}_wait")
+        elements, function = elements_of(attempt.keys), attempt.function(folder)
+        async for row in call(elements, function, snapshots=folder, job_id=NAME, **options):
+            seen.says.append(row["said"])
+
+    in_virtual_time(VirtualJobLoop(), work())
+
+
+def restarted_job(attempt: Attempt, seen: Seen, folder: Path) -> None:
+    """Run a job beside its steps."""
+    in_virtual_time(VirtualJobLoop(), _restarted(attempt, seen, folder))
+
+
+def restarted_processes(attempt: Attempt, seen: Seen, folder: Path) -> None:
+    """Run a job whose steps are in a worker process."""
+    asyncio.run(_restarted(attempt, seen, folder, processes=1))
+
+
+async def _restarted(attempt: Attempt, seen: Seen, folder: Path, **more: Any) -> None:
+    placed, options = options_of(attempt)
+    sink, step = Epochs(), Step(attempt.function(folder), NAME, **options)
+    try:
+        await Job(elements_of(attempt.keys), step, sink, snapshots=folder, job_id=NAME, **placed, **more).run()
+    finally:
+        seen.says += _texts(sink.values)
+
+
+LOCAL_RESTARTS: dict[str, Callable[[Attempt, Seen, Path], None]] = {
+    STORED_STREAM: restarted_stream,
+    JOB: restarted_job,
+    PROCESSES: restarted_processes,
+}
+"""The entry points with snapshots and without Spark."""

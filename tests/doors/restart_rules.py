@@ -1,0 +1,241 @@
+"""Rules of restarts that hold at every entry point with snapshots: the runs of each, and what must come of them.
+
+Functions only, without fixtures: worker processes import the module, and Spark's workers get it by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from async_op import AsyncFunction, InvocationContext, Runtime
+from snapshots import SnapshotStore
+from tests.doors.rules import (
+    ITEMS,
+    RETRY,
+    STORED_STREAM,
+    Counting,
+    Element,
+    Failing,
+    Listing,
+    Plain,
+    said,
+)
+
+ONE_SUBTASK = {STORED_STREAM: "it always has one subtask, so that outputs keep their order"}
+NO_OPTION = {STORED_STREAM: "it has no such option: use `Job`"}
+
+PLACED = ("parallelism", "max_parallelism", "hash", "idempotency_namespace")
+"""Options of an entry point, by the same name at all of them; the others are an operator's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One run.
+
+    Attributes
+    ----------
+    function : callable
+        Makes the function; it gets a folder in which functions may leave notes.
+    keys : str
+        The keys of all elements of this run and of those before it.
+    options : mapping
+        Options of the entry point and of the operator.
+    error : sequence of str
+        Parts of the error with which it ends.
+    warning : str or None
+        The type of the warning that it gives.
+    before : callable or None
+        What is done to the snapshots before it.
+    """
+
+    function: Callable[[Path], Any]
+    keys: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    error: Sequence[str] = ()
+    warning: str | None = None
+    before: Callable[[SnapshotStore], object] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartRule:
+    """One rule: its runs, what they say together, in any order, and which entry points lack it for which reason."""
+
+    runs: Sequence[Attempt]
+    says: Sequence[str]
+    lacks: Mapping[str, str] = field(default_factory=dict)
+
+
+class Sized(AsyncFunction):
+    """Says how many subtasks there are, and whether there was a snapshot."""
+
+    async def open(self, runtime: Runtime) -> None:
+        self.size = f"{runtime.parallelism}, restored: {runtime.restored}"
+
+    async def async_invoke(self, value: Element, ctx: InvocationContext) -> Any:
+        return said(self.size)
+
+
+class Held(AsyncFunction):
+    """Says at its first call which items it was opened with."""
+
+    operator_states = (ITEMS,)
+
+    async def open(self, runtime: Runtime) -> None:
+        self.found = runtime.operator_state(ITEMS).get()
+
+    async def async_invoke(self, value: Element, ctx: InvocationContext) -> Any:
+        found, self.found = self.found, []
+        return [row for item in found for row in said(item)]
+
+
+class Given(Plain):
+    """Gives its items at the cut."""
+
+    operator_states = (ITEMS,)
+
+    def snapshot_state(self, descriptor: Any) -> Any:
+        return ["one", "other"]
+
+
+class NotGiven(Given):
+    """Has no items at the cut."""
+
+    def snapshot_state(self, descriptor: Any) -> Any:
+        raise ConnectionError("the consumer is gone")
+
+
+@dataclass
+class Noting(AsyncFunction):
+    """Notes its idempotency key and fails; the next one says whether its key is the same."""
+
+    note: Path
+
+    async def async_invoke(self, value: Element, ctx: InvocationContext) -> Any:
+        if self.note.exists():
+            return said(self.note.read_text() == ctx.idempotency_key)
+        self.note.write_text(ctx.idempotency_key)
+        raise OSError
+
+
+def _counting(folder: Path) -> Any:
+    return Counting()
+
+
+def _plain(folder: Path) -> Any:
+    return Plain()
+
+
+def _sized(folder: Path) -> Any:
+    return Sized()
+
+
+_RETRY = {"retry": RETRY}
+_COUNTED = Attempt(function=_counting, keys="ab", options=_RETRY | {"max_parallelism": 16})
+
+
+def _refused(**changes: Any) -> tuple[Attempt, ...]:
+    """Return a run that counts, and one that is refused for what has changed."""
+    function = changes.pop("function", _counting)
+    return _COUNTED, Attempt(
+        function=function, keys="aba", options=_COUNTED.options | changes, error=("IncompatibleSnapshot",)
+    )
+
+
+RESTART_RULES: dict[str, RestartRule] = {
+    "A failed run goes on from its newest snapshot, and each output comes once": RestartRule(
+        runs=(
+            Attempt(function=lambda _: Failing(), keys="abc", error=("ElementFailed", "no price")),
+            Attempt(function=_plain, keys="abc"),
+        ),
+        says=["0", "1", "2"],
+    ),
+    "An input that a run has finished is not called for again": RestartRule(
+        runs=(Attempt(function=_plain, keys="abc"), Attempt(function=_plain, keys="abc")), says=["0", "1", "2"]
+    ),
+    "An element has the same idempotency key in the next run": RestartRule(
+        runs=(
+            Attempt(function=lambda folder: Noting(folder / "note"), keys="a", error=("OSError",)),
+            Attempt(function=lambda folder: Noting(folder / "note"), keys="a"),
+        ),
+        says=["True"],
+    ),
+    "State goes on": RestartRule(
+        runs=(
+            Attempt(function=_counting, keys="ab", options=_RETRY),
+            Attempt(function=_counting, keys="aba", options=_RETRY),
+        ),
+        says=["a1", "b1", "a2"],
+    ),
+    "State goes on at another parallelism": RestartRule(
+        runs=(_COUNTED, Attempt(function=_counting, keys="aba", options=_COUNTED.options | {"parallelism": 3})),
+        says=["a1", "b1", "a2"],
+        lacks=ONE_SUBTASK,
+    ),
+    "Without a number, the parallelism is the newest snapshot's": RestartRule(
+        runs=(
+            Attempt(function=_sized, keys="a", options={"parallelism": 2}),
+            Attempt(function=_sized, keys="aa", options={"parallelism": None}),
+        ),
+        says=["2, restored: False", "2, restored: True"],
+        lacks=ONE_SUBTASK,
+    ),
+    "A repartition by the command counts if no number is passed": RestartRule(
+        runs=(
+            Attempt(function=_sized, keys="a"),
+            Attempt(
+                function=_sized, keys="aa", options={"parallelism": None}, before=lambda store: store.repartition(2)
+            ),
+        ),
+        says=["1, restored: False", "2, restored: True"],
+        lacks=ONE_SUBTASK,
+    ),
+    "A number that undoes a repartition warns": RestartRule(
+        runs=(
+            Attempt(function=_sized, keys="a"),
+            Attempt(function=_sized, keys="aa", before=lambda store: store.repartition(2), warning="RepartitionUndone"),
+        ),
+        says=["1, restored: False", "1, restored: True"],
+        lacks=ONE_SUBTASK,
+    ),
+    "Items of operator state are reassigned, each to one subtask": RestartRule(
+        runs=(
+            Attempt(function=lambda _: Listing(), keys="aaaa", options={"on_error": "skip"}),
+            Attempt(function=lambda _: Held(), keys="aaaabcdefgh", options={"parallelism": 2}),
+        ),
+        says=["[0]", "[0, 1, 2]", "[0, 1, 2, 3]", "0", "1", "2", "3"],
+        lacks=ONE_SUBTASK,
+    ),
+    "A function may give its items at the cut": RestartRule(
+        runs=(Attempt(function=lambda _: Given(), keys="a"), Attempt(function=lambda _: Held(), keys="aa")),
+        says=["0", "one", "other"],
+    ),
+    "A function that cannot give its items fails the cut by name": RestartRule(
+        runs=(
+            Attempt(
+                function=lambda _: NotGiven(), keys="a", error=("ItemsNotGiven", "'items'", "the consumer is gone")
+            ),
+        ),
+        says=[],
+    ),
+    "A state that the function no longer declares is refused": RestartRule(
+        runs=_refused(function=_plain), says=["a1", "b1"]
+    ),
+    "Another hash is refused": RestartRule(runs=_refused(hash="flink"), says=["a1", "b1"], lacks=NO_OPTION),
+    "Another number of key groups is refused": RestartRule(
+        runs=_refused(max_parallelism=32), says=["a1", "b1"], lacks=NO_OPTION
+    ),
+    "Another namespace of idempotency keys is refused": RestartRule(
+        runs=_refused(idempotency_namespace="other"), says=["a1", "b1"], lacks=NO_OPTION
+    ),
+    "Other key columns are refused where there is state": RestartRule(runs=_refused(key_by="id"), says=["a1", "b1"]),
+}
+
+
+def options_of(attempt: Attempt) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of the entry point, and those of the operator."""
+    options = {"mode": "ordered", "key_by": "key", "parallelism": 1, **attempt.options}
+    placed = {name: options.pop(name) for name in PLACED if name in options}
+    return placed, options
