@@ -20,6 +20,13 @@ WORDS = {
 }
 """Write instead: the noun again; the thing that acts, or "you"; "again", "reassign", "the rest", "is unaware of"."""
 
+OF_PAGES = {
+    "go on": r"(go|goes|went|going) on(?! (the|a|an|it|its|your) )",
+    "make again": r"(make|makes|made)( it| them)? again",
+    "has had": r"(has|have) had(?! no )",
+}
+"""Write instead: "continue", "repeat" or "retry", "has received"."""
+
 PARTS = ("pages", "keygroups", "snapshots", "async_op")
 LIMITS = {"that of": 2, "somebody": 5, "anew": 0}
 _MADE = re.compile(r"<!-- made by .*?<!-- end -->", re.DOTALL)
@@ -43,3 +50,18 @@ def test_hard_words_are_rare(part: str) -> None:
     found = {name: len(re.findall(rf"\b({word})\b", whole, re.IGNORECASE)) for name, word in WORDS.items()}
 
     assert {name: times for name, times in found.items() if times > LIMITS[name]} == {}
+
+
+def test_pages_use_the_words_of_the_field() -> None:
+    lines = "\n".join(texts("pages")).split("\n")
+
+    assert [
+        line for line in lines for word in OF_PAGES.values() if re.search(rf"\b({word})\b", line, re.IGNORECASE)
+    ] == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "howto").glob("*.md")), ids=lambda path: path.stem)
+def test_a_guide_opens_with_what_its_reader_can_do_afterwards(path: Path) -> None:
+    first = path.read_text(encoding="utf-8").split("\n\n")[1]
+
+    assert first.startswith("This page shows you ")
