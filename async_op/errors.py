@@ -99,10 +99,14 @@ class ElementFailed(KeyGroupsError):
         self.cause = described(cause)
         choice = ", or choose another on_error" if is_failure(cause) else ": it is no Exception, so on_error is ignored"
         super().__init__(
-            f"attempt {attempt} of element {named_element(element_id, element)} with key {in_message(key, self.key)} "
-            f"failed: {self.cause}; "
-            f"nothing of it was applied: handle the error in the function{choice}"
+            f"attempt {attempt} of element {named_element(element_id, element)}{_with_key(key)} failed: {self.cause}; "
+            f"none of its writes was applied: handle the error in the function{choice}"
         )
+
+
+def _with_key(key: object) -> str:
+    """Return the part of a message that names a key; empty without one, as where an operator has no `key_by`."""
+    return "" if key is None else f" with key {in_message(key, shorten(key))}"
 
 
 class OperatorInterrupted(KeyGroupsError, RuntimeError):
@@ -146,7 +150,7 @@ def failure_of(
     """Return the error that ends the operator after an element's failure."""
     if isinstance(error, AsyncTimeoutError):
         of = "" if element_id is None else f" of element {printable(element_id)}"
-        error.add_note(f"in attempt {attempt}{of}, with key {in_message(key, shorten(key))}")
+        error.add_note(f"in attempt {attempt}{of}{_with_key(key)}")
         return error
     failure = ElementFailed(element, key, attempt, error, element_id)
     failure.__cause__ = error

@@ -244,8 +244,8 @@ class OperatorStatistics:
     idle_seconds, back_pressured_seconds, busy_seconds : float
         Time with nothing in flight; with `process` waiting for room; and the rest.
     mails, mailbox_length : int
-        What other threads have had the event loop do: results of functions on threads, their use of state, and calls
-        that were submitted to `executor`. How many have run, and how many wait.
+        Messages from other threads to the event loop: results of functions on threads, their use of state, and calls
+        submitted to `executor`. How many have been processed, and how many wait.
     latency : Latency
         The durations of a sample of the calls, without the time that they waited for limits.
     mailbox_latency : Latency

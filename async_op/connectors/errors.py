@@ -372,7 +372,7 @@ class TopicReplaced(InputReplaced):
     partition: int
     """The partition."""
     position: int
-    """The offset from which the job would go on."""
+    """The offset from which the job would continue."""
 
     def __init__(self, topic: str, partition: int, position: int) -> None:
         self.topic = topic
@@ -396,12 +396,12 @@ class MalformedMessage(KeyGroupsError, ValueError):
 
     _template = (
         "topic {topic}, partition {partition}, offset {offset}: {reason}; correct the producer, and pass "
-        "on_error='skip' or 'dead_letter' to read on behind the record"
+        "on_error='skip' or 'dead_letter' to continue after the record"
     )
 
 
 class OffsetUnavailable(KeyGroupsError, LookupError):
-    """A partition of a topic does not have the offset from which a job goes on."""
+    """A partition of a topic does not have the offset from which a job continues."""
 
     topic: str
     """The topic."""
@@ -417,7 +417,7 @@ class OffsetUnavailable(KeyGroupsError, LookupError):
     def _message(self) -> str:
         has = "" if self.low is None else f", which has {self.low} to {self.high}"
         return (
-            f"the job goes on at offset {self.offset} of {self.topic}, partition {self.partition}{has}: the topic's "
+            f"the job continues at offset {self.offset} of {self.topic}, partition {self.partition}{has}: the topic's "
             "retention has removed it, or the topic was deleted and created again; restore the records, or start a "
             "new job without its snapshots"
         )

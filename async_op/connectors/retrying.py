@@ -42,7 +42,7 @@ def is_transient_of_library(error: BaseException) -> bool:
 # A broker or a storage that restarts is away for 20 to 60 seconds; the delays add up to 75. They have no jitter: a job
 # has few readers, and a random delay would make the sum, and so what is survived, a matter of luck.
 RETRY: RetryPolicy = ExponentialBackoffRetry(10, 0.5, 15.0, jitter=False)
-"""How often a source is tried again by default."""
+"""How often a source is retried by default."""
 
 
 class Attempts:
@@ -98,7 +98,7 @@ class Attempts:
         if policy is None or is_last or self.failed >= policy.max_attempts:
             raise self.unavailable(reason) from error
         delay = error.seconds if isinstance(error, RetryAfter) else policy.delay_after(self.failed)
-        _log.warning("%s failed at attempt %d and is tried again in %.1f s: %s", self._what, self.failed, delay, reason)
+        _log.warning("%s failed at attempt %d and is retried in %.1f s: %s", self._what, self.failed, delay, reason)
         return delay
 
     def unavailable(self, reason: str) -> Exception:

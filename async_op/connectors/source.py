@@ -1,4 +1,4 @@
-"""What a job reads: partitions with positions, from which it goes on after a restart."""
+"""What a job reads: partitions with positions, from which it continues after a restart."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PartitionId: TypeAlias = str | int
 """What names a partition: the same in every run, because positions are stored under it."""
 
 Item: TypeAlias = tuple[T, int | None, Any]
-"""A value, its timestamp in milliseconds (or None), and the position from which the next read goes on."""
+"""A value, its timestamp in milliseconds (or None), and the position from which the next read continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A position without a value: all before it has been read, and the next read goes on there.
+    """A position without a value: everything before it was read, and the next read continues there.
 
     A reader yields it, never within a list, where it begins or what it passes without a value, so that a restart skips
     and repeats nothing.
@@ -76,8 +76,8 @@ Piece: TypeAlias = Read[T] | Reached | list[Item[T]] | list[Read[T]]
 class Source(ABC, Generic[T]):
     """What a job reads: partitions, each of them a sequence of values with positions.
 
-    A position says where in a partition a reader goes on. It is stored in snapshots, so it is made of what msgpack can
-    store: numbers, text, bytes, lists and dicts of them. None is the beginning. Reading again from a position gives the
+    A position says where in a partition a reader continues. It is stored in snapshots, so it must fit msgpack:
+    numbers, text, bytes, lists and dicts of them. None is the beginning. Reading again from a position gives the
     same values in the same order.
 
     `open`, `partitions`, `read` and `close` are called on the event loop of the job, so they must not block it. What
@@ -92,7 +92,7 @@ class Source(ABC, Generic[T]):
     on_error : {"fail", "skip", "dead_letter"}
         What the job does about a record that is `Undecodable`. "fail" unless a subclass says otherwise.
     retry : RetryPolicy or None
-        How often `open`, `partitions` and `read` are tried again after an error that is transient (a broken or refused
+        How often `open`, `partitions` and `read` are retried after a transient error (a broken or refused
         connection, a timeout, a busy storage) or that the policy's `retry_on` names: by default for about 75 seconds.
         After an error of `read`, the job reads again from the last position. None tries once.
     origin : str
@@ -149,8 +149,8 @@ class Source(ABC, Generic[T]):
 
         It is called again from time to time, unless the source is bounded, and new partitions are read from then on.
         Those that are found together are read in this order.
-        A partition that is no longer there is not read again after a restart. One that has ended, was no longer there
-        and comes back is read on from its position.
+        A partition that is no longer there is not read again after a restart. If it comes back, reading continues from
+        its position.
         """
 
     @abstractmethod

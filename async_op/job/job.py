@@ -44,7 +44,7 @@ from async_op.threads.own_thread import on_own_thread, running_loop
 from keygroups.arguments import Duration, check_instance, check_location
 from keygroups.errors import ConfigError
 from keygroups.hashing import key_hasher
-from keygroups.names import LINEAGE_NAME
+from keygroups.names import LINEAGE_NAME, OPERATOR_ID
 from keygroups.ranges import check_parallelism, default_max_parallelism
 from keygroups.representation import html_facts, representation
 from snapshots import Snapshot, SnapshotStore
@@ -69,9 +69,9 @@ class Job:
     """Reads a source, applies a chain of steps, and writes to a sink: exactly once, in one process and event loop.
 
     Each step has `parallelism` subtasks. Elements go to the subtask that owns their key. From time to time all steps
-    are cut in one moment, calls go on, and state, elements in flight, positions and outputs are committed together.
-    Then the sink gets the outputs. After a crash the job goes on from the newest snapshot: no finished call that it
-    knows of is made again, and the sink gets each output exactly once if it replaces epochs that come again.
+    are cut at the same moment while calls continue, and state, elements in flight, positions and outputs are committed
+    together. Then the sink gets the outputs. After a crash the job continues from the newest snapshot: no finished call
+    in it is repeated, and the sink gets each output exactly once if it replaces epochs that arrive again.
 
     `stop`, `rescale` and `progress` may be called from any thread, the coroutines only on the event loop of `run`.
 
@@ -178,6 +178,7 @@ class Job:
         if idempotency_namespace is not None:
             LINEAGE_NAME.check("idempotency_namespace", idempotency_namespace)
         self._namespace = idempotency_namespace
+        OPERATOR_ID.check("job_id", job_id)
         place = check_location("snapshots", snapshots, reason="name a folder for snapshots")
         self._store = SnapshotStore(place, job_id, storage_options=storage_options)
         self._parallelism = parallelism
@@ -252,19 +253,19 @@ class Job:
         """Run until a bounded source has ended, or until `stop`; then all outputs have been delivered.
 
         After a failure it raises the error, or restarts by the policy `restart`. A restart keeps what `rescale` has
-        chosen, and `stop` ends the pause before it: the job starts once more, to stop as it was told.
+        chosen, and `stop` ends the pause before it: the job starts once more, to stop as you asked.
 
-        If it is cancelled, it finishes a commit that is under way and gives up, as in a crash. It can be started again,
-        in this process or another, and goes on from the newest snapshot.
+        If it is cancelled, it finishes a commit that is under way and then stops, as in a crash. You can start it
+        again, in this process or another, and it continues from the newest snapshot.
 
         Parameters
         ----------
         show_progress : bool
-            Whether to show a line that moves, in a notebook or on a terminal. There it needs rich (the extra ``cli``).
+            Whether to show a live progress line, in a notebook or on a terminal, which needs rich (the extra ``cli``).
         serve : str, optional
-            Host and port of a small HTTP server that tells how the job is while it runs, such as "127.0.0.1:8080":
+            Host and port of a small HTTP server that shows the job while it runs, such as "127.0.0.1:8080":
             ``/healthz`` and ``/readyz`` for probes, ``/metrics`` for Prometheus, ``/progress`` as JSON, and a page at
-            ``/``. It asks for no password, so let only those reach it who may see it.
+            ``/``. It has no password, so restrict who can reach it.
 
         Raises
         ------
@@ -341,7 +342,7 @@ class Job:
 
         The first Ctrl-C or SIGTERM stops the job at a cut, and this returns. A second one gives up at once and raises
         `KeyboardInterrupt`, or `SystemExit` for SIGTERM, once a commit that is under way has ended. A third one ends
-        the process. On any other thread than the main one, signals change nothing. A call that blocks does not hold up
+        the process. On any other thread than the main one, signals have no effect. A blocked call does not delay
         the end of the program: its thread ends with the process.
 
         Parameters
@@ -376,7 +377,7 @@ class Job:
         ----------
         drain : bool
             Whether to finish what is in flight. If false, the job stops at a cut, the snapshot has what is in flight,
-            and the next run goes on with it.
+            and the next run continues with it.
         """
         how: Stop = "drain" if drain else "cut"
         with self._lock:
@@ -385,7 +386,7 @@ class Job:
             self._hear(self._hurry.set)
 
     def rescale(self, parallelism: int) -> None:
-        """Change the parallelism at a cut, which comes at once. Calls under way are made again.
+        """Change the parallelism at a cut, which is made at once. Calls under way are repeated.
 
         Parameters
         ----------

@@ -73,7 +73,7 @@ class JobProgress:
         Time lost: subtasks without room for calls, summed over them up to the newest snapshot, and the source that was
         paused because two epochs waited for the sink.
     mails : int
-        What other threads have had the event loops of operators do, up to the newest snapshot: results of functions on
+        Messages from other threads to the event loops of operators, up to the newest snapshot: results of functions on
         threads, and their use of state.
     mailbox_wait_seconds : float
         How long a sample of the mails has waited for the event loop.

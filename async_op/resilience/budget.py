@@ -41,7 +41,7 @@ class Budget:
     The subtasks of a job spend from one sum. The hosts of a pipeline on Spark begin with equal shares of what is left,
     and lend each other the rest. Operators that you create yourself have equal shares each. What is spent is an
     operator state, and so part of each snapshot: restarts and rescales continue to count. Calls since the newest
-    snapshot are not in it. A crash makes them again, and the service charges for both.
+    snapshot are not in it. A crash repeats them, and the service charges for both.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ class SingleFlight:
     """Shares the outcome of a call with elements whose calls would be identical to it (Go's `singleflight`).
 
     Outputs and errors are shared; each element has its own retries. If the call is cancelled, for instance by its
-    element's timeout, one of the waiting elements makes it again. Each element gets its own copy of the outputs, so you
+    element's timeout, one of the waiting elements repeats it. Each element gets its own copy of the outputs, so you
     may modify them.
 
     Parameters

@@ -73,7 +73,7 @@ class UnrelatedPipelines(KeyGroupsError, ValueError):
 
     def _message(self) -> str:
         return (
-            f"{self.reason}; pass the snapshots of one chain, or go on with the next epoch of {self.upstream}: "
+            f"{self.reason}; pass the snapshots of one chain, or continue with the next epoch of {self.upstream}: "
             f"{', or '.join(self.ways)}"
         )
 
@@ -129,7 +129,7 @@ class WorkerSilent(KeyGroupsError, TimeoutError):
 
 
 class WorkerLate(KeyGroupsError, TimeoutError):
-    """Spark Connect's server has given up a worker that took more than ten seconds to start."""
+    """Spark Connect's server gave up on a worker that took more than ten seconds to start."""
 
     snapshots: str
     """The operator's folder."""

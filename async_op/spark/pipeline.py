@@ -55,7 +55,7 @@ class AsyncPipeline:
     """Applies an `AsyncFunction` with keyed state to a streaming DataFrame, exactly once.
 
     Each micro-batch is an epoch. Its rows go to the operators of their subtasks, which live as long as the query. The
-    epoch waits at most `barrier_timeout` for calls under way. Calls that take longer go on, and their outputs leave
+    epoch waits at most `barrier_timeout` for calls under way. Calls that take longer continue, and their outputs leave
     with the next epoch, which needs no input. State, in-flight elements and outputs are committed together; then the
     sink gets the outputs. If the sink fails, it gets the same outputs again, without a call, before another epoch
     begins. Methods may be called from any thread.
@@ -85,12 +85,12 @@ class AsyncPipeline:
     timeout : float or timedelta, optional
         Seconds for all attempts at an element together.
     retry : RetryPolicy, optional
-        Which failed calls are made again, and when.
+        Which failed calls are retried, and when.
     barrier_timeout : float or timedelta, optional
         Seconds that an epoch waits for room for its rows and for calls under way. None waits until all calls have
         returned. It decides how soon an epoch is delivered, not how often a call is made. With `resident=False` it
-        begins at the end of the input, and a call that is carried over is made again in the next epoch, which waits
-        for it as long as it takes: so a row is called for at most twice, apart from retries. Set a `timeout` if a call
+        begins at the end of the input, and a call that is carried over is repeated in the next epoch, which waits
+        for it as long as it takes: so a row is called at most twice, apart from retries. Set a `timeout` if a call
         may never return.
     on_error : {"fail", "skip", "dead_letter"}
         What happens to a row that fails for good: it fails its epoch, is dropped, or becomes a dead letter.
@@ -123,7 +123,7 @@ class AsyncPipeline:
         for `Job`. After it come the ids of Spark's query and micro-batch, so a service recognises a row after a loss of
         the snapshots only if the checkpoint still names them.
     resident : bool
-        Whether operators outlive micro-batches, each in a process of its own on an executor's machine. Then calls go on
+        Whether operators outlive micro-batches, each in its own process on an executor's machine. Then calls continue
         while an epoch is committed and while there is no input, `open` runs once for each process, and state stays
         loaded. If false, each epoch opens its operators in Spark's tasks and closes them at its end. Outputs and state
         are the same.
@@ -395,12 +395,12 @@ class AsyncPipeline:
         return self.start(stream_df, sink, checkpoint_location=checkpoint_location, trigger=trigger, adopt=adopt)
 
     def run(self, df: DataFrame, sink: Sink, *, run_id: str, chunk_rows: int | None = None) -> None:
-        """Run a bounded DataFrame through the same operators and state: history, or rows that have to come again.
+        """Run a bounded DataFrame through the same operators and state: history, or rows to process again.
 
         Returns when nothing is in flight. The rows are first stored, in chunks, in the operator's folder; each chunk is
-        the input of an epoch. If a call fails or is killed, another one with the same `run_id` goes on with the
-        chunks that are not in the state. Once the run has finished, it does nothing. A query that runs elsewhere is
-        stopped, as by another start. A query that is started afterwards goes on where it was.
+        the input of an epoch. If a call fails or is killed, another one with the same `run_id` continues with
+        the chunks that are not in the state. Once the run has finished, it does nothing. A query that runs elsewhere is
+        stopped, as by another start. A query that you start afterwards continues where it was.
 
         Parameters
         ----------
@@ -408,7 +408,7 @@ class AsyncPipeline:
             The input; with `order_by` it is sorted as a whole. With `event_time` its rows come in the order of their
             timestamps first; it needs no watermark.
         sink : callable
-            `sink(batch_df, epoch)`, as for `start`. Epochs go on with the version numbers.
+            `sink(batch_df, epoch)`, as for `start`. Epoch numbers continue from the newest version.
         run_id : str
             The name of the run: letters, digits, `_` and `-`.
         chunk_rows : int, optional
@@ -439,7 +439,7 @@ class AsyncPipeline:
         """Return a chain: the outputs of this pipeline are the input of another one, epoch by epoch.
 
         `start` and `run` of the chain run both. Each has its own snapshots, and the outputs of an epoch are kept until
-        the next pipeline has committed them. So no call of the first is made again because the second has failed.
+        the next pipeline has committed them. So a failure of the second repeats no call of the first.
         `rescale` and `progress` of each pipeline are its own; the chain's are its first one's. A drain goes from
         first to last.
 

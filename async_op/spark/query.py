@@ -160,9 +160,9 @@ class PipelineQuery:
         """Stop the query and its operators; results that have come by then are delivered with one more epoch.
 
         After a failure there is no such epoch. Elements in flight stay in the newest snapshot, for `drain` or the next
-        start. An epoch under way waits for no more calls: it commits within ten seconds, or is given up and repeated by
-        the next start. It is given up at once if operators live in their tasks. If there are several stops at a time,
-        the most impatient counts; Ctrl-C while one waits makes it one, and is raised when all has ended.
+        start. An epoch under way waits for no more calls: it commits within ten seconds, or is abandoned and repeated
+        by the next start. It is abandoned at once if operators live in their tasks. Of several stops at a time, the
+        fastest counts. Ctrl-C while a stop waits makes it such a stop, and is raised once the query has stopped.
 
         Parameters
         ----------
@@ -232,7 +232,7 @@ class PipelineQuery:
         """Wait for the micro-batch under way, whose calls Spark would cancel."""
         while not self._batch.acquire(timeout=_PAUSE_SECONDS):
             if self._stopping.is_over(until):
-                _log.warning("the micro-batch under way is given up, and its calls are made again by the next start")
+                _log.warning("the micro-batch under way is abandoned, and the next start repeats its calls")
                 return
         self._batch.release()
 

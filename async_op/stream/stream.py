@@ -158,7 +158,7 @@ class AsyncDataStream:
     -----
     On a DataFrame, each partition (in a streaming query: each partition of a micro-batch) has its own operator in a
     Python worker. Nothing outlives the partition: it ends only after all calls and their retries. Outputs go to Spark
-    in batches of 1,024, or after 0.1 s. Spark runs a failed task again, and makes its calls again.
+    in batches of 1,024, or after 0.1 s. Spark runs a failed task again, and its calls are repeated.
 
     Settings to know:
 
@@ -240,8 +240,8 @@ class AsyncDataStream:
             calls the function, and you get the outputs of an epoch once they are committed, about every second. An
             epoch counts as taken when you ask for the output after its last one. If you leave early, the job stops at a
             cut. The next iteration over the same stream, under the same `job_id`, first gives all outputs of the
-            epochs that were not taken whole, then goes on. After a crash it goes on from the newest snapshot. So you
-            get each output at least once, and no finished call that the snapshot has is repeated. Outputs must be
+            epochs that were not taken completely, then continues. After a crash it continues from the newest snapshot.
+            So you get each output at least once, and no finished call in the snapshot is repeated. Outputs must be
             storable, and the stream must give the same elements again, or be a `Source`. Not with `timestamps`,
             `watermark_delay` or `clock`, and not for a DataFrame: use `AsyncPipeline`.
         job_id : str, optional
@@ -252,7 +252,7 @@ class AsyncDataStream:
         Returns
         -------
         async generator or pyspark.sql.DataFrame
-            The outputs. Who leaves the generator early closes it, with `contextlib.aclosing`: until then calls go on.
+            The outputs. To leave the generator early, close it with `contextlib.aclosing`: until then calls continue.
 
         Raises
         ------

@@ -7,7 +7,7 @@ from keygroups.errors import KeyGroupsError
 
 
 class Stalled(KeyGroupsError, RuntimeError):
-    """A virtual loop cannot go on: everything waits for something that will never happen."""
+    """A virtual loop cannot continue: everything waits for something that will never happen."""
 
     seconds: float
     """The virtual seconds since the loop's start."""

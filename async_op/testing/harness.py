@@ -216,7 +216,7 @@ class OperatorHarness:
     def restore(self, snapshot: Snapshot, parallelism: int | None = None) -> None:
         """Close all subtasks as a crash would, and open new ones from a snapshot.
 
-        Calls that were in flight at the time of the snapshot are made again; everything after it is forgotten.
+        Calls that were in flight at the time of the snapshot are repeated; everything after it is forgotten.
 
         Parameters
         ----------

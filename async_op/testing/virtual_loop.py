@@ -80,7 +80,7 @@ class AtOnce:
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop that goes on to the next timer whenever it has nothing to do. Only its own thread may use it.
+    """An event loop that jumps to the next timer whenever it has nothing to do. Only its own thread may use it.
 
     `asyncio.sleep`, `asyncio.timeout`, retries, timeouts and timers of operators all follow its time, which starts at
     zero; their processing time follows it, too. What blocks (blocking functions, storage, iterables) runs on the loop's
@@ -139,13 +139,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         Raises
         ------
         Stalled
-            There is none, or timers alone go on for ever.
+            There is none, or only timers run, for ever.
         """
         if until is None:
             raise Stalled(self._now, "no callback is ready and no timer is set")
         self._waits += 1
         if self._waits > _WAITS_MAX:
-            raise Stalled(self._now, "timers alone go on")
+            raise Stalled(self._now, "only timers run, for ever")
         self._now = max(self._now, until)
         # After some months, asyncio's own resolution is lost in the rounding of a float, and no timer would be due.
         self._clock_resolution = max(_RESOLUTION_SECONDS, 2 * math.ulp(self._now))

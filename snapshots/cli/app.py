@@ -62,12 +62,13 @@ app = typer.Typer(
     # The traceback of a bug is for a bug report: complete, plain, and without the values of local variables.
     pretty_exceptions_enable=False,
 )
+app.command("run", cls=Command)(run_command)
+# In the order of tasks: look, check, rescale, change, clean up.
 for command in (
-    *(ls, inspect, get, top, logs, plan, repartition, diff, export, report, edit, copy, compact, claim),
-    *(verify, gc, pin, unpin, doctor),
+    *(doctor, ls, inspect, get, top, logs, report, diff, export, verify),
+    *(plan, repartition, edit, copy, compact, claim, gc, pin, unpin),
 ):
     app.command(cls=Command)(command)
-app.command("run", cls=Command)(run_command)
 
 Imports = Annotated[
     list[str] | None,

@@ -18,10 +18,14 @@ AcceptLoss = Annotated[
     typer.Option("--accept-loss", help="Give up the newest state, whose manifest is missing, and continue without it."),
 ]
 FirstParallelism = Annotated[
-    int | None, typer.Option("--parallelism", min=1, help="The number of subtasks, if there is no snapshot yet.")
+    int | None,
+    typer.Option("--parallelism", metavar="N", min=1, help="The number of subtasks, if there is no snapshot yet."),
 ]
 FirstMaxParallelism = Annotated[
-    int | None, typer.Option("--max-parallelism", min=1, help="The number of key groups, if there is no snapshot yet.")
+    int | None,
+    typer.Option(
+        "--max-parallelism", metavar="N", min=1, help="The number of key groups, if there is no snapshot yet."
+    ),
 ]
 
 _NOTHING = "; check the URI (it names one operator's folder), or pass --parallelism to begin an operator there"

@@ -19,7 +19,7 @@ _KEY_GROUPS_SHOWN_MAX = 20
 OldVersion = Annotated[int, typer.Argument(metavar="V1", min=1, help="The version to compare with.")]
 NewVersion = Annotated[int, typer.Argument(metavar="V2", min=1, help="The version to compare.")]
 Rows = Annotated[bool, typer.Option("--rows", help="Name the keys that differ, with their values before and after.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, help="How many keys --rows names.")]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many keys --rows names.")]
 
 
 def diff(

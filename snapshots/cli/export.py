@@ -18,7 +18,14 @@ from snapshots.inspection import export as write_export
 State = Annotated[str | None, typer.Option("--state", metavar="NAME", help="The state.")]
 InFlight = Annotated[bool, typer.Option("--in-flight", help="The in-flight elements, instead of a state.")]
 To = Annotated[
-    str, typer.Option("--to", metavar="PATH", help="The file; its ending sets the format: parquet, arrow, csv, jsonl.")
+    str,
+    typer.Option(
+        "-o",
+        "--output",
+        "--to",
+        metavar="PATH",
+        help="The file; its ending sets the format: parquet, arrow, csv, jsonl.",
+    ),
 ]
 Step = Annotated[str | None, typer.Option("--step", metavar="NAME", help="With --in-flight: only this step of a job.")]
 KeyGroups = Annotated[str | None, typer.Option("--key-groups", metavar="A-B", help="Only these key groups.")]

@@ -15,8 +15,12 @@ from snapshots.upkeep.retention import KEEP_LAST, GarbageReport
 _SHOWN_MAX = 20
 
 Apply = Annotated[bool, typer.Option("--apply", help="Remove the files; without it, only show what would be removed.")]
-KeepLast = Annotated[int, typer.Option("--keep-last", min=1, help="How many of the newest versions to keep.")]
-MinAge = Annotated[str, typer.Option("--min-age", help="How old a file without a version must be: 90m, 36h, 7d.")]
+KeepLast = Annotated[
+    int, typer.Option("--keep-last", metavar="N", min=1, help="How many of the newest versions to keep.")
+]
+MinAge = Annotated[
+    str, typer.Option("--min-age", metavar="DURATION", help="How old a file without a version must be: 90m, 36h, 7d.")
+]
 PinnedVersion = Annotated[int, typer.Argument(metavar="VERSION", min=1, help="A version.")]
 
 

@@ -32,9 +32,9 @@ from snapshots.restore.snapshot import Snapshot
 from snapshots.store import SnapshotStore
 from snapshots.versions import lost_text, lost_versions
 
-History = Annotated[int, typer.Option("--history", min=0, help="How many of the newest versions to list.")]
+History = Annotated[int, typer.Option("--history", metavar="N", min=0, help="How many of the newest versions to list.")]
 Largest = Annotated[
-    int, typer.Option("--largest", min=0, help="How many of the largest keys to show; reads every row.")
+    int, typer.Option("--largest", metavar="N", min=0, help="How many of the largest keys to show; reads every row.")
 ]
 
 

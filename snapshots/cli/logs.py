@@ -12,7 +12,9 @@ from snapshots.cli.options import AsJson, StorageOptions, Uri, open_store
 from snapshots.cli.output import NotFound
 from snapshots.host_logs import logs_of, logs_pattern, tails_of
 
-Lines = Annotated[int, typer.Option("--lines", min=1, help="How many lines of each log to show, from its end.")]
+Lines = Annotated[
+    int, typer.Option("--lines", metavar="N", min=1, help="How many lines of each log to show, from its end.")
+]
 
 
 def logs(uri: Uri, lines: Lines = 100, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:

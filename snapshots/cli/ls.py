@@ -20,7 +20,12 @@ from snapshots.surroundings import folder_above
 Above = Annotated[
     str, typer.Argument(metavar="FOLDER", help="The folder above the folders of operators and jobs: a path or a URI.")
 ]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many folders to look into, by name.")]
+Limit = Annotated[
+    int,
+    typer.Option(
+        "--limit", metavar="N", min=1, max=10_000, help="How many folders to read, in the order of their names."
+    ),
+]
 
 
 def ls(folder: Above, limit: Limit = 100, as_json: AsJson = False, storage_option: StorageOptions = None) -> None:

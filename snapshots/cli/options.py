@@ -12,14 +12,22 @@ import typer
 from snapshots.store import SnapshotStore
 
 Uri = Annotated[str, typer.Argument(metavar="URI", help="The folder of one operator or job: a path or any fsspec URI.")]
-Version = Annotated[int | None, typer.Option("--version", min=1, help="The version; by default the newest.")]
-Parallelism = Annotated[int, typer.Option("--parallelism", min=1, help="The number of subtasks to rescale to.")]
+Version = Annotated[
+    int | None, typer.Option("--version", metavar="N", min=1, help="The version; by default the newest.")
+]
+Parallelism = Annotated[
+    int, typer.Option("--parallelism", metavar="N", min=1, help="The number of subtasks to rescale to.")
+]
 MaxParallelism = Annotated[
     int | None,
-    typer.Option("--max-parallelism", min=1, help="The new number of key groups; a change requires --rewrite."),
+    typer.Option(
+        "--max-parallelism", metavar="N", min=1, help="The new number of key groups; a change requires --rewrite."
+    ),
 ]
-Hash = Annotated[str | None, typer.Option("--hash", help="xxhash64 or flink; a change requires --rewrite.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Hash = Annotated[
+    str | None, typer.Option("--hash", metavar="NAME", help="xxhash64 or flink; a change requires --rewrite.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 StorageOptions = Annotated[
     list[str] | None,
     typer.Option(

@@ -17,15 +17,17 @@ from snapshots.report import render
 
 Target = Annotated[str, typer.Option("-o", "--output", metavar="FILE.html", help="The file.")]
 Planned = Annotated[
-    int | None, typer.Option("--parallelism", min=1, help="Also show what a rescale to this parallelism would move.")
+    int | None,
+    typer.Option("--parallelism", metavar="N", min=1, help="Also show what a rescale to this parallelism would move."),
 ]
 Largest = Annotated[
-    int, typer.Option("--largest", min=0, help="How many of the largest keys to show; 0 reads no rows.")
+    int, typer.Option("--largest", metavar="N", min=0, help="How many of the largest keys to show; 0 reads no rows.")
 ]
 
 
 Samples = Annotated[
-    int, typer.Option("--samples", min=0, max=1000, help="How many rows of each state to show, with values.")
+    int,
+    typer.Option("--samples", metavar="N", min=0, max=1000, help="How many rows of each state to show, with values."),
 ]
 
 

@@ -28,8 +28,8 @@ _BAR_WIDTH = 6
 _ALWAYS_SHOWN = {"rows", "outputs", "calls", "retries", "timeouts"}
 """Of what epochs count, what is shown even if it is 0."""
 
-Interval = Annotated[str, typer.Option("--interval", help="How long to wait between two looks: 0.5s, 10s, 1m.")]
-Once = Annotated[bool, typer.Option("--once", help="Look once and end.")]
+Interval = Annotated[str, typer.Option("--interval", metavar="DURATION", help="How often to update: 0.5s, 10s, 1m.")]
+Once = Annotated[bool, typer.Option("--once", help="Show the current state once and exit.")]
 
 pause = threading.Event().wait
 """Waits for so many seconds; a test does something else instead."""

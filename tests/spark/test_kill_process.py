@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.quick import first_is_quick
 from tests.spark.exactly_once import World
 
 
@@ -29,7 +30,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize("resident", [True, False])
+@pytest.mark.parametrize("resident", first_is_quick([True, False]))
 def test_a_driver_is_killed_between_the_commit_and_the_sink(java: None, tmp_path: Path, resident: bool) -> None:
     world = World(tmp_path)
     world.prepare()

@@ -13,6 +13,7 @@ EPOCHS = 30
 
 
 @pytest.mark.spark
+@pytest.mark.thorough
 @pytest.mark.timeout(2400)
 @pytest.mark.skipif(sys.platform != "linux", reason="what processes hold is read from /proc")
 def test_a_pipeline_that_is_killed_stopped_and_rescaled_stays_exact_and_level(java: None, tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_a_row_that_timed_out_is_named(spark: SparkSession) -> None:
     outputs = AsyncDataStream.ordered_wait(spark.range(3), HangForGood(), output_schema=SCHEMA, timeout=0.05)
     with pytest.raises(
         PythonException,
-        match=r"no result within 0.05 s for \{'id': \d\} \(id \S+\)(.|\n)*in attempt 1 of element \S+, with key None",
+        match=r"no result within 0.05 s for \{'id': \d\} \(id \S+\)(.|\n)*in attempt 1 of element \S+",
     ):
         outputs.collect()
 

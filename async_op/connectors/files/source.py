@@ -111,7 +111,7 @@ class FileSource(Source[Any]):
     -----
     Undecodable records are `MalformedRecord`, `RecordTooLong` or `BrokenFile`. Reading raises `FileReplaced`,
     `FileShrank` if a file ends before the position that was read, and `FileVanished` if one is removed before it was
-    read to its end. A file that is removed later ends its partition, and is read on if it comes back. If no file
+    read to its end. A file that is removed later ends its partition; if it comes back, the rest is read. If no file
     matches at the start, the log has a warning.
 
     Examples

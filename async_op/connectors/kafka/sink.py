@@ -186,7 +186,7 @@ class KafkaSink(ShippedSink):
         return self._refused(map(record_of, rows.dicts()))
 
     async def close(self) -> None:
-        """Disconnect; a transaction that is under way is given up."""
+        """Disconnect; a transaction that is under way is aborted."""
         if self._threads is not None:
             threads, self._threads = self._threads, None
             await threads.run(self._disconnect)

@@ -40,6 +40,17 @@ async def test_a_failing_element_fails_the_operator_by_name(mode: str) -> None:
         assert raised.value.cause == "ValueError: no such row"
 
 
+async def test_a_failure_without_a_key_mentions_none() -> None:
+    service = Service()
+    async with opened(service) as bench:
+        await bench.feed(17)
+        await service.fail(17, ValueError("no such row"))
+
+        with pytest.raises(ElementFailed) as raised:
+            await bench.operator.finish()
+        assert "key" not in str(raised.value).partition("failed:")[0]
+
+
 @pytest.mark.behaviour("a failure names the input and frees whoever waits; the first one counts")
 @BOTH
 async def test_every_later_use_of_a_failed_operator_raises_the_first_failure(mode: str) -> None:

@@ -86,7 +86,7 @@ async def test_a_sink_that_is_away_for_a_while_is_tried_again(
     with caplog.at_level(logging.WARNING, "async_op"):
         await new_job([1, 2], same, sink).run()
     assert sorted(sink.values) == [1, 2]
-    said = [record.getMessage() for record in caplog.records if "is tried again" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "is retried" in record.getMessage()]
     assert len(said) == 3
     assert "attempt 2" in said[1]
     assert kind.__name__ in said[1]

@@ -193,3 +193,8 @@ async def test_the_lineage_is_durable_before_the_first_call() -> None:
     [(lineage, key)] = found
     assert key == f"{lineage}/look/0@1"
     assert store.load().manifest.lineage == lineage
+
+
+def test_an_invalid_id_is_refused_under_the_name_of_its_argument() -> None:
+    with pytest.raises(ConfigError, match="^job_id='a b'"):
+        new_job([1], same_step(), Epochs(), job_id="a b")

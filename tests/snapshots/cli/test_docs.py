@@ -267,7 +267,7 @@ def test_the_shell_completes_commands_and_options(tmp_path: Path) -> None:
         environment = {"_KEYGROUPS_COMPLETE": "complete_bash", "COMP_WORDS": words_, "COMP_CWORD": str(place)}
         return run(cwd=tmp_path, **environment).stdout.split()
 
-    assert completed("keygroups re", 1) == ["repartition", "report"]
+    assert set(completed("keygroups re", 1)) == {"repartition", "report"}
     assert "--parallelism" in completed("keygroups plan --par", 2)
     assert "--install-completion" in CLI
 
