@@ -30,9 +30,9 @@ from async_op.hosting.overseer import Overseer
 from async_op.hosting.process import launch as launching
 from async_op.hosting.process import places, resident
 from async_op.hosting.process.launch import launch, watch
-from async_op.hosting.process.places import PATH_BYTES_MAX, place_of, sweep
-from async_op.hosting.wire import frames
-from async_op.hosting.wire.sockets import SocketChannel, connect
+from async_op.hosting.process.places import place_of, sweep
+from async_op.hosting.wire import frames, sockets
+from async_op.hosting.wire.sockets import PATH_BYTES_MAX, SocketChannel, connect
 from async_op.threads.wait_strategies import ParkWait, ProgressiveWait, WaitSituation, WaitStrategies, WaitStrategy
 from async_op.threads.waits import Waits
 from snapshots import SnapshotStore
@@ -470,7 +470,29 @@ def test_a_log_that_has_grown_too_long_is_begun_anew(tmp_path: Path, monkeypatch
     assert path.read_bytes() == b"(over 0 MiB of output were removed here)\nand so on"
 
 
-def test_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere an open folder has no short name")
+def test_hosts_and_their_template_live_in_a_folder_with_a_long_path(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("x" * PATH_BYTES_MAX)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    place = place_of("run", GENERATION, 0, str(folder))
+
+    address = driven(launch(replace(machine.instructions(), place=place)))
+
+    assert epoch(connect(address, SECRET), hello(), [rows("a")])[1] == [("a", 1)]
+    assert len(list(folder.glob("*/*.sock"))) == 2
+    host = int(address.process.rpartition(":")[2])
+    os.kill(host, signal.SIGTERM)
+    wait_until(lambda: not is_running(host))
+    assert not place.socket.exists()
+
+
+def test_a_path_that_is_too_long_is_refused_where_no_shorter_one_can_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "_OPEN_FILES", tmp_path / "none")
     folder = tmp_path / ("x" * PATH_BYTES_MAX)
     folder.mkdir()
 

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from async_op.hosting.errors import HostUnreachable
+from async_op.hosting.wire.sockets import PATH_BYTES_MAX, is_bindable
 from snapshots.host_logs import FOLDER_PREFIX, digest_of, run_folder
-
-PATH_BYTES_MAX = 107
-"""The longest path that the kernel accepts for a Unix socket."""
 
 _STARTED_SECONDS = 600.0
 """A host has a lock after this time, or it never will."""
@@ -104,7 +102,7 @@ def place_of(run_id: str, generation: str, subtask_index: int, parent: str | Non
     """
     folder = run_folder(run_id, parent)
     place = HostPlace(folder, f"{digest_of(generation)}-{subtask_index}", secrets.token_hex(4))
-    if len(os.fsencode(place.socket)) > PATH_BYTES_MAX:
+    if not is_bindable(place.socket):
         raise HostUnreachable(f"the path of its socket, {place.socket}, is over {PATH_BYTES_MAX} bytes")
     place.make_folder()
     return place

@@ -24,6 +24,7 @@ from async_op.hosting.messages import Address
 from async_op.hosting.process.places import HostPlace, leave, sweep
 from async_op.hosting.wire.frames import BEAT_SECONDS
 from async_op.hosting.wire.server import Server
+from async_op.hosting.wire.sockets import bindable
 from async_op.threads.loop_thread import new_event_loop, rare_collections
 
 _LOG = 2
@@ -120,7 +121,8 @@ def _is_hanging(place: HostPlace) -> bool:
     with socket.socket(socket.AF_UNIX) as asked:
         asked.settimeout(STALL_SECONDS)
         try:
-            asked.connect(str(place.socket))
+            with bindable(place.socket) as path:
+                asked.connect(path)
             return not asked.recv(1)
         except TimeoutError:
             return True
@@ -171,14 +173,14 @@ async def _live(instructions: Instructions, ready: Callable[[Address], None]) ->
 
 
 async def _listen(server: Server, instructions: Instructions) -> Address:
-    path, interface = str(instructions.place.socket), instructions.interface
+    path, interface = instructions.place.socket, instructions.interface
     await server.listen_unix(path)
     port = 0
     if interface is not None:
         with suppress(OSError):  # then only feeders on this machine can reach it
             port = await server.listen_tcp(interface)
     process = f"{socket.gethostname()}:{os.getpid()}"
-    return Address(path, interface or "", port, str(instructions.place.log), process)
+    return Address(str(path), interface or "", port, str(instructions.place.log), process)
 
 
 async def _beat(settings: HostSettings) -> None:

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, NoReturn, TypeAlias
 
 from async_op.hosting.process.places import HostPlace, leave, place_of
+from async_op.hosting.wire.sockets import bindable
 
 IDLE_SECONDS = 30.0
 """How long a template outlives its last host: a rescale, or the next query, finds it warm."""
@@ -95,7 +96,8 @@ def connect(owner: int, modules: Sequence[str]) -> socket.socket | None:
     place = place_of(_name_of(owner, modules), "", 0)
     connected = socket.socket(socket.AF_UNIX)
     try:
-        connected.connect(str(place.socket))
+        with bindable(place.socket) as path:
+            connected.connect(path)
     except (FileNotFoundError, ConnectionRefusedError):
         connected.close()
     else:
@@ -126,10 +128,11 @@ def _start(place: HostPlace, held: int, owner: int, modules: Sequence[str]) -> s
     """Start a template under its lock; who connects is served once it has loaded everything."""
     place.socket.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(place.socket))
-        listening.listen()
         connected = socket.socket(socket.AF_UNIX)
-        connected.connect(str(place.socket))
+        with bindable(place.socket) as path:
+            listening.bind(path)
+            listening.listen()
+            connected.connect(path)
         handed_over = [listening.fileno(), held, owner]
         with place.open_log() as log:
             subprocess.run(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
+from pathlib import Path
 
 from async_op.hosting.errors import MessageTooLarge, NotOurs
 from async_op.hosting.host import Conversation, Host
 from async_op.hosting.wire import frames
-from async_op.hosting.wire.sockets import NONCE_BYTES, PROOF_BYTES, is_proof, new_nonce, proof_of
+from async_op.hosting.wire.sockets import NONCE_BYTES, PROOF_BYTES, bindable, is_proof, new_nonce, proof_of
 
 _HANDSHAKE_SECONDS = 60.0
 
@@ -32,10 +34,12 @@ class Server:
         self._secret = secret
         self._listening: list[asyncio.AbstractServer] = []
         self._writers: set[asyncio.StreamWriter] = set()
+        self._paths = ExitStack()  # asyncio removes a socket by the path that it was bound with
 
-    async def listen_unix(self, path: str) -> None:
+    async def listen_unix(self, path: Path) -> None:
         """Listen on a Unix socket with this path."""
-        self._listening.append(await asyncio.start_unix_server(self._serve, path, limit=_BUFFER_BYTES))
+        short = self._paths.enter_context(bindable(path))
+        self._listening.append(await asyncio.start_unix_server(self._serve, short, limit=_BUFFER_BYTES))
 
     async def listen_tcp(self, interface: str) -> int:
         """Listen on a free TCP port of an interface, and return the port."""
@@ -48,6 +52,7 @@ class Server:
         """Stop listening and hang up, so that feeders see a lost host, whose epoch is run again, and no failed one."""
         for server in self._listening:
             server.close()
+        self._paths.close()
         for writer in self._writers:
             writer.close()  # replies that were written before are still sent
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
 import select
 import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Literal
 
 from async_op.hosting.blueprint import PATIENCE_SECONDS
@@ -23,6 +27,11 @@ TICK_SECONDS = 0.1
 """How long a feeder waits for a reply before it may show a sign of life."""
 
 CONNECT_SECONDS = 5.0
+
+PATH_BYTES_MAX = 107
+"""The longest path that the kernel accepts for a Unix socket."""
+
+_OPEN_FILES = Path("/proc/self/fd")
 
 _READ_BYTES = 1 << 18
 
@@ -186,11 +195,33 @@ def _reply(kind: int, payload: bytes) -> Reply:
     return reply
 
 
+def is_bindable(path: Path) -> bool:
+    """Tell whether a Unix socket can have this path."""
+    return len(os.fsencode(path)) <= PATH_BYTES_MAX or _OPEN_FILES.is_dir()
+
+
+@contextmanager
+def bindable(path: Path) -> Iterator[str]:
+    """Give a short path by which a socket can be bound or reached, however long the path of its folder is.
+
+    The folder for temporary files is long in containers of YARN and in tests. On Linux an open folder has a short name.
+    """
+    if len(os.fsencode(path)) <= PATH_BYTES_MAX:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield str(_OPEN_FILES / str(folder) / path.name)
+    finally:
+        os.close(folder)
+
+
 def _open_unix(address: Address) -> socket.socket:
     connected = socket.socket(socket.AF_UNIX)
     try:
         connected.settimeout(CONNECT_SECONDS)
-        connected.connect(address.path)
+        with bindable(Path(address.path)) as path:
+            connected.connect(path)
     except OSError:
         connected.close()
         raise
