@@ -123,6 +123,19 @@ class OperatorInterrupted(KeyGroupsError, RuntimeError):
         )
 
 
+class OpenFailed(KeyGroupsError, RuntimeError):
+    """`open` of the function has raised an error in a host, so no call was made."""
+
+    function: str
+    """The name of the function."""
+    place: str
+    """The file and line of the function that has failed."""
+    cause: str
+    """The error, as text; the error itself is `__cause__` in the process where it was raised."""
+
+    _template = "open() of {function} has failed at {place}: {cause}; no call was made: correct it, and start again"
+
+
 def is_failure(error: BaseException) -> bool:
     """Return whether an error is the failure of one element: true for every `Exception`, false for `SystemExit` etc.
 

@@ -118,6 +118,18 @@ def traceback_of(error: BaseException) -> str | None:
     return f"{_TRACEBACK}\n{text if len(text) <= TEXT_MAX else f'…{text[-TEXT_MAX:]}'}"
 
 
+def user_line(error: BaseException) -> str | None:
+    """Return the file and line of the user's code at which an error was raised; None if it has no such frame.
+
+    That is the outermost line: what it calls belongs to libraries, or is in the traceback.
+    """
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        if not file.startswith(_OWN_FOLDERS):
+            return f'"{printable(file)}", line {line}'
+    return None
+
+
 def _cut_to_user(told: traceback.TracebackException) -> bool:
     """Leave out the leading frames of this project, also of causes; return whether any frame is left."""
     told.stack[:] = dropwhile(lambda frame: frame.filename.startswith(_OWN_FOLDERS), told.stack)

@@ -19,11 +19,14 @@ LEASE_SECONDS = 120.0
 PATIENCE_SECONDS = 60.0
 """A feeder or host that is silent for this long is taken for dead; so a function must block its loop for less."""
 
+OPEN_SECONDS = 1800.0
+"""A host whose function's `open` has not returned after this time is given up: a large model may be loaded in it."""
+
 OUTPUTS_MAX = 100_000
 """With this many outputs, a host takes in no elements and fires no timers until its next epoch."""
 
 CLOSE_SECONDS = 10.0
-"""A resident host waits no longer than this for its function to close."""
+"""A host waits no longer than this for its function to close."""
 
 
 class Blueprint(Protocol):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from keygroups.errors import KeyGroupsError
 
 
@@ -24,8 +26,21 @@ class HostLost(KeyGroupsError, ConnectionError):
 
     _template = (
         "the operator's host {what}. Look in its log, {log}, for a function that blocks the event loop or uses up the "
-        "memory. The epoch is run again from the newest snapshot"
+        "memory"
     )
+
+
+def described_status(status: int) -> str:
+    """Return how a process has ended, for a message.
+
+    Examples
+    --------
+    >>> described_status(-9), described_status(3)
+    ('by SIGKILL', 'with status 3')
+    """
+    if status >= 0:
+        return f"with status {status}"
+    return f"by {signal.Signals(-status).name}"
 
 
 class HostFailed(KeyGroupsError, RuntimeError):

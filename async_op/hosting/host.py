@@ -30,7 +30,7 @@ UNDER_WAY_MAX = 16
 
 
 class Lease:
-    """Ends the host unless it is renewed in time. Only the thread of the event loop may call it.
+    """Ends the host unless it is renewed in time, once it has begun. Only the thread of the event loop may call it.
 
     The driver renews it, and so do the signs of life of the tasks that the driver sends. So it depends on the driver's
     life, and not on the length of calls, epochs or sinks.
@@ -50,10 +50,9 @@ class Lease:
         self._clock = clock
         self._over = over
         self._timer: TimerHandle | None = None
-        self.renew()
 
     def renew(self) -> None:
-        """Start the time again: the driver has shown a sign of life."""
+        """Start the time, again: the driver has shown a sign of life."""
         self.end()
         self._timer = self._clock.call_at(self._clock.time() + self._seconds, self._over)
 
@@ -94,6 +93,8 @@ class Host:
         The subtask.
     ended : asyncio.Event
         Set when the host must be closed: it was told to end, is to be replaced, or its lease has run out.
+    opened : asyncio.Event
+        Set when the function's `open` has returned or failed. The lease begins then: `open` may take its time.
     """
 
     def __init__(self, blueprint: Blueprint, settings: HostSettings, clock: Clock | None = None) -> None:
@@ -109,7 +110,7 @@ class Host:
         self._final_version: int | None = None
         self._told: BaseException | None = None
         self.ended = asyncio.Event()
-        self._opened = asyncio.Event()
+        self.opened = asyncio.Event()
         self._lease = Lease(settings.lease_seconds, self._clock, self.ended.set)
 
     async def open(self) -> None:
@@ -118,9 +119,11 @@ class Host:
         try:
             await self.subtask.open(self._settings.restore, preload=self._settings.is_resident)
         except BaseException as error:  # noqa: BLE001 - kept for the next feeder
-            self.subtask.fail(as_exception(error))
+            failed_open = self.subtask.operator.failed_open
+            self.subtask.fail(as_exception(error) if failed_open is None else failed_open)
         finally:
-            self._opened.set()
+            self.opened.set()
+            self._lease.renew()
 
     async def close(self) -> None:
         """Give up all calls under way, and close the operator with its function."""
@@ -159,7 +162,7 @@ class Host:
         """Note that a feeder has shown a sign of life, and so the driver whose task it is."""
         is_fed = self._session is not None and self._session.feeder == feeder
         # The driver learns of a new host when its epoch has ended: until then, only the feeder can renew the lease.
-        if (is_fed or not self._opened.is_set()) and not self.ended.is_set():
+        if is_fed and not self.ended.is_set():
             self._lease.renew()
         if self._session is not None and is_fed:
             self._session.heard_at = self._clock.time()
@@ -172,7 +175,7 @@ class Host:
     async def _answer(self, feeder: Hashable, message: say.Message) -> say.Reply:
         match message:
             case say.Hello():
-                await self._opened.wait()
+                await self.opened.wait()
                 return self._hello(feeder, message)
             case say.Poll():
                 return self._status()

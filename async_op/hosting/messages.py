@@ -36,6 +36,8 @@ class Address(NamedTuple):
         The path of its log file, which error messages name.
     process : str
         Its machine and process id, as ``machine:id``, which progress reports name.
+    exits : str
+        The path of the file on its machine that will have the exit status of its process; empty without one.
     """
 
     path: str
@@ -43,6 +45,7 @@ class Address(NamedTuple):
     port: int = 0
     log: str = ""
     process: str = ""
+    exits: str = ""
 
 
 class NewestManifest(NamedTuple):

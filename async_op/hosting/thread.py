@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -17,6 +18,8 @@ from async_op.hosting.wire.sockets import TICK_SECONDS
 from async_op.threads.loop_thread import LoopThread
 from async_op.threads.wait_strategies import WaitSituation, WaitStrategies
 from async_op.threads.waits import Waits
+
+_log = logging.getLogger(__package__)
 
 _NO_LOG = "this task's own"
 
@@ -48,13 +51,12 @@ class HostThread:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Inside a task, a function may take as long as it needs to close.
-        seconds = CLOSE_SECONDS if self._settings.is_resident else None
         try:
-            self._thread.call(self._host.close(), seconds)
-            self._thread.stop(seconds)
+            self._thread.call(_closed(self._host), 2 * CLOSE_SECONDS)
+            self._thread.stop(CLOSE_SECONDS)
         except TimeoutError:
-            return  # a function blocks the loop, so the thread cannot be ended; it ends with the process
+            # A function blocks the loop, so the thread cannot be ended; it ends with the process.
+            _log.warning("close() of the function of subtask %d blocks its event loop", self._settings.subtask_index)
 
     def channel(self, waits: Waits | None = None) -> ThreadChannel:
         """Return a channel to the host, for the feeding thread, which waits as `waits` says."""
@@ -68,6 +70,14 @@ class HostThread:
     def _stray(self, error: Exception) -> None:
         # Not called here, because `fail` needs the loop to be running.
         self._thread.loop.call_soon(self._host.subtask.fail, error)
+
+
+async def _closed(host: Host) -> None:
+    """Close a host as its own process does: a function that does not close is given up."""
+    try:
+        await asyncio.wait_for(host.close(), CLOSE_SECONDS)
+    except TimeoutError:
+        _log.warning("close() of the function was given up after %g s", CLOSE_SECONDS)
 
 
 class ThreadChannel:

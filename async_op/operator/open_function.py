@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from async_op.calls.isolation import CallContexts
+from async_op.errors import as_exception
 from async_op.functions import Function
 from async_op.plain import name_of
 from async_op.sharing import Leases
@@ -27,15 +28,18 @@ class OpenFunction:
     ----------
     is_open : bool
         Whether the function's `open` has begun and its `close` has not.
+    failure : BaseException or None
+        What the function's `open` has raised.
     """
 
-    __slots__ = ("_contexts", "_function", "_leases", "is_open")
+    __slots__ = ("_contexts", "_function", "_leases", "failure", "is_open")
 
     def __init__(self, function: Function) -> None:
         self._function = function
         self._leases = Leases()
         self._contexts: CallContexts | None = None
         self.is_open = False
+        self.failure: BaseException | None = None
 
     async def open(self, begin: Callable[[], Awaitable[None]], contexts: CallContexts) -> None:
         """Await `begin`, which opens the function; what it shares then belongs to the function."""
@@ -55,16 +59,25 @@ class OpenFunction:
 
     async def _open(self, begin: Callable[[], Awaitable[None]]) -> None:
         with self._leases.collecting(), _named(self._function, "open"):
-            await begin()
+            try:
+                await begin()
+            except BaseException as error:
+                self.failure = error
+                raise
 
 
 @contextmanager
 def _named(function: Function, method: str) -> Iterator[None]:
-    """Note on an error which method of the function has raised it: elsewhere it looks like one of Spark or of a job."""
+    """Note on an error which method of the function has raised it: elsewhere it looks like one of Spark or of a job.
+
+    `SystemExit` would end the program without a word. A cancellation and Ctrl-C come from outside and stay as they are.
+    """
     try:
         yield
-    except Exception as error:
+    except BaseException as error:
         error.add_note(f"{method}() of {name_of(function)} raised this")
+        if isinstance(error, SystemExit):
+            raise as_exception(error) from error
         raise
 
 

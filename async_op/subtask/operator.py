@@ -8,14 +8,17 @@ from dataclasses import replace
 from itertools import count
 
 from async_op.elements import Element, Watermark
-from async_op.errors import OperatorClosed
+from async_op.errors import OpenFailed, OperatorClosed
 from async_op.in_flight.capture import capture_entry, capture_watermark
 from async_op.in_flight.entries import WatermarkEntry, new_entry
 from async_op.in_flight.keys import KeyAssignment
 from async_op.operator.counters import Counted, counted_by
 from async_op.operator.operator import AsyncWaitOperator
 from async_op.options import OperatorOptions
+from async_op.plain import name_of
 from async_op.resilience.lending import Allowance, Holdings
+from keygroups.errors import KeyGroupsError
+from keygroups.safe_text import described, user_line
 from keygroups.state.timers import Timer
 from snapshots import InFlightElement, SubtaskRestore, SubtaskSnapshot
 from snapshots.format.in_flight_elements import RestoredQueue
@@ -67,6 +70,16 @@ class ResidentOperator(AsyncWaitOperator):
         await super().open(restore, preload=preload)
         if restore is not None:
             await self.snapshot_complete(restore.manifest.version)
+
+    @property
+    def failed_open(self) -> KeyGroupsError | None:
+        """The error of the function's `open`, for another process; None if that has not failed."""
+        raised = self._function.failure
+        if raised is None or isinstance(raised, KeyGroupsError):
+            return raised
+        failed = OpenFailed(name_of(self._options.function), user_line(raised) or "a library", described(raised))
+        failed.__cause__ = raised
+        return failed
 
     async def room(self) -> None:
         """Wait until there is room for an element."""

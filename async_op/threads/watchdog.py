@@ -75,7 +75,7 @@ class _Watchdog:
             return
         # The loop calls everything from the same depth. What lies further out, such as the program, waits for the loop.
         called = _stack(frame)[self._depth - 1 :]
-        function = _function_of(called)
+        function = function_of(called)
         suspect, self._suspect = self._suspect, function and function.f_code
         if function is not None and suspect is function.f_code and suspect not in _named:
             _named.add(suspect)
@@ -95,7 +95,7 @@ def _depth_of_task() -> int:
     return stack.index(outermost) + 1 if outermost in stack else len(stack)
 
 
-def _function_of(called: list[FrameType]) -> FrameType | None:
+def function_of(called: list[FrameType]) -> FrameType | None:
     """Return the frame of the user's function: the outermost that is not ours, seen from the innermost.
 
     The innermost one itself may be another function of some library at each look.

@@ -72,7 +72,10 @@ class EpochUnderWay:
             case "sink":
                 return "its sink"
         if not self.hosts:
-            return "its tasks: no host answers, because Spark has not started them, or operators live inside them"
+            return (
+                "its tasks: no host answers, because Spark has not started them, open() of the function has not "
+                "returned, or operators live inside them"
+            )
         more = f", {self.waiting:,} more wait for room" if self.waiting else ""
         what = f"calls: {self.in_flight:,} in flight{more}" if self.in_flight else "rows: nothing is in flight"
         of_hosts = f"{self.hosts} of {self.parallelism} hosts answer"

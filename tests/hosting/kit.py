@@ -25,6 +25,7 @@ from async_op.hosting.epoch import Epoch, Ran, run
 from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.feeder import Feeder, HostChannel, Waiting
 from async_op.hosting.messages import Address
+from async_op.hosting.process import resident
 from async_op.hosting.process.launch import launch
 from async_op.hosting.process.places import HostPlace
 from async_op.hosting.process.resident import Instructions
@@ -58,6 +59,8 @@ class Counting(AsyncFunction):
             os.kill(os.getpid(), 9)
         elif action == "segfault":
             ctypes.string_at(0)
+        elif action == "exit":
+            os._exit(3)
         elif action == "eat":
             return [bytearray(1 << 46)]
         elif action.startswith("/"):
@@ -82,6 +85,21 @@ def wait_for(path: str) -> None:
 class FailingOpen(Counting):
     async def open(self, runtime: Any) -> None:
         raise ConnectionError("no service")
+
+
+class BlockingOpen(Counting):
+    """Blocks its event loop until a file is there."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    async def open(self, runtime: Any) -> None:
+        wait_for(self.path)
+
+
+def tell_soon() -> None:
+    """Have a host tell soon that its function is being opened."""
+    resident._TOLD_SECONDS = 0.1
 
 
 class InterruptedOpen(Counting):
@@ -119,7 +137,7 @@ class StuckClose(Counting):
 class Blueprint:
     """What is fed are record batches; parts are what was cut, as values, or written as a snapshot."""
 
-    function: type[AsyncFunction] = Counting
+    function: Callable[[], AsyncFunction] = Counting
     capacity: int = 100
 
     def operator(self, subtask_index: int, output: Callable[[Any], object]) -> ResidentOperator:

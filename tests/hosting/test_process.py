@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from async_op import ElementFailed
+from async_op.errors import OpenFailed
 from async_op.hosting import messages as say
 from async_op.hosting import overseer
 from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable
@@ -36,10 +37,12 @@ from async_op.hosting.wire.sockets import PATH_BYTES_MAX, SocketChannel, connect
 from async_op.threads.wait_strategies import ParkWait, ProgressiveWait, WaitSituation, WaitStrategies, WaitStrategy
 from async_op.threads.waits import Waits
 from snapshots import SnapshotStore
+from tests.hosting import kit
 from tests.hosting.kit import (
     GENERATION,
     IMPATIENT,
     SECRET,
+    BlockingOpen,
     Blueprint,
     FailingOpen,
     Machine,
@@ -52,6 +55,7 @@ from tests.hosting.kit import (
     pid,
     rows,
     task,
+    tell_soon,
     wait_for,
     wait_until,
 )
@@ -203,16 +207,21 @@ def test_a_function_that_blocks_the_loop_is_an_error_that_names_the_log(machine:
     wait_until(lambda: not is_running(hanging))
 
 
-def test_a_function_that_dies_is_an_error_that_names_the_log(machine: Machine) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only a template sees how its hosts end")
+@pytest.mark.parametrize(
+    ("action", "how"), [("die", "by SIGKILL"), ("segfault", "by SIGSEGV"), ("exit", "with status 3")]
+)
+def test_a_function_that_dies_is_an_error_that_names_the_log_and_how(machine: Machine, action: str, how: str) -> None:
     address = machine.start()
     feeder = Feeder(connect(address, SECRET))
     step_hello(feeder)
     with pytest.raises(HostLost, match="has ended") as lost:
-        driven(feeder.feed([rows("a", action="die")]))
+        driven(feeder.feed([rows("a", action=action)]))
         driven(feeder.settle())
     feeder.close()
 
     assert lost.value.log == address.log
+    assert lost.value.what == f"has ended {how}"
 
 
 def test_a_segfault_leaves_its_stack_in_the_log(machine: Machine) -> None:
@@ -273,16 +282,16 @@ def test_the_log_of_a_host_that_does_not_start_says_why(machine: Machine) -> Non
 def test_a_host_that_does_not_listen_in_time_is_let_go_of_and_ends(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launching, "START_SECONDS", 1.0)
+    monkeypatch.setattr(launching, "OPEN_SECONDS", 1.0)
     before, released = set(threading.enumerate()), tmp_path / "released"
     late = replace(machine.instructions(), prepare=partial(wait_for, str(released)))
-    with pytest.raises(HostUnreachable, match="does not listen after 1 s"):
+    with pytest.raises(HostUnreachable, match=r"open\(\) of the function has not returned after 1 s"):
         driven(launch(late))
 
     # Nobody is left who could read from a descriptor that has come to be somebody else's.
     assert set(threading.enumerate()) <= before
     released.touch()
-    wait_until(lambda: "Error" in late.place.log.read_text())
+    wait_until(lambda: "the task that has started this host has ended" in late.place.log.read_text())
     wait_until(lambda: not late.place.lock.exists())
 
 
@@ -299,9 +308,32 @@ def test_a_function_that_eats_its_memory_fails_its_element(machine: Machine) -> 
 def test_an_error_of_open_is_told_to_the_first_epoch(machine: Machine) -> None:
     address = machine.start(blueprint=Blueprint(FailingOpen))
 
-    with pytest.raises(ConnectionError, match="no service") as failed:
+    with pytest.raises(OpenFailed, match=r'open\(\) of FailingOpen has failed at ".*kit.py", line') as failed:
         task(machine.ways([address]), hello())
-    assert any("open() of FailingOpen raised this" in note for note in failed.value.__notes__)
+    assert failed.value.cause == "ConnectionError: no service"
+    assert 'raise ConnectionError("no service")' in "".join(failed.value.__notes__)
+
+
+def test_an_open_may_block_for_longer_than_a_host_may_be_silent_and_the_log_says_where_it_is(
+    machine: Machine, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    released = tmp_path / "released"
+    blueprint = Blueprint(partial(BlockingOpen, str(released)))
+    impatient = machine.instructions(blueprint, lease_seconds=0.5, patience_seconds=0.5)
+    starting = launch(replace(impatient, prepare=tell_soon))
+
+    def started() -> Address | None:
+        try:
+            next(starting)
+        except StopIteration as end:
+            return end.value
+        if caplog.text.count("is still in open()") > 3:  # after 0.1, 0.3, 0.7 and 1.5 seconds
+            released.touch()
+        return None
+
+    wait_until(lambda: started() is not None)
+    assert "the host of subtask 0 is still in open() of its function after" in caplog.text
+    assert f'at "{kit.__file__}", line' in caplog.text
 
 
 def test_a_host_whose_driver_is_silent_ends_with_its_lease(machine: Machine) -> None:
@@ -584,7 +616,7 @@ def test_a_feeder_does_not_believe_a_stranger(greeting: bytes, proof: bytes, rea
 
 def test_a_host_that_sends_what_is_no_reply_is_lost() -> None:
     ours, theirs = socket.socketpair()
-    channel = SocketChannel(ours, "the log")
+    channel = SocketChannel(ours, Address("", log="the log"))
     with theirs:
         theirs.sendall(b"\xff" * frames.HEADER_BYTES)
         with pytest.raises(HostLost, match="no reply .* bytes"):

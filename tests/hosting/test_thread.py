@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from async_op import ElementFailed, InvocationContext, OperatorInterrupted
+from async_op.errors import OpenFailed
 from async_op.hosting import messages as say
 from async_op.hosting import thread
 from async_op.hosting.errors import FeederFenced, HostLost
@@ -32,6 +33,7 @@ from tests.hosting.kit import (
     FailingOpen,
     InterruptedOpen,
     Straying,
+    StuckClose,
     ask,
     driven,
     epoch,
@@ -83,7 +85,7 @@ def test_an_error_is_raised_in_the_feeding_thread() -> None:
 
 
 def test_an_error_of_open_is_raised_in_the_feeding_thread() -> None:
-    with HostThread(Blueprint(FailingOpen), settings()) as host, pytest.raises(ConnectionError, match="no service"):
+    with HostThread(Blueprint(FailingOpen), settings()) as host, pytest.raises(OpenFailed, match="no service"):
         epoch(host.channel(), hello())
 
 
@@ -91,7 +93,7 @@ def test_an_error_of_open_is_raised_in_the_feeding_thread() -> None:
 def test_what_open_raises_reaches_the_feeding_thread_though_it_is_no_exception(function: type[InterruptedOpen]) -> None:
     with (
         HostThread(Blueprint(function), settings()) as host,
-        pytest.raises(OperatorInterrupted, match=function.raised.__name__),
+        pytest.raises(OpenFailed, match=function.raised.__name__),
     ):
         epoch(host.channel(), hello())
 
@@ -220,6 +222,18 @@ def test_a_stray_task_that_would_end_the_loop_fails_the_epoch() -> None:
         epoch(host.channel(), hello(), [rows("endless", seconds=600.0)])
     del host
     gc.collect()  # what asyncio says of the stray task it says here, not in the middle of another test
+
+
+def test_a_function_that_does_not_close_is_given_up_in_a_task_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(thread, "CLOSE_SECONDS", 1.0)
+    before = set(threading.enumerate())
+    with HostThread(Blueprint(StuckClose), settings(is_resident=False)) as host:
+        epoch(host.channel(), hello(), [rows("a")])
+
+    assert threads_since(before) == []
+    assert "close() of the function was given up after 1 s" in caplog.text
 
 
 def test_a_function_that_fails_to_close_leaves_no_thread(caplog: pytest.LogCaptureFixture) -> None:

@@ -18,7 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
 
 from async_op import AsyncFunction, ElementFailed
+from async_op.hosting.errors import HostLost
 from async_op.spark import AsyncPipeline, split_dead_letters
+from keygroups import KeyGroupsError
 from snapshots import WriterFenced
 from snapshots.cli.app import app, run
 from snapshots.host_logs import logs_pattern
@@ -42,6 +44,15 @@ class Opens(AsyncFunction):
 
     async def async_invoke(self, value: Any, ctx: Any) -> list[Any]:
         return [value]
+
+
+class Exits(Opens):
+    async def open(self, runtime: Any) -> None:
+        raise SystemExit(3)  # the user's line
+
+
+async def exits(value: Any) -> Any:
+    raise SystemExit(3)  # the user's line
 
 
 class World:
@@ -129,7 +140,35 @@ def test_an_error_in_open_shows_the_line(world: World, resident: bool) -> None:
     query = world.start(world.pipeline(Opens(), resident=resident))
     with pytest.raises(Exception, match=r"(?s)AttributeError|token") as raised:
         query.awaitTermination()
-    assert "self.key = runtime.token  # the user's line" in "".join(traceback.format_exception(raised.value))
+    shown = "".join(traceback.format_exception(raised.value))
+    assert "self.key = runtime.token  # the user's line" in shown
+    assert "OpenFailed: open() of Opens has failed at" in shown
+    assert len(shown.splitlines()) < 20
+
+
+async def dies(value: Any) -> Any:
+    os._exit(3)
+
+
+def test_each_attempt_that_loses_a_host_says_which_it_was_and_how_the_host_ended(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = world.start(world.pipeline(dies, resident=True, parallelism=1))
+    with pytest.raises(HostLost, match="host has ended with status 3") as raised:
+        query.awaitTermination()
+    assert [f"because attempt {number} of 4 failed" in caplog.text for number in (1, 2, 3, 4)] == [True] * 3 + [False]
+    assert "attempt 4 of 4 at epoch 1: the next start runs it" in "".join(traceback.format_exception(raised.value))
+
+
+@pytest.mark.parametrize("resident", [True, False], ids=["resident", "in tasks"])
+@pytest.mark.parametrize("where", ["open", "call"])
+def test_what_ends_a_function_s_process_is_named(world: World, where: str, resident: bool) -> None:
+    function = Exits() if where == "open" else exits
+    query = world.start(world.pipeline(function, resident=resident, parallelism=1))
+    with pytest.raises(KeyGroupsError, match="SystemExit: 3") as raised:
+        query.awaitTermination()
+    assert ("open() of Exits has failed at" in str(raised.value)) is (where == "open")
+    assert "raise SystemExit(3)  # the user's line" in "".join(traceback.format_exception(raised.value))
 
 
 def test_a_cell_that_is_run_twice_says_which_query_it_takes_over_from_and_the_old_one_says_from_whom(

@@ -45,7 +45,16 @@ async def good(row: Any) -> Any:
 
 MISTAKES: dict[str, tuple[Callable[..., Any] | AsyncFunction, str, str, list[str]]] = {
     "typo": (typo, "id", "", ["ElementFailed: attempt 1 of element", "NameError: name 'prise' is not"]),
-    "open": (Prices(), "id", "", ["KeyError: 'PRICES_TOKEN'", 'self.token = os.environ["PRICES_TOKEN"]']),
+    "open": (
+        Prices(),
+        "id",
+        "",
+        [
+            "OpenFailed: open() of Prices has failed at",
+            "KeyError: 'PRICES_TOKEN'",
+            'self.token = os.environ["PRICES_TOKEN"]',
+        ],
+    ),
     "column": (column, "id", "", ["KeyError: 'prise'"]),
     "key column": (good, "usr", "", ["keygroups.errors.ConfigError: key_by='usr': the columns are ['id', 'user']"]),
     "another Python": (good, "id", "-I -S", ["UnsuitableWorkerPython: Spark's workers run", "set PYSPARK_PYTHON="]),

@@ -25,7 +25,7 @@ def main() -> None:
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a function prints goes to the log
     _read_nothing()
-    _live(search_path, instructions, watched, answer)
+    _live(search_path, instructions, watched, answer, "")
 
 
 def _be_template(listening: str, lock: str, owner: str, folder: str, name: str, start: str, *modules: str) -> NoReturn:
@@ -35,16 +35,19 @@ def _be_template(listening: str, lock: str, owner: str, folder: str, name: str, 
     template.serve(int(listening), int(lock), int(owner), HostPlace(Path(folder), name, start), modules, _live)
 
 
-def _live(search_path: list[str], instructions: bytes, watched: int | None, answer: BinaryIO) -> None:
+def _live(search_path: list[str], instructions: bytes, watched: int | None, answer: BinaryIO, exits: str) -> None:
     sys.path[:] = search_path
+    from async_op.hosting.process.template import say
+
     try:
         from async_op.hosting.process.resident import live
 
         told = pickle.loads(instructions)  # noqa: S301 - from the process that started this one
-        live(replace(told, watched=watched), lambda address: _say(answer, address))
+        live(replace(told, watched=watched, exits=exits), answer)
     except Exception as error:
         if not answer.closed:
-            _say(answer, error)
+            with answer:
+                say(answer, error)
         raise
 
 
@@ -53,11 +56,6 @@ def _read_nothing() -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-
-
-def _say(answer: BinaryIO, what: object) -> None:
-    with answer:
-        answer.write(pickle.dumps(what))
 
 
 if __name__ == "__main__":

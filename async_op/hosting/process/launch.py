@@ -15,16 +15,14 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from async_op.hosting.blueprint import OPEN_SECONDS
 from async_op.hosting.errors import HostFailed, HostUnreachable
 from async_op.hosting.feeder import Waiting
 from async_op.hosting.messages import Address
 from async_op.hosting.process import template
-from async_op.hosting.process.resident import Instructions
+from async_op.hosting.process.resident import InOpen, Instructions
 from async_op.hosting.wire.sockets import TICK_SECONDS
 from keygroups.safe_text import described
-
-START_SECONDS = 60.0
-"""A host that does not listen after this time is given up."""
 
 COMMON_MODULES = ("async_op.hosting.process.resident", "pyarrow.parquet", "snapshots.commit.writer")
 """What every host needs, whatever runs in it."""
@@ -51,7 +49,7 @@ def launch(instructions: Instructions, modules: Sequence[str] = COMMON_MODULES) 
     Raises
     ------
     HostUnreachable
-        The process cannot be started, ends before it listens, or does not listen in time.
+        The process cannot be started, or ends before its function is open, or that takes longer than `OPEN_SECONDS`.
     """
     try:
         started = _Start(instructions, modules)
@@ -80,7 +78,9 @@ class _Start:
         self._watched = None if instructions.watched is None else os.dup(instructions.watched)
         self._instructions = pickle.dumps(replace(instructions, watched=None))
         self._modules = modules
-        self._answer = b""
+        self._answer: object = None
+        self._subtask = instructions.settings.subtask_index
+        self._until = time.monotonic() + OPEN_SECONDS
         self._error: Exception | None = None
         self._talking = threading.Thread(target=self._talk, name="keygroups launch", daemon=True)
         self._talking.start()
@@ -91,13 +91,13 @@ class _Start:
 
     def address(self) -> Address:
         log = self._log.name
-        if isinstance(self._error, TimeoutError | subprocess.TimeoutExpired):
-            raise HostUnreachable(f"the host does not listen after {START_SECONDS:.0f} s, see {log}")
+        if isinstance(self._error, TimeoutError):
+            raise HostUnreachable(f"open() of the function has not returned after {OPEN_SECONDS:g} s, see {log}")
         if self._error is not None:
             raise HostUnreachable(f"the host's process does not start: {self._error}") from self._error
-        if not self._answer:
-            raise HostUnreachable(f"the host's process ended before it listened, see {log}")
-        answer = pickle.loads(self._answer)  # noqa: S301 - from the process that was started here
+        answer = self._answer
+        if answer is None:
+            raise HostUnreachable(f"the host's process ended before its function was open, see {log}")
         if isinstance(answer, HostUnreachable):
             raise answer
         if isinstance(answer, Exception):
@@ -112,8 +112,8 @@ class _Start:
         If one closed them here, this thread would read from whatever gets their numbers next.
         """
         try:
-            forked = self._forked() if sys.platform == "linux" else None
-            self._answer = self._fresh() if forked is None else forked
+            if sys.platform != "linux" or not self._is_forked():
+                self._start_fresh()
         except Exception as error:  # noqa: BLE001 - raised by `address`
             self._error = error
         finally:
@@ -121,53 +121,72 @@ class _Start:
             if self._watched is not None:
                 os.close(self._watched)
 
-    def _forked(self) -> bytes | None:
-        """Return the answer of a host that a template has forked; None if no template does."""
+    def _is_forked(self) -> bool:
+        """Hear a host that a template forks; returns False if no template does."""
         owner = self._owner()
         if owner is None:
-            return None
+            return False
         order = template.Order(template.environment(), str(Path.cwd()), sys.path, self._instructions)
         try:
-            return self._told_to_templates(owner, order)
+            return self._is_told_to_template(owner, order)
         except (HostUnreachable, FileNotFoundError) as error:
             _log.debug("hosts of this process are not forked from a template: %s", error)
-            return None
+            return False
         finally:
             os.close(owner)
 
-    def _told_to_templates(self, owner: int, order: template.Order) -> bytes | None:
-        until, pause = time.monotonic() + START_SECONDS, threading.Event()
+    def _is_told_to_template(self, owner: int, order: template.Order) -> bool:
+        pause = threading.Event()
         for _ in range(_TEMPLATES_MAX):
             while (connected := template.connect(owner, self._modules)) is None:
-                if time.monotonic() > until:
-                    return None
+                if time.monotonic() > self._until:
+                    return False
                 pause.wait(0.01)
             with connected, suppress(ConnectionError):  # it was about to end
-                connected.settimeout(max(0.01, until - time.monotonic()))
+                connected.settimeout(max(0.01, self._until - time.monotonic()))
                 template.send(connected, order, self._log.fileno(), self._watched)
                 if connected.recv(1) == template.FORKED:
-                    return _all_of(connected)
-        return None
+                    self._hear(connected)
+                    return True
+        return False
 
     def _owner(self) -> int | None:
         """Return a descriptor of the process that the template must not outlive: what the host watches, or this one."""
         return watch(os.getpid()) if self._watched is None else os.dup(self._watched)
 
-    def _fresh(self) -> bytes:
-        """Return the answer of a host in an interpreter of its own."""
+    def _start_fresh(self) -> None:
+        """Hear a host in an interpreter of its own."""
         watched = () if self._watched is None else (self._watched,)
-        with subprocess.Popen(
-            [sys.executable, "-P", "-m", "async_op.hosting.process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            pass_fds=watched,
-            env=template.environment(),
-        ) as process:  # leaving it closes the pipes: a host ends when it cannot report its address
-            told = pickle.dumps((sys.path, self._instructions, self._watched))
-            return process.communicate(told, START_SECONDS)[0]
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                started = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "async_op.hosting.process"],
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=self._log,
+                    pass_fds=watched,
+                    env=template.environment(),
+                )
+            ours.settimeout(OPEN_SECONDS)
+            ours.sendall(pickle.dumps((sys.path, self._instructions, self._watched)))
+            ours.shutdown(socket.SHUT_WR)
+            self._hear(ours)
+        with suppress(subprocess.TimeoutExpired):
+            started.wait(TICK_SECONDS)  # it has detached at once
 
-
-def _all_of(connected: socket.socket) -> bytes:
-    with connected.makefile("rb") as answer:
-        return answer.read()
+    def _hear(self, connected: socket.socket) -> None:
+        """Hear a host until its function is open; meanwhile it says what `open` does."""
+        for said in template.heard(connected, self._until):
+            if not isinstance(said, InOpen):
+                self._answer = said
+                return
+            _log.warning(
+                "the host of subtask %d is still in open() of its function after %.0f s%s; it has %.0f s in all, and "
+                "its log is %s",
+                self._subtask,
+                said.seconds,
+                said.at,
+                OPEN_SECONDS,
+                self._log.name,
+            )

@@ -47,6 +47,11 @@ class HostPlace(NamedTuple):
         """What the host and its function print; each start has a file of its own, so that no host takes another's."""
         return self.folder / f"{self.name}-{self.start}.log"
 
+    @property
+    def exits(self) -> Path:
+        """Where a template notes how its hosts have ended."""
+        return self.folder / f"{self.name}.exits"
+
     def make_folder(self) -> None:
         """Make the folder if it is not there; raises `HostUnreachable` if other users could open it."""
         _make_private(self.folder)
@@ -79,7 +84,7 @@ class HostPlace(NamedTuple):
     def clear(self) -> None:
         """Remove the host's files, except a log that is not empty. The caller must hold the lock."""
         _remove_empty(self.log)
-        for path in (self.socket, self.lock):
+        for path in (self.socket, self.exits, self.lock):
             path.unlink(missing_ok=True)
 
 

@@ -13,19 +13,23 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from types import FrameType
+from typing import BinaryIO, NamedTuple
 
-from async_op.hosting.blueprint import CLOSE_SECONDS, HostSettings
+from async_op.hosting.blueprint import CLOSE_SECONDS, OPEN_SECONDS, HostSettings
 from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.host import Host
 from async_op.hosting.messages import Address
+from async_op.hosting.process import template
 from async_op.hosting.process.places import HostPlace, leave, sweep
 from async_op.hosting.wire.frames import BEAT_SECONDS
 from async_op.hosting.wire.server import Server
 from async_op.hosting.wire.sockets import bindable
 from async_op.threads.loop_thread import new_event_loop, rare_collections
+from async_op.threads.watchdog import function_of
 
 _LOG = 2
 """The descriptor of the log: a function may put anything in the place of `sys.stderr`."""
@@ -38,6 +42,25 @@ _LOCK_SECONDS = 2 * CLOSE_SECONDS + 5.0
 
 STALL_SECONDS = 10.0
 """If something blocks the event loop for this long, the stacks of all threads are written to the log."""
+
+
+_TOLD_SECONDS = 10.0
+"""A host says that its function is still being opened after this time, and again whenever that time has doubled."""
+
+
+class InOpen(NamedTuple):
+    """Says that a function's `open` has not returned.
+
+    Attributes
+    ----------
+    seconds : float
+        For how long.
+    at : str
+        The line of the function that blocks the event loop, for a message; empty if it does not block.
+    """
+
+    seconds: float
+    at: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +84,8 @@ class Instructions:
         outlive.
     prepare : callable or None
         Called before the blueprint is unpickled; sets up what the user's function would find in a Python worker.
+    exits : str
+        The file that will have the exit status of the process; empty without one.
     """
 
     place: HostPlace
@@ -70,10 +95,11 @@ class Instructions:
     interface: str | None = None
     watched: int | None = None
     prepare: Callable[[], object] | None = None
+    exits: str = ""
 
 
-def live(instructions: Instructions, ready: Callable[[Address], None]) -> None:
-    """Run a host until it ends, and end the process with it. Calls `ready` with its address once it listens.
+def live(instructions: Instructions, answer: BinaryIO) -> None:
+    """Run a host until it ends, and end the process with it. The answer is its address, once its function is open.
 
     Raises
     ------
@@ -91,7 +117,7 @@ def live(instructions: Instructions, ready: Callable[[Address], None]) -> None:
         sweep(place.folder)
         place.socket.unlink(missing_ok=True)
         with rare_collections(), asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(_live(instructions, ready))
+            runner.run(_live(instructions, answer))
     except BaseException:
         traceback.print_exc()  # before `clear`, which removes an empty log
         raise
@@ -146,7 +172,7 @@ def _try_lock(place: HostPlace) -> int | None:
         return None
 
 
-async def _live(instructions: Instructions, ready: Callable[[Address], None]) -> None:
+async def _live(instructions: Instructions, answer: BinaryIO) -> None:
     if instructions.prepare is not None:
         instructions.prepare()
     host = Host(pickle.loads(instructions.blueprint), instructions.settings)  # noqa: S301 - pickled by the driver
@@ -157,10 +183,15 @@ async def _live(instructions: Instructions, ready: Callable[[Address], None]) ->
         loop.add_signal_handler(number, host.ended.set)
     if instructions.watched is not None:
         loop.add_reader(instructions.watched, host.ended.set)
-    beating = loop.create_task(_beat(instructions.settings))
-    opening = loop.create_task(host.open())
-    ready(address)
-    await host.ended.wait()
+    beating = loop.create_task(_beat(instructions.settings, host.opened))
+    opening = loop.create_task(_open(host, instructions.settings))
+    ending = loop.create_task(host.ended.wait())
+    with answer:
+        with _told_of_open(answer):
+            await asyncio.wait({opening, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if not host.ended.is_set():
+            _answer(answer, address, host)
+    await ending
     server.close()
     opening.cancel()
     beating.cancel()
@@ -172,6 +203,50 @@ async def _live(instructions: Instructions, ready: Callable[[Address], None]) ->
     _exit(instructions.place)
 
 
+async def _open(host: Host, settings: HostSettings) -> None:
+    await host.open()
+    _put_off_alarm(settings, host.opened)  # in the same step, so before a call could block the loop
+
+
+def _answer(answer: BinaryIO, address: Address, host: Host) -> None:
+    try:
+        template.say(answer, address)
+    except OSError as error:  # no task is left that could feed this host
+        print(f"the task that has started this host has ended: {error!r}", file=sys.stderr)  # noqa: T201
+        host.ended.set()
+
+
+@contextmanager
+def _told_of_open(answer: BinaryIO) -> Iterator[None]:
+    """Say again and again, from another thread, what the function's `open` does: it may block the event loop."""
+    opened = threading.Event()
+    telling = threading.Thread(
+        target=_tell_of_open, args=(answer, opened, threading.get_ident()), name="keygroups open", daemon=True
+    )
+    telling.start()
+    try:
+        yield
+    finally:
+        opened.set()
+        telling.join()
+
+
+def _tell_of_open(answer: BinaryIO, opened: threading.Event, loop_thread: int) -> None:
+    began, pause = time.monotonic(), _TOLD_SECONDS
+    while not opened.wait(pause):
+        pause *= 2
+        with suppress(OSError):  # the process that started this one has ended, which the host is about to notice
+            template.say(answer, InOpen(time.monotonic() - began, _at(sys._current_frames()[loop_thread])))
+
+
+def _at(frame: FrameType) -> str:
+    """Return the line of the function that a thread is in, for a message; empty if it is in none."""
+    function = function_of([found for found, _ in traceback.walk_stack(frame)][::-1])
+    if function is None or function.f_code.co_name != "open":
+        return ""
+    return f', at "{function.f_code.co_filename}", line {function.f_lineno}'
+
+
 async def _listen(server: Server, instructions: Instructions) -> Address:
     path, interface = instructions.place.socket, instructions.interface
     await server.listen_unix(path)
@@ -180,20 +255,24 @@ async def _listen(server: Server, instructions: Instructions) -> Address:
         with suppress(OSError):  # then only feeders on this machine can reach it
             port = await server.listen_tcp(interface)
     process = f"{socket.gethostname()}:{os.getpid()}"
-    return Address(str(path), interface or "", port, str(instructions.place.log), process)
+    return Address(str(path), interface or "", port, str(instructions.place.log), process, instructions.exits)
 
 
-async def _beat(settings: HostSettings) -> None:
+async def _beat(settings: HostSettings, opened: asyncio.Event) -> None:
     """Put off the alarm that ends the process if something blocks its event loop.
 
     The alarm is the kernel's, so it works even if a function never releases the interpreter lock. Before it goes off,
     the stacks of all threads are written to the log, to show what blocks the loop.
     """
     while True:
-        signal.setitimer(signal.ITIMER_REAL, settings.lease_seconds)
-        faulthandler.dump_traceback_later(min(STALL_SECONDS, 0.75 * settings.patience_seconds), file=_LOG)
+        _put_off_alarm(settings, opened)
         _bound_log(_LOG)
         await asyncio.sleep(BEAT_SECONDS)
+
+
+def _put_off_alarm(settings: HostSettings, opened: asyncio.Event) -> None:
+    signal.setitimer(signal.ITIMER_REAL, settings.lease_seconds if opened.is_set() else OPEN_SECONDS)
+    faulthandler.dump_traceback_later(min(STALL_SECONDS, 0.75 * settings.patience_seconds), file=_LOG)
 
 
 def _bound_log(log: int) -> None:

@@ -25,11 +25,12 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, NoReturn, TypeAlias
 
+from async_op.hosting.errors import described_status
 from async_op.hosting.process.places import HostPlace, leave, place_of
 from async_op.hosting.wire.sockets import bindable
 
@@ -46,8 +47,9 @@ _LOADED_ONCE = ("PYTHON", "OMP_", "OPENBLAS_", "MKL_", "LD_", "ARROW_", "MALLOC_
 
 _LIMITS = tuple(getattr(resource, name) for name in sorted(dir(resource)) if name.startswith("RLIMIT_"))
 
-Live: TypeAlias = Callable[[list[str], bytes, int | None, BinaryIO], object]
-"""Runs a host until it ends, given the search path, the pickled instructions, what it watches, and for its address."""
+Live: TypeAlias = Callable[[list[str], bytes, int | None, BinaryIO, str], object]
+"""Runs a host until it ends, given the search path, the pickled instructions, what it watches, where it answers, and
+the file that will have its exit status."""
 
 
 class Order(NamedTuple):
@@ -114,6 +116,28 @@ def connect(owner: int, modules: Sequence[str]) -> socket.socket | None:
 def environment() -> dict[str, str]:
     """Return the environment of a host: this process's own, in which another Python finds the same modules."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def say(answer: BinaryIO, what: object) -> None:
+    """Tell the starting process something, from a host."""
+    told = pickle.dumps(what)
+    answer.write(_HEADER.pack(len(told)) + told)
+    answer.flush()
+
+
+def heard(connected: socket.socket, until: float) -> Iterator[object]:
+    """Yield what a host says, until it ends or says no more; raises `TimeoutError` when the monotonic clock is there.
+
+    A process that has ended says no more: the kernel closes its descriptors.
+    """
+    with connected.makefile("rb") as answer:
+        while True:
+            connected.settimeout(max(0.01, until - time.monotonic()))
+            header = answer.read(_HEADER.size)
+            if len(header) < _HEADER.size:
+                return
+            (size,) = _HEADER.unpack(header)
+            yield pickle.loads(answer.read(size))  # noqa: S301 - from the process that was started here
 
 
 def send(connected: socket.socket, order: Order, log: int, watched: int | None) -> None:
@@ -193,17 +217,17 @@ def serve(listening: int, lock: int, owner: int, place: HostPlace, modules: Sequ
     gc.freeze()  # a collection in a host would otherwise write to, and so copy, every page with a Python object
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C goes to the whole group, and hosts end by themselves
     with socket.socket(fileno=listening) as server:
-        connected = _next_host(server, owner)
+        connected = _next_host(server, owner, place.exits)
     if connected is None:
         place.clear()
         leave(place.folder)
         os._exit(0)
     for inherited in (lock, owner):
         os.close(inherited)
-    _become_host(connected, live)
+    _become_host(connected, live, str(place.exits))
 
 
-def _next_host(server: socket.socket, owner: int) -> socket.socket | None:
+def _next_host(server: socket.socket, owner: int, exits: Path) -> socket.socket | None:
     """Fork for each connection; returns it in the forked process, and None in the template when that is to end."""
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler nothing would be written to the pipe
@@ -215,7 +239,7 @@ def _next_host(server: socket.socket, owner: int) -> socket.socket | None:
             return None
         if woken in ready:
             os.read(woken, 4096)
-            hosts -= _ended_children()
+            hosts -= _note_ended(exits)
         if server.fileno() in ready:
             connected, _ = server.accept()
             if _fork():
@@ -237,19 +261,21 @@ def _fork() -> int:
         return os.fork()
 
 
-def _ended_children() -> int:
-    """Take note of hosts that have ended, so that the kernel can forget them; returns how many."""
+def _note_ended(exits: Path) -> int:
+    """Note how hosts have ended, for their feeders, and let the kernel forget them; returns how many."""
     ended = 0
     with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
             ended += 1
+            with suppress(OSError), exits.open("a", encoding="ascii") as noted:
+                noted.write(f"{found[0]} {described_status(os.waitstatus_to_exitcode(found[1]))}\n")
     return ended
 
 
 # In a forked host.
 
 
-def _become_host(connected: socket.socket, live: Live) -> NoReturn:
+def _become_host(connected: socket.socket, live: Live, exits: str) -> NoReturn:
     """Take over what the starting process has, and run the host; the process ends with it."""
     try:
         with connected:
@@ -260,7 +286,7 @@ def _become_host(connected: socket.socket, live: Live) -> NoReturn:
             os.dup2(log, stream)
         os.close(log)
         _take_over(order)
-        live(order.search_path, order.instructions, watched, answer)
+        live(order.search_path, order.instructions, watched, answer, exits)
     except BaseException:  # noqa: BLE001 - the log has it: `live` has printed it, or it is printed here
         traceback.print_exc()
     finally:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -33,6 +33,9 @@ PATH_BYTES_MAX = 107
 
 _OPEN_FILES = Path("/proc/self/fd")
 
+_STATUS_SECONDS = 2.0
+"""A template notes the end of a host within milliseconds, on a busy machine somewhat later."""
+
 _READ_BYTES = 1 << 18
 
 
@@ -43,8 +46,8 @@ class SocketChannel:
     ----------
     connected : socket.socket
         A connection to a host that has proved that it knows the secret.
-    log : str
-        The host's log file.
+    address : Address
+        The host's address.
     patience_seconds : float
         A host that is silent for this long is taken for dead.
     waits : Waits, optional
@@ -54,13 +57,13 @@ class SocketChannel:
     def __init__(
         self,
         connected: socket.socket,
-        log: str,
+        address: Address,
         patience_seconds: float = PATIENCE_SECONDS,
         waits: Waits | None = None,
     ) -> None:
         connected.setblocking(False)
         self._socket = connected
-        self._log = log
+        self._address = address
         self._patience_seconds = patience_seconds
         self._waits = waits or Waits(WaitStrategies())
         self._replies = deque[Reply]()
@@ -106,7 +109,7 @@ class SocketChannel:
         if any(event & ~select.POLLOUT for _, event in ready):
             self._read()
         elif (silent := time.monotonic() - self._heard_at) > self._patience_seconds:
-            raise HostLost(f"has shown no sign of life for {silent:.0f} s", self._log)
+            raise HostLost(f"has shown no sign of life for {silent:.0f} s", self._address.log)
 
     def _has_reply(self) -> bool:
         if not self._replies:
@@ -116,7 +119,7 @@ class SocketChannel:
     def _read(self) -> None:
         data = self._socket.recv(_READ_BYTES)
         if not data:
-            raise HostLost("has ended", self._log)
+            raise HostLost(f"has ended{how_ended(self._address)}", self._address.log)
         self._heard_at = time.monotonic()
         self._received += data
         while len(self._received) >= frames.HEADER_BYTES:
@@ -134,7 +137,7 @@ class SocketChannel:
             return frames.size_and_kind(bytes(self._received[: frames.HEADER_BYTES]))
         except MessageTooLarge as error:
             # No host sends one: these bytes are no header, and the next header cannot be found.
-            raise HostLost(f"has sent what is no reply ({error.size_bytes} bytes)", self._log) from error
+            raise HostLost(f"has sent what is no reply ({error.size_bytes} bytes)", self._address.log) from error
 
     def _send(self, data: bytes) -> None:
         with self._lock:
@@ -155,7 +158,9 @@ class SocketChannel:
                 return  # the feeding thread meets the same error, and can handle it
 
     def _lost(self, error: OSError) -> HostLost:
-        return error if isinstance(error, HostLost) else HostLost(f"has ended ({error})", self._log)
+        if isinstance(error, HostLost):
+            return error
+        return HostLost(f"has ended{how_ended(self._address) or f' ({error})'}", self._address.log)
 
 
 def connect(
@@ -183,8 +188,27 @@ def connect(
             connected.close()
             reasons.append(str(error))
         else:
-            return SocketChannel(connected, address.log, patience_seconds, waits)
+            return SocketChannel(connected, address, patience_seconds, waits)
     raise HostUnreachable("; ".join(reasons))
+
+
+def how_ended(address: Address) -> str:
+    """Return how the process of a host has ended, such as " by SIGSEGV"; empty if that is not known on this machine.
+
+    Its template notes it a moment after the connection has ended.
+    """
+    exits, process = Path(address.exits), address.process.rpartition(":")[2]
+    until, pause = time.monotonic() + _STATUS_SECONDS, threading.Event()
+    while address.exits and exits.parent.is_dir():
+        with suppress(OSError):
+            for line in reversed(exits.read_text(encoding="ascii").splitlines()):  # ids of processes are used again
+                ended, _, status = line.partition(" ")
+                if ended == process:
+                    return f" {status}"
+        if time.monotonic() > until:
+            break
+        pause.wait(0.02)
+    return ""
 
 
 def _reply(kind: int, payload: bytes) -> Reply:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import signal
 import socket
 import struct
 import subprocess
@@ -14,6 +13,7 @@ from contextlib import suppress
 from multiprocessing import spawn
 from typing import Any
 
+from async_op.hosting.errors import described_status
 from async_op.job.errors import NotSendable
 from async_op.job.processes.child import ChildSpec
 from async_op.job.processes.wire import Receiver, SocketLink
@@ -52,19 +52,6 @@ class SpawnedChild:
     def kill(self) -> None:
         """End it at once."""
         self._process.kill()
-
-
-def described_status(status: int) -> str:
-    """Return how a process has ended, for a message.
-
-    Examples
-    --------
-    >>> described_status(-9), described_status(3)
-    ('by SIGKILL', 'with status 3')
-    """
-    if status >= 0:
-        return f"with status {status}"
-    return f"by {signal.Signals(-status).name}"
 
 
 async def launch(spec: ChildSpec, receiver: Receiver) -> SpawnedChild:

@@ -333,9 +333,11 @@ class EpochRunner:
                 reports = checked(found)
                 one_of_each([report.part for report in reports], task.job, task.parallelism)
             except (FeederFenced, HostLost, IncompleteEpoch) as error:
+                of = f"attempt {attempt} of {_ATTEMPTS_MAX}"
                 if attempt == _ATTEMPTS_MAX:
+                    error.add_note(f"{of} at epoch {pending.version}: the next start runs it from the newest snapshot")
                     raise
-                _log.warning("epoch %d is run again, because attempt %d failed: %s", pending.version, attempt, error)
+                _log.warning("epoch %d is run again, because %s failed: %s", pending.version, of, error)
             else:
                 if not order.end.is_final:  # its reports have no addresses, and `committed` needs them
                     self.fleet.report(reports)

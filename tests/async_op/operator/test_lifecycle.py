@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from async_op import (
     Runtime,
     Watermark,
 )
-from keygroups import ValueState, key_group_of
+from keygroups import KeyGroupsError, ValueState, key_group_of
 from tests.async_op.job.kit import new_job
 from tests.async_op.kit import BOTH, Bench, Instant, Service, commit, opened, settle
 
@@ -383,3 +384,37 @@ async def test_functions_that_return_at_once_need_no_second_turn_of_the_loop_eac
         await settle()
 
         assert bench.shown == list(range(1000))
+
+
+class Exits(AsyncFunction):
+    """Ends the program in one of its methods."""
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+
+    def end_in(self, method: str) -> None:
+        if self.method == method:
+            raise SystemExit(3)
+
+    async def open(self, runtime: Runtime) -> None:
+        self.end_in("open")
+
+    async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        self.end_in("async_invoke")
+        return [value]
+
+    async def close(self) -> None:
+        self.end_in("close")
+
+
+@pytest.mark.parametrize("method", ["open", "async_invoke", "close"])
+@pytest.mark.parametrize("door", ["stream", "job"])
+async def test_an_exit_in_a_function_is_an_error_that_names_it(door: str, method: str) -> None:
+    with pytest.raises(KeyGroupsError, match="SystemExit: 3") as raised:
+        if door == "job":
+            await new_job(range(3), Exits(method), lambda values, epoch: None).run()
+        else:
+            _ = [output async for output in AsyncDataStream.ordered_wait(range(3), Exits(method))]
+    told = "".join(traceback.format_exception(raised.value))
+    assert "raise SystemExit(3)" in told
+    assert (f"{method}() of Exits raised this" in told) is (method != "async_invoke")

@@ -124,7 +124,7 @@ async def test_what_is_seen_at_one_look_only_is_not_named(
 ) -> None:
     function = sys._getframe()
     found = itertools.cycle([None, function])
-    monkeypatch.setattr(watchdog, "_function_of", lambda called: next(found))
+    monkeypatch.setattr(watchdog, "function_of", lambda called: next(found))
     async with opened(Instant()):
         await asyncio.sleep(0.05)
         block_until(lambda: len(looks) >= 6)
