@@ -204,9 +204,23 @@ class ResilienceStatistics:
         spent = {unit: self.spent.get(unit, 0) + other.spent.get(unit, 0) for unit in sorted(units)}
         return replace(self, **added, spent=spent)
 
+    def beside(self, other: ResilienceStatistics) -> ResilienceStatistics:
+        """Return the counters of two processes that have a part of the limits each."""
+        bounds = [one.concurrency_limit for one in (self, other) if one.concurrency_limit is not None]
+        return replace(
+            self + other,
+            concurrency_limit=sum(bounds) if bounds else None,
+            circuit=max(self.circuit, other.circuit, key=_CIRCUITS.index),
+            # Each process has heard of what the other one has spent, but perhaps not of all.
+            left={unit: min(self.left.get(unit, left), left) for unit, left in {**self.left, **other.left}.items()},
+        )
+
     def _repr_html_(self) -> str:
         return html_facts("limits of an operator", set_fields(self))
 
+
+_CIRCUITS = (None, "closed", "half_open", "open")
+"""From the best to the worst."""
 
 _ADDED = (
     *("cache_hits", "cache_misses", "cache_entries", "shared", "waiting", "rate_limited", "running"),

@@ -25,8 +25,8 @@ from pyspark.sql import DataFrame
 from async_op import AsyncFunction
 from async_op.spark import AsyncPipeline, Retention
 from benchmarks._session import session
+from benchmarks._soak import early_of, late_of
 from benchmarks._soak_run import Sampler
-from benchmarks.soak import early_of, late_of
 from keygroups import ValueState
 
 COUNT = ValueState("count", pa.int64(), default=0)

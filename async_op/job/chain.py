@@ -26,6 +26,7 @@ from async_op.operator.place import Place
 from async_op.operator.vetting import StorableOutputs, unstorable_among
 from async_op.options import OperatorOptions
 from async_op.resilience import SharedLimits
+from async_op.resilience.lending import Allowance
 from async_op.resilience.line import WHOLE, Share
 from async_op.statistics import ResilienceStatistics
 from keygroups.state.detached import own_copy
@@ -82,7 +83,7 @@ class Plan:
     ) -> Plan:
         """Return the plan of a job for the running event loop; `bury` gets the name of a step and its dead letters.
 
-        `share` is the part of its limits that this process has at first.
+        `share` is the part of its limits that this process has at first; others may lend it more than a part.
         """
 
         def letters_of(name: str) -> Callable[[DeadLetter], None]:
@@ -90,8 +91,9 @@ class Plan:
 
         options = {name: step.options(hash_, letters_of(name)) for name, step in steps.items()}
         clock = LoopClock(asyncio.get_running_loop())
+        allowance: Allowance | None = None if share == WHOLE else {}
         limits = {
-            name: SharedLimits(one.resilience, one.capacity, clock, share)
+            name: SharedLimits(one.resilience, one.capacity, clock, share, allowance)
             for name, one in options.items()
             if one.resilience is not None
         }

@@ -241,7 +241,7 @@ class Job:
         Raises
         ------
         ConfigError
-            There are more of them than subtasks, other processes cannot read the snapshots, or a step has a budget.
+            There are more of them than subtasks, or other processes cannot read the snapshots.
         NotSendable
             A step cannot be pickled.
         """

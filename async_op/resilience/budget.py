@@ -38,10 +38,10 @@ class Budget:
     exact: if no call spends more than its estimate, the limit is never exceeded, and no call is refused that would have
     fitted.
 
-    The subtasks of a job spend from one sum. The hosts of a pipeline on Spark begin with equal shares of what is left,
-    and lend each other the rest. Operators that you create yourself have equal shares each. What is spent is an
-    operator state, and so part of each snapshot: restarts and rescales continue to count. Calls since the newest
-    snapshot are not in it. A crash repeats them, and the service charges for both.
+    The subtasks of a job spend from one sum. The processes of a job, and the hosts of a pipeline on Spark, begin with
+    equal shares of what is left, and lend each other the rest. Operators that you create yourself have equal shares
+    each. What is spent is an operator state, and so part of each snapshot: restarts and rescales continue to count.
+    Calls since the newest snapshot are not in it. A crash repeats them, and the service charges for both.
 
     Parameters
     ----------
@@ -92,8 +92,8 @@ class BudgetShare:
         The budget of all subtasks together.
     share : (int, int)
         Which part of what is left this process has, of how many equal ones.
-    spent_by_all, spent_here : float
-        What the snapshot says that all subtasks have spent, and the subtasks in this process.
+    spent_by_all : float
+        What the snapshot says that all subtasks have spent.
     clock : Clock
         The source of time.
 
@@ -111,9 +111,9 @@ class BudgetShare:
 
     __slots__ = ("_before", "_free", "_most", "_open", "_reserved", "_share", "budget", "line", "may_wait", "spent")
 
-    def __init__(self, budget: Budget, share: Share, spent_by_all: float, spent_here: float, clock: Clock) -> None:
+    def __init__(self, budget: Budget, share: Share, spent_by_all: float, clock: Clock) -> None:
         self.budget = budget
-        self._before = spent_here
+        self._before: float = 0
         self._most = max(0, budget.limit - spent_by_all)
         self._share = share_of(self._most, *share)
         self.may_wait = False
@@ -121,6 +121,10 @@ class BudgetShare:
         self._reserved: float = 0
         self.spent: float = 0
         self.line = Line(clock)
+
+    def join(self, spent: float) -> None:
+        """Take in a subtask; `spent` is what the snapshot says that it has spent."""
+        self._before += spent
 
     async def reserve(self, amount: float, guest: Guest) -> None:
         """Set an amount aside for a call.

@@ -19,9 +19,9 @@ class AdaptiveConcurrency:
     begins at `minimum` and doubles in each round of calls until a call fails. Then it is multiplied by `decrease`, at
     most once per round, and grows by one in each round without a failure. It limits calls, not elements in flight.
 
-    The subtasks of a job share one limit. The hosts of a pipeline on Spark begin with equal parts of the bounds, but
-    at least one call, and lend each other what they do not use of `maximum`. Operators that you create yourself have an
-    equal part each.
+    The subtasks of a job share one limit. The processes of a job, and the hosts of a pipeline on Spark, begin with
+    equal parts of the bounds, but at least one call, and lend each other what they do not use of `maximum`. Operators
+    that you create yourself have an equal part each.
 
     Parameters
     ----------

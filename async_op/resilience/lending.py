@@ -1,4 +1,7 @@
-"""How the hosts of a pipeline lend each other what they do not use of a limit: the driver moves shares with the epochs.
+"""How processes lend each other what they do not use of a limit: the driver or the job's first process moves shares.
+
+It is described for hosts on Spark, which hear of their shares with the epochs. The children of a job hear of them in
+turns of question and answer. For them, a turn in which all have answered is a whole epoch.
 
 Hosts are processes on several machines, so they cannot share one object. Each holds an amount of each limit. The sum of
 these amounts never exceeds the limit, because an amount only moves in two epochs: in the first one a host is told to

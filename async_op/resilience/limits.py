@@ -243,6 +243,8 @@ class SharedLimits:
     def begin(self, capacity: int) -> None:
         """Begin with other operators, restored from a snapshot that says what is spent, of so much capacity in all."""
         self._pools.clear()
+        if self._allowance is not None:
+            self._allowance = {}  # what it allows of budgets counts what other operators have spent
         if self.concurrency is not None:
             self.concurrency.fit(capacity)
 
@@ -261,14 +263,13 @@ class SharedLimits:
                 part.rest()
 
     def _account(self, budget: Budget, handle: OperatorListHandle) -> Account:
-        if budget.unit not in self._pools:
-            spent_here = sum(handle.in_snapshot())
-            pool = self._pools[budget.unit] = BudgetShare(
-                budget, self._share, sum(handle.get()), spent_here, self.clock
-            )
-            if self._allowance is not None:
-                pool.change(self._allowance.get(f"budget {budget.unit}"), may_wait=True)
-        return Account(self._pools[budget.unit], handle)
+        pool = self._pools.get(budget.unit)
+        if pool is None:
+            pool = self._pools[budget.unit] = BudgetShare(budget, self._share, sum(handle.get()), self.clock)
+        pool.join(sum(handle.in_snapshot()))
+        if self._allowance is not None:
+            pool.change(self._allowance.get(f"budget {budget.unit}"), may_wait=True)
+        return Account(pool, handle)
 
     def _parts(self) -> Sequence[ConcurrencyLimiter | Breaker | RateLimiter | CostLimiter]:
         return [part for part in (self.concurrency, self.breaker, self.rate) if part is not None]
@@ -311,7 +312,9 @@ class SharedLimits:
         found = {f"rate {number}": self._rate_holding(number) for number in range(len(self._shares))}
         if since_last:
             self._seen = [(self.clock.time(), self._taken(number)) for number in range(len(self._shares))]
-        found |= {f"budget {unit}": pool.holding() for unit, pool in self._pools.items()}
+        for budget in self.settings.budgets:
+            pool = self._pools.get(budget.unit)  # none in a process without operators
+            found[f"budget {budget.unit}"] = Holding(0, 0, False) if pool is None else pool.holding()
         if self.concurrency is not None and self.settings.concurrency and self.settings.concurrency.maximum:
             found["concurrency"] = self.concurrency.holding()
         return found

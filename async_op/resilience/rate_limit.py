@@ -24,9 +24,9 @@ _COST_BURST_SECONDS = 60
 class RateLimit:
     """Limits the calls per second of all subtasks together, at any parallelism.
 
-    The subtasks of a job share one limit, so a single busy one gets all of it. The hosts of a pipeline on Spark
-    begin with equal shares and lend each other what they do not use. Operators that you create yourself have an equal
-    share each.
+    The subtasks of a job share one limit, so a single busy one gets all of it. The processes of a job, and the hosts of
+    a pipeline on Spark, begin with equal shares and lend each other what they do not use. Operators that you create
+    yourself have an equal share each.
 
     In any period of t seconds, at most `burst + per_second · t` calls begin: the generic cell rate algorithm (ITU-T
     I.371, 1996). An operator starts with a credit of one call; calling less often saves up credit for a burst.

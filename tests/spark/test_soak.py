@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.soak import ROWS_PER_SECOND, soak
+from benchmarks._soak import ROWS_PER_SECOND, run_soak
+from benchmarks.soak import PipelineSoak
 
 EPOCHS = 30
 
@@ -17,7 +18,8 @@ EPOCHS = 30
 @pytest.mark.timeout(2400)
 @pytest.mark.skipif(sys.platform != "linux", reason="what processes hold is read from /proc")
 def test_a_pipeline_that_is_killed_stopped_and_rescaled_stays_exact_and_level(java: None, tmp_path: Path) -> None:
-    made = soak(tmp_path, EPOCHS, None, ROWS_PER_SECOND)
+    made = PipelineSoak(tmp_path, ROWS_PER_SECOND)
+    run_soak(made, EPOCHS, None)
     assert made.problems == []
     assert made.epochs >= EPOCHS - 1
     assert len(made.runs) == 3

@@ -8,7 +8,7 @@ import os
 import pickle
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from async_op.job.step import Step
 from async_op.job.supervision import Tasks
 from async_op.letter_rows import row_of
 from async_op.operator.counters import Counted
+from async_op.resilience.lending import Allowance, Holdings
 from async_op.statistics import ResilienceStatistics
 from async_op.threads.own_thread import on_own_thread
 from keygroups.safe_text import described
@@ -272,6 +273,20 @@ class ChildLoop:
             processor_seconds=time.process_time(),
             oldest_call_seconds=chain.oldest_call_seconds(),
         )
+
+    def lend(self, allowances: Mapping[str, Allowance]) -> Coroutine[Any, Any, dict[str, Holdings]]:
+        """Go on with what this child is allowed of the limits of steps, and return what it holds of them now.
+
+        The limits change in the turn in which the parent is heard: the next chain must not begin with what the chain
+        before was allowed.
+        """
+        for name, allowance in allowances.items():
+            self._plan.limits[name].allow(allowance, may_wait=True)
+        return self._held(allowances)
+
+    async def _held(self, names: Iterable[str]) -> dict[str, Holdings]:
+        await asyncio.sleep(0)  # calls that look again, and still have not enough, are back in the line after a turn
+        return {name: self._plan.limits[name].holdings(since_last=True) for name in names}
 
     async def drain_step(self, name: str, is_final: bool) -> None:
         """Wait until nothing of a step is in flight."""

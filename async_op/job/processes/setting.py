@@ -42,17 +42,12 @@ def check_spread(steps: Mapping[str, Step], uri: str) -> None:
     Raises
     ------
     ConfigError
-        The snapshots are in the memory of this process, or a step has a budget, which no two processes can share.
+        The snapshots are in the memory of this process.
     NotSendable
         A step cannot be pickled.
     """
     if uri.startswith("memory:"):
         raise ConfigError("snapshots", uri, "other processes cannot read the memory of this one: pass a folder")
-    for name, step in steps.items():
-        if step.resilience is not None and step.resilience.budgets:
-            raise ConfigError(
-                "budget", name, "several processes cannot share the budget of a step: leave out processes"
-            )
     spawn.check_sendable(steps)
 
 

@@ -19,9 +19,13 @@ from async_op.job.processes.children import Child, Children, gathered
 from async_op.job.processes.inlets import RemoteInlet, Sender
 from async_op.job.routing import Route
 from async_op.operator.counters import Counted
+from async_op.resilience.lending import Lender
 from async_op.statistics import ResilienceStatistics
 from async_op.threads.own_thread import on_own_thread
 from snapshots import PendingSnapshot, Snapshot
+
+LEND_SECONDS = 0.25
+"""How often children lend each other what they do not use of a limit; what moves takes two turns."""
 
 CLOSE_SECONDS = 60.0
 """How long functions in children may take to close; then their processes are killed."""
@@ -75,6 +79,12 @@ class SpreadChain:
         self._unmarked: set[Child] = set()
         self._marks = Waiters(self._check)
         self._sender = Sender(wire.PARENT, lambda target: self._owners[target].link)
+        count = len(children.all)
+        self._lenders = {
+            name: Lender(options.resilience.lendable(count), count)
+            for name, options in plan.steps.items()
+            if options.resilience is not None and options.resilience.lendable(count)
+        }
         self.entrances = self._new_entrances(plan)
 
     def _new_entrances(self, plan: Plan) -> list[Outlet]:
@@ -138,8 +148,25 @@ class SpreadChain:
         await children.ask("go")
 
     def tasks(self) -> list[Any]:
-        """Return a coroutine that never ends; the children move elements into their operators themselves."""
-        return [asyncio.Event().wait()]
+        """Return what never ends: lending. The children move elements into their operators themselves."""
+        return [self._lend() if self._lenders else asyncio.Event().wait()]
+
+    async def _lend(self) -> None:
+        """Move shares of limits between children, for ever.
+
+        A turn begins when all children have answered in the turn before: what one of them has given up, another one
+        may get. An answer that is still on its way would be given away twice.
+        """
+        children = self._children.all
+        while True:
+            plans = {name: lender.plan() for name, lender in self._lenders.items()}
+            heard = await gathered(
+                child.ask("lend", {name: plan[number] for name, plan in plans.items()})
+                for number, child in enumerate(children)
+            )
+            for name, lender in self._lenders.items():
+                lender.note([holdings[name] for holdings in heard])
+            await asyncio.sleep(LEND_SECONDS)
 
     def hold_timers(self, are_held: bool) -> None:
         """Fire no timers, or fire them again."""
@@ -206,7 +233,7 @@ class SpreadChain:
         found: dict[str, ResilienceStatistics] = {}
         for child in self._children.all:
             for name, limits in child.status.limits.items():
-                found[name] = found[name] + limits if name in found else limits
+                found[name] = found[name].beside(limits) if name in found else limits
         return found
 
     async def drain(self, *, is_final: bool) -> None:

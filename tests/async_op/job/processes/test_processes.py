@@ -174,10 +174,20 @@ def test_functions_that_cannot_be_sent_are_refused_by_name(tmp_path: Path) -> No
         new_job(tmp_path, [1], Step(plus_one, "priced", key_by=lambda value: value), Kept())
 
 
-def test_budgets_are_refused(tmp_path: Path) -> None:
-    costly = Step(plus_one, resilience=Resilience(budget=Budget(100, "usd", cost=lambda value: 1)))
-    with pytest.raises(ConfigError, match="several processes cannot share the budget"):
-        new_job(tmp_path, [1], costly, Kept())
+def one_cent(value: int) -> int:
+    return 1
+
+
+def test_a_budget_is_spent_over_all_processes_and_restarts(tmp_path: Path) -> None:
+    sink, mended = Kept(), tmp_path / "mended"
+    costly = Resilience(budget=Budget(120, "cents", cost=one_cent))
+    step = Step(Ending("kill", mended), key_by=by_seven, resilience=costly, on_error="skip")
+    with pytest.raises(ChildLost):
+        new_job(tmp_path / "snapshots", range(200), step, sink).run_sync()
+
+    mended.touch()
+    new_job(tmp_path / "snapshots", range(200), step, sink).run_sync()
+    assert len(set(sink.values)) == len(sink.values) == 120
 
 
 def test_snapshots_in_memory_are_refused() -> None:
