@@ -56,7 +56,8 @@ notebooks: $(venv)/.notebooks java
 	@find notebooks -name '*.ipynb' -exec $(venv)/bin/jupyter execute {} +
 
 docs: $(venv)/.dev
-	@$(python) -m mkdocs build --strict
+	@NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --strict
+	@echo 'open build/site/index.html'
 
 # Wheel and sdist on every supported Python (those on the PATH, or pyenv's), with each Spark, and with the oldest packages
 # allowed.

@@ -48,7 +48,7 @@ async def test_a_result_may_be_asked_for_again(mode: str) -> None:
 
 
 @pytest.mark.behaviour("the delay is computed from the attempt: fixed, or exponential with full jitter")
-async def test_an_error_is_tried_again_after_the_delay() -> None:
+async def test_an_error_is_retried_after_the_delay() -> None:
     service = Service()
     async with opened(service, retry=FixedDelayRetry(3, 10)) as bench:
         await bench.feed("x")
@@ -109,7 +109,7 @@ async def test_the_last_result_of_too_many_is_the_result() -> None:
     ],
     ids=["any", "type", "other type", "types", "other than these", "predicate", "predicate says no"],
 )
-async def test_the_policy_tells_which_errors_are_tried_again(retry_on: Any, error: Exception, again: bool) -> None:
+async def test_the_policy_tells_which_errors_are_retried(retry_on: Any, error: Exception, again: bool) -> None:
     service = Service()
     async with opened(service, retry=FixedDelayRetry(2, 0, retry_on=retry_on)) as bench:
         await bench.feed("x")

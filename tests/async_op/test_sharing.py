@@ -92,7 +92,7 @@ async def test_operators_share_one_client_which_is_closed_after_the_last_functio
     assert log == ["made", "function closed", "function closed", "function closed", "closed"]
 
 
-async def test_streams_share_and_the_next_one_makes_it_anew() -> None:
+async def test_streams_share_a_resource_and_the_next_one_makes_it_again() -> None:
     log: list[str] = []
     for _ in range(2):
         one, other = (AsyncDataStream.ordered_wait(range(2), Asking(lambda: Client(log))) for _ in range(2))
@@ -218,7 +218,7 @@ async def test_it_is_made_again_only_after_it_has_been_closed() -> None:
     assert log == ["made", "closed"] * 2
 
 
-async def test_a_cancelled_close_goes_on_and_the_next_one_waits_for_it() -> None:
+async def test_a_cancelled_close_continues_and_the_next_one_waits_for_it() -> None:
     log: list[str] = []
     closing = asyncio.Event()
 
@@ -368,7 +368,7 @@ async def test_each_event_loop_has_its_own() -> None:
         assert here.log == ["made"]
 
 
-async def test_a_resource_that_nobody_has_released_is_closed_with_the_loop() -> None:
+async def test_an_unreleased_resource_is_closed_with_the_loop() -> None:
     log: list[str] = []
 
     async def leave_open() -> None:

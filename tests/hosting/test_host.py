@@ -37,7 +37,7 @@ def test_results_between_two_epochs_belong_to_the_next_part() -> None:
     hosted(test)
 
 
-def test_calls_go_on_while_a_part_is_written() -> None:
+def test_calls_continue_while_a_part_is_written() -> None:
     async def test(run: Run) -> None:
         part = await run.epoch(1.0, timeout=0.0)
         assert outputs(part) == []

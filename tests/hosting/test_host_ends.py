@@ -145,7 +145,7 @@ def test_every_cut_has_an_id_also_without_state() -> None:
     hosted(test, Kit(Stateless()))
 
 
-def test_the_oldest_call_is_told() -> None:
+def test_the_oldest_call_is_reported() -> None:
     async def test(run: Run) -> None:
         await run.epoch(100.0, timeout=0.0)
         await asyncio.sleep(30.0)

@@ -41,7 +41,7 @@ from tests.hosting.kit import (
 )
 
 
-def test_a_failure_between_two_epochs_is_told_to_the_next_one(machine: Machine, tmp_path: Path) -> None:
+def test_a_failure_between_two_epochs_fails_the_next_one(machine: Machine, tmp_path: Path) -> None:
     released = tmp_path / "released"
     address = machine.start(blueprint=Blueprint(capacity=1))
     greeting = hello(timeout=0.0)

@@ -28,7 +28,7 @@ def hello(version: int, attempt: int, snapshot_id: str | None = None, cut_id: st
         (say.NewestManifest(None, None), "replace"),
     ],
 )
-def test_a_restored_host_goes_on_from_that_manifest_only(manifest: say.NewestManifest, judged: str | None) -> None:
+def test_a_restored_host_continues_from_that_manifest_only(manifest: say.NewestManifest, judged: str | None) -> None:
     fencing = Fencing("run", "m1")
 
     assert fencing.judge(say.Hello("run", say.Fence(1, 1), manifest, "job"), is_being_fed=False) == judged
@@ -44,7 +44,7 @@ def test_a_restored_host_goes_on_from_that_manifest_only(manifest: say.NewestMan
         (say.NewestManifest("m1", None), "replace"),
     ],
 )
-def test_a_host_that_has_cut_goes_on_where_its_last_cut_is_named(
+def test_a_host_that_has_cut_continues_where_its_last_cut_is_named(
     manifest: say.NewestManifest, judged: str | None
 ) -> None:
     fencing = Fencing("run", "m1")

@@ -61,7 +61,7 @@ from tests.hosting.kit import (
 )
 
 
-def test_an_operator_goes_on_from_epoch_to_epoch(machine: Machine) -> None:
+def test_an_operator_continues_from_epoch_to_epoch(machine: Machine) -> None:
     address = machine.start()
 
     cut_id, outputs, _ = epoch(connect(address, SECRET), hello(), [rows("a", "b")])
@@ -305,7 +305,7 @@ def test_a_function_that_eats_its_memory_fails_its_element(machine: Machine) -> 
     feeder.close()
 
 
-def test_an_error_of_open_is_told_to_the_first_epoch(machine: Machine) -> None:
+def test_an_error_of_open_fails_the_first_epoch(machine: Machine) -> None:
     address = machine.start(blueprint=Blueprint(FailingOpen))
 
     with pytest.raises(OpenFailed, match=r'open\(\) of FailingOpen has failed at ".*kit.py", line') as failed:
@@ -488,7 +488,7 @@ def test_what_others_have_laid_out_as_a_trap_is_not_touched(tmp_path: Path, trap
     assert {str(path) for path in tmp_path.rglob("*")} == before
 
 
-def test_a_log_that_has_grown_too_long_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_has_grown_too_long_is_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resident, "LOG_BYTES_MAX", 100)
     path = tmp_path / "log"
     with path.open("ab", buffering=0) as log:
@@ -571,7 +571,7 @@ def test_what_a_host_has_is_for_its_user_and_shows_no_secret(machine: Machine, m
     assert "secret" not in repr(machine.instructions())
 
 
-def test_who_does_not_know_the_secret_is_not_let_in(machine: Machine) -> None:
+def test_a_client_without_the_secret_is_not_let_in(machine: Machine) -> None:
     address = machine.start(interface="127.0.0.1")
 
     with pytest.raises(HostUnreachable):

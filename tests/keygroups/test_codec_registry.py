@@ -61,7 +61,7 @@ def test_the_bytes_of_a_registered_type_are_part_of_the_format() -> None:
     assert unpack(pack(Money(1), "a test")) == Money(1)
 
 
-def test_the_codecs_that_were_used_are_told() -> None:
+def test_the_codecs_that_were_used_are_reported() -> None:
     register_money()
     register_codec("fraction", Fraction, str, Fraction)
 

@@ -66,7 +66,7 @@ def test_a_failed_snapshot_is_a_warning(heard: list[Event], caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError, GeneratorExit])
-def test_a_listener_that_fails_harms_nobody(
+def test_a_listener_that_fails_affects_no_other(
     heard: list[Event], caplog: pytest.LogCaptureFixture, error: type[BaseException]
 ) -> None:
     def fail(event: Event) -> None:

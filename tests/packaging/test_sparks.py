@@ -21,7 +21,7 @@ SPARKS = ("4.1", "4.2", "4.3")
 SUBSET = (
     # Keyed state and calls in flight; with other parallelism after the kill; operators that are resident, and in tasks.
     "tests/spark/test_kill_process.py::test_a_driver_is_killed_between_the_commit_and_the_sink",
-    "tests/spark/test_resident.py::test_with_another_parallelism_only_calls_under_way_are_made_again",
+    "tests/spark/test_resident.py::test_with_another_parallelism_only_calls_under_way_are_repeated",
     "tests/spark/test_source.py::test_a_state_is_read_as_it_is_at_every_version",
     "tests/spark/test_source.py::test_a_written_state_is_restored_by_every_parallelism",
     "tests/spark/test_transform.py::test_ordered_keeps_the_order_of_a_partition",
@@ -30,7 +30,7 @@ SUBSET = (
     "tests/spark/test_transform.py::test_a_naive_timestamp_means_in_spark_what_the_session_shows",
     "tests/spark/test_query.py::test_a_stop_with_a_drain_repeats_no_call_of_the_micro_batch_under_way",
     "tests/spark/test_connect_pipeline.py::test_a_pipeline_is_exact_and_its_sink_rescales_it",
-    "tests/spark/test_connect_pipeline.py::test_a_worker_is_killed_and_the_next_start_goes_on",
+    "tests/spark/test_connect_pipeline.py::test_a_worker_is_killed_and_the_next_start_continues",
     "tests/spark/test_connect_pipeline.py::test_a_stop_repeats_no_finished_call_of_the_micro_batch_under_way",
 )
 TOOLS = ("hypothesis", "moto[server]", "pytest", "pytest-asyncio", "pytest-timeout", "s3fs")

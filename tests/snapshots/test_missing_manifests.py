@@ -181,7 +181,7 @@ class TestLegitimateHistories:
         assert store.copy_to(other).version == 3
         assert other.verify().ok
 
-    def test_a_late_listing_makes_nobody_miss_what_is_there(self, store: SnapshotStore) -> None:
+    def test_a_late_listing_hides_nothing_that_is_there(self, store: SnapshotStore) -> None:
         class Late(FolderWrapper):
             def names(self, folder: str) -> list[str]:
                 return [name for name in super().names(folder) if folder != "manifests" or name[:20] <= f"{5:020d}"]
@@ -263,7 +263,7 @@ class TestOlderVersions:
 
 class TestAcceptedLoss:
     @pytest.mark.parametrize(("versions", "lost", "missing", "newest"), LOSSES)
-    def test_it_goes_on_from_what_is_there(
+    def test_it_continues_from_what_is_there(
         self, store: SnapshotStore, versions: int, lost: tuple[int, ...], missing: int, newest: int | None
     ) -> None:
         written(store, versions)
@@ -313,7 +313,7 @@ class TestAcceptedLoss:
             store.latest()
 
 
-def test_the_command_line_says_it_and_goes_on(cli: Cli, tmp_path: Path) -> None:
+def test_the_command_line_says_it_and_continues(cli: Cli, tmp_path: Path) -> None:
     store = written(SnapshotStore(tmp_path, "enrich"), 3)
     lose(store, 3)
     uri = f"{tmp_path}/enrich"

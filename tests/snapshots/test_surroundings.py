@@ -221,7 +221,7 @@ class TestMovedFolders:
             SnapshotStore(tmp_path, "orders").load(1)
         assert not moved.value.is_copy
 
-    def test_a_folder_that_is_moved_with_its_name_goes_on(self, store: SnapshotStore, tmp_path: Path) -> None:
+    def test_a_folder_that_is_moved_with_its_name_continues(self, store: SnapshotStore, tmp_path: Path) -> None:
         (tmp_path / "elsewhere").mkdir()
         (tmp_path / "visits").rename(tmp_path / "elsewhere" / "visits")
 

@@ -118,7 +118,7 @@ def test_with_dead_letter_each_bad_row_is_one_beside_the_good_rows(spark: SparkS
 
 
 @pytest.mark.parametrize("number", BAD, ids=lambda number: BAD[number].replace(" ", "-"))
-def test_with_fail_the_error_names_the_row_and_a_change_of_policy_goes_on(
+def test_with_fail_the_error_names_the_row_and_a_change_of_policy_continues(
     spark: SparkSession, tmp_path: Path, number: int
 ) -> None:
     with pytest.raises(Exception, match=r"\(id [^)]+\)") as failed:

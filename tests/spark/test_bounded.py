@@ -99,7 +99,7 @@ def run(spark: SparkSession, tmp_path: Path) -> Iterator[Run]:
     run.stop()
 
 
-def test_a_run_fills_the_state_once_and_a_query_goes_on_without_adopting(run: Run) -> None:
+def test_a_run_fills_the_state_once_and_a_query_continues_without_adopting(run: Run) -> None:
     pipeline = run.pipeline()
     run.backfill(pipeline)
     run.assert_exact()
@@ -195,7 +195,7 @@ class Fault:
 
 
 @pytest.mark.parametrize("point", first_is_quick(DRIVER_POINTS))
-def test_a_run_that_is_stopped_anywhere_goes_on_exactly_once(
+def test_a_run_that_is_stopped_anywhere_continues_exactly_once(
     run: Run, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     epoch = 1 + DRIVER_POINTS.index(point) % 3
@@ -265,7 +265,7 @@ def test_a_run_without_rows_finishes_and_its_dead_state_is_collected(run: Run) -
     assert run.inputs() == []
 
 
-def test_collections_keep_the_input_of_runs_that_go_on(run: Run) -> None:
+def test_collections_keep_the_input_of_runs_that_continue(run: Run) -> None:
     run.fail_sink_at = 1
     with pytest.raises(OSError, match="the sink is down"):
         run.backfill()

@@ -190,7 +190,7 @@ class Crash(RuntimeError):
 
 @pytest.mark.spark
 @pytest.mark.parametrize(("stage", "point"), first_is_quick(POINTS))
-def test_a_chain_that_is_stopped_anywhere_goes_on_exactly_once(
+def test_a_chain_that_is_stopped_anywhere_continues_exactly_once(
     run: Run, stage: int, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened: list[str] = []

@@ -65,7 +65,7 @@ def test_a_pipeline_is_exact_and_its_sink_rescales_it(url: str, world: World) ->
     world.assert_calls(committed, calls)
 
 
-def test_a_worker_is_killed_and_the_next_start_goes_on(url: str, world: World) -> None:
+def test_a_worker_is_killed_and_the_next_start_continues(url: str, world: World) -> None:
     told("killed after the sink", url, world.folder)
     committed, calls = world.committed_rows(), len(world.calls())
     assert committed
@@ -74,7 +74,7 @@ def test_a_worker_is_killed_and_the_next_start_goes_on(url: str, world: World) -
     world.assert_calls(committed, calls)
 
 
-def test_a_server_is_killed_and_another_one_goes_on(java: None, url: str, world: World, tmp_path: Path) -> None:
+def test_a_server_is_killed_and_another_one_continues(java: None, url: str, world: World, tmp_path: Path) -> None:
     with connect_server(tmp_path / "log") as killed, client("server killed in the sink", killed, world.folder) as one:
         while not world.function.killed.exists():
             assert one.poll() is None

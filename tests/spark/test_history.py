@@ -106,7 +106,7 @@ def refused(run: Run, adopt: Adopt | None, match: str, **options: Any) -> None:
 
 
 @pytest.mark.spark
-def test_a_new_checkpoint_over_kept_state_is_refused_or_goes_on_with_the_state(run: Run) -> None:
+def test_a_new_checkpoint_over_kept_state_is_refused_or_continues_with_the_state(run: Run) -> None:
     run.run()
     shutil.rmtree(run.folder / "checkpoint")
     epoch = run.newest_epoch
@@ -151,7 +151,7 @@ def test_a_new_checkpoint_may_also_begin_with_empty_state(run: Run) -> None:
 
 
 @pytest.mark.spark
-def test_a_kept_checkpoint_over_lost_state_is_refused_or_goes_on_with_epochs_that_no_sink_has_seen(run: Run) -> None:
+def test_a_kept_checkpoint_over_lost_state_is_refused_or_continues_with_epochs_that_no_sink_has_seen(run: Run) -> None:
     run.run()
     shutil.rmtree(run.folder / "snapshots")
     epoch = run.newest_epoch
@@ -256,7 +256,7 @@ APART = {
 
 @pytest.mark.parametrize("case", TOGETHER)
 @pytest.mark.parametrize("adopt", [None, "state", "checkpoint"])
-def test_what_belongs_together_goes_on_whatever_is_to_be_adopted(case: str, adopt: Adopt | None) -> None:
+def test_what_belongs_together_continues_whatever_is_to_be_adopted(case: str, adopt: Adopt | None) -> None:
     make, checkpoint = TOGETHER[case]
     store = make()
     before = store.versions()
@@ -265,7 +265,7 @@ def test_what_belongs_together_goes_on_whatever_is_to_be_adopted(case: str, adop
 
 
 @pytest.mark.parametrize("case", APART)
-def test_what_does_not_is_refused_and_says_how_to_go_on(case: str) -> None:
+def test_what_does_not_is_refused_and_says_how_to_continue(case: str) -> None:
     make, checkpoint, reason = APART[case]
     store = make()
     before = store.versions()
@@ -321,7 +321,7 @@ def test_a_copy_belongs_to_the_same_checkpoint() -> None:
     join(copy, checkpoint_at(4))
 
 
-def test_a_snapshot_of_a_release_that_did_not_store_its_keys_goes_on() -> None:
+def test_a_snapshot_of_a_release_that_did_not_store_its_keys_continues() -> None:
     store = store_after(4)
     latest = store.latest()
     assert latest is not None
@@ -344,7 +344,7 @@ def test_an_unknown_way_to_adopt_is_refused() -> None:
 
 
 @pytest.mark.spark
-def test_of_two_queries_that_start_with_nothing_the_later_one_does_not_go_on_from_what_it_has_not_restored(
+def test_of_two_queries_that_start_with_nothing_the_later_one_does_not_continue_from_what_it_has_not_restored(
     run: Run,
 ) -> None:
     (run.folder / "later").mkdir()

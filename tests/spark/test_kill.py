@@ -86,7 +86,7 @@ def stop(runner: runners.EpochRunner) -> None:
 
 
 @pytest.mark.thorough
-def test_a_pipeline_that_is_stopped_anywhere_goes_on_exactly_once(
+def test_a_pipeline_that_is_stopped_anywhere_continues_exactly_once(
     spark: SparkSession, world: World, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault = CrashPoints(case.point, case.kind, stop, monkeypatch.setattr)

@@ -55,7 +55,9 @@ def kill_server(world: World, case: Case, log: Path) -> None:
         wait_until(lambda: not is_running(worker), seconds=120)
 
 
-def test_whoever_is_killed_the_next_start_goes_on(url: str, world: World, case: Case, tmp_path: Path) -> None:
+def test_whichever_process_is_killed_the_next_start_continues(
+    url: str, world: World, case: Case, tmp_path: Path
+) -> None:
     if case.victim == "server":
         kill_server(world, case, tmp_path / "log")
     elif case.victim == "client":

@@ -112,7 +112,7 @@ def test_an_error_of_the_source_ends_the_run() -> None:
     assert function.closed
 
 
-def test_whoever_stops_does_not_wait_for_a_source_that_blocks() -> None:
+def test_a_stop_does_not_wait_for_a_source_that_blocks() -> None:
     gate = threading.Event()
 
     def source() -> Iterator[list[tuple[Any, None, None]]]:
@@ -175,7 +175,7 @@ def test_a_failure_is_raised_while_the_next_portion_is_read() -> None:
             reader.join(60)
 
 
-def test_whoever_stops_taking_closes_the_operator() -> None:
+def test_a_consumer_that_stops_closes_the_operator() -> None:
     function = Calls()
     with _thread(function) as thread:
         outputs = thread.run(_source([1, -1], [2, -2]))

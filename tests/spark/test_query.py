@@ -137,9 +137,7 @@ def test_a_stop_with_a_drain_repeats_no_call_of_the_micro_batch_under_way(
 
 
 @pytest.mark.parametrize("how", [{}, {"drain": True, "timeout": 0.1}], ids=["at once", "drain"])
-def test_a_stop_cuts_a_micro_batch_off_so_that_only_calls_under_way_are_made_again(
-    run: Run, how: dict[str, Any]
-) -> None:
+def test_a_stop_cuts_a_micro_batch_off_so_that_only_calls_under_way_are_repeated(run: Run, how: dict[str, Any]) -> None:
     run.settings["barrier_timeout"] = None
     query = run.pipeline().start(run.stream(), run.sink, checkpoint_location=run.folder / "checkpoint")
     while len(run.calls()) < ROWS:

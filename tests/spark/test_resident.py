@@ -209,7 +209,7 @@ def test_results_that_come_without_input_have_an_epoch_of_their_own(run: Run) ->
     assert set(run.calls().values()) == {1}
 
 
-def test_a_host_that_is_killed_is_replaced_and_only_its_calls_are_made_again(run: Run) -> None:
+def test_a_host_that_is_killed_is_replaced_and_only_its_calls_are_repeated(run: Run) -> None:
     run.count.endless = frozenset({3})
     run.write_rows()
     pipeline = run.pipeline()
@@ -281,7 +281,7 @@ def test_a_start_that_fails_leaves_a_pipeline_that_can_be_started(run: Run, monk
     run.assert_exact()
 
 
-def test_with_another_parallelism_only_calls_under_way_are_made_again(run: Run) -> None:
+def test_with_another_parallelism_only_calls_under_way_are_repeated(run: Run) -> None:
     for _ in range(3):
         run.write_rows()
     run.hold_all(sinks=2)
@@ -353,7 +353,7 @@ def test_a_function_with_what_only_tasks_have_runs_in_tasks(run: Run, caplog: py
     assert "a broadcast variable" in caplog.text
 
 
-def test_a_restart_goes_on_with_what_was_in_flight_though_no_input_comes(run: Run) -> None:
+def test_a_restart_continues_with_what_was_in_flight_though_no_input_comes(run: Run) -> None:
     run.write_rows()
     run.hold_all(sinks=run.gate.sinks_max)
     pipeline = run.pipeline()

@@ -63,7 +63,7 @@ async def double(row: dict[str, Any]) -> tuple[int]:
 
 
 @pytest.mark.spark
-def test_a_pipeline_goes_on_from_its_newest_snapshot(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_pipeline_continues_from_its_newest_snapshot(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(5).withColumnRenamed("id", "n").write.parquet(str(tmp_path / "in"))
     frame = spark.readStream.schema("n bigint").parquet(str(tmp_path / "in"))
     pipeline = AsyncPipeline(

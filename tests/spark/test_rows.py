@@ -153,7 +153,7 @@ class Callback(CallbackFunction):
 
 
 @pytest.mark.parametrize("function", [Coroutine(), Batch(), Blocking(), Callback()])
-async def test_the_element_of_a_row_that_does_not_fit_is_named_and_the_others_go_on(function: Any) -> None:
+async def test_the_element_of_a_row_that_does_not_fit_is_named_and_the_others_continue(function: Any) -> None:
     outputs: list[Any] = []
     letters: list[DeadLetter] = []
     operator = AsyncWaitOperator(

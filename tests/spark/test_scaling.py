@@ -90,7 +90,7 @@ def test_what_a_command_has_chosen_since_counts_within_the_bounds() -> None:
 
 
 @pytest.mark.parametrize("stored", [b"", b"{}", b"[1]", b'{"lineage": "a", "measurements": [{"rows": 1}]}', b"\xff"])
-def test_what_cannot_be_read_is_measured_anew(stored: bytes) -> None:
+def test_what_cannot_be_read_is_measured_again(stored: bytes) -> None:
     folder = SnapshotStore(f"memory://scaling-{next(_stores)}", "op").folder
     assert measured_in(folder, "a") == Measured()
     folder.replace(NAME, stored)

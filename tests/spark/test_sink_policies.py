@@ -133,7 +133,7 @@ def test_a_constraint_that_changes_before_an_epoch_comes_again_loses_no_row(
     assert (found_in(server), letters_in(tmp_path)) == (rows, letters)
 
 
-def test_a_connection_that_is_lost_is_made_again(
+def test_a_lost_connection_is_made_again(
     spark: SparkSession, tmp_path: Path, server: str, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed(spark, tmp_path, 1, 2)
@@ -152,7 +152,7 @@ def test_a_connection_that_is_lost_is_made_again(
     assert (len(lost), found_in(server)) == (2, [1, 2])
 
 
-def test_a_table_that_was_removed_is_not_made_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_that_was_removed_is_not_recreated(spark: SparkSession, tmp_path: Path) -> None:
     target = Delta(tmp_path)
     (table,) = target.arguments
     feed(spark, tmp_path, 1)
@@ -168,7 +168,7 @@ def test_a_table_that_was_removed_is_not_made_again(spark: SparkSession, tmp_pat
     assert target.numbers() == []
 
 
-def test_dead_letters_that_were_removed_are_not_made_again(
+def test_dead_letters_that_were_removed_are_not_recreated(
     spark: SparkSession, tmp_path: Path, server: str, table: str
 ) -> None:
     def run(*numbers: int) -> None:

@@ -65,7 +65,7 @@ async def test_outputs_that_fail_while_they_are_read_fail_their_element_only() -
 
 
 @pytest.mark.behaviour("a batch is retried after a fixed delay")
-async def test_the_failed_part_of_a_batch_is_tried_again_with_others() -> None:
+async def test_the_failed_part_of_a_batch_is_retried_with_others() -> None:
     function = Batches()
     async with opened(function, retry=FixedDelayRetry(2, 1)) as bench:
         await bench.feed("a", "b", "c")
@@ -78,7 +78,7 @@ async def test_the_failed_part_of_a_batch_is_tried_again_with_others() -> None:
 
 
 @pytest.mark.behaviour("a batch is retried after growing delays")
-async def test_a_batch_is_tried_again_after_growing_delays() -> None:
+async def test_a_batch_is_retried_after_growing_delays() -> None:
     function = Batches()
     function.max_batch_delay = 0
     async with opened(function, retry=ExponentialBackoffRetry(3, 1, 10, jitter=False)) as bench:
@@ -108,7 +108,7 @@ async def test_a_batch_that_fails_too_often_keeps_its_last_error() -> None:
 
 
 @pytest.mark.behaviour("an error of a batch that does not match is final")
-async def test_an_error_that_does_not_match_is_not_tried_again() -> None:
+async def test_an_error_that_does_not_match_is_not_retried() -> None:
     function = Batches()
     async with opened(function, retry=FixedDelayRetry(3, 0, retry_on=OSError), on_error="skip") as bench:
         await bench.feed("a", "b", "c")

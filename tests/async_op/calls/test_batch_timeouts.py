@@ -23,7 +23,7 @@ async def test_elements_of_a_batch_time_out_one_by_one() -> None:
 
 
 @BOTH
-async def test_elements_of_a_batch_that_is_tried_again_keep_their_time(mode: str) -> None:
+async def test_elements_of_a_batch_that_is_retried_keep_their_time(mode: str) -> None:
     """They are watched by their age, also where younger ones came before the batch fell apart."""
     function = Batches(fallback=lambda value: [f"late {value}"])
     async with opened(function, mode=mode, timeout=10, retry=FixedDelayRetry(2, 100)) as bench:

@@ -61,7 +61,9 @@ def with_block(retry: RetryPolicy | None) -> tuple[Completion, Block, Left]:
 
 @pytest.mark.parametrize("retry_if_result", [None, lambda outputs: not outputs], ids=["errors only", "results"])
 @pytest.mark.parametrize("attempts", [1, 2])
-def test_results_that_nobody_asks_for_again_leave_as_one(retry_if_result: RetryIfResult | None, attempts: int) -> None:
+def test_results_that_are_not_requested_again_leave_as_one(
+    retry_if_result: RetryIfResult | None, attempts: int
+) -> None:
     completion, block, left = with_block(FixedDelayRetry(attempts, 0, retry_if_result=retry_if_result))
 
     assert completion.complete_block(block, outputs := [["A"], ["B"]])

@@ -230,7 +230,7 @@ async def test_close_does_not_wait_for_a_call_that_hangs_after_its_timeout() -> 
         await eventually(lambda: function.errors)
 
 
-def test_a_thread_that_waits_for_a_loop_that_has_ended_goes_on() -> None:
+def test_a_thread_that_waits_for_a_loop_that_has_ended_continues() -> None:
     """An operator that is never closed must not keep the program from ending."""
     function = Late()
 

@@ -79,7 +79,7 @@ class NoThreesAtOnce(NoThrees):
 
 @pytest.mark.parametrize("kind", [Away, AwayAtTheStart])
 @pytest.mark.parametrize("error", [ConnectionError, TimeoutError])
-async def test_a_sink_that_is_away_for_a_while_is_tried_again(
+async def test_a_sink_that_is_away_for_a_while_is_retried(
     kind: type[Away], error: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     sink = kind(3, error)
@@ -265,7 +265,7 @@ async def test_a_file_sink_leaves_out_what_its_format_lacks(tmp_path: Path) -> N
     assert (raised.value.index, raised.value.epoch) == (1, 1)
 
 
-async def test_a_folder_that_was_removed_is_not_made_again(tmp_path: Path) -> None:
+async def test_a_folder_that_was_removed_is_not_recreated(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a").write_text("1\n2\n")
 

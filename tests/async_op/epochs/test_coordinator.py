@@ -17,7 +17,7 @@ def epoch(coordinator: Coordinator) -> Snapshot:
     return coordinator.commit(pending, handles, SourcePosition(batch_id=pending.version), {"rows": 1})
 
 
-def test_epochs_follow_each_other_and_another_run_goes_on() -> None:
+def test_epochs_follow_each_other_and_another_run_continues() -> None:
     store = new_store()
     first = Coordinator(store)
     first.take_over()

@@ -159,7 +159,7 @@ async def test_closing_cancels_the_consumer_and_gives_up_the_rest() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_futures_that_nobody_will_await_are_cancelled() -> None:
+async def test_futures_that_will_not_be_awaited_are_cancelled() -> None:
     futures: list[asyncio.Future[None]] = []
 
     def output(_: Record | Watermark) -> asyncio.Future[None]:

@@ -52,7 +52,7 @@ async def test_elements_without_a_key_are_skipped_and_counted(mode: str, capacit
         assert (statistics.skipped, statistics.calls, statistics.in_flight) == (40, 20, 0)
 
 
-async def test_the_state_of_other_keys_goes_on_as_if_they_were_not_there() -> None:
+async def test_the_state_of_other_keys_continues_as_if_they_were_not_there() -> None:
     rows = [_row(n, ("ann", None, "bob")[n % 3]) for n in range(30)]
     async with opened(Counting(), on_error="skip", **BY_USER) as bench:
         await bench.operator.process_all((row, None, None) for row in rows)

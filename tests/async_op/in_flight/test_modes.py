@@ -95,7 +95,7 @@ async def test_outputs_are_any_iterable_and_are_consumed_on_the_thread_of_the_lo
 @pytest.mark.behaviour("while the queue is full the input waits and everything else goes on")
 @pytest.mark.behaviour("a snapshot never waits for a call, although the queue is full")
 @BOTH
-async def test_a_full_operator_makes_its_caller_wait_while_calls_and_snapshots_go_on(mode: str) -> None:
+async def test_a_full_operator_makes_its_caller_wait_while_calls_and_snapshots_continue(mode: str) -> None:
     service = Service()
     async with opened(service, mode=mode, capacity=2) as bench:
         await bench.feed(1, 2)

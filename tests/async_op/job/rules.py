@@ -159,7 +159,7 @@ RULES: dict[str, tuple[Mutant, ...]] = {
     "Watermarks survive a restart, and the final one is in no snapshot": (
         Mutant(
             mutants.watermarks_of_partitions_are_lost,
-            Case(f"{_JOB}/test_run.py", "test_a_restart_goes_on_with_the_watermarks_of_the_partitions"),
+            Case(f"{_JOB}/test_run.py", "test_a_restart_continues_with_the_watermarks_of_the_partitions"),
         ),
         Mutant(
             mutants.the_final_watermark_is_stored,
@@ -195,7 +195,7 @@ RULES: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     "Split state is dealt out once, and no restore multiplies union state": (
-        Mutant(mutants.dealt_twice, Case(_OPERATOR_STATE, "test_a_restore_deals_it_out_at_any_parallelism", (3,))),
+        Mutant(mutants.dealt_twice, Case(_OPERATOR_STATE, "test_a_restore_distributes_it_at_any_parallelism", (3,))),
         Mutant(mutants.union_multiplies, Case(_OPERATOR_STATE, "test_no_restore_multiplies_it", ((2, 2, 2),))),
     ),
     "Broadcast state is written in open only, and all copies are equal": (

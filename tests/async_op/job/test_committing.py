@@ -10,7 +10,7 @@ from snapshots import CommitConflict
 from tests.snapshot_kit import new_store, parts
 
 
-def test_of_two_jobs_that_begin_with_nothing_the_later_one_does_not_go_on_from_what_it_has_not_restored() -> None:
+def test_of_two_jobs_that_begin_with_nothing_the_later_one_does_not_continue_from_what_it_has_not_restored() -> None:
     store = new_store()
     first, second = Committer(store), Committer(store)
     counts = {"first": 1, "second": 2}

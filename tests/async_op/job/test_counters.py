@@ -70,7 +70,7 @@ async def test_each_cut_counts_what_has_happened_since_the_one_before(place: dic
     assert [one["state_rows"] >= 9 and one["state_bytes"] > 0 for one in counted(place)] == [True, True, True, False]
 
 
-async def test_a_rescale_and_a_restart_count_calls_that_are_made_again(place: dict[str, Any]) -> None:
+async def test_a_rescale_and_a_restart_count_calls_that_are_repeated(place: dict[str, Any]) -> None:
     source, sink, gated = Log(range(6)), Epochs(), Gated()
     async with running(job := new_job(source, [same, gated], sink, **place)):
         await eventually(lambda: len(gated.called) == 6)

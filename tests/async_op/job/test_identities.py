@@ -145,7 +145,7 @@ async def test_a_rescale_and_a_restart_keep_the_keys_of_what_is_in_flight() -> N
     assert all(len(values) == 1 for values in service.seen.values())
 
 
-async def test_after_a_loss_of_state_calls_are_made_again_unless_a_namespace_is_fixed() -> None:
+async def test_after_a_loss_of_state_calls_are_repeated_unless_a_namespace_is_fixed() -> None:
     for namespace, keys in ((None, 4), ("payments", 2)):
         service = Service()
         for _ in range(2):

@@ -79,7 +79,7 @@ async def test_ids_come_from_partition_and_position() -> None:
     assert {value[2].split("/", 2)[2] for value in sink.values} == {"0@1/0", "0@1/1", "1@1/0", "1@1/1"}
 
 
-async def test_a_second_run_goes_on_where_the_first_has_ended() -> None:
+async def test_a_second_run_continues_where_the_first_has_ended() -> None:
     source, sink = Log(range(6), bounded=True), Epochs()
     job = new_job(source, KEYED, sink)
     await job.run()
@@ -284,7 +284,7 @@ class Failing(AsyncFunction[Any, Any]):
 
 @pytest.mark.parametrize("seconds", [0.0, 3600.0], ids=["fails", "times out"])
 @pytest.mark.parametrize("parallelism", [1, 3])
-async def test_after_the_failure_of_an_element_no_other_call_is_made_again(parallelism: int, seconds: float) -> None:
+async def test_after_the_failure_of_an_element_no_other_call_is_repeated(parallelism: int, seconds: float) -> None:
     function, sink = Failing([], 9, seconds), Epochs()
     retry = FixedDelayRetry(delay=0.0, max_attempts=2)
     step = Step(function, retry=retry, timeout=0.3 if seconds else None, key_by=lambda value: value)

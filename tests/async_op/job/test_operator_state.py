@@ -85,7 +85,7 @@ class Offsets(AsyncFunction):
         return sorted(self.offsets.items())
 
 
-async def test_items_that_a_function_gives_at_the_cut_are_dealt_out_by_a_rescale() -> None:
+async def test_items_that_a_function_gives_at_the_cut_are_reassigned_by_a_rescale() -> None:
     source, sink = Log(range(20), bounded=True), Epochs()
     for parallelism in (1, 2, 3):
         job = new_job(source, Step(Offsets(), "offsets"), sink, parallelism=parallelism, snapshots="memory://given")

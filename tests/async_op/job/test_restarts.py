@@ -52,7 +52,7 @@ class Fragile(Log):
             yield item
 
 
-def test_a_failed_job_goes_on_from_its_newest_snapshot_after_growing_delays(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_job_continues_from_its_newest_snapshot_after_growing_delays(caplog: pytest.LogCaptureFixture) -> None:
     source, sink = Fragile("a", "b", "a", "a", breaks={3: 3}), Epochs()
     job = new_job(source, Step(Counting(), key_by=lambda value: value), sink, restart=POLICY)
     with caplog.at_level(logging.WARNING, "async_op.restarts"):

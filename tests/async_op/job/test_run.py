@@ -267,7 +267,7 @@ def test_a_partition_whose_elements_wait_for_room_is_not_quiet() -> None:
     in_virtual_time(work())
 
 
-def test_a_restart_goes_on_with_the_watermarks_of_the_partitions() -> None:
+def test_a_restart_continues_with_the_watermarks_of_the_partitions() -> None:
     async def work() -> None:
         source, sink = Log([("b", 1000), ("b", 9000)], [("a", 1000)]), Epochs()
         options: dict[str, Any] = {"watermark_delay": 0, "snapshots": "memory://marks"}
@@ -463,7 +463,7 @@ async def test_a_failed_commit_fails_the_job_and_leaves_nothing_running(monkeypa
     assert sink.values == []
 
 
-async def test_a_cancelled_snapshot_goes_on_and_its_outputs_are_delivered() -> None:
+async def test_a_cancelled_snapshot_continues_and_its_outputs_are_delivered() -> None:
     sink = Epochs()
     job = new_job(Log(range(5)), same, sink, snapshot_interval=1000)
     async with running(job):

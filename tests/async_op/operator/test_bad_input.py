@@ -72,7 +72,7 @@ def test_keyed_state_without_keys_is_refused() -> None:
         AsyncWaitOperator(Counting(), print)
 
 
-async def test_a_null_key_is_refused_and_the_operator_goes_on() -> None:
+async def test_a_null_key_is_refused_and_the_operator_continues() -> None:
     service = Service()
     async with opened(service, key_by=lambda value: value.get("user")) as bench:
         with pytest.raises(NullKey, match="fill it in"):

@@ -127,7 +127,7 @@ async def feed_and_finish(operator: AsyncWaitOperator, values: Iterator[int]) ->
 @pytest.mark.parametrize("work", [feed_one_by_one, feed_all, feed_and_finish])
 @pytest.mark.parametrize("function", [Patient, PatientBatch])
 @pytest.mark.parametrize("mode", ["ordered", "unordered", "key_ordered"])
-async def test_whoever_feeds_goes_on_where_he_was_cancelled(mode: Any, function: Any, work: Work) -> None:
+async def test_whoever_feeds_continues_where_he_was_cancelled(mode: Any, function: Any, work: Work) -> None:
     count, place, cancelled = 8, 0, True
     while cancelled:
         place += 1
@@ -188,7 +188,7 @@ def print_nothing(_: Any) -> None:
 
 
 @pytest.mark.parametrize("function", [Patient, PatientBatch, Counting])
-async def test_a_close_that_was_cancelled_goes_on_at_the_next_call(function: Any) -> None:
+async def test_a_close_that_was_cancelled_continues_at_the_next_call(function: Any) -> None:
     place, cancelled = 0, True
     while cancelled:
         place += 1

@@ -296,7 +296,7 @@ async def test_a_call_that_swallows_its_cancellation_lets_no_other_begin() -> No
 
 
 @pytest.mark.behaviour("a call that fails after the end is not tried again")
-async def test_a_call_that_fails_after_close_is_not_tried_again() -> None:
+async def test_a_call_that_fails_after_close_is_not_retried() -> None:
     service = Service(stubborn=True)
     async with opened(service, retry=FixedDelayRetry(3, 1.0)) as bench:
         await bench.feed(1)

@@ -79,7 +79,7 @@ async def found_by(snapshot: Snapshot, parallelism: int) -> list[tuple[Any, Any,
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
-async def test_a_restore_deals_it_out_at_any_parallelism(parallelism: int) -> None:
+async def test_a_restore_distributes_it_at_any_parallelism(parallelism: int) -> None:
     snapshot = await commit(await cut_of(0, 2, "a", "b", "c"), await cut_of(1, 2, "d"))
     found = await found_by(snapshot, parallelism)
 

@@ -38,7 +38,7 @@ def on_a_loop_of_its_own(use: Callable[[AsyncWaitOperator], Any], operator: Asyn
 
 
 @pytest.mark.parametrize("use", [*COROUTINES, *READS, "close"])
-async def test_another_event_loop_is_refused_and_the_operator_goes_on(use: str) -> None:
+async def test_another_event_loop_is_refused_and_the_operator_continues(use: str) -> None:
     service = Service()
     async with opened(service, capacity=1) as bench:
         await bench.feed("x")

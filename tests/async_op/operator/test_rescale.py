@@ -86,7 +86,7 @@ async def test_after_a_rescale_an_element_is_where_its_key_is(parallelism: int, 
 
 
 @pytest.mark.behaviour("after a rescale an element is where its key is; only those without one are dealt")
-async def test_elements_without_a_key_are_dealt_in_runs_of_equal_length() -> None:
+async def test_elements_without_a_key_are_assigned_in_runs_of_equal_length() -> None:
     cuts = []
     for index, count in enumerate((3, 4)):
         async with opened(Service(), parallelism=2, subtask_index=index, max_parallelism=GROUPS) as bench:

@@ -94,7 +94,7 @@ async def test_a_whole_snapshot_is_refused_with_words_on_what_to_pass() -> None:
 
 
 @pytest.mark.behaviour("results that have not left are stored and emitted: no finished call is made again")
-async def test_a_finished_call_is_not_made_again() -> None:
+async def test_a_finished_call_is_not_repeated() -> None:
     service = Service()
     async with opened(service, mode="ordered") as bench:
         await bench.feed(Record(1, 10), Record(2, 20), Record(3, 30))

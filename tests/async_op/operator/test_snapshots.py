@@ -52,7 +52,7 @@ async def test_a_snapshot_counts_the_outputs_before_it() -> None:
         assert cut.watermark == 1
 
 
-async def test_the_count_of_outputs_starts_anew_with_each_operator() -> None:
+async def test_the_count_of_outputs_starts_from_zero_with_each_operator() -> None:
     service = Service()
     async with opened(service) as bench:
         await bench.feed(1, 2)

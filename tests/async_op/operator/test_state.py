@@ -292,7 +292,7 @@ async def test_state_on_disk_is_there_after_a_restore(tmp_path: Any) -> None:
         assert bench.shown == [7]
 
 
-async def test_the_newest_snapshot_of_a_store_is_what_an_operator_goes_on_from() -> None:
+async def test_the_newest_snapshot_of_a_store_is_what_an_operator_continues_from() -> None:
     store = new_store()
     for expected in (1, 2, 3):
         latest = store.latest()

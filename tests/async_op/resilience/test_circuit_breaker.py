@@ -69,7 +69,7 @@ async def test_elements_fail_while_it_is_open_if_that_is_asked_for() -> None:
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
-async def test_a_refused_element_is_tried_again_like_a_failed_one() -> None:
+async def test_a_refused_element_is_retried_like_a_failed_one() -> None:
     service = Service()
     retry = FixedDelayRetry(3, 6, retry_on=CircuitOpen)
     async with opened(service, resilience=broken(window=1, when_open="fail"), retry=retry, on_error="skip") as bench:

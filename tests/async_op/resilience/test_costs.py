@@ -191,7 +191,7 @@ async def test_no_limit_is_charged_while_a_call_waits_for_another_one() -> None:
     assert service.called == ["a1", "b100", "c0", "d0"]
 
 
-async def test_a_cheap_call_goes_on_when_the_expensive_one_before_it_has_given_up() -> None:
+async def test_a_cheap_call_continues_when_the_expensive_one_before_it_has_given_up() -> None:
     function = Service(fallback=lambda value: [f"late {value}"])
     async with opened(function, resilience=limited(per_second(1, burst=100)), timeout=20) as bench:
         await bench.feed("a1", "b90")
@@ -320,7 +320,7 @@ async def test_a_call_that_fails_costs_its_estimate_unless_it_reports_something_
         assert service.called == ["a50", "b100"]
 
 
-async def test_reports_that_nobody_expects_are_refused() -> None:
+async def test_unexpected_reports_are_refused() -> None:
     service = Service()
     async with opened(service, resilience=limited(per_second(1, 100))) as bench:
         await bench.feed("a1")

@@ -41,7 +41,7 @@ def used_up(seconds: float) -> dict[str, str]:
 
 
 @EACH
-async def test_nobody_calls_before_the_time_that_a_refusal_names(limits: list[RateLimit]) -> None:
+async def test_no_call_begins_before_the_time_that_a_refusal_names(limits: list[RateLimit]) -> None:
     service = Service()
     async with opened(service, resilience=Resilience(rate_limit=limits), retry=PATIENT) as bench:
         await bench.clock.advance(1)
@@ -76,7 +76,7 @@ async def test_the_last_of_several_waits_counts_and_none_of_zero_stops_anybody(l
 
 
 @pytest.mark.parametrize("limits", [[RateLimit(1)], [RateLimit(1), RateLimit(1, 9, cost=len, unit="tokens")]])
-async def test_what_waited_for_the_rate_goes_on_at_its_pace_after_the_hold(limits: list[RateLimit]) -> None:
+async def test_what_waited_for_the_rate_continues_at_its_pace_after_the_hold(limits: list[RateLimit]) -> None:
     service = Service()
     async with opened(service, resilience=Resilience(rate_limit=limits), on_error="skip") as bench:
         await bench.feed("a", "b", "c")
@@ -272,7 +272,7 @@ class Alone(AsyncFunction):
 
 @EACH
 @pytest.mark.parametrize("function", [OnThreads, WithCallback, InBatches, Alone])
-async def test_every_kind_of_function_heeds_an_answer_after_which_nothing_remains(
+async def test_every_kind_of_function_respects_an_answer_after_which_nothing_remains(
     function: Any, limits: list[RateLimit]
 ) -> None:
     async with opened(function(), resilience=Resilience(rate_limit=limits)) as bench:
@@ -300,7 +300,7 @@ UNUSED: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("headers", UNUSED.values(), ids=UNUSED)
-async def test_an_answer_after_which_something_remains_stops_nobody(headers: dict[str, str]) -> None:
+async def test_an_answer_after_which_something_remains_stops_no_call(headers: dict[str, str]) -> None:
     service = Service()
     async with opened(service, resilience=Resilience(rate_limit=CALLS)) as bench:
         await bench.clock.advance(1)

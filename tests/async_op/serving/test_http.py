@@ -55,7 +55,7 @@ async def test_a_page_is_sent_whole_and_the_connection_closed() -> None:
     ("request_line", "expected"),
     [("GET /else HTTP/1.1", 404), ("POST / HTTP/1.1", 405), ("GET /broken HTTP/1.1", 500), ("HEAD / HTTP/1.1", 200)],
 )
-async def test_what_is_not_there_or_fails_is_told(request_line: str, expected: int) -> None:
+async def test_what_is_missing_or_fails_is_reported(request_line: str, expected: int) -> None:
     async with serving(ANYWHERE, PAGES) as address:
         answer = await asked(address, f"{request_line}\r\n\r\n".encode())
     assert status(answer) == expected

@@ -78,7 +78,7 @@ async def test_a_job_that_opens_or_restarts_is_alive_and_not_ready() -> None:
         assert await get(address, "/readyz") == (503, "restarting\n")
 
 
-async def test_after_the_run_nobody_answers() -> None:
+async def test_after_the_run_no_request_is_answered() -> None:
     job = new_job([1], same, Epochs())
     async with served(job) as address:
         await eventually(lambda: job.progress().state == "ended")

@@ -70,7 +70,7 @@ async def test_all_outputs_of_a_stream_with_snapshots_come_once(
 
 
 @WAITS
-async def test_a_stream_with_snapshots_goes_on_where_it_was_left(wait: Any, place: dict[str, Any]) -> None:
+async def test_a_stream_with_snapshots_continues_where_it_was_left(wait: Any, place: dict[str, Any]) -> None:
     function, taken = Held(5), []
     tasks = asyncio.all_tasks()
     async with aclosing(wait(range(10), function.call, **place)) as outputs:

@@ -88,7 +88,7 @@ async def test_streams_follow_each_other() -> None:
 
 
 @WAITS
-async def test_whoever_takes_slowly_is_not_run_over(wait: Any) -> None:
+async def test_a_slow_consumer_is_not_flooded(wait: Any) -> None:
     """What is read ahead of the taker is bounded: the in-flight elements and as many outputs."""
     stream = Counted(1000)
     outputs = wait(stream, Instant(), capacity=5)
@@ -300,7 +300,7 @@ class Slow:
 
 
 @WAITS
-async def test_calls_go_on_while_the_stream_blocks(wait: Any) -> None:
+async def test_calls_continue_while_the_stream_blocks(wait: Any) -> None:
     slow = Slow()
     async with aclosing(wait(slow, Instant())) as outputs:
         for value in range(1, 4):
@@ -314,7 +314,7 @@ async def test_calls_go_on_while_the_stream_blocks(wait: Any) -> None:
 
 
 @WAITS
-async def test_who_leaves_a_stream_that_blocks_does_not_wait_for_it(wait: Any) -> None:
+async def test_leaving_a_stream_that_blocks_does_not_wait_for_it(wait: Any) -> None:
     slow = Slow()
     async with aclosing(wait(slow, Instant())) as outputs:
         slow.gates.put("x")

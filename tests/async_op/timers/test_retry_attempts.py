@@ -41,7 +41,7 @@ async def test_an_element_keeps_its_place_during_the_delay() -> None:
         assert service.running == ["y"]
 
 
-async def test_the_order_holds_although_an_element_is_tried_again() -> None:
+async def test_the_order_holds_although_an_element_is_retried() -> None:
     service = Service()
     async with opened(service, mode="ordered", retry=FixedDelayRetry(2, 10)) as bench:
         await bench.feed("a", Watermark(1), "b")
@@ -53,7 +53,7 @@ async def test_the_order_holds_although_an_element_is_tried_again() -> None:
         assert bench.shown == ["a", Watermark(1), "b"]
 
 
-async def test_a_key_in_its_delay_holds_up_nobody_but_itself() -> None:
+async def test_a_key_in_its_delay_holds_up_only_itself() -> None:
     class Stateful(Service):
         states = (COUNT,)
 

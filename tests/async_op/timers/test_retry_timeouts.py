@@ -76,7 +76,7 @@ async def test_a_retry_and_the_timeout_at_the_same_moment_give_one_result(delay:
         await bench.operator.finish()
 
 
-async def test_the_fallback_is_not_tried_again() -> None:
+async def test_the_fallback_is_not_retried() -> None:
     def fail(value: Any) -> Any:
         raise ValueError("no fallback either")
 
@@ -91,7 +91,7 @@ async def test_the_fallback_is_not_tried_again() -> None:
 
 
 @pytest.mark.parametrize("function", [Service, Batches])
-async def test_a_fallback_that_a_call_would_be_tried_again_for_is_the_result(function: Any) -> None:
+async def test_a_fallback_that_a_call_would_be_retried_for_is_the_result(function: Any) -> None:
     late: list[str] = []
 
     def nothing(value: str) -> list[str]:

@@ -12,7 +12,7 @@ from tests.async_op.kit import Service, commit, opened
 
 
 @pytest.mark.behaviour("after a restore an element keeps its attempts, its time and the rest of its delay")
-async def test_a_restored_element_goes_on_with_the_time_that_was_left() -> None:
+async def test_a_restored_element_continues_with_the_time_that_was_left() -> None:
     first = Service()
     async with opened(first, timeout=10) as bench:
         await bench.feed("slow")

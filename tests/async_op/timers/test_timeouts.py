@@ -231,7 +231,7 @@ async def test_an_error_that_comes_after_the_timeout_is_ignored() -> None:
         await bench.operator.finish()
 
 
-async def test_a_timed_out_call_that_goes_on_does_not_take_a_place() -> None:
+async def test_a_timed_out_call_that_continues_does_not_take_a_place() -> None:
     service = Service(fallback=lambda value: [f"late {value}"], stubborn=True)
     async with opened(service, timeout=10, capacity=1) as bench:
         await bench.feed("slow")

@@ -345,7 +345,7 @@ async def test_no_timer_that_is_kept_is_forgotten_with_the_deleted_ones() -> Non
         assert sorted(alarms.times) == sorted(kept)
 
 
-async def test_a_blocked_loop_fires_all_timers_in_order_when_it_goes_on() -> None:
+async def test_a_blocked_loop_fires_all_timers_in_order_when_it_continues() -> None:
     alarms = Alarms()
     async with opened(alarms, key_by=by_key) as bench:
         for number in range(300):

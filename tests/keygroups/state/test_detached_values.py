@@ -167,7 +167,7 @@ def test_a_value_of_a_map_is_what_was_put_whatever_becomes_of_the_objects(
 
 
 @TTLS
-def test_what_is_reduced_is_nobody_elses(ttl: Any) -> None:
+def test_a_reduced_value_is_shared_with_no_other_key(ttl: Any) -> None:
     def reduce(one: list[str], other: list[str]) -> list[str]:
         one.extend(other)
         return one
@@ -185,7 +185,7 @@ def test_what_is_reduced_is_nobody_elses(ttl: Any) -> None:
 
 
 @TTLS
-def test_an_accumulator_is_nobody_elses(ttl: Any) -> None:
+def test_an_accumulator_is_shared_with_no_other_key(ttl: Any) -> None:
     empty: list[Any] = []
 
     def add(accumulator: list[Any], value: Any) -> list[Any]:

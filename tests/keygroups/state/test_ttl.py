@@ -248,7 +248,7 @@ def test_what_expires_now_is_gone_from_restores_snapshots_and_compactions(now: i
     assert compacted.to_arrow("value").num_rows == 1 + (len(KEYS) - 1) * rows
 
 
-def test_a_long_list_is_written_anew_once_half_of_it_has_expired() -> None:
+def test_a_long_list_is_rewritten_once_half_of_it_has_expired() -> None:
     run = Run(ttl=10)
     for number in range(100):
         run.fill(["a"], number)

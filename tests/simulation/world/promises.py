@@ -79,7 +79,7 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
             "a listing lags",
             "survived: what it does not show is looked up by name. The listings of `expired/` and `pins/` must be"
             " fresh, as those of S3, GCS, Azure and POSIX are: there it cannot be noticed",
-            tests=("snapshots/test_missing_manifests.py: a late listing makes nobody miss what is there", _EVERY_FAULT),
+            tests=("snapshots/test_missing_manifests.py: a late listing hides nothing that is there", _EVERY_FAULT),
         ),
         Promise(
             "the power fails, and what was not synced is gone or torn",
@@ -151,10 +151,10 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
             "two runs begin at the same time, with nothing to restore",
             "noticed: `CommitConflict` for the one that commits later",
             tests=(
-                "async_op/job/test_committing.py: of two jobs that begin with nothing the later one does not go on from"
-                " what it has not restored",
-                "spark/test_history.py: of two queries that start with nothing the later one does not go on from what"
-                " it has not restored",
+                "async_op/job/test_committing.py: of two jobs that begin with nothing the later one does not continue "
+                "from what it has not restored",
+                "spark/test_history.py: of two queries that start with nothing the later one does not continue from "
+                "what it has not restored",
             ),
         ),
         Promise(
@@ -180,7 +180,7 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
                 Mutant(mutants.all_files_are_old, 6, _with("others", "pause")),
                 Mutant(mutants.lists_are_garbage, 24, _with("others")),
             ),
-            (f"{_RETENTION}/test_pins.py: whoever pins beside a collection is refused or safe",),
+            (f"{_RETENTION}/test_pins.py: a pin beside a collection is refused or safe",),
         ),
         Promise(
             "a host, a task or the driver dies at any step of an epoch",
@@ -191,7 +191,7 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
             "a process dies between a service's act and the snapshot",
             "cannot be noticed here: the call is made again with the same idempotency key, which no other element has",
             (Mutant(mutants.timers_share_keys, 0),),
-            ("spark/test_resident.py: a host that is killed is replaced and only its calls are made again",),
+            ("spark/test_resident.py: a host that is killed is replaced and only its calls are repeated",),
         ),
     ),
     "State": (
@@ -235,7 +235,7 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
             "noticed: `StateOfAnotherThread`, `WrongEventLoop`",
             tests=(
                 "keygroups/state/test_keyed_state.py: a second thread is refused and told whose the state is",
-                "async_op/operator/test_owner.py: another event loop is refused and the operator goes on",
+                "async_op/operator/test_owner.py: another event loop is refused and the operator continues",
             ),
         ),
         Promise(

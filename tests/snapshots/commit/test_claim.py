@@ -164,7 +164,7 @@ class TestFencing:
         with pytest.raises(WriterFenced):
             one.begin()
 
-    def test_whoever_commits_the_first_version_owns_it(self, store: SnapshotStore) -> None:
+    def test_the_writer_of_the_first_version_owns_it(self, store: SnapshotStore) -> None:
         owner = Claim(store.write(count(1)))
         assert owner.write(count(2)).version == 2
         store.claim()
@@ -233,7 +233,7 @@ def test_two_commits_of_one_claim_are_one_after_the_other(store: SnapshotStore) 
     assert newest_count(store) == 1
 
 
-def test_a_claim_beside_a_busy_writer_is_tried_again(store: SnapshotStore) -> None:
+def test_a_claim_beside_a_busy_writer_is_retried(store: SnapshotStore) -> None:
     """The optimistic writer commits between the claim's look and its commit, a few times."""
     store.write(count(0))
     busy = Busy(open_folder(store.uri), store, rounds=3)

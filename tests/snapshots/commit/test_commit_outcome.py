@@ -163,7 +163,7 @@ class TestRetries:
         assert len(pauses) <= 1
 
     @pytest.mark.parametrize("error", [PermissionError(13, "not allowed"), OSError(28, "No space left on device")])
-    def test_a_refusal_is_not_tried_again_and_nothing_is_unknown(self, pauses: list[float], error: OSError) -> None:
+    def test_a_refusal_is_not_retried_and_nothing_is_unknown(self, pauses: list[float], error: OSError) -> None:
         store = new_store()
 
         def refuse(folder: Faulty, name: str, data: bytes) -> None:

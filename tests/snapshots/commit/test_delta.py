@@ -132,7 +132,7 @@ class TestWhen:
 
         assert kinds(run.write()) == [("keyed", 3)]
 
-    def test_a_rescale_narrows_files_and_deltas_go_on(self) -> None:
+    def test_a_rescale_narrows_files_and_deltas_continue(self) -> None:
         run = Run(parallelism=2)
         run.store.repartition(3)
         latest = run.store.latest()

@@ -120,7 +120,7 @@ class TestAnswers:
         monkeypatch.setattr(retry, "pause", pauses.append)
         return pauses
 
-    def test_a_conflict_of_conditional_writes_is_tried_again(
+    def test_a_conflict_of_conditional_writes_is_retried(
         self, folder: Folder, s3: S3Server, without_pauses: list[float]
     ) -> None:
         s3.answers = [(409, "ConditionalRequestConflict", False)] * 3

@@ -38,7 +38,7 @@ def test_only_a_large_manifest_is_compressed_and_much() -> None:
 
 
 @pytest.mark.usefixtures("always")
-def test_a_store_works_as_ever_and_others_can_read_it() -> None:
+def test_a_store_works_as_usual_and_others_can_read_it() -> None:
     store = new_store()
     store.write(parts(CONTENT))
     snapshot = store.repartition(5)

@@ -177,7 +177,7 @@ def test_a_worker_gets_its_share_of_the_lists_that_it_reads(
                 assert named.complete() == manifest
 
 
-def test_a_store_works_as_ever() -> None:
+def test_a_store_works_as_usual() -> None:
     content: Any = {"count": {key: len(key) for key in words(50)}, "profile": {}}
     store = new_store()
     store.write(parts(content))
@@ -261,7 +261,7 @@ class TestDamage:
         store.folder.filesystem.pipe_file(store.folder.path(info.path), bytes(data))
         check_refused(store, snapshot)
 
-    def test_so_is_who_misses_one(self) -> None:
+    def test_so_is_a_reader_that_lacks_one(self) -> None:
         store = new_store()
         snapshot = store.write(parts({"count": {"a": 1}}))
         store.folder.delete([snapshot.manifest.file_lists[0].info.path])

@@ -57,7 +57,7 @@ class TestManifest:
             store.write(parts(CONTENT))
         assert store.versions() == []
 
-    def test_items_of_operator_state_are_counted_before_they_are_dealt(self) -> None:
+    def test_items_of_operator_state_are_counted_before_they_are_assigned(self) -> None:
         file = new_store().write(parts(CONTENT)).manifest.files[0]
         dataclasses.replace(file, rows=manifests.OPERATOR_ITEMS_MAX + 1)
         with pytest.raises(ValueError, match="16777217 rows"):

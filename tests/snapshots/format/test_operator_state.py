@@ -107,7 +107,7 @@ class TestOperatorState:
         return snapshot
 
     @pytest.mark.parametrize("parallelism", [1, 2, 3, 7])
-    def test_items_are_dealt_by_their_mode(self, parallelism: int) -> None:
+    def test_items_are_assigned_by_their_mode(self, parallelism: int) -> None:
         snapshot = self.snapshot()
         restores = [pickle.loads(pickle.dumps(snapshot.restore(n, parallelism))) for n in range(parallelism)]
 

@@ -96,7 +96,7 @@ def test_a_step_that_begins_later_is_empty_in_the_parent() -> None:
     assert of_step(second.manifest, "other").channels == ()
 
 
-def test_a_source_is_a_step_whose_positions_are_dealt_out() -> None:
+def test_a_source_is_a_step_whose_positions_are_assigned_to_subtasks() -> None:
     store, plain = new_store(), new_store()
     job = store.write({"source": source_parts(items=7), "enrich": parts({"count": {"a": 1}})})
     expected = plain.write(source_parts(items=7))

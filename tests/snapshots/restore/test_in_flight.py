@@ -162,7 +162,7 @@ class TestKeyless:
 
         assert [ids(queue.elements) for queue in queues_of(snapshot, new)] == shares
 
-    def test_after_a_repartition_they_are_dealt_from_the_queues_that_wrote_them(self) -> None:
+    def test_after_a_repartition_they_are_assigned_from_the_queues_that_wrote_them(self) -> None:
         store = new_store()
         elements = [record(None, n, channel) for channel in range(2) for n in range(2)]
         store.write(parts({}, in_flight=elements))
@@ -182,7 +182,7 @@ class TestKeyless:
         assert [[e.timestamp for e in r.queue().elements if e.is_watermark] for r in restore] == [[50]] * 4
 
     @given(st.lists(st.integers(0, 6), min_size=1, max_size=5), st.integers(1, 9))
-    def test_each_element_is_dealt_once_in_order_and_evenly(self, counts: list[int], parallelism: int) -> None:
+    def test_each_element_is_assigned_once_in_order_and_evenly(self, counts: list[int], parallelism: int) -> None:
         shares = [deal(counts, parallelism, subtask) for subtask in range(parallelism)]
         dealt = [
             [(channel, n) for channel, (start, end) in share.items() for n in range(start, end)] for share in shares

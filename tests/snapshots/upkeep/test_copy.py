@@ -10,7 +10,7 @@ from snapshots import CommitConflict, SnapshotCorrupted, SnapshotExists, Snapsho
 from tests.snapshot_kit import content_of, parts, record
 
 
-def test_a_copy_goes_on_under_another_name(tmp_path: Path) -> None:
+def test_a_copy_continues_under_another_name(tmp_path: Path) -> None:
     store = SnapshotStore(tmp_path / "here", "enrich")
     for n in range(3):
         store.write(parts({"count": {"a": n}}, in_flight=[record("a", 0)]), source_position={"n": n})
@@ -29,7 +29,7 @@ def test_a_copy_goes_on_under_another_name(tmp_path: Path) -> None:
         store.copy_to(other)
 
 
-def test_nobody_takes_a_version_below_a_copy(tmp_path: Path) -> None:
+def test_no_writer_takes_a_version_below_a_copy(tmp_path: Path) -> None:
     store, other = SnapshotStore(tmp_path, "enrich"), SnapshotStore(tmp_path, "other")
     store.write(parts({"count": {"a": 1}}))
     paused = other.begin()

@@ -194,7 +194,7 @@ def test_an_edit_folds_deltas_and_operators_write_deltas_on_it() -> None:
     assert store.verify().ok
 
 
-def test_deltas_of_a_renamed_state_go_on() -> None:
+def test_deltas_of_a_renamed_state_continue() -> None:
     store = new_store()
     first = store.write(parts({"count": dict.fromkeys(words(100), 1)}, [COUNT]))
     other = ValueState("other", pa.int64())

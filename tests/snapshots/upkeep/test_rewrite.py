@@ -186,7 +186,7 @@ def test_a_key_group_all_of_whose_keys_are_deleted_is_rewritten_to_nothing(monke
 
 
 @pytest.mark.parametrize("parallelism", [1, 3, 5])
-async def test_operators_go_on_after_it_and_write_deltas_on_it(parallelism: int) -> None:
+async def test_operators_continue_after_it_and_write_deltas_on_it(parallelism: int) -> None:
     store = new_store()
     keys = [f"key {n}" for n in range(50)]
     out: list[Any] = []
@@ -248,7 +248,7 @@ class TestRefusals:
         with pytest.raises(IncompatibleSnapshot, match="max parallelism"):
             filled.write(late.cut())
 
-    def test_who_is_overtaken_meets_a_conflict(self, filled: SnapshotStore) -> None:
+    def test_an_overtaken_writer_gets_a_conflict(self, filled: SnapshotStore) -> None:
         def overtake(done: int, total: int) -> None:
             if done == total and len(filled.versions()) == 1:
                 filled.repartition(2)

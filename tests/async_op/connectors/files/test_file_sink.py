@@ -67,7 +67,7 @@ async def test_an_epoch_that_comes_again_replaces_its_file(tmp_path: Path, forma
 
 @pytest.mark.parametrize("format", ["json", "csv", "parquet"])
 @pytest.mark.parametrize("storage", ["local", "memory"])
-async def test_a_job_that_begins_anew_does_not_mix_its_files_with_older_ones(
+async def test_a_job_without_its_snapshots_does_not_mix_its_files_with_older_ones(
     tmp_path: Path, storage: str, format: str
 ) -> None:
     folder = str(tmp_path) if storage == "local" else f"memory://{tmp_path.name}-{format}"

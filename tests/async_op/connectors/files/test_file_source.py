@@ -83,7 +83,7 @@ async def test_links_count_as_what_they_lead_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
-async def test_reading_goes_on_from_every_position(tmp_path: Path, suffix: str) -> None:
+async def test_reading_continues_from_every_position(tmp_path: Path, suffix: str) -> None:
     content = lines({"n": 1}, {"n": "é"}) + b"\n  \r\n" + b'{"n": 3}\r\n{"n": 4}'
     (tmp_path / f"x.{suffix}").write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
 
@@ -280,7 +280,7 @@ async def test_a_file_that_shrank_is_not_the_same_file(tmp_path: Path) -> None:
             await items_of(source, f"{tmp_path}/x.parquet", 2)
 
 
-async def test_a_file_that_shrinks_while_it_is_followed_is_told(tmp_path: Path) -> None:
+async def test_a_file_that_shrinks_while_it_is_followed_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(lines(1, 2))
     async with opened(tmp_path / "*", "json", bounded=False, poll_interval=0.01) as source:
@@ -292,7 +292,7 @@ async def test_a_file_that_shrinks_while_it_is_followed_is_told(tmp_path: Path) 
                 await next_items(blocks)
 
 
-async def test_a_file_that_was_removed_unread_is_told(tmp_path: Path) -> None:
+async def test_a_file_that_was_removed_unread_is_reported(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(lines(1))
     async with opened(tmp_path / "*", "json") as source:
         await source.partitions()

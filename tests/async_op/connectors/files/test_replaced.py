@@ -63,7 +63,7 @@ async def test_a_file_that_grows_is_read_on(log: Any) -> None:
     assert await nights.run() == [3]
 
 
-async def test_a_file_that_is_written_anew_under_its_name_is_an_error_that_names_both_ways_on(log: Any) -> None:
+async def test_a_rewritten_file_is_an_error_that_names_both_ways_to_continue(log: Any) -> None:
     nights = Nights(log)
     log.write_bytes(lines(*range(100)))
     await nights.run()
@@ -127,7 +127,7 @@ async def test_a_file_of_which_nothing_was_read_may_be_replaced(log: Any) -> Non
         assert await values_of(source, name, 0) == [{"n": 2}, {"n": 3}]
 
 
-async def test_a_change_far_from_the_beginning_is_noticed_where_reading_goes_on(log: Any) -> None:
+async def test_a_change_far_from_the_beginning_is_noticed_where_reading_continues(log: Any) -> None:
     nights = Nights(log)
     content = lines(*range(100_000, 120_000))
     log.write_bytes(content)

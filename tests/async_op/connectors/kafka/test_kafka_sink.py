@@ -73,7 +73,7 @@ async def test_a_job_that_begins_anew_is_told(
     assert read_all(server, served_topic) == [b"100"]
 
 
-async def test_a_consumer_that_cannot_be_made_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_consumer_that_cannot_be_created_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     sink = KafkaSink("topic", "job", {"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
     wrong = {"group.id": "g", "security.protocol": "no such"}
     monkeypatch.setattr(sink, "_consumer_config", lambda: wrong)
@@ -276,7 +276,7 @@ async def test_the_consumer_beside_the_producer_has_all_settings_of_security(
     assert sink.is_transient(raised.value)
 
 
-async def test_a_topic_that_was_made_again_is_noticed_while_the_job_runs_and_at_its_next_start(
+async def test_a_recreated_topic_is_noticed_while_the_job_runs_and_at_its_next_start(
     server: str, served_topic: str
 ) -> None:
     running = sink_into(server, served_topic)

@@ -69,7 +69,7 @@ async def test_a_bounded_source_ends_where_the_partitions_end(cluster: str, topi
         assert len(await items_of(source, 2)) == 3
 
 
-async def test_reading_goes_on_from_an_offset(cluster: str, topic: str) -> None:
+async def test_reading_continues_from_an_offset(cluster: str, topic: str) -> None:
     produce(cluster, topic, numbered(0, 20))
     async with opened(cluster, topic, bounded=True) as source:
         items = await items_of(source, 0)
@@ -170,7 +170,7 @@ async def test_a_slow_reader_pauses_its_partition(cluster: str, topic: str, monk
     assert [value["value"] for value, _, _ in found] == [b"%d" % n for n in range(400)]
 
 
-async def test_a_topic_that_was_made_anew_is_told(cluster: str, topic: str) -> None:
+async def test_a_recreated_topic_is_detected(cluster: str, topic: str) -> None:
     produce(cluster, topic, numbered(0, 5))
     async with opened(cluster, topic) as source:
         with pytest.raises(OffsetUnavailable, match="created again") as raised:
@@ -179,7 +179,7 @@ async def test_a_topic_that_was_made_anew_is_told(cluster: str, topic: str) -> N
     assert (error.topic, error.partition, error.offset, error.low, error.high) == (topic, 0, 6, 0, 5)
 
 
-async def test_records_that_are_removed_while_they_are_read_are_told(cluster: str, topic: str) -> None:
+async def test_records_that_are_removed_while_they_are_read_are_reported(cluster: str, topic: str) -> None:
     produce(cluster, topic, numbered(0, 5))
     async with opened(cluster, topic) as source:
         source._bounds = lambda partition: (0, 100)  # as they were a moment ago
@@ -257,7 +257,7 @@ async def test_a_consumer_that_cannot_be_made_leaves_none_open(monkeypatch: pyte
     assert [consumer.is_closed for consumer in made] == [True]
 
 
-async def test_a_topic_that_was_made_anew_and_is_longer_is_told(cluster: str, topic: str) -> None:
+async def test_a_recreated_topic_that_is_longer_is_detected(cluster: str, topic: str) -> None:
     produce(cluster, topic, numbered(0, 20))
     produce(cluster, f"{topic}-anew", numbered(100, 150))
     async with opened(cluster, topic, bounded=True) as source:

@@ -53,7 +53,7 @@ def job_into(target: Target, folder: Path, *numbers: int, name: str = "job", **o
     return new_job([*numbers], as_row, sink, snapshots=str(folder / "snapshots"), **options)
 
 
-async def test_a_table_that_was_removed_between_two_runs_is_not_made_again(target: Target, tmp_path: Path) -> None:
+async def test_a_table_that_was_removed_between_two_runs_is_not_recreated(target: Target, tmp_path: Path) -> None:
     await job_into(target, tmp_path, 1, 2).run()
     remove(target)
     with pytest.raises((TargetMissing, TargetReplaced)) as raised:
@@ -68,7 +68,7 @@ async def test_a_table_that_was_removed_between_two_runs_is_not_made_again(targe
     assert 3 in target.numbers()
 
 
-async def test_a_table_that_is_removed_while_a_job_runs_is_not_made_again(target: Target, tmp_path: Path) -> None:
+async def test_a_table_that_is_removed_while_a_job_runs_is_not_recreated(target: Target, tmp_path: Path) -> None:
     sink = target.sink()
     await sink.write([await as_row(1)], 1)
     remove(target)
@@ -78,9 +78,7 @@ async def test_a_table_that_is_removed_while_a_job_runs_is_not_made_again(target
 
 
 @pytest.mark.parametrize("was_written", [True, False])
-async def test_a_table_of_postgresql_that_was_made_again_is_noticed(
-    server: str, tmp_path: Path, was_written: bool
-) -> None:
+async def test_a_recreated_table_of_postgresql_is_noticed(server: str, tmp_path: Path, was_written: bool) -> None:
     target = Postgres(server)
     await job_into(target, tmp_path, 1, 2).run()
     with psycopg.connect(server) as connection:
@@ -186,7 +184,7 @@ async def test_rows_that_violate_a_constraint_are_left_out_or_become_dead_letter
     assert sorted(numbers) == ([1, 2] if on_error == "dead_letter" else [])
 
 
-async def test_a_connection_that_is_killed_in_the_middle_of_a_copy_is_made_again(
+async def test_a_connection_that_is_killed_during_a_copy_is_made_again(
     constrained: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed: list[int] = []

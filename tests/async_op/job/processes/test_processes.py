@@ -69,7 +69,7 @@ def test_the_results_are_those_of_one_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "status"), [("kill", "by SIGKILL"), ("fault", "by SIGSEGV"), ("exit", "with status 3")]
 )
-def test_a_child_that_dies_ends_the_run_and_the_next_one_goes_on(tmp_path: Path, how: str, status: str) -> None:
+def test_a_child_that_dies_ends_the_run_and_the_next_one_continues(tmp_path: Path, how: str, status: str) -> None:
     sink = Kept()
     given = [Step(plus_one, "first", key_by=by_seven), Step(Ending(how, tmp_path / "mended"), "ending")]
     job = new_job(tmp_path / "snapshots", range(200), given, sink)

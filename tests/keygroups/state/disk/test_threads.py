@@ -12,7 +12,7 @@ from tests.snapshot_kit import COUNT, new_store, part
 
 
 class TestThreads:
-    def test_a_cut_is_encoded_while_the_owner_goes_on(self, directory: Path) -> None:
+    def test_a_cut_is_encoded_while_the_owner_continues(self, directory: Path) -> None:
         backend = opened(directory, COUNT)
         fill(backend, 3000, "count")
         frozen = part(backend, 0, 1)

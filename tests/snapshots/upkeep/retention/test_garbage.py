@@ -97,7 +97,7 @@ class TestWhatGoes:
         pending.commit(handles)
         check_whole(store)
 
-    def test_what_a_query_writes_anew_during_the_collection_stays(self, store: SnapshotStore) -> None:
+    def test_new_files_of_a_query_survive_the_collection(self, store: SnapshotStore) -> None:
         written(store, 1)
         folder = folder_of(store)
         for name in ("queries/1/answer.json", "queries/2/answer.json"):

@@ -50,7 +50,7 @@ class TestPins:
                 store.pin(version)
         assert store.pinned() == []
 
-    def test_whoever_pins_beside_a_collection_is_refused_or_safe(self, tmp_path: Path) -> None:
+    def test_a_pin_beside_a_collection_is_refused_or_safe(self, tmp_path: Path) -> None:
         """At every step of the collection."""
         outcomes = Counter[bool]()
         for step in range(40):
