@@ -38,13 +38,13 @@ os.environ.setdefault(SHOW_VALUES, "1")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
-_SEEDS = 100
-_QUICK_SEEDS = 20
+SEEDS = 100
+QUICK_SEEDS = 20
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("simulation")
-    seeds = f"how many seeds the simulation runs (default: {_SEEDS}, with --quick {_QUICK_SEEDS})"
+    seeds = f"how many seeds the simulation runs (default: {SEEDS}, with --quick {QUICK_SEEDS})"
     group.addoption("--seeds", type=int, default=None, help=seeds)
     group.addoption("--seed", type=int, default=None, help="the only seed that the simulation runs, to replay it")
     group.addoption("--quick", action="store_true", help="leave out what is marked `thorough`, as `make test` does")
@@ -59,7 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.seeds is None:
-        config.option.seeds = _QUICK_SEEDS if config.option.quick else _SEEDS
+        config.option.seeds = QUICK_SEEDS if config.option.quick else SEEDS
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.conftest import QUICK_SEEDS, SEEDS
 from tests.packaging.conftest import ROOT, SUPPORTED, run
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -71,3 +72,14 @@ def test_the_other_files_can_be_parsed() -> None:
 def test_every_target_of_the_makefile_has_a_recipe() -> None:
     for target in sorted(TARGETS):
         assert subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, check=False).returncode == 0
+
+
+def test_the_page_of_contributors_says_what_runs_where() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    (seeds,) = re.findall(r"^\| seeds .*?\| (\d+) \| (\d+) \| (\d+) \| ([\d,]+) \|", page, re.MULTILINE)
+    (continuous,) = re.findall(r"--seeds (\d+)", (ROOT / ".ci" / "run").read_text())
+    quick = re.findall(r"^test: .*\n\t.*--quick", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+    assert [int(number.replace(",", "")) for number in seeds] == [SEEDS, QUICK_SEEDS, SEEDS, int(continuous)]
+    assert len(quick) == 1
+    assert set(re.findall(r"^    make ([a-z-]+)", page, re.MULTILINE)) <= TARGETS

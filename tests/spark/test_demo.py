@@ -18,7 +18,8 @@ from demo.workspace import Workspace
 ROOT = Path(__file__).parents[2]
 FLIGHTS = 5_000
 
-pytestmark = pytest.mark.timeout(2400)  # of the run, which belongs to whichever test comes first
+# The limit is for the run of the demo, which belongs to the test that comes first.
+pytestmark = [pytest.mark.timeout(2400), pytest.mark.thorough]
 
 
 @pytest.fixture(scope="module")
