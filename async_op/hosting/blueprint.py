@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from async_op.elements import Element, Record, Watermark
+from async_op.hosting.fed_subtask import CutPart
 from async_op.resilience.lending import Allowance
 from async_op.subtask.inbox import RESERVE_BYTES_MAX, RESERVE_MAX
 from async_op.subtask.operator import ResidentOperator
-from async_op.subtask.subtask import CutPart
 from snapshots import SubtaskRestore
 
 LEASE_SECONDS = 120.0

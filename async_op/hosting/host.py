@@ -17,10 +17,10 @@ from async_op.elements import Element
 from async_op.errors import as_exception
 from async_op.hosting import messages as say
 from async_op.hosting.blueprint import Blueprint, HostSettings
+from async_op.hosting.fed_subtask import FedSubtask
 from async_op.hosting.fencing import Fencing
-from async_op.subtask.inbox import Inbox, Reserve
+from async_op.subtask.inbox import Reserve, ReservedInbox
 from async_op.subtask.outbox import Outbox
-from async_op.subtask.subtask import Subtask
 
 _log = logging.getLogger(__package__)
 
@@ -89,7 +89,7 @@ class Host:
 
     Attributes
     ----------
-    subtask : Subtask
+    subtask : FedSubtask
         The subtask.
     ended : asyncio.Event
         Set when the host must be closed: it was told to end, is to be replaced, or its lease has run out.
@@ -105,7 +105,7 @@ class Host:
         outbox = Outbox(blueprint.pack, settings.outputs_max)
         operator = blueprint.operator(settings.subtask_index, outbox)
         reserve = Reserve(operator.capacity, settings.reserve_max, settings.reserve_bytes_max)
-        self.subtask = Subtask(operator, Inbox(self._clock, reserve), outbox, self._clock)
+        self.subtask = FedSubtask(operator, ReservedInbox(self._clock, reserve), outbox, self._clock)
         self._session: _Session | None = None
         self._final_version: int | None = None
         self._told: BaseException | None = None
@@ -260,7 +260,7 @@ class Host:
 
     async def _cut(self, session: _Session, cut: say.Cut) -> say.Reply:
         subtask, is_final = self.subtask, session.end.is_final
-        part = await subtask.cut(cut.version)
+        part = subtask.part(cut.version)
         metrics, holdings = subtask.metrics(part), subtask.operator.holdings(since_last=True)
         if is_final:
             self._final_version = cut.version

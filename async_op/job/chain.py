@@ -181,6 +181,7 @@ class Chain:
         }
         self._subtasks: dict[str, list[StepSubtask]] = {}
         self._are_timers_held = False
+        self._clock = LoopClock(asyncio.get_running_loop())
         for name, limits in plan.limits.items():
             limits.begin(len(self._section.own) * plan.steps[name].capacity)
         self.entrances = self._ways[self._names[0]]
@@ -226,10 +227,8 @@ class Chain:
             vet=unstorable_among() if name == self._names[0] else None,
         )
         operator = StepOperator(options, place, receiver, merge, self._on_failure)
-        inlet = self._inlets[name][index]
-        timers = (lambda: not self._are_timers_held) if options.function.has_timers else None
-        subtask = StepSubtask(operator, inlet, receiver, timers)
-        receiver.on_change(subtask.adjust)
+        subtask = StepSubtask(operator, self._inlets[name][index], receiver, self._clock)
+        subtask.hold_timers(self._are_timers_held)
         return subtask
 
     def _share(self, name: str, index: int, snapshot: Snapshot | None) -> SubtaskRestore | None:
@@ -251,7 +250,7 @@ class Chain:
         """Fire no timers, or fire them again where there is room for what they emit."""
         self._are_timers_held = are_held
         for subtask in self._all():
-            subtask.adjust()
+            subtask.hold_timers(are_held)
 
     def tasks(self) -> list[Any]:
         """Return the coroutines that move elements into the operators; they never end."""
@@ -263,7 +262,7 @@ class Chain:
         Returns the parts, and what each operator has counted since the cut before. After a final cut, nothing leaves.
         """
         parts = [(name, subtask.cut()) for name, subtasks in self._ordered() for subtask in subtasks]
-        counted = [subtask.operator.count() for subtask in self._all()]
+        counted = [subtask.counted() for subtask in self._all()]
         self.work_at_cut = self.work()
         if is_final:
             self.stop()
@@ -304,12 +303,12 @@ class Chain:
         for name, subtasks in self._ordered():
             subtasks = [one for one in subtasks if one.is_open]
             inside = sum(accepted - departed for accepted, departed in (one.operator.work() for one in subtasks))
-            found[name] = inside + sum(len(one.inlet.elements) for one in subtasks)
+            found[name] = inside + sum(len(one.inbox.elements) for one in subtasks)
         return found
 
     def oldest_call_seconds(self) -> float:
         """Return for how long the oldest element without a result has been in its operator."""
-        return max((one.operator.oldest_call_seconds() for one in self._all() if one.is_open), default=0.0)
+        return max((one.oldest_call_seconds for one in self._all() if one.is_open), default=0.0)
 
     def limits(self) -> dict[str, ResilienceStatistics]:
         """Return for each step with limits where they stand, and what its operators have done with them."""
@@ -324,7 +323,7 @@ class Chain:
         """Let subtasks without any input hold back no watermark of the steps after theirs."""
         for name, following in zip(self._names, self._names[1:], strict=False):
             for index, subtask in zip(self._section.own, self._subtasks[name], strict=True):
-                self._ways[following][index].set_idle(subtask.inlet.is_idle and subtask.is_empty)
+                self._ways[following][index].set_idle(subtask.inbox.is_idle and subtask.is_empty)
 
     async def drain(self, *, is_final: bool) -> None:
         """Wait until nothing is in flight, step by step; see `StepOperator.empty`."""
@@ -343,7 +342,7 @@ class Chain:
     async def end_calls(self) -> None:
         """Wait until the cancelled calls have ended, and keep the state until `close`; call `stop` before."""
         for subtask in self._all():
-            subtask.inlet.clear()
+            subtask.inbox.clear()
         await asyncio.gather(*(subtask.operator.end_calls() for subtask in self._all()))
 
     async def close(self) -> None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from async_op.elements import Element, Watermark
-from async_op.in_flight.waiters import Waiters
 from async_op.job.routing import Route
-from async_op.subtask.operator import Waiting
+from async_op.subtask.inbox import Inbox
 
 FINAL = 2**63 - 1
 """The watermark at the end of a bounded source. It goes into no channel and no snapshot."""
 
 
-class Inlet:
+class Inlet(Inbox):
     """The elements on their way into one operator, in the order in which they came.
 
     Each subtask of the step before is a channel with a watermark of its own, and the inlet's watermark is the smallest
@@ -30,11 +27,10 @@ class Inlet:
         already still come.
     """
 
-    __slots__ = ("_idle", "_limit", "_newest", "_watermarks", "changed", "elements", "senders")
+    __slots__ = ("_idle", "_limit", "_newest", "_watermarks", "senders")
 
     def __init__(self, channels: Iterable[int], limit: int) -> None:
-        self.elements = deque[Waiting]()
-        self.changed = Waiters(lambda: None)
+        super().__init__()
         self.senders: list[Callable[[], None]] = []
         self._limit = limit
         self._watermarks = dict[int, int | None].fromkeys(channels)
@@ -44,17 +40,16 @@ class Inlet:
     @property
     def has_plenty_of_room(self) -> bool:
         """Whether senders that wait may go on: a wake-up for each element would cost as much as the element."""
-        return len(self.elements) <= self._limit // 2
+        return self.is_at_most(self._limit // 2)
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing can come through any channel for now."""
         return len(self._idle) == len(self._watermarks) and not self.elements
 
-    def restore(self, elements: Sequence[Waiting], newest: int | None) -> None:
-        """Begin with the elements of a snapshot, and the newest watermark that has come in."""
-        self.elements.extend(elements)
-        self._newest = newest
+    def begin_at(self, watermark: int | None) -> None:
+        """Begin with the newest watermark that has come in."""
+        self._newest = watermark
 
     @property
     def room(self) -> int:
@@ -100,10 +95,8 @@ class Inlet:
         if watermark is None or (self._newest is not None and watermark <= self._newest):
             return
         self._newest = watermark
-        if self.elements and isinstance(self.elements[-1], Watermark):
-            self.elements.pop()
         before = len(self.elements)
-        self.elements.append(Watermark(watermark))
+        self.append_watermark(Watermark(watermark))
         self._grown(before)
 
     def _watermark(self) -> int | None:
@@ -113,34 +106,13 @@ class Inlet:
             return max((mark for mark in self._watermarks.values() if mark is not None), default=None)
         return None if None in active else min(mark for mark in active if mark is not None)
 
-    def take(self, most: int) -> Sequence[Element]:
-        """Remove and return the first elements before the next watermark, `most` at most."""
-        taken: Any = self.elements
-        if len(taken) <= most and Watermark not in set(map(type, taken)):  # usually, and without a loop
-            self.elements = deque()
-            return taken  # type: ignore[no-any-return]
-        taken = []
-        while self.elements and len(taken) < most and not isinstance(self.elements[0], Watermark):
-            taken.append(self.elements.popleft())
-        return taken  # type: ignore[no-any-return]
-
-    def take_watermark(self) -> Watermark | None:
-        """Remove and return the first element, if it is a watermark."""
-        return self.elements.popleft() if isinstance(self.elements[0], Watermark) else None  # type: ignore[return-value]
-
-    def take_one(self) -> Element | None:
-        """Remove and return the first element; None if there is none, or a watermark."""
-        if not self.elements or isinstance(self.elements[0], Watermark):
-            return None
-        return self.elements.popleft()  # type: ignore[return-value]
-
     def shrunk(self, before: int) -> None:
         """Tell all who wait that elements have been taken; there were so many before."""
         if before >= self._limit > len(self.elements):
             for sender in self.senders:
                 sender()
-        if self.changed.waiting:
-            self.changed.wake()
+        if len(self.elements) <= self.awaited:
+            super().shrunk(before)
 
     def clear(self) -> None:
         """Drop everything, so that nothing waits for room in a chain that is over."""

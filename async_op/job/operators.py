@@ -1,25 +1,25 @@
-"""The operator of one subtask of a step, and what moves elements into it."""
+"""One subtask of a step: its operator, and where its outputs go."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from async_op.elements import Element, ElementId, Record, Watermark, output_id
+from async_op.elements import ElementId, Record, Watermark, output_id
 from async_op.errors import AsyncTimeoutError, ElementFailed
 from async_op.in_flight.in_flight import NamedOutput, ValueOutput
 from async_op.job.channels import FINAL, Inlet, Outlet
 from async_op.job.outputs import Collector
-from async_op.operator.counters import Counted, since
+from async_op.operator.counters import Counted
 from async_op.operator.place import Place
 from async_op.options import OperatorOptions
 from async_op.plain import name_of
 from async_op.statistics import ResilienceStatistics
-from async_op.subtask.ages import Ages
 from async_op.subtask.operator import ResidentOperator, Waiting
+from async_op.subtask.subtask import Subtask
 from snapshots import SubtaskRestore, SubtaskSnapshot
 from snapshots.format.in_flight_elements import RestoredQueue
 
@@ -118,7 +118,7 @@ class StepOperator(ResidentOperator):
         The newest watermark that had come in when the restored snapshot was cut.
     """
 
-    __slots__ = ("_ages", "_counted", "_is_stopped", "_merge", "_on_failure", "_output_to", "newest_watermark")
+    __slots__ = ("_is_stopped", "_merge", "_on_failure", "_output_to", "newest_watermark")
 
     def __init__(
         self,
@@ -133,8 +133,6 @@ class StepOperator(ResidentOperator):
         self._merge = merge
         self._on_failure = on_failure
         self._is_stopped = False
-        self._ages = Ages()
-        self._counted: Counted = {}
         self.newest_watermark: int | None = None
         self._set_up(options, output, place, None)
 
@@ -142,11 +140,6 @@ class StepOperator(ResidentOperator):
     def watermark(self) -> int | None:
         """The newest watermark that has left, but the final one."""
         return self._output_to.watermark
-
-    async def open(self, restore: SubtaskRestore | None = None, *, preload: bool = True) -> None:
-        """Open the function and take over restored elements; they are as old as this operator."""
-        await super().open(restore, preload=preload)
-        self._mark()
 
     async def empty(self, *, is_final: bool) -> None:
         """Wait until all that was taken in has left, with retries; timers that are due fire, and no later ones.
@@ -160,38 +153,9 @@ class StepOperator(ResidentOperator):
             self.offer_watermark(FINAL)
         await self.finish()
 
-    def offer(self, source: Iterator[Element]) -> None:
-        """Take in as many elements as there is room for, without waiting."""
-        super().offer(source)
-        self._mark()
-
-    @property
-    def free(self) -> int:
-        """How many elements it takes in at once."""
-        return self._check().back_pressure.room
-
-    async def refill_room(self, is_starved: Callable[[], bool]) -> None:
-        """Wait for room; see `BackPressure.wait_for_refill`."""
-        await self._check().back_pressure.wait_for_refill(is_starved)
-
-    @property
-    def refills(self) -> bool:
-        """Whether its workers take elements themselves; see `refill`."""
-        return self._check().calls_at_once
-
-    def look_for_room(self) -> None:
-        """Let the feeders that wait for room check for it."""
-        self._waiters.wake()
-
     def refused(self, error: Exception) -> None:
         """End the job: an element was not accepted, although it is not the element that is wrong."""
         self._fail(error)
-
-    def offer_watermark(self, timestamp: int) -> None:
-        """Take in a watermark without waiting for room."""
-        parts = self._check()
-        parts.intake.end_block()
-        parts.in_flight.put_watermark(timestamp)
 
     def cut(self, waiting: Iterable[Waiting]) -> SubtaskSnapshot:
         """Return the snapshot of the operator and of the elements on their way into it, without the final watermark."""
@@ -202,16 +166,6 @@ class StepOperator(ResidentOperator):
             kept = (one for one in cut.in_flight if not (one.is_watermark and one.timestamp == FINAL))
             cut = replace(cut, in_flight=tuple(kept))
         return cut
-
-    def count(self) -> Counted:
-        """Return what it has counted since the last time, and the age of the oldest element without a result."""
-        now = self.counted()
-        newest, self._counted = since(self._counted, now), now
-        return newest | {"oldest_call_seconds": self.oldest_call_seconds()}
-
-    def oldest_call_seconds(self) -> float:
-        """Return the age of the oldest element without a result."""
-        return self._ages.of(self.oldest, self._readable().scope.clock.time()) or 0.0
 
     def stop(self) -> None:
         """Begin no more calls, cancel those under way, and let no output leave."""
@@ -235,20 +189,9 @@ class StepOperator(ResidentOperator):
                 raise
             _log.warning(_UNHEARD, version, name_of(self._options.function), COMPLETE_SECONDS_MAX)
 
-    def work(self) -> tuple[int, int]:
-        """Return counters that change whenever something happens: elements accepted, and elements that have left."""
-        if self._parts is None:
-            return 0, 0
-        # Any thread may ask, for the progress of the job.
-        return self._parts.in_flight.accepted, self._parts.in_flight.departed
-
     def limits(self) -> ResilienceStatistics | None:
         """Return where the limits stand, and what this operator has done with them; any thread may ask."""
         return None if self._parts is None or self._parts.limits is None else self._parts.limits.statistics()
-
-    def _mark(self) -> None:
-        parts = self._readable()
-        self._ages.mark(parts.in_flight.accepted, parts.scope.clock.time())
 
     def _fail(self, error: BaseException) -> None:
         is_stopped, failure = self._is_stopped, error if is_of_element(error) else None
@@ -265,10 +208,8 @@ class StepOperator(ResidentOperator):
         return super()._fitting(queue)
 
 
-class StepSubtask:
-    """One subtask of a step: its operator, the elements on their way into it, and where its outputs go.
-
-    Only the thread of the event loop may call it.
+class StepSubtask(Subtask[Inlet]):
+    """One subtask of a step. Its inbox is the inlet, and its outbox the outlet to the next step or the collector.
 
     Parameters
     ----------
@@ -277,93 +218,27 @@ class StepSubtask:
     inlet : Inlet
         What is on its way.
     receiver : Outlet or Collector
-        Where its outputs go; the operator takes in nothing while there is no room.
-    may_fire : callable or None
-        Returns whether timers may fire at all; None if the function has none.
-
-    Attributes
-    ----------
-    is_open : bool
-        Whether the operator was opened.
+        Where its outputs go.
+    clock : Clock
+        The source of time.
     """
 
-    __slots__ = ("_is_starved", "_may_fire", "_receiver", "inlet", "is_open", "operator")
+    operator: StepOperator
 
-    def __init__(
-        self,
-        operator: StepOperator,
-        inlet: Inlet,
-        receiver: Outlet | Collector,
-        may_fire: Callable[[], bool] | None,
-    ) -> None:
-        self.operator = operator
-        self.inlet = inlet
-        self._receiver = receiver
-        self._may_fire = may_fire
-        self._is_starved = False
-        self.is_open = False
+    async def open(self, restore: SubtaskRestore | None = None, *, preload: bool = True) -> None:
+        """Open the operator with its share of a snapshot."""
+        await super().open(restore, preload=preload)
+        self.inbox.begin_at(self.operator.newest_watermark)
 
-    async def open(self, restore: SubtaskRestore | None) -> None:
-        """Open the operator, with its share of a snapshot."""
-        await self.operator.open(restore)
-        self.inlet.restore(self.operator.left_over, self.operator.newest_watermark)
-        self.is_open = True
-        self.adjust()
+    def fail(self, error: Exception) -> None:
+        """End the job: an element was not accepted, although it is not the element that is wrong."""
+        self.operator.refused(error)
 
-    def cut(self) -> SubtaskSnapshot:
-        """Return the snapshot of the subtask, in this turn of the loop."""
-        return self.operator.cut(self.inlet.elements)
-
-    def adjust(self) -> None:
-        """Fire timers only while they may fire, and while there is room for what they emit."""
-        if self._may_fire is None or not self.is_open or self.operator.failure is not None:
-            return
-        if self._may_fire() and self._receiver.has_room:
-            self.operator.release()
-        else:
-            self.operator.hold()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is in the operator or on its way into it."""
-        accepted, departed = self.operator.work()
-        return not self.inlet.elements and accepted == departed
-
-    async def pump(self) -> None:
-        """Move elements into the operator as it has room, for ever."""
-        inlet, operator, receiver = self.inlet, self.operator, self._receiver
-        with operator.refill(self._following, operator.refused):
-            while True:
-                await inlet.changed.wait_until(lambda: bool(inlet.elements))
-                await receiver.room()
-                self._is_starved = not operator.refills  # without a worker that asks, each place has to be filled here
-                await operator.refill_room(lambda: self._is_starved)
-                if inlet.elements and receiver.has_room:  # both may have changed during the wait
-                    self._move_some()
-                await asyncio.sleep(0)
-
-    def _following(self, sequence: int) -> Element | None:
-        """Return the next element, for a worker whose call has returned; None if it has to wait."""
-        inlet = self.inlet
-        before = len(inlet.elements)
-        element = inlet.take_one() if self._receiver.has_room else None
-        if element is None:
-            self._is_starved = True
-            self.operator.look_for_room()
-        else:
-            inlet.shrunk(before)
-        return element
+    def counted(self) -> Counted:
+        """Return what it has counted since the last time, and the age of the oldest element without a result."""
+        return self._since_last(self.operator.counted()) | {"oldest_call_seconds": self.oldest_call_seconds}
 
     async def drain(self, *, is_final: bool) -> None:
         """Wait until nothing is on its way in, and nothing in the operator; see `StepOperator.empty`."""
-        await self.inlet.changed.wait_until(lambda: not self.inlet.elements)
+        await self.inbox.changed.wait_until(lambda: not self.inbox.elements)
         await self.operator.empty(is_final=is_final)
-
-    def _move_some(self) -> None:
-        before = len(self.inlet.elements)
-        watermark = self.inlet.take_watermark()
-        if watermark is None:
-            self.operator.offer(iter(self.inlet.take(self.operator.free)))
-        else:
-            self.operator.offer_watermark(watermark.timestamp)
-        self.inlet.shrunk(before)

@@ -7,7 +7,8 @@ an element is either in the inbox or in the operator.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from async_op.clock import Clock
 from async_op.elements import Element, Watermark
@@ -82,6 +83,77 @@ class Inbox:
 
     Parameters
     ----------
+    check : callable, optional
+        Raises an error once waiting for the inbox has become pointless.
+
+    Attributes
+    ----------
+    elements : deque
+        The elements and watermarks.
+    awaited : int
+        The greatest number of elements that a waiting coroutine waits for. Waking it for each element that is taken
+        would cost a fifth of the processor's time of a short call.
+    changed : Waiters
+        Wakes those who wait for a change.
+    """
+
+    __slots__ = ("awaited", "changed", "elements")
+
+    def __init__(self, check: Callable[[], None] = lambda: None) -> None:
+        self.elements = deque[Waiting]()
+        self.awaited = 0
+        self.changed = Waiters(check)
+
+    def __len__(self) -> int:
+        return len(self.elements)
+
+    def __iter__(self) -> Iterator[Waiting]:
+        return iter(self.elements)
+
+    def restore(self, elements: Iterable[Waiting]) -> None:
+        """Begin with the elements of a snapshot."""
+        self.elements.extend(elements)
+
+    def append_watermark(self, watermark: Watermark) -> None:
+        """Add a watermark at the end; it replaces one that is right before it, so watermarks alone use up no room."""
+        if self.elements and isinstance(self.elements[-1], Watermark):
+            self.elements.pop()
+        self.elements.append(watermark)
+
+    def take(self, most: int) -> Sequence[Element]:
+        """Remove and return the first elements before the next watermark, `most` at most."""
+        taken: Any = self.elements
+        if len(taken) <= most and Watermark not in set(map(type, taken)):  # usually, and without a loop
+            self.elements = deque()
+            return taken  # type: ignore[no-any-return]
+        taken = []
+        while self.elements and len(taken) < most and not isinstance(self.elements[0], Watermark):
+            taken.append(self.elements.popleft())
+        return taken  # type: ignore[no-any-return]
+
+    def take_watermark(self) -> Watermark | None:
+        """Remove and return the first element, if it is a watermark."""
+        return self.elements.popleft() if isinstance(self.elements[0], Watermark) else None  # type: ignore[return-value]
+
+    def is_at_most(self, length: int) -> bool:
+        """Return whether no more elements wait; if more do, `changed` is woken once they are so few."""
+        if len(self.elements) <= length:
+            return True
+        self.awaited = max(self.awaited, length)
+        return False
+
+    def shrunk(self, before: int) -> None:
+        """Tell all who wait that elements have been taken; there were so many before."""
+        if len(self.elements) <= self.awaited:
+            self.awaited = 0  # who waits on says so again
+            self.changed.wake()
+
+
+class ReservedInbox(Inbox):
+    """An inbox that is fed from epoch to epoch, and holds a reserve for the time between them.
+
+    Parameters
+    ----------
     clock : Clock
         The source of time.
     reserve : Reserve
@@ -89,30 +161,19 @@ class Inbox:
 
     Attributes
     ----------
-    elements : deque
-        The elements and watermarks; a taker calls `shrunk` once there are no more than `awaited`.
-    awaited : int
-        The greatest number of elements that a waiting coroutine waits for. Waking it for each element that is taken
-        would cost a fifth of the processor's time of a short call.
     changed : Waiters
-        Wakes those who wait for a change; they get the reason for which the inbox has ended as an error.
+        Those who wait get the reason for which the inbox has ended as an error.
     """
 
+    __slots__ = ("_clock", "_failure", "_queued_seconds", "_queued_since", "reserve")
+
     def __init__(self, clock: Clock, reserve: Reserve) -> None:
-        self.elements = deque[Waiting]()
-        self.awaited = 0
-        self.changed = Waiters(self._check)
+        super().__init__(self._check)
         self._clock = clock
         self.reserve = reserve
         self._failure: BaseException | None = None
         self._queued_seconds = 0.0
         self._queued_since: float | None = None
-
-    def __len__(self) -> int:
-        return len(self.elements)
-
-    def __iter__(self) -> Iterator[Waiting]:
-        return iter(self.elements)
 
     @property
     def has_room(self) -> bool:
@@ -121,7 +182,7 @@ class Inbox:
 
     def restore(self, elements: Iterable[Waiting]) -> None:
         """Begin with the elements of a snapshot."""
-        self.elements.extend(elements)
+        super().restore(elements)
         self._grown()
 
     def put(self, elements: Iterable[Element], rows_bytes: int) -> None:
@@ -132,21 +193,9 @@ class Inbox:
         self._grown()
 
     def put_watermark(self, watermark: Watermark) -> None:
-        """Add a watermark at the end; it replaces one that is right before it, so watermarks alone use up no room."""
-        if self.elements and isinstance(self.elements[-1], Watermark):
-            self.elements.pop()
-        self.elements.append(watermark)
+        """Add a watermark at the end."""
+        self.append_watermark(watermark)
         self._grown()
-
-    def take(self) -> Iterator[Element]:
-        """Yield and remove the elements before the next watermark."""
-        elements = self.elements
-        while elements and not isinstance(elements[0], Watermark):
-            yield elements.popleft()  # type: ignore[misc]
-
-    def take_watermark(self) -> Watermark | None:
-        """Remove and return the first element, if it is a watermark."""
-        return self.elements.popleft() if isinstance(self.elements[0], Watermark) else None  # type: ignore[return-value]
 
     def note_cut(self) -> None:
         """Note that a cut was taken: the reserve must last from here until the next rows come."""
@@ -154,21 +203,14 @@ class Inbox:
 
     async def wait_until_at_most(self, length: int, seconds: float) -> None:
         """Wait until no more elements wait, but no longer than some seconds."""
-        await self.changed.wait_at_most(seconds, self._clock, lambda: self._is_at_most(length))
+        await self.changed.wait_at_most(seconds, self._clock, lambda: self.is_at_most(length))
 
-    def _is_at_most(self, length: int) -> bool:
-        if len(self.elements) <= length:
-            return True
-        self.awaited = max(self.awaited, length)
-        return False
-
-    def shrunk(self) -> None:
-        """Tell all who wait that elements have been taken."""
-        self.awaited = 0  # who waits on says so again
+    def shrunk(self, before: int) -> None:
+        """Tell all who wait that elements have been taken; there were so many before."""
         if self._queued_since is not None and not self.elements:
             self._queued_seconds += self._clock.time() - self._queued_since
             self._queued_since = None
-        self.changed.wake()
+        super().shrunk(before)
 
     def queued_seconds(self) -> float:
         """Return the total time during which elements waited."""

@@ -81,9 +81,23 @@ class ResidentOperator(AsyncWaitOperator):
         failed.__cause__ = raised
         return failed
 
-    async def room(self) -> None:
-        """Wait until there is room for an element."""
-        await self._check().back_pressure.wait_for_room()
+    @property
+    def free(self) -> int:
+        """How many elements it takes in at once."""
+        return self._check().back_pressure.room
+
+    async def refill_room(self, is_starved: Callable[[], bool]) -> None:
+        """Wait for room; see `BackPressure.wait_for_refill`."""
+        await self._check().back_pressure.wait_for_refill(is_starved)
+
+    @property
+    def refills(self) -> bool:
+        """Whether its workers take elements themselves; see `refill`."""
+        return self._check().calls_at_once
+
+    def look_for_room(self) -> None:
+        """Let the feeders that wait for room check for it."""
+        self._waiters.wake()
 
     def offer(self, source: Iterator[Element]) -> None:
         """Take in as many elements as there is room for, without waiting."""
@@ -106,17 +120,11 @@ class ResidentOperator(AsyncWaitOperator):
         self._lifecycle.check_loop()
         self._fail(OperatorClosed("closed"))
 
-    def hold(self) -> None:
-        """Fire no timers until `release`."""
+    def hold_timers(self, are_held: bool) -> None:
+        """Fire no timers, or fire them again."""
         timers = self._readable().timers
         if timers is not None:
-            timers.pause()
-
-    def release(self) -> None:
-        """Fire timers again."""
-        timers = self._readable().timers
-        if timers is not None:
-            timers.resume()
+            (timers.pause if are_held else timers.resume)()
 
     @property
     def failure(self) -> BaseException | None:
@@ -132,6 +140,13 @@ class ResidentOperator(AsyncWaitOperator):
     def accepted(self) -> int:
         """The sequence number that the next element gets."""
         return self._readable().in_flight.accepted
+
+    def work(self) -> tuple[int, int]:
+        """Return counters that change whenever something happens: elements accepted, and elements that have left."""
+        if self._parts is None:
+            return 0, 0
+        # Any thread may ask, for the progress of a job.
+        return self._parts.in_flight.accepted, self._parts.in_flight.departed
 
     @property
     def oldest(self) -> int | None:

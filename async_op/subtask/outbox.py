@@ -7,6 +7,7 @@ from typing import Any
 
 from async_op.elements import Record, Watermark
 from async_op.in_flight.in_flight import ValueOutput
+from async_op.in_flight.waiters import Waiters
 
 RUN = 1024
 """How many outputs are packed at a time: packing one by one is slow, and packing all at the cut delays the calls."""
@@ -30,14 +31,13 @@ class Outbox(ValueOutput):
         How many outputs have left since the operator was opened.
     is_bounded : bool
         Whether the limit holds.
-    filled : callable
-        Called once outputs have filled it.
     """
 
     def __init__(self, pack: Callable[[list[Any]], Any], limit: int) -> None:
         self.watermarks = self.outputs = 0
         self.is_bounded = True
-        self.filled: Callable[[], object] = lambda: None
+        self._changed = Waiters(lambda: None)
+        self._senders: list[Callable[[], object]] = []
         self._pack = pack
         self._limit = limit
         self._runs: list[Any] = []
@@ -52,6 +52,19 @@ class Outbox(ValueOutput):
     def has_room(self) -> bool:
         """Whether the operator may go on to make outputs."""
         return not self.is_bounded or len(self) < self._limit
+
+    def on_change(self, sender: Callable[[], object]) -> None:
+        """Have something called whenever `has_room` may have changed."""
+        self._senders.append(sender)
+
+    async def room(self) -> None:
+        """Wait until the operator may go on."""
+        await self._changed.wait_until(lambda: self.has_room)
+
+    def bound(self, is_bounded: bool) -> None:
+        """Let the limit hold, or not."""
+        self.is_bounded = is_bounded
+        self._tell()
 
     def __call__(self, output: Record | Watermark) -> None:
         """Add an output or a watermark that leaves the operator."""
@@ -69,7 +82,7 @@ class Outbox(ValueOutput):
         while len(self._run) >= RUN:
             self._end_run()
         if self.is_bounded and self.outputs - self._taken >= self._limit:
-            self.filled()
+            self._tell()
 
     def take(self) -> list[Any]:
         """Return all outputs as packed runs, and forget them."""
@@ -78,6 +91,11 @@ class Outbox(ValueOutput):
         runs, self._runs = self._runs, []
         self._taken = self.outputs
         return runs
+
+    def _tell(self) -> None:
+        for sender in self._senders:
+            sender()
+        self._changed.wake()
 
     def _end_run(self) -> None:
         run, self._run = self._run[:RUN], self._run[RUN:]

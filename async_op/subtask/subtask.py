@@ -1,76 +1,58 @@
-"""`Subtask`: an operator that lives over many cuts, with what waits to come in and what has left."""
+"""`Subtask`: an operator that lives over many cuts, with what waits to come in and what takes its outputs."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 from async_op.clock import Clock
 from async_op.elements import Element, Watermark
-from async_op.errors import OperatorClosed
-from async_op.operator.counters import since
-from async_op.statistics import Stopwatch
+from async_op.operator.counters import Counted, since
 from async_op.subtask.ages import Ages
-from async_op.subtask.announcements import Announcements
-from async_op.subtask.inbox import INBOX_MAX, Inbox
+from async_op.subtask.inbox import Inbox
 from async_op.subtask.operator import ResidentOperator
-from async_op.subtask.outbox import Outbox
 from snapshots import SubtaskRestore, SubtaskSnapshot
 
-_log = logging.getLogger(__name__)
-
-_LOOK_SECONDS = 1.0
-"""How often a wait looks whether it is in vain: time is a matter of the caller, loans and `hurry` are not awaited."""
-
-Goal: TypeAlias = Literal["restored", "room", "everything"]
-"""What `Subtask.settle` waits for."""
+_MARKED_EVERY = 16
+"""A worker that takes an element marks only every 16th: reading the clock costs 2 % of a call of 1 ms."""
 
 
-@dataclass(frozen=True, slots=True)
-class CutPart:
-    """What a cut takes in one step of the event loop.
+class Downstream(Protocol):
+    """What takes the outputs of a subtask: an outbox, the inboxes of the next step, or the sinks of a job."""
 
-    Attributes
-    ----------
-    version : int
-        The version that it belongs to once it is committed.
-    cut_id : str
-        The id of the cut, which the manifest will name.
-    snapshot : SubtaskSnapshot
-        The state and the elements in flight.
-    runs : list
-        The outputs since the last cut, in packed runs.
-    next_timer, next_event_timer : int or None
-        When the operator's first timers are to fire, by the clock and by the watermark; None without timers.
-    """
+    @property
+    def has_room(self) -> bool:
+        """Whether the operator may go on to make outputs."""
+        ...
 
-    version: int
-    cut_id: str
-    snapshot: SubtaskSnapshot
-    runs: list[Any]
-    next_timer: int | None = None
-    next_event_timer: int | None = None
+    async def room(self) -> None:
+        """Wait until it has room."""
+        ...
+
+    def on_change(self, sender: Callable[[], None]) -> None:
+        """Have something called whenever `has_room` may have changed."""
+        ...
 
 
-class Subtask:
-    """Moves elements from the inbox through the operator to the outbox, epoch after epoch, and is cut between them.
+_Inbox = TypeVar("_Inbox", bound=Inbox)
 
-    Calls do not notice epochs: they go on through cuts, and without a feeder. Only the thread of the event loop may
-    call it.
+
+class Subtask(Generic[_Inbox]):
+    """Moves elements from the inbox into the operator, as it has room, and is cut while calls go on.
+
+    A job has its subtasks in its event loop (`StepSubtask`), and Spark has each in a host (`FedSubtask`). Only the
+    thread of the event loop may call it.
 
     Parameters
     ----------
     operator : ResidentOperator
-        The operator, not opened yet. Its outputs go into the outbox.
+        The operator, not opened yet.
     inbox : Inbox
         What waits for room.
-    outbox : Outbox
-        What has left since the last cut. While it has no room, nothing is taken in and no timer fires: timers may
-        register timers, so nothing else bounds the outputs.
+    outbox : Downstream
+        Takes the outputs. While it has no room, nothing is taken in and no timer fires: timers may register timers, so
+        nothing else bounds the outputs.
     clock : Clock
         The source of time.
 
@@ -82,32 +64,16 @@ class Subtask:
         Whether it waits for room in the outbox.
     """
 
-    def __init__(self, operator: ResidentOperator, inbox: Inbox, outbox: Outbox, clock: Clock) -> None:
+    def __init__(self, operator: ResidentOperator, inbox: _Inbox, outbox: Downstream, clock: Clock) -> None:
         self.operator = operator
         self.inbox = inbox
-        self.outbox = outbox
+        self._downstream = outbox
         self._clock = clock
         self._ages = Ages()
-        self._announcements = Announcements(operator.snapshot_complete, self.fail)
-        self._pump: asyncio.Task[None] | None = None
+        self._counted: Counted = {}
+        self._is_starved = self._are_timers_held = False
         self.is_open = self.is_held = False
-        self._is_stopped = self._is_hurried = False
-        self._failure: BaseException | None = None
-        self._counted: dict[str, Any] = {}
-        self._processor_seconds = time.process_time()
-        self._overtime_seconds = 0.0
-        self._held = Stopwatch(clock)
-        outbox.filled = self._adjust
-
-    @property
-    def failure(self) -> BaseException | None:
-        """The error that has failed it, kept for the next request (H8); None while all is well, and after `stop`."""
-        return self._failure or (self.operator.failure if self.is_open and not self._is_stopped else None)
-
-    def check(self) -> None:
-        """Raise the error that has failed it."""
-        if (failure := self.failure) is not None:
-            raise failure
+        outbox.on_change(self.adjust)
 
     async def open(self, restore: SubtaskRestore | None = None, *, preload: bool = True) -> None:
         """Open the operator with its share of a snapshot; restored elements that do not fit wait in the inbox."""
@@ -115,212 +81,79 @@ class Subtask:
         self.inbox.restore(self.operator.left_over)
         self._mark()
         self.is_open = True
-        self._adjust()
-        self._pump = asyncio.get_running_loop().create_task(self._move())
+        self.adjust()
 
-    def stop(self) -> None:
-        """Begin no more calls, and let no output leave; the function is closed with `close`."""
-        self._is_stopped = True
-        self._end_inbox(OperatorClosed("closed"))
-        if self.is_open:
-            self.operator.stop()
+    def cut(self) -> SubtaskSnapshot:
+        """Return the snapshot of the subtask, in this step of the loop: calls go on at once."""
+        return self.operator.cut(self.inbox.elements)
 
-    async def close(self) -> None:
-        """Give up all calls under way, and close the operator with its function."""
-        self.stop()
-        await self._announcements.finish()
-        await self.operator.close()
+    def fail(self, error: Exception) -> None:
+        """Take the error of an element that was not accepted."""
+        raise NotImplementedError
 
-    def fail(self, error: BaseException) -> None:
-        """Keep an error, the first one only: nothing is taken in any more, and each waiting caller gets it."""
-        self._failure = self._failure or error
-        self._end_inbox(error)
-
-    # An epoch: it begins, is fed, waits, and is cut.
-
-    def begin_epoch(self) -> None:
-        """Let any number of outputs leave until the cut."""
-        self._is_hurried = False
-        self.outbox.is_bounded = False
-        self._adjust()
-
-    def end_epoch(self) -> None:
-        """Keep a bounded number of outputs until the next epoch begins; after a cut, or without one if it is lost."""
-        self.outbox.is_bounded = True
-        self._adjust()
-
-    def hurry(self) -> None:
-        """Let no caller wait much longer in this epoch, for calls or for room."""
-        self._is_hurried = True
-
-    async def feed(self, elements: Iterable[Element], rows_bytes: int, until: float | None) -> None:
-        """Put in the elements of rows, and wait until no more than `INBOX_MAX` wait.
-
-        It waits until the clock shows `until` at most, and not for calls that wait for the next epoch themselves.
-        """
-        self.inbox.put(elements, rows_bytes)
-        await self._wait_for_inbox(INBOX_MAX, until)
-
-    async def feed_watermark(self, timestamp: int, until: float | None) -> None:
-        """Put in a watermark. If nothing is before it, wait until the timers that it makes due have fired."""
-        is_first = not self.inbox and self.operator.statistics().in_flight == 0
-        self.inbox.put_watermark(Watermark(timestamp))
-        if is_first:  # the timers must fire before elements of the same keys come in
-            await self.settle(until, "everything")
-
-    async def settle(self, until: float | None, what: Goal) -> None:
-        """Wait for a goal, or until the clock shows `until` (None: without limit), or until `hurry`.
-
-        ============ ====================================================== =============================
-        `what`       waits until                                            returns early, too, once
-        ============ ====================================================== =============================
-        "restored"   all that came has room, and the calls of elements      (`until` does not matter)
-                     that were restored have returned
-        "room"       the inbox has room for the rows of another epoch;
-                     for no call
-        "everything" nothing waits and nothing is in flight                 all calls wait for the loans
-                                                                            of the next epoch
-        ============ ====================================================== =============================
-        """
-        match what:
-            case "restored":
-                await self._settle_restored()
-            case "room":
-                while not self.inbox.has_room and not self._is_over(until):
-                    await self.inbox.wait_until_at_most(self.inbox.reserve.size, self._patience(until))
-            case "everything":
-                await self._settle_everything(until)
-
-    async def cut(self, version: int) -> CutPart:
-        """Take everything in one step of the loop: calls go on at once, and their results belong to the next part."""
-        operator, outbox = self.operator, self.outbox
-        snapshot = operator.cut(self.inbox)
-        left = outbox.outputs + outbox.watermarks
-        assert left == snapshot.emitted, "an output is in the queue or in the part, never in both"
-        self.inbox.note_cut()
-        outbox.is_bounded = True  # what leaves while the part is written waits for the next epoch
-        timers = operator.next_timer(), operator.next_timer(event_time=True)
-        return CutPart(version, snapshot.cut_id, snapshot, outbox.take(), *timers)
-
-    def wrote(self, part: CutPart) -> None:
-        """Note that a part was written; `committed` tells whether it counts."""
-        self._announcements.wrote(part.cut_id, part.version)
-
-    def committed(self, cut_id: str | None) -> None:
-        """Tell the function which cut of this subtask the newest manifest names; None if none."""
-        self._announcements.committed(cut_id)
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is in the operator or on its way into it."""
+        accepted, departed = self.operator.work()
+        return not self.inbox.elements and accepted == departed
 
     @property
     def oldest_call_seconds(self) -> float:
         """The age of the oldest element in the operator; 0 without one."""
         return self._ages.of(self.operator.oldest, self._clock.time()) or 0.0
 
-    def metrics(self, part: CutPart) -> dict[str, Any]:
-        """Return what was counted since the last call, and how it stands right after a cut."""
-        now = self.operator.counted() | {
-            "outputs": self.outbox.outputs,
-            "processor_seconds": time.process_time() - self._processor_seconds,
-            "overtime_seconds": self._overtime_seconds,
-            "held_seconds": self._held.seconds,
-            "queued_seconds": self.inbox.queued_seconds(),
-        }
-        metrics, self._counted = since(self._counted, now), now
-        return metrics | {
-            "in_flight": len(part.snapshot.in_flight),
-            "waiting": len(self.inbox),
-            "has_room": self.inbox.has_room,
-            "oldest_call_seconds": self.oldest_call_seconds,
-            "is_loaded": self.operator.is_loaded,
-        }
+    def hold_timers(self, are_held: bool) -> None:
+        """Fire no timers, or fire them again where there is room for what they emit."""
+        self._are_timers_held = are_held
+        self.adjust()
 
-    # Waiting.
+    def adjust(self) -> None:
+        """Take in elements and fire timers while the outbox has room for what they make, and not otherwise."""
+        if self.is_open and self.operator.failure is None:
+            self.is_held = not self._downstream.has_room
+            self.operator.hold_timers(self.is_held or self._are_timers_held)
 
-    def _is_over(self, until: float | None) -> bool:
-        return self._is_hurried or (until is not None and self._clock.time() >= until)
-
-    def _patience(self, until: float | None) -> float:
-        """Return for how long to wait before looking again."""
-        if self._is_hurried:
-            return 0.0
-        return _LOOK_SECONDS if until is None else max(0.0, min(_LOOK_SECONDS, until - self._clock.time()))
-
-    async def _wait_for_inbox(self, length: int, until: float | None) -> None:
-        while len(self.inbox) > length and not (self._is_over(until) or self.operator.waits_for_loans):
-            await self.inbox.wait_until_at_most(length, self._patience(until))
-
-    async def _settle_restored(self) -> None:
-        await self._wait_for_inbox(0, None)
-        started = self._clock.time()
-        if await self.operator.settle_restored():
-            self._overtime_seconds += self._clock.time() - started
-
-    async def _settle_everything(self, until: float | None) -> None:
-        while True:
-            await self._wait_for_inbox(0, until)
-            is_empty = await self.operator.settle(self._patience(until)) and not self.inbox
-            if is_empty or self._is_over(until) or self.operator.waits_for_loans:
-                return
-
-    # From the inbox into the operator.
-
-    async def _move(self) -> None:
-        inbox, operator = self.inbox, self.operator
-        try:
-            with operator.refill(self._following, self.fail):
-                while True:
-                    await inbox.changed.wait_until(lambda: bool(inbox.elements) and not self.is_held)
-                    await operator.room()
-                    if inbox.elements and not self.is_held:  # both may have changed during the wait
-                        self._move_some()
-                        self._mark()
-                        if len(inbox.elements) <= inbox.awaited:
-                            inbox.shrunk()
-                        await asyncio.sleep(0)
-        except Exception as error:  # noqa: BLE001 - kept for the next request
-            self.fail(error)
+    async def pump(self) -> None:
+        """Move elements into the operator as it has room, for ever."""
+        inbox, operator, downstream = self.inbox, self.operator, self._downstream
+        with operator.refill(self._following, self.fail):
+            while True:
+                await inbox.changed.wait_until(lambda: bool(inbox.elements))
+                await downstream.room()
+                self._is_starved = not operator.refills  # without a worker that asks, each place has to be filled here
+                await operator.refill_room(lambda: self._is_starved)
+                if inbox.elements and not self.is_held:  # both may have changed during the wait
+                    self._move_some()
+                await asyncio.sleep(0)
 
     def _move_some(self) -> None:
         """Move a watermark, or the elements before the next watermark that fit, in one step of the event loop."""
+        before = len(self.inbox.elements)
         watermark = self.inbox.take_watermark()
         if watermark is None:
-            self.operator.offer(self.inbox.take())
+            self.operator.offer(iter(self.inbox.take(self.operator.free)))
         else:
             self.operator.offer_watermark(watermark.timestamp)
+        self._mark()
+        self.inbox.shrunk(before)
 
     def _following(self, sequence: int) -> Element | None:
         """Return the next element, for a worker whose call has returned; None if it has to wait."""
         elements = self.inbox.elements
         if self.is_held or not elements or isinstance(elements[0], Watermark):
+            self._is_starved = True
+            self.operator.look_for_room()
             return None
         element = elements.popleft()
-        self._ages.mark(sequence + 1, self._clock.time())
-        if len(elements) <= self.inbox.awaited:
-            self.inbox.shrunk()
+        if not sequence % _MARKED_EVERY:
+            self._ages.mark(sequence + 1, self._clock.time())
+        self.inbox.shrunk(len(elements) + 1)
         return element  # type: ignore[return-value]
 
     def _mark(self) -> None:
         self._ages.mark(self.operator.accepted, self._clock.time())
 
-    def _adjust(self) -> None:
-        """Take in elements and fire timers while the outbox has room for what they make, and not otherwise."""
-        if not self.is_open or self._is_stopped:
-            return
-        was_held, self.is_held = self.is_held, not self.outbox.has_room
-        self.inbox.changed.wake()
-        if self.is_held:
-            self.operator.hold()
-        else:
-            self.operator.release()
-        if self.is_held and not was_held:
-            self._held.start()
-            _log.debug(
-                "the outbox is full, with %d outputs: nothing is taken in before the next epoch", len(self.outbox)
-            )
-        elif was_held and not self.is_held:
-            self._held.stop()
-            _log.debug("the outbox has room again")
-
-    def _end_inbox(self, reason: BaseException) -> None:
-        if self._pump is not None:
-            self._pump.cancel()
-        self.inbox.end(reason)
+    def _since_last(self, counted: Counted) -> Counted:
+        """Return what was counted since the last call."""
+        newest, self._counted = since(self._counted, counted), counted
+        return newest

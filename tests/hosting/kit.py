@@ -23,6 +23,7 @@ from async_op.hosting import messages as say
 from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.epoch import Epoch, Ran, run
 from async_op.hosting.errors import HostUnreachable
+from async_op.hosting.fed_subtask import CutPart
 from async_op.hosting.feeder import Feeder, HostChannel, Waiting
 from async_op.hosting.messages import Address
 from async_op.hosting.process import resident
@@ -31,7 +32,6 @@ from async_op.hosting.process.places import HostPlace
 from async_op.hosting.process.resident import Instructions
 from async_op.hosting.wire.sockets import connect
 from async_op.subtask.operator import ResidentOperator
-from async_op.subtask.subtask import CutPart
 from keygroups import ValueState
 
 COUNT = ValueState("count", pa.int64(), default=0)

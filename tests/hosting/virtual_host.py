@@ -13,9 +13,9 @@ from async_op import AsyncFunction, InvocationContext
 from async_op.elements import Element
 from async_op.hosting import messages as say
 from async_op.hosting.blueprint import HostSettings
+from async_op.hosting.fed_subtask import CutPart
 from async_op.hosting.host import Host
 from async_op.subtask.operator import ResidentOperator
-from async_op.subtask.subtask import CutPart
 from async_op.testing import VirtualLoop
 from keygroups import ValueState
 from snapshots import InFlightElement

@@ -14,6 +14,7 @@ import pyarrow as pa
 from async_op.arrow_stream import rows_of
 from async_op.calls.checked_outputs import with_checked_outputs
 from async_op.elements import Element, Record, Watermark
+from async_op.hosting.fed_subtask import CutPart
 from async_op.identity import Identity
 from async_op.operator.place import Place
 from async_op.operator.vetting import unreadable_among
@@ -21,7 +22,6 @@ from async_op.options import OperatorOptions
 from async_op.spark.rows.arrow_outputs import OutputWriter
 from async_op.spark.task.epoch_rows import EpochElements
 from async_op.subtask.operator import ResidentOperator
-from async_op.subtask.subtask import CutPart
 from keygroups.errors import KeyGroupsError
 from keygroups.values import is_exact
 from snapshots import InFlightElement, PendingSnapshot, SubtaskHandle, SubtaskSnapshot

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from async_op.clock import LoopClock
 from async_op.elements import Record, Watermark
-from async_op.subtask.inbox import Inbox, Reserve
+from async_op.subtask.inbox import Reserve, ReservedInbox
 from async_op.subtask.outbox import RUN, Outbox
 from async_op.testing import VirtualLoop
 
@@ -27,8 +27,8 @@ def run(work: Coroutine[Any, Any, None]) -> None:
         loop.close()
 
 
-def inbox_of(size: int) -> Inbox:
-    inbox = Inbox(LoopClock(asyncio.get_running_loop()), Reserve(1))
+def inbox_of(size: int) -> ReservedInbox:
+    inbox = ReservedInbox(LoopClock(asyncio.get_running_loop()), Reserve(1))
     inbox.put(((number, None, None) for number in range(size)), size)
     return inbox
 
@@ -46,8 +46,7 @@ def test_whoever_waits_is_woken_as_soon_as_few_enough_are_left(size: int, awaite
         await asyncio.sleep(0)
         while inbox:
             inbox.elements.popleft()
-            if len(inbox) <= inbox.awaited:
-                inbox.shrunk()
+            inbox.shrunk(len(inbox) + 1)
             for _ in range(3):
                 await asyncio.sleep(0)
         await asyncio.gather(*waiting)
@@ -66,9 +65,9 @@ def test_nobody_is_woken_by_elements_that_are_too_few() -> None:
         wakes = 0
         while inbox:
             inbox.elements.popleft()
-            if len(inbox) <= inbox.awaited:
-                wakes += 1
-                inbox.shrunk()
+            wakes += len(inbox) <= inbox.awaited
+            inbox.shrunk(len(inbox) + 1)
+            if len(inbox) == 10:
                 await waiting
         assert wakes == 2, "once for who waits, and once because it is empty"
 
@@ -94,7 +93,7 @@ def test_watermarks_alone_use_up_no_room() -> None:
             inbox.put_watermark(Watermark(timestamp))
         assert list(inbox) == [(0, None, None), Watermark(99)]
         assert inbox.take_watermark() is None
-        assert list(inbox.take()) == [(0, None, None)]
+        assert list(inbox.take(9)) == [(0, None, None)]
         assert inbox.take_watermark() == Watermark(99)
 
     run(test())
@@ -107,8 +106,8 @@ def test_the_time_in_which_elements_wait_is_added_up() -> None:
             await asyncio.sleep(5.0)
             inbox.put([("a", None, None)], 1)
             await asyncio.sleep(2.0)
-            list(inbox.take())
-            inbox.shrunk()
+            list(inbox.take(9))
+            inbox.shrunk(1)
         assert inbox.queued_seconds() == pytest.approx(6.0)
 
     run(test())
@@ -127,14 +126,14 @@ def test_outputs_are_packed_in_runs_of_bounded_size() -> None:
 
 def test_an_outbox_is_full_between_epochs_only() -> None:
     outbox, fills = Outbox(list, 3), list[int]()
-    outbox.filled = lambda: fills.append(len(outbox))
+    outbox.on_change(lambda: fills.append(len(outbox)))
     outbox.extend([1, 2])
     assert (outbox.has_room, fills) == (True, [])
     outbox.extend([3])
     assert (outbox.has_room, fills) == (False, [3])
-    outbox.is_bounded = False
+    outbox.bound(False)
     outbox.extend([4])
-    assert (outbox.has_room, fills) == (True, [3])
+    assert (outbox.has_room, fills) == (True, [3, 3])
     outbox.take()
-    outbox.is_bounded = True
-    assert outbox.has_room
+    outbox.bound(True)
+    assert (outbox.has_room, fills) == (True, [3, 3, 0])

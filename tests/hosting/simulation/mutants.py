@@ -13,8 +13,9 @@ from async_op.hosting import messages as say
 from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.fencing import Fencing
 from async_op.hosting.host import Host, Lease
-from async_op.subtask.inbox import Inbox, Reserve
+from async_op.subtask.inbox import Reserve, ReservedInbox
 from async_op.subtask.outbox import Outbox
+from async_op.subtask.subtask import Subtask
 from keygroups.state.group import ENTRY_KINDS
 from keygroups.state.memory.table import MemoryTable
 from snapshots import SubtaskRestore
@@ -168,12 +169,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("a cut forgets what waits for room")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Inbox, "__iter__", lambda inbox: iter(()))
+    patch.setattr(Subtask, "cut", lambda subtask: subtask.operator.cut(()))
 
 
 @mutant("a host has room for more rows, however many wait")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Inbox, "has_room", True)
+    patch.setattr(ReservedInbox, "has_room", True)
 
 
 @mutant("the reserve has no bound")
@@ -188,7 +189,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("a host restores more than it has room for and less than there is")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Inbox, "restore", lambda inbox, elements: None)
+    patch.setattr(ReservedInbox, "restore", lambda inbox, elements: None)
 
 
 @mutant("a cut ends the calls that are under way")
