@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -237,37 +237,35 @@ class PipelineQuery:
         self._batch.release()
 
     def _run_batch(self, frame: DataFrame, batch_id: int) -> None:
-        from py4j.protocol import Py4JJavaError  # a client of Spark Connect, who also imports this module, may lack it
-
         self._started.wait()
-        try:
-            while not (has_run := self._has_run(frame, batch_id)):
-                _sleep_until_interrupted(self._spark)
-                if not self.query.isActive:
-                    break
-        except BaseException as error:  # noqa: BLE001 - raised by those who ask the query
-            # Of what is no Exception, Py4J tells Spark nothing, and Spark would wait for the micro-batch for ever.
-            failure, has_run = as_exception(error), False
-            if self.query.isActive or not isinstance(failure, Py4JJavaError):
-                raise self._noted(failure) from None
-        if not has_run:
-            raise RuntimeError(_GIVEN_UP)
-
-    def _noted(self, error: Exception) -> Exception:
-        """Keep an error for those who ask the query, log it once, and return a short one for Spark to print."""
-        if not self.query.isActive and not isinstance(error, KeyGroupsError):
-            return error  # a stop has ended what Spark did for the epoch
-        self._failure, uri = error, self.runner.coordinator.store.uri
-        _log.error("an epoch of %s has failed: %s", uri, with_notes(error))
-        return EpochFailed(uri, described(error))
+        while not self._has_run(frame, batch_id):
+            _sleep_until_interrupted(self._spark)
+            if not self.query.isActive:
+                raise RuntimeError(_GIVEN_UP)
 
     def _has_run(self, frame: DataFrame, batch_id: int) -> bool:
         """Run the epoch of a micro-batch, unless the query is about to be stopped; return whether it has run."""
         with self._batch:
             if self._stopping.is_under_way:
                 return False
-            self.runner.run_batch(frame, str(self.query.id), batch_id)
+            try:
+                self.runner.run_batch(frame, str(self.query.id), batch_id)
+            except BaseException as error:  # noqa: BLE001 - raised by those who ask the query
+                # Of what is no Exception, Py4J tells Spark nothing, and Spark would wait for the micro-batch for ever.
+                # A stop that waits for this micro-batch ends the query next, so the error is kept before that.
+                raise self._kept(as_exception(error)) from None
         return True
+
+    def _kept(self, error: Exception) -> Exception:
+        """Keep an error for those who ask the query, log it once, and return a short one for Spark to print."""
+        from py4j.protocol import Py4JJavaError  # a client of Spark Connect, who also imports this module, may lack it
+
+        if not self.query.isActive and not isinstance(error, KeyGroupsError):
+            # A stop has ended what Spark did for the epoch.
+            return RuntimeError(_GIVEN_UP) if isinstance(error, Py4JJavaError) else error
+        self._failure, uri = error, self.runner.coordinator.store.uri
+        _log.error("an epoch of %s has failed: %s", uri, with_notes(error))
+        return EpochFailed(uri, described(error))
 
 
 def _without_frames(error: Exception) -> Exception:
@@ -277,8 +275,11 @@ def _without_frames(error: Exception) -> Exception:
 
 def _sleep_until_interrupted(spark: SparkSession) -> None:
     """Sleep for a second on the thread that runs micro-batches, which Spark interrupts to stop the query."""
+    from py4j.protocol import Py4JJavaError
+
     jvm: Any = spark._jvm
-    jvm.java.lang.Thread.sleep(1000)
+    with suppress(Py4JJavaError):
+        jvm.java.lang.Thread.sleep(1000)
 
 
 class _MicroBatches:
