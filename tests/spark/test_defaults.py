@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,43 @@ def test_an_epoch_waits_for_no_call_for_long_and_the_end_of_the_input_for_all(
     assert first.in_flight >= ROWS // 2
     assert last.in_flight == 0
     assert sorted(delivered) == list(range(ROWS))
+
+
+@pytest.mark.thorough
+def test_slow_calls_over_a_source_without_end_hold_nothing_back_and_progress_and_the_log_say_what_is_in_flight(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate(tmp_path / "gate")
+    delivered: list[int] = []
+
+    async def slow_if_odd(row: dict[str, Any]) -> tuple[int]:
+        if row["value"] % 2:
+            await gate.passed(1)
+        return (row["value"],)
+
+    def sink(batch: DataFrame, epoch: int) -> None:
+        delivered.extend(row["value"] for row in batch.collect())
+
+    pipeline = AsyncPipeline(
+        slow_if_odd,
+        key_by="value",
+        output_schema="value bigint",
+        snapshots=tmp_path / "snapshots",
+        operator_id="slow",
+    )
+    stream = spark.readStream.format("rate").option("rowsPerSecond", 10).load()
+    with caplog.at_level(logging.INFO, "async_op.spark"):
+        query = pipeline.start(stream, sink, checkpoint_location=tmp_path / "checkpoint")
+        try:
+            wait_until(lambda: delivered and any(one.in_flight for one in pipeline.progress()))
+            assert all(value % 2 == 0 for value in delivered)
+        finally:
+            gate.open()
+            query.stop(drain=True)
+    assert sorted(delivered) == list(range(len(delivered)))
+    assert any(value % 2 for value in delivered)
+    (told,) = [text for text in caplog.messages if "elements in flight, the oldest for" in text]
+    assert "no longer than barrier_timeout" in told
 
 
 def test_what_hosts_do_is_seen_before_the_first_epoch_has_ended(

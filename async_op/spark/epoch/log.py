@@ -40,6 +40,7 @@ class EpochLog:
         self.progress: deque[EpochProgress] = deque(maxlen=_PROGRESS_MAX)
         self._operator_id = operator_id
         self._scaling = scaling
+        self._has_told_of_flight = False
 
     def add(self, progress: EpochProgress, carried_over: int, parallelism: int) -> int | None:
         """Remember an epoch; returns the parallelism of the next one if the autoscaler has decided on it.
@@ -58,6 +59,7 @@ class EpochLog:
             progress, decided = self._scale(self._scaling, progress, carried_over, parallelism)
         self.progress.append(progress)
         self._warn_of_waiting(progress)
+        self._tell_of_flight(progress)
         fields = asdict(progress)
         numbers = {name: value for name, value in fields.items() if name not in _NO_NUMBERS}
         found = {"operator_id": self._operator_id, **numbers}
@@ -71,6 +73,20 @@ class EpochLog:
         waited = progress.overtime_milliseconds / 1000
         advice = "if calls take longer than micro-batches, make these or barrier_timeout longer"
         _log.warning("epoch %d waited %.1f s for calls that it took over: %s", progress.epoch, waited, advice)
+
+    def _tell_of_flight(self, progress: EpochProgress) -> None:
+        """Say once why outputs are missing: the default barrier ends an epoch before calls that take a second."""
+        if not progress.in_flight or self._has_told_of_flight:
+            return
+        self._has_told_of_flight = True
+        _log.info(
+            "epoch %d of %s has ended with %d elements in flight, the oldest for %.1f s: an epoch waits for calls no "
+            "longer than barrier_timeout; these go on, and a later epoch delivers their outputs",
+            progress.epoch,
+            self._operator_id,
+            progress.in_flight,
+            progress.oldest_call_milliseconds / 1000,
+        )
 
     def _scale(
         self, scaling: Scaling, progress: EpochProgress, carried_over: int, parallelism: int
