@@ -97,7 +97,9 @@ class ElementFailed(KeyGroupsError):
         self.key = shorten(key)
         self.attempt = attempt
         self.cause = described(cause)
-        choice = ", or choose another on_error" if is_failure(cause) else ": it is no Exception, so on_error is ignored"
+        choice = (
+            ", or choose another on_error" if is_failure(cause) else ": it is not an Exception, so on_error is ignored"
+        )
         super().__init__(
             f"attempt {attempt} of element {named_element(element_id, element)}{_with_key(key)} failed: {self.cause}; "
             f"none of its writes was applied: handle the error in the function{choice}"
@@ -259,7 +261,7 @@ class UnusableTimestamp(KeyGroupsError, ValueError):
         self.column = column
         has = f"the timestamp {in_message(found, self.found)}" if column is None else f"no column {column!r}"
         super().__init__(
-            f"{in_message(element, self.element)} has {has}; `timestamps` has to lead to milliseconds since the epoch "
+            f"{in_message(element, self.element)} has {has}; `timestamps` has to give milliseconds since the epoch "
             "as an int, to a datetime, or to None for an element without a timestamp"
         )
 

@@ -50,7 +50,7 @@ class ConnectorInterrupted(KeyGroupsError, RuntimeError):
         self.what = what
         self.cause = described(cause)
         super().__init__(
-            f"{what} ended with {self.cause}, which is no Exception; raise one there, and start again: the newest "
+            f"{what} ended with {self.cause}, which is not an Exception; raise one there, and start again: the newest "
             "snapshot has all that was committed"
         )
 
@@ -125,7 +125,7 @@ class MalformedRecord(KeyGroupsError, ValueError):
     reason: str
     """What is wrong with it."""
 
-    _template = "{path}, position {position}: {reason}; mend the file without moving what stands before it"
+    _template = "{path}, position {position}: {reason}; correct the file without moving the text before it"
 
 
 class BrokenFile(KeyGroupsError, ValueError):
@@ -238,8 +238,8 @@ class SinkUnavailable(KeyGroupsError, ConnectionError):
         written = f"epoch {self.epoch} could not be written to {self.sink}"
         doing = f"{self.sink} could not be opened" if self.epoch is None else written
         return (
-            f"{doing}, at {self.attempts} attempts ({self.reason}): see that the target answers and start again, which "
-            "delivers what it has not had; retry= of the sink says how long it is tried"
+            f"{doing}, at {self.attempts} attempts ({self.reason}): check that the target answers, then start again "
+            "to deliver the rest; retry= of the sink sets how long it is retried"
         )
 
 
@@ -252,8 +252,7 @@ class SinkRefused(KeyGroupsError, RuntimeError):
     """What it says."""
 
     _template = (
-        "{target} refuses to be written: {reason}; correct the target or the rights, then start again, which delivers "
-        "what it has not had"
+        "{target} refuses writes: {reason}; correct the target or the rights, then start again to deliver the rest"
     )
 
 
@@ -285,7 +284,7 @@ class EpochsBehind(KeyGroupsError, RuntimeError):
     """What to do if it has, for the message."""
 
     _template = (
-        "epoch {epoch} of {name!r} and those before it were left out, because epoch {newest} is there already: if the "
+        "epoch {epoch} of {name!r} and those before it were skipped, because epoch {newest} is already there: if the "
         "job has started from scratch, {advice}"
     )
 
@@ -300,7 +299,7 @@ class SinkFolderRefused(KeyGroupsError, PermissionError):
 
     _template = (
         "the sink has no access to {folder} ({reason}): let this process read and write there, or give the sink "
-        "another folder, and start the job again; it delivers what the sink has not had"
+        "another folder, and start the job again to deliver the rest"
     )
 
 
@@ -329,8 +328,8 @@ class TargetMissing(KeyGroupsError, LookupError):
     def _message(self) -> str:
         if self.was_there:
             return (
-                f"{self.table} is gone, and this job has written into it before: put it back, or give the sink another "
-                "name or place, which begins with the next epoch"
+                f"{self.table} is gone, although this job has written to it before: put it back, or give the sink "
+                "another name or place, which starts with the next epoch"
             )
         return f"there is no table {self.table}: create it with the columns of the outputs, then start the job"
 
@@ -344,9 +343,8 @@ class TargetReplaced(KeyGroupsError, LookupError):
     """The name under which it noted the job's epochs."""
 
     _template = (
-        "{target} does not know the epochs of {name!r}, which this job has written into it: it was removed and made "
-        "again, or the note was removed; put back what was there, or give the sink another name, which begins with the "
-        "next epoch"
+        "{target} has no epochs of {name!r}, although this job has written to it: it was removed and recreated, or its "
+        "record of epochs was removed; restore it, or give the sink another name, which starts with the next epoch"
     )
 
 
@@ -377,7 +375,7 @@ class TopicReplaced(InputReplaced):
     def __init__(self, topic: str, partition: int, position: int) -> None:
         self.topic = topic
         self.partition = partition
-        reason = "the record before that is another one now"
+        reason = "the record before that has changed"
         advice = "give the new topic another name, and remove the positions while the job is stopped"
         super().__init__(f"topic {topic}, partition {partition},", position, reason, advice)
 

@@ -94,4 +94,4 @@ class NotOurs(KeyGroupsError, ConnectionError):
     reason: str
     """How the other side was found out."""
 
-    _template = "the other side is not of this run: {reason}"
+    _template = "the other side does not belong to this run: {reason}"

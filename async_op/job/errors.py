@@ -22,7 +22,7 @@ class JobAlreadyRunning(KeyGroupsError, RuntimeError):
     job_id: str
     """The id of the job."""
 
-    _template = "job {job_id!r} runs already: stop it first, or make another Job with another job_id"
+    _template = "job {job_id!r} is already running: stop it first, or create another Job with another job_id"
 
 
 class JobInsideEventLoop(KeyGroupsError, RuntimeError):
@@ -65,7 +65,7 @@ class ChildLost(KeyGroupsError, RuntimeError):
 
     _template = (
         "child {child} of the job (process {pid}) has ended {status}; it ran subtasks {subtasks} of {steps}: look at "
-        "what it has printed, and whether the machine has enough memory; started again, the job goes on from its "
+        "what it has printed, and whether the machine has enough memory; started again, the job continues from its "
         "newest snapshot"
     )
 
@@ -78,7 +78,7 @@ class ChildFailed(KeyGroupsError, RuntimeError):
     cause: str
     """The error, as text."""
 
-    _template = "child {child} of the job has failed: {cause}; that error cannot be pickled, so this one stands for it"
+    _template = "child {child} of the job has failed: {cause}; that error cannot be pickled, so this error replaces it"
 
 
 class NotSendable(KeyGroupsError, TypeError):

@@ -15,4 +15,7 @@ class AddressUnavailable(KeyGroupsError, OSError):
     reason: str
     """What the system says."""
 
-    _template = "serve={address!r}: {reason}; end what listens there, or choose another port (0 takes any that is free)"
+    _template = (
+        "serve={address!r}: {reason}; stop the program that listens there, or choose another port (0 takes any that is "
+        "free)"
+    )

@@ -38,7 +38,7 @@ class CalledInSink(KeyGroupsError, RuntimeError):
     """The operator's folder."""
 
     _template = (
-        "{what} was called in the sink of {snapshots}, for whose end it has to wait: let the sink return first, and "
+        "{what} was called in the sink of {snapshots}, which it has to wait for: let the sink return first, and "
         "call it on a thread that the sink does not wait for; to end the query from the sink, raise an error there"
     )
 
@@ -92,7 +92,7 @@ class UnfinishedRun(KeyGroupsError, ValueError):
 
     _template = (
         "{snapshots} has {done} of {chunks} chunks of run {run_id!r}: finish it with run(..., run_id={run_id!r}); if "
-        "its stored input is lost, give it up with start(..., adopt='state')"
+        "its stored input is lost, abandon it with start(..., adopt='state')"
     )
 
 
@@ -136,7 +136,7 @@ class WorkerLate(KeyGroupsError, TimeoutError):
 
     _template = (
         "no worker for {snapshots} has started within the ten seconds that Spark gives it, so the query has not "
-        "started, and nothing was claimed; the server's machine may be busy: start the pipeline again, or give it more "
+        "started, and nothing was changed; the server's machine may be busy: start the pipeline again, or give it more "
         "processors"
     )
 

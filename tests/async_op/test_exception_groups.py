@@ -184,7 +184,7 @@ async def test_a_group_with_something_that_is_no_failure_ends_the_operator(error
         raise BaseExceptionGroup("tasks", [ValueError("wrong"), error])
 
     outputs = AsyncDataStream.ordered_wait([1], request, on_error="skip")
-    with pytest.raises(ElementFailed, match="no Exception"):
+    with pytest.raises(ElementFailed, match="not an Exception"):
         _ = [one async for one in outputs]
 
 

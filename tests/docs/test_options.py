@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import tomllib
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +28,13 @@ TABLES = {
 """The page with the table of a class, and the arguments that are not options."""
 
 PARTS = (AdaptiveConcurrency, Budget, Cache, CircuitBreaker, RateLimit, SingleFlight)
+
+
+def test_every_extra_is_in_the_table_of_the_first_page() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = {name for cells in rows("index.md") if len(cells) == 2 for name in re.findall(r"`(\w+)`", cells[0])}
+
+    assert named == set(project["optional-dependencies"])
 
 
 def rows(page: str) -> Iterator[list[str]]:

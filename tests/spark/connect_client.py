@@ -259,7 +259,7 @@ def failing(spark: SparkSession, folder: Path) -> dict[str, Any]:
 
 def interrupted(spark: SparkSession, folder: Path, *, error: str) -> dict[str, Any]:
     """See that whatever the sink raises fails the query: in a micro-batch, and in an epoch without input."""
-    told = f"ended with {error}: no, which is no Exception"
+    told = f"ended with {error}: no, which is not an Exception"
     (folder / "batch").mkdir()
     for flag, content in (("gate", ""), ("raises", error)):
         (folder / "batch" / flag).write_text(content)

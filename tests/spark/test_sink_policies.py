@@ -159,7 +159,7 @@ def test_a_table_that_was_removed_is_not_recreated(spark: SparkSession, tmp_path
     begin(spark, tmp_path, table, format="delta").awaitTermination()
     shutil.rmtree(table)
     feed(spark, tmp_path, 2)
-    with pytest.raises(LookupError, match="written into it before"):
+    with pytest.raises(LookupError, match="written to it before"):
         begin(spark, tmp_path, table, format="delta")
     with pytest.raises(LookupError, match="is gone"):
         stream = spark.readStream.schema("n bigint").parquet(str(tmp_path / "in"))

@@ -276,7 +276,7 @@ async def test_a_folder_that_was_removed_is_not_recreated(tmp_path: Path) -> Non
     await job().run()
     shutil.rmtree(tmp_path / "out")
     (tmp_path / "in" / "b").write_text("3\n")
-    with pytest.raises(TargetMissing, match="written into it before") as raised:
+    with pytest.raises(TargetMissing, match="written to it before") as raised:
         await job().run()
     assert pickle.loads(pickle.dumps(raised.value)).was_there
     (tmp_path / "out").mkdir()
