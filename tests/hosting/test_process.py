@@ -30,10 +30,12 @@ from async_op.hosting.messages import Address
 from async_op.hosting.overseer import Overseer
 from async_op.hosting.process import launch as launching
 from async_op.hosting.process import places, resident
-from async_op.hosting.process.launch import launch, watch
+from async_op.hosting.process.launch import launch
 from async_op.hosting.process.places import place_of, sweep
-from async_op.hosting.wire import frames, sockets
-from async_op.hosting.wire.sockets import PATH_BYTES_MAX, SocketChannel, connect
+from async_op.hosting.process.template import watch
+from async_op.hosting.wire import frames, socket_paths
+from async_op.hosting.wire.socket_paths import PATH_BYTES_MAX
+from async_op.hosting.wire.sockets import SocketChannel, connect
 from async_op.threads.wait_strategies import ParkWait, ProgressiveWait, WaitSituation, WaitStrategies, WaitStrategy
 from async_op.threads.waits import Waits
 from snapshots import SnapshotStore
@@ -524,7 +526,7 @@ def test_hosts_and_their_template_live_in_a_folder_with_a_long_path(
 def test_a_path_that_is_too_long_is_refused_where_no_shorter_one_can_be_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "_OPEN_FILES", tmp_path / "none")
+    monkeypatch.setattr(socket_paths, "_OPEN_FILES", tmp_path / "none")
     folder = tmp_path / ("x" * PATH_BYTES_MAX)
     folder.mkdir()
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,9 +23,10 @@ import pytest
 from async_op.hosting.messages import Address
 from async_op.hosting.process import launch as launching
 from async_op.hosting.process import template
-from async_op.hosting.process.launch import launch, watch
+from async_op.hosting.process.launch import launch
 from async_op.hosting.process.places import place_of
 from async_op.hosting.process.resident import Instructions
+from async_op.hosting.process.template import watch
 from async_op.hosting.wire.sockets import connect
 from tests.hosting.kit import (
     GENERATION,
@@ -89,6 +91,17 @@ def parent_of(process: int) -> int:
     return int(Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
+def templates_of(owner: Owner) -> list[int]:
+    """Return the templates of an owner: one of their arguments is their folder."""
+    folder = str(place_of(template._name_of(owner.watched, launching.COMMON_MODULES), "", 0).folder)
+    found = []
+    for one in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if folder in one.read_text().split("\0"):
+                found.append(int(one.parent.name))
+    return found
+
+
 def note(path: str) -> None:
     """Write down, in a host, what it has of the process that started it."""
     facts = {
@@ -114,6 +127,20 @@ def test_the_hosts_of_one_owner_have_one_template_and_those_of_another_have_anot
 
     assert parent_of(first) == parent_of(second)
     assert parent_of(first) not in (os.getpid(), parent_of(stranger), 1)
+
+
+def test_a_template_that_was_begun_early_forks_the_first_host(owner: Owner) -> None:
+    template.begin(owner.watched, launching.COMMON_MODULES)
+    template.begin(owner.watched, launching.COMMON_MODULES)
+    (begun,) = templates_of(owner)
+
+    assert parent_of(owner.start(0)) == begun
+
+
+def test_a_worker_starts_the_template_before_it_imports_what_its_task_needs() -> None:
+    looked = "import sys, async_op.hosting.process.early; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", looked], capture_output=True, text=True, check=True)
+    assert not {"numpy", "pyarrow", "asyncio", "pyspark"} & set(ran.stdout.split())
 
 
 def test_a_template_ends_with_its_owner_and_so_do_its_hosts(owner: Owner) -> None:
@@ -188,7 +215,7 @@ def test_where_there_is_no_template_a_host_is_a_fresh_interpreter(
     owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = driven(launch(owner.instructions(0), ("no_such_module",)))
-    monkeypatch.setattr(launching, "watch", lambda pid: None)
+    monkeypatch.setattr(template, "watch", lambda pid: None)
     unwatched = driven(launch(owner.instructions(1, watched=None)))
 
     for address in (broken, unwatched):

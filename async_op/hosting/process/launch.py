@@ -60,16 +60,6 @@ def launch(instructions: Instructions, modules: Sequence[str] = COMMON_MODULES) 
     return started.address()
 
 
-def watch(pid: int) -> int | None:
-    """Return a descriptor that becomes readable when a process ends, or None where the system cannot provide one."""
-    if not hasattr(os, "pidfd_open"):
-        return None
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return None
-
-
 class _Start:
     """A host while it starts. One thread may call it, another one talks to the process."""
 
@@ -152,7 +142,7 @@ class _Start:
 
     def _owner(self) -> int | None:
         """Return a descriptor of the process that the template must not outlive: what the host watches, or this one."""
-        return watch(os.getpid()) if self._watched is None else os.dup(self._watched)
+        return template.watch(os.getpid()) if self._watched is None else os.dup(self._watched)
 
     def _start_fresh(self) -> None:
         """Hear a host in an interpreter of its own."""

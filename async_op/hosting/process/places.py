@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from async_op.hosting.errors import HostUnreachable
-from async_op.hosting.wire.sockets import PATH_BYTES_MAX, is_bindable
+from async_op.hosting.wire.socket_paths import PATH_BYTES_MAX, is_bindable
 from snapshots.host_logs import FOLDER_PREFIX, digest_of, run_folder
 
 _STARTED_SECONDS = 600.0

@@ -27,7 +27,7 @@ from async_op.hosting.process import template
 from async_op.hosting.process.places import HostPlace, leave, sweep
 from async_op.hosting.wire.frames import BEAT_SECONDS
 from async_op.hosting.wire.server import Server
-from async_op.hosting.wire.sockets import bindable
+from async_op.hosting.wire.socket_paths import bindable
 from async_op.threads.loop_thread import new_event_loop, rare_collections
 from async_op.threads.watchdog import function_of
 

@@ -32,7 +32,7 @@ from typing import BinaryIO, NamedTuple, NoReturn, TypeAlias
 
 from async_op.hosting.errors import described_status
 from async_op.hosting.process.places import HostPlace, leave, place_of
-from async_op.hosting.wire.sockets import bindable
+from async_op.hosting.wire.socket_paths import bindable
 
 IDLE_SECONDS = 30.0
 """How long a template outlives its last host: a rescale, or the next query, finds it warm."""
@@ -76,6 +76,30 @@ class Order(NamedTuple):
 # In the process that starts a host.
 
 
+def watch(pid: int) -> int | None:
+    """Return a descriptor that becomes readable when a process ends, or None where the system cannot provide one."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def begin(owner: int, modules: Sequence[str]) -> None:
+    """Start the template if there is none: it loads what hosts need before the first one is wanted.
+
+    It takes the arguments of `connect`, and raises the same errors.
+    """
+    place = place_of(_name_of(owner, modules), "", 0)
+    held = place.try_lock()  # a template that lives has it
+    if held is not None:
+        try:
+            _start(place, held, owner, modules)
+        finally:
+            os.close(held)
+
+
 def connect(owner: int, modules: Sequence[str]) -> socket.socket | None:
     """Return a connection to the template, which this starts if there is none.
 
@@ -107,10 +131,12 @@ def connect(owner: int, modules: Sequence[str]) -> socket.socket | None:
     held = place.try_lock()
     if held is None:
         return None
+    connected = socket.socket(socket.AF_UNIX)
     try:
-        return _start(place, held, owner, modules)
+        _start(place, held, owner, modules, connected)
     finally:
         os.close(held)  # the template holds it, too
+    return connected
 
 
 def environment() -> dict[str, str]:
@@ -148,15 +174,20 @@ def send(connected: socket.socket, order: Order, log: int, watched: int | None) 
     connected.shutdown(socket.SHUT_WR)
 
 
-def _start(place: HostPlace, held: int, owner: int, modules: Sequence[str]) -> socket.socket:
-    """Start a template under its lock; who connects is served once it has loaded everything."""
+def _start(
+    place: HostPlace, held: int, owner: int, modules: Sequence[str], connected: socket.socket | None = None
+) -> None:
+    """Start a template under its lock; who connects is served once it has loaded everything.
+
+    `connected` is connected before it starts: if it ends at once, who holds the connection hears of that.
+    """
     place.socket.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listening:
-        connected = socket.socket(socket.AF_UNIX)
         with bindable(place.socket) as path:
             listening.bind(path)
             listening.listen()
-            connected.connect(path)
+            if connected is not None:
+                connected.connect(path)
         handed_over = [listening.fileno(), held, owner]
         with place.open_log() as log:
             subprocess.run(
@@ -168,7 +199,6 @@ def _start(place: HostPlace, held: int, owner: int, modules: Sequence[str]) -> s
                 env=environment(),
                 check=False,  # it detaches at once; what becomes of it is seen by who connects
             )
-    return connected
 
 
 def _name_of(owner: int, modules: Sequence[str]) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 from async_op.hosting.errors import MessageTooLarge, NotOurs
 from async_op.hosting.host import Conversation, Host
 from async_op.hosting.wire import frames
-from async_op.hosting.wire.sockets import NONCE_BYTES, PROOF_BYTES, bindable, is_proof, new_nonce, proof_of
+from async_op.hosting.wire.socket_paths import bindable
+from async_op.hosting.wire.sockets import NONCE_BYTES, PROOF_BYTES, is_proof, new_nonce, proof_of
 
 _HANDSHAKE_SECONDS = 60.0
 

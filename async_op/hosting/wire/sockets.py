@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hmac
-import os
 import secrets
 import select
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +17,7 @@ from async_op.hosting.blueprint import PATIENCE_SECONDS
 from async_op.hosting.errors import HostFailed, HostLost, HostUnreachable, MessageTooLarge, NotOurs
 from async_op.hosting.messages import Address, Failed, Message, Reply
 from async_op.hosting.wire import frames
+from async_op.hosting.wire.socket_paths import bindable
 from async_op.threads.wait_strategies import WaitSituation, WaitStrategies
 from async_op.threads.waits import Waits
 from keygroups.safe_text import described
@@ -27,11 +26,6 @@ TICK_SECONDS = 0.1
 """How long a feeder waits for a reply before it may show a sign of life."""
 
 CONNECT_SECONDS = 5.0
-
-PATH_BYTES_MAX = 107
-"""The longest path that the kernel accepts for a Unix socket."""
-
-_OPEN_FILES = Path("/proc/self/fd")
 
 _STATUS_SECONDS = 2.0
 """A template notes the end of a host within milliseconds, on a busy machine somewhat later."""
@@ -217,27 +211,6 @@ def _reply(kind: int, payload: bytes) -> Reply:
     except Exception as error:  # noqa: BLE001 - a user's class may raise anything when it is unpickled, or not be here
         return Failed(HostFailed(f"its reply cannot be read here ({described(error)})"))
     return reply
-
-
-def is_bindable(path: Path) -> bool:
-    """Tell whether a Unix socket can have this path."""
-    return len(os.fsencode(path)) <= PATH_BYTES_MAX or _OPEN_FILES.is_dir()
-
-
-@contextmanager
-def bindable(path: Path) -> Iterator[str]:
-    """Give a short path by which a socket can be bound or reached, however long the path of its folder is.
-
-    The folder for temporary files is long in containers of YARN and in tests. On Linux an open folder has a short name.
-    """
-    if len(os.fsencode(path)) <= PATH_BYTES_MAX:
-        yield str(path)
-        return
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield str(_OPEN_FILES / str(folder) / path.name)
-    finally:
-        os.close(folder)
 
 
 def _open_unix(address: Address) -> socket.socket:

@@ -328,7 +328,7 @@ class EpochRunner:
             task = self._task(pending, order)
             try:
                 # The tasks run even without rows, to bring the watermark, take what has returned, and cut.
-                found = reports_in(run_in_partitions(frame, task.parallelism, task, REPORT_SCHEMA))
+                found = reports_in(run_in_partitions(frame, task.parallelism, task.for_workers(), REPORT_SCHEMA))
                 self.fleet.locate(found)
                 reports = checked(found)
                 one_of_each([report.part for report in reports], task.job, task.parallelism)

@@ -13,19 +13,20 @@ from async_op.epochs.position import SubtaskTimes
 from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.epoch import Epoch, Ran, run
 from async_op.hosting.messages import Cut, EpochEnd, Fence, Hello, NewestManifest
+from async_op.hosting.process.early import EarlyTask
 from async_op.operator.counters import CALLS, LIMITS, milliseconds
 from async_op.spark.progress import EpochMetrics
 from async_op.spark.task.blueprint import WrittenPart
 from async_op.spark.task.epoch_rows import EpochRows
 from async_op.spark.task.pickling import pickled
 from async_op.spark.task.report import NO_REPORT, SubtaskFailure, SubtaskReport, batch_of
-from async_op.spark.task.ways import HostAccess, TaskWays
+from async_op.spark.task.ways import MODULES, HostAccess, TaskWays
 from async_op.threads.loop_thread import rare_collections
 from async_op.threads.wait_strategies import WaitSituation, WaitStrategies
 from async_op.threads.waits import Waits
 from keygroups.errors import KeyGroupsError
 from keygroups.ranges import range_of
-from keygroups.spark.partitions import flusher
+from keygroups.spark.partitions import PartitionFunction, flusher
 from snapshots import Snapshot, SubtaskRestore
 
 
@@ -111,6 +112,10 @@ class EpochTask:
     end: EpochEnd
     watermark: int | None
     wait_strategies: WaitStrategies
+
+    def for_workers(self) -> PartitionFunction:
+        """Return what workers run: this task, which the first epoch's load only when the template is on its way."""
+        return EarlyTask(pickled(self), MODULES) if self.access.are_hosts_missing else self
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the epoch. Yields empty batches as signs of life, and at the end one row: the subtask's report."""

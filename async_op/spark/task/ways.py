@@ -18,9 +18,10 @@ from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.feeder import HostChannel, Waiting
 from async_op.hosting.messages import Address
-from async_op.hosting.process.launch import COMMON_MODULES, launch, watch
+from async_op.hosting.process.launch import COMMON_MODULES, launch
 from async_op.hosting.process.places import HostPlace, place_of
 from async_op.hosting.process.resident import Instructions
+from async_op.hosting.process.template import watch
 from async_op.hosting.thread import HostThread
 from async_op.hosting.wire.sockets import connect
 from async_op.resilience.lending import Allowance
@@ -66,6 +67,11 @@ class HostAccess:
     driver_host: str | None = None
     allowances: Sequence[Allowance] = ()
     log_levels: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def are_hosts_missing(self) -> bool:
+        """Whether there are hosts to start, because none has been reported."""
+        return self.secret is not None and not self.addresses
 
     def allowance(self, subtask_index: int) -> Allowance | None:
         """Return what the operator of a subtask may use of its limits; None if it keeps its share of them."""
