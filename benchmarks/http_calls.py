@@ -142,6 +142,19 @@ WAYS: dict[str, Callable[[str, int], Awaitable[int]]] = {
 WANTED = {"job": 1.10}
 
 
+def measure(repeats: int, calls: int) -> list[dict[str, Any]]:
+    """Run all ways in turn; the ratio of a way is its processor time against the pool's."""
+    found: dict[str, float] = dict.fromkeys(WAYS, float("inf"))
+    with service() as url:
+        for _ in range(repeats):
+            for name, way in WAYS.items():
+                found[name] = min(found[name], microseconds(way, url, calls))
+    return [
+        {"way": name, "microseconds": round(one, 1), "ratio": round(one / found["pool"], 3), "wanted": WANTED.get(name)}
+        for name, one in found.items()
+    ]
+
+
 def main() -> None:
     """Measure all ways in turn and print them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.http_calls", description=__doc__)
@@ -149,15 +162,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7, help="runs of each way (default: 7)")
     parser.add_argument("--calls", type=int, default=10_000, help="calls of each run (default: 10,000)")
     arguments = parser.parse_args()
-    found: dict[str, float] = dict.fromkeys(WAYS, float("inf"))
-    with service() as url:
-        for _ in range(arguments.repeats):
-            for name, way in WAYS.items():
-                found[name] = min(found[name], microseconds(way, url, arguments.calls))
-    rows = [
-        {"way": name, "microseconds": round(one, 1), "ratio": round(one / found["pool"], 3), "wanted": WANTED.get(name)}
-        for name, one in found.items()
-    ]
+    rows = measure(arguments.repeats, arguments.calls)
     if arguments.json:
         json.dump({"in_flight": IN_FLIGHT, "results": rows}, sys.stdout, indent=2)
         return

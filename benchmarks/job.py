@@ -5,6 +5,8 @@ delivers to a sink. Each case runs the job and its floor in turn, several times,
 the floor by the least of the job; all threads count.
 
     python -m benchmarks.job --json
+
+With `--http` it also measures the ways of `benchmarks.http_calls`, so that all bars of a job stand in one output.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 
 from async_op import AsyncDataStream, Job, Step
 from async_op.functions import Function
+from benchmarks import http_calls
 from benchmarks.async_operator import CAPACITY, AtOnce, AtOnceWithState, Slow, a_row
 
 KEYS = 10_000
@@ -118,15 +121,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.job", description=__doc__)
     parser.add_argument("--json", action="store_true", help="machine-readable")
     parser.add_argument("--repeats", type=int, default=7, help="runs of each case (default: 7)")
+    parser.add_argument("--http", action="store_true", help="HTTP calls, too")
     arguments = parser.parse_args()
     rows = []
     for case in CASES:
         rows.append(measure(case, arguments.repeats))
         if not arguments.json:
-            line = "{case:40} {ratio:6.3f}   {floor_microseconds:6.2f} ÷ {job_microseconds:6.2f} µs"
+            line = "{case:40} {ratio:6.3f}, at least {wanted}   {floor_microseconds:6.2f} ÷ {job_microseconds:6.2f} µs"
             print(line.format(**rows[-1]), flush=True)
+    http = http_calls.measure(arguments.repeats, 10_000) if arguments.http else []
     if arguments.json:
-        json.dump({"capacity": CAPACITY, "results": rows}, sys.stdout, indent=2)
+        json.dump({"capacity": CAPACITY, "results": rows, "http": http}, sys.stdout, indent=2)
+        return
+    for row in http:
+        print("HTTP calls: {way} ÷ pool{ratio:26.3f}, at most {wanted}   {microseconds:6.2f} µs".format(**row))
 
 
 if __name__ == "__main__":
