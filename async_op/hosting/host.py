@@ -21,6 +21,7 @@ from async_op.hosting.fed_subtask import FedSubtask
 from async_op.hosting.fencing import Fencing
 from async_op.subtask.inbox import Reserve, ReservedInbox
 from async_op.subtask.outbox import Outbox
+from async_op.threads.watchdog import blocking_functions
 
 _log = logging.getLogger(__package__)
 
@@ -274,7 +275,8 @@ class Host:
             subtask.wrote(part)
         finally:
             self._leave_session()
-        return say.Part(session.job, self._settings.subtask_index, cut.version, handle, metrics, holdings)
+        index, blocking = self._settings.subtask_index, blocking_functions()
+        return say.Part(session.job, index, cut.version, handle, metrics, holdings, blocking)
 
     def _leave_session(self) -> None:
         self._session = None

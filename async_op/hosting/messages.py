@@ -263,6 +263,8 @@ class Part:
         there is room for the rows of another epoch.
     holdings : mapping of str to Holding
         What the operator held of its limits at the cut.
+    blocking : tuple of str
+        The functions that have blocked the event loop of the host.
     """
 
     job: str
@@ -271,6 +273,7 @@ class Part:
     handle: Any
     metrics: Mapping[str, float] = field(default_factory=dict)
     holdings: Holdings = field(default_factory=dict)
+    blocking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,15 @@ _LOOK_SECONDS = 0.5
 
 _FRAMES_MAX = 20
 
-_named: set[CodeType] = set()
+_IMPORTS = {"importlib", "importlib._bootstrap", "importlib._bootstrap_external"}
+
+_named: dict[CodeType, str] = {}
 """The functions that the log has named. For the whole process, because Spark runs many loops in one worker."""
+
+
+def blocking_functions() -> tuple[str, ...]:
+    """Return the functions that have blocked an event loop of this process, each with its line."""
+    return tuple(_named.values())
 
 
 class _Watchdog:
@@ -78,8 +85,8 @@ class _Watchdog:
         function = function_of(called)
         suspect, self._suspect = self._suspect, function and function.f_code
         if function is not None and suspect is function.f_code and suspect not in _named:
-            _named.add(suspect)
-            _tell(function, frame, len(called))
+            _named[suspect] = _place_of(function)
+            _tell(_named[suspect], frame, len(called))
 
 
 def _stack(frame: FrameType) -> list[FrameType]:
@@ -107,16 +114,19 @@ def function_of(called: list[FrameType]) -> FrameType | None:
             break
         if package != "asyncio":
             function = frame
-    return function
+    # An import that this library makes late is slow on a busy machine, and no call of the user.
+    return None if function is not None and function.f_globals.get("__name__") in _IMPORTS else function
 
 
-def _tell(function: FrameType, innermost: FrameType, depth: int) -> None:
+def _place_of(function: FrameType) -> str:
+    return f"{function.f_globals.get('__name__', '?')}.{function.f_code.co_qualname} (line {function.f_lineno})"
+
+
+def _tell(function: str, innermost: FrameType, depth: int) -> None:
     _log.warning(
-        "%s.%s has blocked its event loop for over a second, line %d: every other call on the loop waits. "
+        "%s has blocked its event loop for over a second: every other call on the loop waits. "
         "Await the call, or let it run on threads (a plain function, or a BlockingFunction)\n%s",
-        function.f_globals.get("__name__", "?"),
-        function.f_code.co_qualname,
-        function.f_lineno,
+        function,
         "".join(traceback.format_stack(innermost, min(depth, _FRAMES_MAX))).rstrip(),
     )
 

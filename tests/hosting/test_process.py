@@ -226,6 +226,12 @@ def test_a_function_that_dies_is_an_error_that_names_the_log_and_how(machine: Ma
     assert lost.value.what == f"has ended {how}"
 
 
+def test_what_a_function_prints_is_in_the_log_at_once(machine: Machine) -> None:
+    address = machine.start()
+    epoch(connect(address, SECRET), hello(timeout=0.0), [rows("a", action="print"), rows("b", seconds=600.0)])
+    wait_until(lambda: "printed by the function" in Path(address.log).read_text())
+
+
 def test_a_segfault_leaves_its_stack_in_the_log(machine: Machine) -> None:
     address = machine.start()
     feeder = Feeder(connect(address, SECRET))

@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import sys
+import time
 import traceback
 from fnmatch import fnmatch
 from pathlib import Path
@@ -144,6 +145,20 @@ def test_an_error_in_open_shows_the_line(world: World, resident: bool) -> None:
     assert "self.key = runtime.token  # the user's line" in shown
     assert "OpenFailed: open() of Opens has failed at" in shown
     assert len(shown.splitlines()) < 20
+
+
+async def blocks(value: Any) -> Any:
+    time.sleep(3)  # noqa: ASYNC251 - the user's line
+    return value
+
+
+def test_a_function_that_blocks_its_event_loop_is_named_by_the_log_of_the_driver(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.start(world.pipeline(blocks, resident=True, parallelism=1)).awaitTermination()
+    told = [one.getMessage() for one in caplog.records if "has blocked the event loop of subtask 0" in one.getMessage()]
+    assert len(told) == 1
+    assert f"{__name__}.blocks (line " in told[0]
 
 
 async def dies(value: Any) -> Any:

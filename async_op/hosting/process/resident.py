@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from types import FrameType
 from typing import BinaryIO, NamedTuple
 
@@ -109,6 +110,8 @@ def live(instructions: Instructions, answer: BinaryIO) -> None:
         The Unix socket cannot be opened.
     """
     place = instructions.place
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # the log is read while the function runs
     faulthandler.enable(file=_LOG)  # a segfault in a library of the function leaves its stack in the log
     held = _lock(place)
     # A process that the function forks must not keep the lock after this process has ended.

@@ -60,6 +60,7 @@ class Fleet:
         self._is_loaded = True
         self._has_warned = False
         self._had_room = True
+        self._blocking: set[str] = set()
         blueprint = blueprint_for(1)
         self._hears_of_snapshots = blueprint.options.function.hears_of_snapshots
         self.is_resident = is_resident and _may_be_resident(blueprint)
@@ -101,6 +102,7 @@ class Fleet:
         addresses = {one.subtask_index: one.address for one in reports if one.address is not None}
         self._access = replace(self._access, addresses=addresses)
         self._warn_of_fallback(reports)
+        self._warn_of_blocking(reports)
 
     def _warn_of_fallback(self, reports: Iterable[SubtaskReport]) -> None:
         """Warn, once per generation, that operators live for one epoch only, which repeats calls and takes time."""
@@ -116,6 +118,19 @@ class Fleet:
                 first.subtask_index,
                 first.fallback,
             )
+
+    def _warn_of_blocking(self, reports: Iterable[SubtaskReport]) -> None:
+        """Warn once of each function that has blocked the event loop of its host, whose log few look into."""
+        for report in reports:
+            for function in report.part.blocking if report.address is not None else ():
+                if function not in self._blocking:
+                    self._blocking.add(function)
+                    _log.warning(
+                        "%s has blocked the event loop of subtask %d for over a second, so its other calls waited: "
+                        "await the call, or let it run on threads (a plain function, or a BlockingFunction)",
+                        function,
+                        report.subtask_index,
+                    )
 
     @property
     def is_loaded(self) -> bool:

@@ -9,7 +9,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from types import CodeType
+from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any, TypeAlias
 from weakref import ref
 
@@ -31,9 +32,9 @@ def no_blocking_calls() -> None:
 
 
 @pytest.fixture(autouse=True)
-def named(monkeypatch: pytest.MonkeyPatch) -> set[CodeType]:
+def named(monkeypatch: pytest.MonkeyPatch) -> dict[CodeType, str]:
     """Begin as a process does that has named no function."""
-    fresh: set[CodeType] = set()
+    fresh: dict[CodeType, str] = {}
     monkeypatch.setattr(watchdog, "_named", fresh)
     return fresh
 
@@ -83,8 +84,7 @@ async def test_a_function_that_blocks_the_loop_is_named_with_its_line(caplog: py
     (message,) = messages(caplog)
     line = careless.__code__.co_firstlineno + 1
     first, *stack = message.splitlines()
-    assert f"{__name__}.{careless.__qualname__} has blocked" in first
-    assert f"line {line}:" in first
+    assert f"{__name__}.{careless.__qualname__} (line {line}) has blocked" in first
     assert "block_until(lambda: messages(caplog))" in "".join(stack)
     assert "in block_until" in "".join(stack)
     assert time.monotonic() - begun > 2 * watchdog._LOOK_SECONDS
@@ -101,7 +101,7 @@ async def test_a_function_that_blocks_in_open_is_named(caplog: pytest.LogCapture
     async with opened(Loads()):
         (message,) = messages(caplog)
 
-    assert "Loads.open has blocked" in message
+    assert "Loads.open (line " in message
 
 
 async def test_a_function_is_named_once(caplog: pytest.LogCaptureFixture, looks: list[bool]) -> None:
@@ -130,6 +130,21 @@ async def test_what_is_seen_at_one_look_only_is_not_named(
         block_until(lambda: len(looks) >= 6)
 
     assert messages(caplog) == []
+
+
+def test_an_import_that_the_library_makes_late_is_no_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stacks: list[list[FrameType]] = []
+    monkeypatch.setattr(watchdog, "seen_at", stacks.append, raising=False)
+    (tmp_path / "slow_to_import.py").write_text(
+        "import sys\nfrom async_op.threads import watchdog\nwatchdog.seen_at(watchdog._stack(sys._getframe()))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    exec("import slow_to_import", {"__name__": "async_op.late"})
+    monkeypatch.delitem(sys.modules, "slow_to_import")
+    exec("def load():\n    import slow_to_import\nload()", {"__name__": "a_module_of_the_user"})
+    late, of_the_user = [watchdog.function_of(stack) for stack in stacks]
+    assert late is None
+    assert of_the_user is not None
 
 
 async def test_a_loop_that_waits_is_left_alone(caplog: pytest.LogCaptureFixture, looks: list[bool]) -> None:
