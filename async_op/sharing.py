@@ -64,8 +64,8 @@ def shared(key: Hashable, factory: Callable[[], _T]) -> Shared[_T]: ...
 def shared(key: Hashable, factory: Callable[[], Any]) -> Shared[Any]:
     """Return a resource, such as a client, that all users in this process share on the same event loop.
 
-    The first user's factory makes it; the others get the same object. After the last user it is closed, once. Whoever
-    asks while it is being closed waits, and then it is made again.
+    The first user's factory makes it; the others get the same object. After the last user it is closed, once. A
+    function that asks while it is being closed waits, and then it is made again.
 
     Await the result in a function's `open`: the function then uses the resource until after its own `close`. Anywhere
     else, use `async with`.

@@ -347,9 +347,9 @@ class AsyncPipeline:
         checkpoint_location, trigger, adopt
             As for `start`.
         name : str, optional
-            The name under which the table keeps the newest epoch; by default the operator's id, for a chain that of its
-            last operator. Pipelines with one id that write into one table need different names, and so does a pipeline
-            whose snapshots and checkpoint were both removed. Not for Parquet.
+            The name under which the table keeps the newest epoch; by default the id of the operator, or of the last
+            operator in a chain. Pipelines with one id that write to one table need different names, and so does a
+            pipeline whose snapshots and checkpoint were both removed. Not for Parquet.
         storage_options : dict, optional
             Passed to deltalake.
         catalog : dict, optional

@@ -111,8 +111,8 @@ class Fleet:
             self._has_warned = True
             first = fallen[0]
             _log.warning(
-                "%d of %d operators ran in their tasks, so calls under way are made again in the next epoch; that of "
-                "subtask %d because %s",
+                "%d of %d operators ran in their tasks, so calls under way are repeated in the next epoch; "
+                "subtask %d did because %s",
                 len(fallen),
                 self.parallelism,
                 first.subtask_index,
