@@ -79,6 +79,8 @@ class FedRun:
     ----------
     states : tuple of StateDescriptor
         The keyed states of the function.
+    lineage : str
+        What the idempotency keys of all subtasks begin with.
     accepted : set of int
         The numbers of the records that the newest snapshot has, in the state or in flight.
     places : Places
@@ -104,6 +106,7 @@ class FedRun:
         self.items.append(Watermark(10_000))
         self.is_named = draw.random() < 0.5
         self.ids: dict[tuple[str, Event], str] = {}
+        self.lineage = NAMESPACE
         self.payments = Payments()
         self.numbers = iter(range(sys.maxsize))
         self.accepted: set[int] = set()
@@ -133,7 +136,7 @@ class FedRun:
         known = self.ids.setdefault((key, event), ctx.idempotency_key)
         assert known == ctx.idempotency_key, f"{event} of {key} has changed its id"
         if event[0] == "record" and self.is_named:
-            assert known == f"{NAMESPACE}/row-{event[1]}", f"{event} has lost its id"
+            assert known == f"{self.lineage}/row-{event[1]}", f"{event} has lost its id"
 
     def check_heard(self) -> None:
         """Object if a call went wrong."""
@@ -163,7 +166,7 @@ class FedSubtask:
             check_places(queue, run.places)
             for element in queue.elements:
                 if not element.is_watermark and not isinstance(element.value, Timer) and not element.completed:
-                    run.ids[name_of(element.key), ("record", element.value[0])] = f"{NAMESPACE}/{element.element_id}"
+                    run.ids[name_of(element.key), ("record", element.value[0])] = f"{run.lineage}/{element.element_id}"
             self.watermark = queue.watermark
             watermarks = [element.timestamp for element in queue.elements if element.is_watermark]
             self.newest = (watermarks or [queue.watermark])[-1]
@@ -182,7 +185,7 @@ class FedSubtask:
             hash=run.hash,
             state_backend=backend,
             # Subtasks begin without a snapshot, at different times, so nothing else gives them one lineage.
-            idempotency_namespace=NAMESPACE,
+            idempotency_namespace=run.lineage,
         )
 
     def _take(self, output: Record | Watermark) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,6 +25,7 @@ def without_luck(seed: int) -> Iterator[None]:
 
     with ExitStack() as patches:
         patches.enter_context(mock.patch.object(uuid, "uuid4", new_id))
+        patches.enter_context(mock.patch.object(secrets, "token_hex", lambda size: ids.randbytes(size).hex()))
         for module in (files, file_lists, listing):
             patches.enter_context(mock.patch.object(module, "DaemonPool", OneAfterTheOther))
         patches.enter_context(mock.patch.object(retry, "pause"))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from async_op import Watermark
 from keygroups.state.timers import Timer
 from snapshots import Claim, Snapshot, SnapshotStore, SubtaskSnapshot
+from snapshots.lineage import lineage_of
 from snapshots.testing import Crash
 from tests.backends import ON_DISK
 from tests.simulation.fed import (
@@ -68,6 +69,8 @@ class Life:
             # Key groups are read when they are touched, and others may compact and expire the version meanwhile.
             self._pin(snapshot.version)
             world.groups, world.hash = snapshot.max_parallelism, snapshot.manifest.hash
+        # Durable before the first call, so that it is the same after a crash before the first commit.
+        world.call_as(lineage_of(self.store.folder, None if snapshot is None else snapshot.manifest))
         world.begin(Truth() if snapshot is None else world.oracle.truth_of(snapshot), is_restored=not is_empty)
         parallelism = draw.randint(1, min(4, world.groups))
         for index in range(parallelism):
@@ -110,6 +113,8 @@ class Life:
             self._check_fed()
             await self._commit()
             self._take_turns()
+            if "neighbours" in world.kinds and draw.random() < 0.5:
+                await world.neighbours.step()
         if not self.is_calm and draw.random() < 0.7:
             await asyncio.sleep(draw.random())
             return False

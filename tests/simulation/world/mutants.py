@@ -13,8 +13,8 @@ from async_op.timers.service import TimerService
 from keygroups.state import MISSING
 from keygroups.state.memory.table import MemoryTable
 from keygroups.state.timers import TIMER_STATES
-from snapshots import SubtaskRestore, versions
-from snapshots.commit import creation
+from snapshots import SubtaskRestore, lineage, store, versions
+from snapshots.commit import claim, creation
 from snapshots.errors import CommitConflict
 from snapshots.filesystem import is_transient, local
 from snapshots.format import in_flight_elements
@@ -269,3 +269,27 @@ def timers_share_keys(patch: Patch) -> None:
     """Timers of one time have the same idempotency key, whatever keys they belong to."""
     name = identity.timer_id
     patch.setattr(identity, "timer_id", lambda timer, key: name(timer, None))
+
+
+# Lineages.
+
+
+def a_lineage_is_not_kept(patch: Patch) -> None:
+    """An operator that begins with nothing draws a lineage, and stores it with its first snapshot only."""
+    patch.setattr(lineage, "_minted", lambda folder: lineage.new_lineage())
+
+
+def a_first_claim_draws_a_lineage(patch: Patch) -> None:
+    """A claim without a snapshot commits another lineage than the folder keeps."""
+    patch.setattr(claim, "first_lineage", lambda folder: lineage.new_lineage())
+
+
+def all_have_one_lineage(patch: Patch) -> None:
+    """All operators that begin with nothing, and all copies, have the same lineage."""
+    patch.setattr(lineage, "new_lineage", lambda: "keygroups")
+
+
+def a_copy_keeps_the_lineage(patch: Patch) -> None:
+    """A copy that may run beside its original has the lineage of the original."""
+    copy = store.copy_snapshot
+    patch.setattr(store, "copy_snapshot", lambda source, folder, keep_lineage: copy(source, folder, keep_lineage=True))

@@ -190,8 +190,20 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
         Promise(
             "a process dies between a service's act and the snapshot",
             "cannot be noticed here: the call is made again with the same idempotency key, which no other element has",
-            (Mutant(mutants.timers_share_keys, 0),),
+            (
+                Mutant(mutants.timers_share_keys, 0),
+                Mutant(mutants.a_lineage_is_not_kept, 2, _with("crash")),
+                Mutant(mutants.a_first_claim_draws_a_lineage, 8, _with("crash")),
+            ),
             ("spark/test_resident.py: a host that is killed is replaced and only its calls are repeated",),
+        ),
+        Promise(
+            "another operator, or a copy of this one, calls the same service for elements with the same ids",
+            "survived: no two lineages share an idempotency key, so the service answers each with its own result",
+            (
+                Mutant(mutants.all_have_one_lineage, 0, _with("neighbours")),
+                Mutant(mutants.a_copy_keeps_the_lineage, 1, _with("neighbours", "others")),
+            ),
         ),
     ),
     "State": (

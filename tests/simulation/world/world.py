@@ -24,7 +24,7 @@ from snapshots import (
 from snapshots.format import file_lists
 from snapshots.testing.wrappers import Operation
 from snapshots.versions import expired_version
-from tests.simulation.fed import FedRun
+from tests.simulation.fed import NAMESPACE, FedRun
 from tests.simulation.histories import HISTORY, STATES, BatchHistorian, Event, numbers_of
 from tests.simulation.luck import without_luck
 from tests.simulation.remembered import remembered
@@ -32,6 +32,7 @@ from tests.simulation.wild import KEYS, KEYS_OF_FLINK
 from tests.simulation.world import damage
 from tests.simulation.world.function import NOTE, BatchInWorld, InWorld
 from tests.simulation.world.life import Life
+from tests.simulation.world.neighbours import Neighbours
 from tests.simulation.world.oracle import Oracle, Truth
 from tests.simulation.world.storage import REQUEST_FAULTS, SYNC_FAULTS, Process, Storage
 from tests.simulation.world.thresholds import buggified
@@ -46,6 +47,9 @@ WILD_SHARE = 0.2
 
 HOW_MANY_STATES = (1, 1, 1, 2, 3, 6)
 """So many kinds of states a world may have, beside the history and the note."""
+
+NEIGHBOURS_SHARE = 0.4
+"""In so many worlds other operators call the same service."""
 
 KINDS = frozenset(
     {*REQUEST_FAULTS, *SYNC_FAULTS, *damage.KINDS, "stall", "pause", "clock jump", "others", "cancellation"}
@@ -81,13 +85,15 @@ class World(FedRun):
         self.states = self._some_states()
         self.function = BatchInWorld if self.function is BatchHistorian else InWorld
         drawn = frozenset(kind for kind in sorted(KINDS) if draw.random() < 0.5)
-        self.kinds = drawn if kinds is None else kinds
+        has_neighbours = random.Random(f"{seed}/neighbours").random() < NEIGHBOURS_SHARE
+        self.kinds = drawn | ({"neighbours"} if has_neighbours else set()) if kinds is None else kinds
         is_local = draw.random() < 0.5
         self.storage = Storage(random.Random(f"{seed}/storage"), on_disk=is_local if on_disk is None else on_disk)
         self.storage.interrupt = self._interrupt
         self.clean = SnapshotStore.on(self.storage.shared)
         self.oracle = Oracle(seed, self.states, self.clean, self.times)
         self.upkeep = Upkeep(self)
+        self.neighbours = Neighbours(self)
         self.hashes: tuple[str, ...] = ("xxhash64", "flink")
         if draw.random() < WILD_SHARE:
             self._go_wild(draw)
@@ -150,6 +156,11 @@ class World(FedRun):
         self.accepted, self.places = set(truth.accepted), truth.places
         self.attempts, self.answered = Counter(truth.attempts), set()
         self.is_finishing = False
+
+    def call_as(self, lineage: str) -> None:
+        """Make calls with a lineage, which an operator keeps from its first start on."""
+        assert self.lineage in (NAMESPACE, lineage), f"the lineage is {lineage}, and calls were made as {self.lineage}"
+        self.lineage = lineage
 
     def note(self, key: str, done: int) -> int:
         """Return the note of a key after so many events."""
