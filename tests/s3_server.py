@@ -29,6 +29,8 @@ class S3Server:
         Conditional writes always succeed, as with stores that do not know them.
     answers : list of (int, str, bool)
         Status, code and whether the request takes place all the same, for the next conditional writes.
+    busy : int
+        So many of the next requests are answered with 503, "SlowDown".
     """
 
     url: str
@@ -41,6 +43,7 @@ class S3Server:
         self.keys_put: list[str] = []
         self.ignores_condition = False
         self.answers: list[tuple[int, str, bool]] = []
+        self.busy = 0
 
     @property
     def options(self) -> dict[str, Any]:
@@ -58,6 +61,7 @@ class S3Server:
         self.keys_put.clear()
         self.ignores_condition = False
         self.answers.clear()
+        self.busy = 0
 
     def __call__(self, environ: dict[str, Any], start_response: Start) -> Iterable[bytes]:
         is_conditional = "HTTP_IF_NONE_MATCH" in environ
@@ -65,6 +69,10 @@ class S3Server:
         self.requests[kind] += 1
         if kind == "PUT":
             self.keys_put.append(environ["PATH_INFO"])
+        if self.busy:
+            self.busy -= 1
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            return _refuse(503, "SlowDown", start_response)
         if is_conditional and self.ignores_condition:
             del environ["HTTP_IF_NONE_MATCH"]
         if is_conditional and self.answers:

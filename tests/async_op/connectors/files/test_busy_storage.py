@@ -1,0 +1,84 @@
+"""Files on an object store that is busy for a while: its client gives up, and the job asks again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec.asyn
+import pytest
+
+from async_op import ExponentialBackoffRetry, Job, Step
+from async_op.connectors import FileSink, FileSource, SinkUnavailable
+from async_op.connectors.errors import ConnectorUnavailable
+from tests.s3_server import S3Server, s3_server
+
+
+@pytest.fixture(scope="module")
+def running_s3() -> Iterator[S3Server]:
+    fsspec.asyn.get_loop()  # its thread stays, so it must not begin within a test
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(running_s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    import s3fs.core
+
+    # The client's own attempts, with seconds between them, are not what is shown here.
+    monkeypatch.setattr(s3fs.core.S3FileSystem, "retries", 1)
+    running_s3.reset()
+    yield running_s3
+    fsspec.filesystem("s3").clear_instance_cache()
+
+
+def options(s3: S3Server) -> dict[str, Any]:
+    """Return the options of a client that asks once."""
+    return {**s3.options, "config_kwargs": {"retries": {"max_attempts": 0}}, "skip_instance_cache": True}
+
+
+def job(s3: S3Server, root: str, tmp_path: Path, *, busy_for: int, in_call: bool, attempts: int) -> Job:
+    """Return a job from S3 to S3, which finds the store busy once it starts, or once its function is called."""
+
+    async def upper(value: dict[str, str]) -> dict[str, str]:
+        s3.busy = busy_for if in_call else 0
+        return {"name": value["name"].upper()}
+
+    retry = ExponentialBackoffRetry(attempts, 0.01, 0.02)
+    source = FileSource(f"{root}/in/*.csv", "csv", retry=retry, storage_options=options(s3))
+    sink = FileSink(f"{root}/out", "json", storage_options=options(s3), retry=retry)
+    return Job(source, Step(upper, name="upper"), sink, snapshots=tmp_path, job_id="busy")
+
+
+def root_with_input(s3: S3Server) -> str:
+    root = s3.new_root()
+    fsspec.filesystem("s3", **options(s3)).pipe(f"{root}/in/x.csv", b"name\nada\n")
+    return root
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("in_call", [False, True])
+async def test_a_store_that_answers_slow_down_is_asked_again(s3: S3Server, tmp_path: Path, in_call: bool) -> None:
+    root = root_with_input(s3)
+    s3.busy = 0 if in_call else 6
+
+    await job(s3, root, tmp_path, busy_for=6, in_call=in_call, attempts=10).run()
+
+    assert s3.busy == 0
+    files = fsspec.filesystem("s3", **options(s3))
+    assert [files.cat(path) for path in files.glob(f"{root}/out/*.jsonl")] == [b'{"name": "ADA"}\n']
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("in_call", "error", "names"), [(False, ConnectorUnavailable, "FileSource"), (True, SinkUnavailable, "FileSink")]
+)
+async def test_a_store_that_stays_busy_ends_the_job_with_the_name_of_the_connector(
+    s3: S3Server, tmp_path: Path, in_call: bool, error: type[Exception], names: str
+) -> None:
+    root = root_with_input(s3)
+    s3.busy = 0 if in_call else 50
+
+    with pytest.raises(error, match=names):
+        await job(s3, root, tmp_path, busy_for=50, in_call=in_call, attempts=3).run()
