@@ -113,7 +113,9 @@ def traceback_of(error: BaseException) -> str | None:
         if not _cut_to_user(told):
             return None
         text = printable("".join(told.format()), None).rstrip()
-    except Exception:  # noqa: BLE001 - the user's own method failed, and that must not hide the first error
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - whatever the user's method raises must not hide the first error
         return None
     return f"{_TRACEBACK}\n{text if len(text) <= TEXT_MAX else f'…{text[-TEXT_MAX:]}'}"
 
@@ -152,5 +154,7 @@ def repr_of(value: object, represent: Callable[[Any], str] = repr) -> str:
 def _attempted(value: object, represent: Callable[[Any], str], failure: str) -> str:
     try:
         return printable(represent(value))
-    except Exception as raised:  # noqa: BLE001 - the user's own method failed, and that must not hide the first error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as raised:  # noqa: BLE001 - whatever the user's method raises must not hide the first error
         return f"({failure}: {represent.__name__}() of this {type(value).__name__} raised {type(raised).__name__})"

@@ -103,7 +103,7 @@ def values_of(array: pa.Array | pa.ChunkedArray) -> list[Any]:
     [{'a': 1}]
     """
     array = coarse(array)
-    inner = [*_types_in(array.type)]
+    inner = [*types_in(array.type)]
     if any(types.is_map(type_) and types.is_nested(type_.key_type) for type_ in inner):
         read = _reader_of(array.type)
         return [None if value is None else read(value) for value in array.to_pylist()]
@@ -113,10 +113,11 @@ def values_of(array: pa.Array | pa.ChunkedArray) -> list[Any]:
     return values
 
 
-def _types_in(type_: pa.DataType) -> Iterator[pa.DataType]:
+def types_in(type_: pa.DataType) -> Iterator[pa.DataType]:
+    """Yield a type, and all types inside of it."""
     yield type_
     for index in range(type_.num_fields):
-        yield from _types_in(type_.field(index).type)
+        yield from types_in(type_.field(index).type)
 
 
 def _reader_of(type_: pa.DataType) -> Callable[[Any], Any]:

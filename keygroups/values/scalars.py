@@ -170,7 +170,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _whole(value: Any) -> int:
-    if not isinstance(value, Rational) and not math.isfinite(value):
+    # `math.isfinite` raises for a signaling NaN, and takes 1E+400 for infinite.
+    if not (value.is_finite() if isinstance(value, Decimal) else isinstance(value, Rational) or math.isfinite(value)):
         raise Refusal("it is infinity or no number, which no integer is")
     if isinstance(value, Decimal) and value.adjusted() > 40:
         raise Refusal("it has more digits than an integer column")

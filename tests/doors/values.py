@@ -88,7 +88,9 @@ SCALARS = st.one_of(
     st.datetimes(timezones=st.sampled_from([dt.UTC, BERLIN, dt.timezone(dt.timedelta(hours=5))])),
     st.times(),
     st.timedeltas(),
-    st.sampled_from([-0.0, Decimal("-0"), Level.LOW, Colour.RED, np.int64(3), np.float32(0.1), 2**53 + 1, "\ud83d"]),
+    st.sampled_from(
+        [-0.0, Decimal("-0"), Level.LOW, Colour.RED, np.str_("a"), np.int64(3), np.float32(0.1), 2**53 + 1, "\ud83d"]
+    ),
     st.builds(lambda moment: moment.replace(fold=1), st.datetimes()),
 )
 VALUES = st.recursive(
@@ -106,6 +108,7 @@ CHANGED: tuple[tuple[pa.DataType, Any], ...] = (
     (pa.int64(), 19.99),
     (pa.int64(), True),
     (pa.int64(), -0.0),
+    (pa.int64(), Decimal("sNaN")),
     (pa.float64(), True),
     (pa.float64(), 2**53 + 1),
     (pa.date32(), YEAR),
@@ -120,6 +123,7 @@ CHANGED: tuple[tuple[pa.DataType, Any], ...] = (
     (pa.string(), Colour.RED),
     (pa.binary(), "text"),
     (pa.list_(pa.string()), "text"),
+    (pa.list_(pa.string()), [[]]),
     (pa.struct([("a", pa.int64()), ("b", pa.string())]), {"a": 1, "b": "x", "c": 2}),
 )
 """What Arrow itself changes without an error, or fails for without a word about the row."""

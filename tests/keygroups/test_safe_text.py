@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,19 +34,26 @@ class Speechless(Exception):
         self.said = said
 
     def __str__(self) -> str:
-        if isinstance(self.said, Exception):
+        if isinstance(self.said, BaseException):
             raise self.said
         return self.said  # type: ignore[return-value]
 
     __repr__ = __str__
 
 
-@pytest.mark.parametrize("said", [ValueError("no"), None, 3, RecursionError()], ids=repr)
+@pytest.mark.parametrize(
+    "said", [ValueError("no"), None, 3, RecursionError(), SystemExit(3), asyncio.CancelledError()], ids=repr
+)
 def test_an_error_without_a_text_has_one_that_says_why(said: object) -> None:
-    why = type(said).__name__ if isinstance(said, Exception) else "TypeError"
+    why = type(said).__name__ if isinstance(said, BaseException) else "TypeError"
     assert text_of(Speechless(said)) == f"(no message: str() of this Speechless raised {why})"
     assert described(Speechless(said)).startswith("Speechless: (no message")
     assert repr_of(Speechless(said)) == f"(no text: repr() of this Speechless raised {why})"
+
+
+def test_ctrl_c_while_a_text_is_made_is_ctrl_c() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        text_of(Speechless(KeyboardInterrupt()))
 
 
 def test_a_value_inside_an_error_of_ours_is_printable_too() -> None:

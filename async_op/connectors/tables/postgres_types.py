@@ -159,6 +159,8 @@ def _list_of(one: _Fit) -> _Fit:
             raise Refusal(f"it is a {type(value).__qualname__}, not an array; pass a list")
         fitted = []
         for at, item in enumerate(value):
+            if item == [] and type(item) is list:
+                raise Refusal("an empty array inside of an array would be lost: PostgreSQL has no such array")
             try:
                 fitted.append(None if item is None else fit(item) if type(item) is list else one(item))
             except Refusal as refusal:

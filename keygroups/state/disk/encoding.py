@@ -13,6 +13,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pyarrow as pa
+from pyarrow import types
 
 from keygroups.codec import pack, unpack
 from keygroups.descriptors import StateDescriptor
@@ -22,6 +23,7 @@ from keygroups.state.group import ENTRY_KINDS
 from keygroups.state.identity import identity_of, original_of
 from keygroups.state.ttl import Expiring
 from keygroups.values import array_of, values_of
+from keygroups.values.columns import types_in
 
 CONTENT, CHANGED = b"\x00", b"\x01"
 """The first byte of a row: the content of the state, or a note of what has changed since the last cut."""
@@ -57,13 +59,14 @@ class RowEncoding:
         The declaration of the state.
     """
 
-    __slots__ = ("_type", "_where", "has_entries", "is_list", "number")
+    __slots__ = ("_has_dictionaries", "_type", "_where", "has_entries", "is_list", "number")
 
     def __init__(self, number: int, descriptor: StateDescriptor) -> None:
         self.number = number
         self.is_list = descriptor.kind == "list"
         self.has_entries = descriptor.kind in ENTRY_KINDS
         self._type = descriptor.value_type
+        self._has_dictionaries = self._type is not None and any(map(types.is_dictionary, types_in(self._type)))
         self._where = f"state {descriptor.name!r}"
 
     def prefix(self, kind: bytes, key_group: int) -> bytes:
@@ -122,7 +125,12 @@ class RowEncoding:
 
     def _in_column(self, value: Any) -> bytes:
         batch = pa.record_batch([array_of([value], self._type)], ["value"])
-        return _ARROW + bytes(batch.serialize())
+        if not self._has_dictionaries:
+            return _ARROW + bytes(batch.serialize())
+        stream = pa.BufferOutputStream()  # a batch alone has no dictionary
+        with pa.ipc.new_stream(stream, batch.schema) as writer:
+            writer.write_batch(batch)
+        return _ARROW + bytes(stream.getvalue())
 
     def decode(self, data: bytes) -> Any:
         """Decode a value."""
@@ -132,7 +140,12 @@ class RowEncoding:
             start = len(_EXPIRING)
             end = start + _EXPIRES_AT.size
             return Expiring(self.decode(data[end:]), _EXPIRES_AT.unpack_from(data, start)[0])
-        batch = pa.ipc.read_record_batch(pa.py_buffer(data[len(_ARROW) :]), pa.schema([("value", self._type)]))
+        stored = pa.py_buffer(data[len(_ARROW) :])
+        if self._has_dictionaries:
+            with pa.ipc.open_stream(stored) as reader:
+                batch = reader.read_next_batch()
+        else:
+            batch = pa.ipc.read_record_batch(stored, pa.schema([("value", self._type)]))
         return values_of(batch.column(0))[0]
 
 

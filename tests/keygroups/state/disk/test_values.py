@@ -45,6 +45,9 @@ VALUES: list[tuple[pa.DataType | None, Any]] = [
     (pa.duration("us"), dt.timedelta(seconds=5)),
     (pa.date32(), dt.date(2026, 1, 1)),
     (pa.large_binary(), b""),
+    (pa.dictionary(pa.int32(), pa.string()), "a"),
+    (pa.dictionary(pa.int32(), pa.string()), np.str_("a")),
+    (pa.list_(pa.dictionary(pa.int8(), pa.string())), np.array(["a", "b", "a"])),
 ]
 
 
