@@ -134,10 +134,19 @@ def days(column: pa.Array) -> NDArray[np.int32]:
     return _numpy(column.view(pa.int32()))
 
 
-def microseconds(column: pa.Array) -> NDArray[np.int64]:
-    """Return timestamps as microseconds since 1970, in UTC if they have a time zone."""
+def microseconds(column: pa.Array, hash_name: str) -> NDArray[np.int64]:
+    """Return timestamps as microseconds since 1970, in UTC if they have a time zone.
+
+    Raises
+    ------
+    UnsupportedKey
+        A timestamp has nanoseconds, which no key of Python or Spark has.
+    """
     if column.type.unit == "ns":
-        return _numpy(column.view(pa.int64())) // 1000
+        nanoseconds = _numpy(column.view(pa.int64()))
+        if (nanoseconds % 1000).any():
+            raise UnsupportedKey("timestamp with nanoseconds", hash_name, "timestamps in whole microseconds")
+        return nanoseconds // 1000
     return _numpy(column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64()))
 
 

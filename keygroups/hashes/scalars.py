@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from keygroups.errors import NullKey, UnsupportedKey
+from keygroups.values.scalars import without_numpy as python_value
 
 Result = TypeVar("Result")
 
@@ -19,11 +20,13 @@ _PANDAS_NULLS = frozenset({"NAType", "NaTType"})
 
 
 def without_numpy(key: object) -> object:
-    """Return the Python value of a numpy scalar, and any other key unchanged."""
-    if isinstance(key, np.datetime64) and np.datetime_data(key.dtype)[0] not in {"Y", "M", "W", "D"}:
-        # For units finer than microseconds, item() returns an integer.
-        return key.astype("datetime64[us]").item()
-    return key.item() if isinstance(key, np.generic) else key
+    """Return the Python value that a scalar of NumPy or pandas equals, None for NaT, and any other key unchanged.
+
+    A time with nanoseconds equals none. Without them, two keys would have one state.
+    """
+    if isinstance(key, np.datetime64 | np.timedelta64) and np.isnat(key):
+        return None
+    return python_value(key)
 
 
 def function_for(
@@ -41,6 +44,8 @@ def function_for(
     kind = type(key)
     if key is None or kind.__name__ in _PANDAS_NULLS:
         raise NullKey("the element")
+    if getattr(key, "nanosecond", 0):
+        raise UnsupportedKey(f"{kind.__name__} with nanoseconds", hash_name, supported)
     for base in kind.__mro__:
         if base in functions:
             return functions[base]

@@ -127,7 +127,7 @@ def _hash_column(column: pa.Array, seeds: NDArray[np.uint64]) -> NDArray[np.uint
     if pa.types.is_floating(kind):
         return xxh64.of_8_bytes(columns.doubles(column).view(np.uint64), seeds)
     if pa.types.is_timestamp(kind):
-        return xxh64.of_8_bytes(columns.microseconds(column).view(np.uint64), seeds)
+        return xxh64.of_8_bytes(columns.microseconds(column, NAME).view(np.uint64), seeds)
     if pa.types.is_date32(kind):
         return xxh64.of_4_bytes(columns.days(column).view(np.uint32), seeds)
     if pa.types.is_boolean(kind):

@@ -20,6 +20,7 @@ from keygroups.descriptors import (
     StateDescriptor,
     ValueState,
 )
+from keygroups.errors import UnstorableValue
 from keygroups.state.backend import MISSING, EntriesStateTable
 from keygroups.state.collections import SharedList
 from keygroups.state.detached import IMMUTABLE, detached
@@ -289,7 +290,10 @@ class MapHandle(EntriesHandle):
         if declared is None and kind is int and not -(2**63) <= key < 2**63:  # type: ignore[operator]
             declared = _INT64  # the column that a snapshot has for them
         if declared is not None or not (kind is int or kind is bool or (kind is str and key.isascii())):  # type: ignore[attr-defined]
-            check_storable(key, declared, f"a map key in {self._where()}")
+            where = f"a map key in {self._where()}"
+            if key is not None and identity_of(key) is None:
+                raise UnstorableValue(kind.__qualname__, where, "it is no time, and None would take its place")
+            check_storable(key, declared, where)
 
     def _overlay(self) -> MapOverlay:
         overlay: MapOverlay = self.overlay_of(MapOverlay, _NO_ENTRIES)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keygroups.errors import UnstorableValue
 from keygroups.hashes.scalars import without_numpy
 
 _PLAIN = frozenset({int, str, bytes, dt.date})
@@ -70,7 +71,8 @@ def _plain(key: Any) -> Any:
     """Return the canonical form of a key."""
     match key:
         case np.generic():
-            return _plain(without_numpy(key))
+            plain = without_numpy(key)
+            return key if plain is key else _plain(plain)
         case tuple():
             return tuple(map(_plain, key))
         case float():
@@ -98,5 +100,6 @@ def _kind(key: Hashable) -> Hashable | None:
 
 def _scale(key: Decimal) -> int:
     exponent = key.as_tuple().exponent
-    assert isinstance(exponent, int), "only finite decimals have a hash"
+    if not isinstance(exponent, int):
+        raise UnstorableValue("Decimal", "a key", "it is infinite or no number, so no key is equal to it")
     return max(-exponent, 0)

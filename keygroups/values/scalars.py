@@ -117,7 +117,8 @@ def without_numpy(value: Any) -> Any:
     """Return the Python value for which a scalar of NumPy or pandas stands; one that has none is returned as it is."""
     if isinstance(value, np.generic):
         if value.dtype.kind not in "mM":
-            return value.item()
+            plain = value.item()
+            return value if isinstance(plain, np.generic) else plain  # a longdouble gives another longdouble
         coarse = value.astype(f"{value.dtype.kind}8[us]") if type(value.item()) is int else value
         is_exact = not np.isnat(value) and coarse == value and coarse.astype(value.dtype) == value
         return coarse.item() if is_exact else value

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keygroups import KeyGroupRange
+from keygroups import KeyGroupRange, UnstorableValue
 from keygroups.state import MISSING, identity_of
 from tests.backends import new_backend
 from tests.snapshot_kit import COUNT, G, new_store, part
@@ -56,3 +56,13 @@ class TestTypedKeys:
         for one, two in same:
             assert {identity_of(one): 1}[identity_of(two)] == 1
         assert len({identity_of(key) for key in self.SAME}) == len(self.SAME)
+
+    @pytest.mark.parametrize("number", ["NaN", "sNaN", "Infinity"])
+    def test_a_decimal_that_is_no_number_is_no_key(self, number: str) -> None:
+        with pytest.raises(UnstorableValue, match="infinite or no number"):
+            identity_of(("a", Decimal(number)))
+
+    def test_what_python_has_no_equal_of_keeps_its_identity(self) -> None:
+        one, two = (np.datetime64(f"2026-01-02T00:00:00.00000000{n}", "ns") for n in (1, 2))
+        assert identity_of(one) == one != identity_of(two)
+        assert identity_of(np.longdouble("0.1")) == np.longdouble("0.1")
