@@ -44,6 +44,7 @@ ITEMS = OperatorListState("items")
 
 NO_STATE = {TRANSFORM: "state needs snapshots: use `AsyncPipeline`"}
 NO_BUDGET = NO_STATE | {PROCESSES: "several processes cannot share a budget: the job is refused where it is made"}
+LATER = {PIPELINE: "hosts close their functions after the last epoch; the host's log has the error"}
 NO_THREAD = dict.fromkeys(
     (STREAM, STORED_STREAM, JOB, PROCESSES, HOST), "only threads of Spark's tasks wait as it says, an event loop never"
 )
@@ -328,6 +329,29 @@ class Closed(Plain):
         raise ConnectionError("no route")
 
 
+class Unclosed(Plain):
+    """Cannot be closed."""
+
+    async def close(self) -> None:
+        raise ConnectionError("the line is dead")
+
+
+class Cancelling(Plain):
+    """Raises the error of a cancelled task at the element 1, as a client may whose own task was cancelled."""
+
+    async def async_invoke(self, value: Element, ctx: InvocationContext) -> Any:
+        if value["id"] == 1:
+            raise asyncio.CancelledError
+        return said(value["id"])
+
+
+class Exiting(Plain):
+    """Ends the program, as a command line's parser does."""
+
+    async def async_invoke(self, value: Element, ctx: InvocationContext) -> Any:
+        raise SystemExit(3)
+
+
 class Placed(AsyncFunction):
     """Says which subtask it is."""
 
@@ -418,6 +442,15 @@ RULES: dict[str, Rule] = {
     ),
     "A function that cannot be opened ends the run with its error": Rule(
         function=Closed, says=None, error=("no route",)
+    ),
+    "A function that cannot be closed ends the run with its error, and its name": Rule(
+        function=Unclosed, says=None, error=("close() of Unclosed raised this", "the line is dead"), lacks=LATER
+    ),
+    "A `CancelledError` of the function is the fault of its element": Rule(
+        function=Cancelling, options=LETTERS, says=["0", "2"], letters=[(1, 1, "CancelledError")]
+    ),
+    "`SystemExit` in a call ends the run, whatever `on_error` says, and its element is named": Rule(
+        function=Exiting, options={"on_error": "skip"}, says=None, error=("ElementFailed", "SystemExit: 3")
     ),
     # Retries.
     "A failed call is made again, with the number of the attempt": Rule(
