@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 from time import monotonic
 from typing import TypeAlias
 
-from async_op.job.progress import JobProgress
+from async_op.job.progress import ChildProgress, JobProgress
 from async_op.threads.own_thread import on_own_thread
 from keygroups.errors import PackageNotInstalled
 
@@ -108,18 +108,32 @@ class Speed:
 
 
 def line_of(progress: JobProgress, outputs_per_second: float | None) -> str:
-    """Return the line for a moment of a job.
+    """Return the line for a moment of a job, and one for each of its child processes.
 
     Examples
     --------
     >>> line_of(JobProgress(job_id="prices", state="running", version=3, records=1200, outputs=1100), 250.0)
     'prices: running, 1,200 in, 0 in flight, 1,100 out (250/s), snapshot 3'
+    >>> child = ChildProgress(
+    ...     number=1, pid=7, subtasks=2, in_flight=5, outputs=9, dead_letters=0, processor_seconds=2.5
+    ... )
+    >>> print(line_of(JobProgress(job_id="prices", children=(child,)), None))
+    prices: new, 0 in, 0 in flight, 0 out, snapshot 0
+      process 1: 5 in flight, 9 out, 2.5 s of processor time
     """
     speed = "" if outputs_per_second is None else f" ({outputs_per_second:,.0f}/s)"
     letters = f", {progress.dead_letters:,} dead letters" if progress.dead_letters else ""
     restarts = f", {progress.restarts:,} restarts" if progress.restarts else ""
     in_flight = sum(progress.in_flight.values())
-    return (
+    line = (
         f"{progress.job_id}: {progress.state}, {progress.records:,} in, {in_flight:,} in flight, "
         f"{progress.outputs:,} out{speed}{letters}, snapshot {progress.version}{restarts}"
+    )
+    return "\n".join([line, *map(_line_of_child, progress.children)])
+
+
+def _line_of_child(child: ChildProgress) -> str:
+    return (
+        f"  process {child.number}: {child.in_flight:,} in flight, {child.outputs:,} out, "
+        f"{child.processor_seconds:,.1f} s of processor time"
     )

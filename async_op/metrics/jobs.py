@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, get_args
 
 from async_op.metrics.families import Family, Kind, Sample
@@ -33,6 +33,28 @@ _FIELDS: dict[Kind, dict[str, str]] = {
 }
 
 
+_CHILD_FIELDS: dict[Kind, dict[str, str]] = {
+    "counter": {
+        "outputs": "Outputs of the last step that a child process has made.",
+        "dead_letters": "Dead letters of a child process.",
+        "processor_seconds": "Processor time of a child process.",
+    },
+    "gauge": {
+        "in_flight": "Elements in a child process.",
+        "subtasks": "Subtasks of each step that a child process has.",
+    },
+}
+
+
+class ChildFigures(Protocol):
+    """A `ChildProgress`; its other fields are read by their names."""
+
+    @property
+    def number(self) -> int:
+        """The value of the label `child`."""
+        ...
+
+
 class JobFigures(Protocol):
     """A `JobProgress`; its other fields are read by their names."""
 
@@ -49,6 +71,11 @@ class JobFigures(Protocol):
     @property
     def in_flight(self) -> Mapping[str, int]:
         """How many elements each step has."""
+        ...
+
+    @property
+    def children(self) -> Sequence[ChildFigures]:
+        """The child processes."""
         ...
 
 
@@ -70,7 +97,20 @@ def job_families(jobs: Iterable[JobFigures]) -> list[Family]:
     ]
     families.append(Family(_PREFIX + "in_flight", "gauge", "Elements in a step and on their way.", tuple(in_flight)))
     families.append(Family(_PREFIX + "state", "gauge", "1 for the state of the job.", tuple(states)))
+    families += [
+        Family(f"{_PREFIX}child_{name}", kind, text, _samples_of_children(found, name))
+        for kind, texts in _CHILD_FIELDS.items()
+        for name, text in texts.items()
+    ]
     return families
+
+
+def _samples_of_children(jobs: Iterable[JobFigures], name: str) -> tuple[Sample, ...]:
+    return tuple(
+        Sample({"job": one.job_id, "child": str(child.number)}, getattr(child, name))
+        for one in jobs
+        for child in one.children
+    )
 
 
 def _samples(jobs: Iterable[JobFigures], name: str) -> tuple[Sample, ...]:

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from async_op import ElementFailed, Job, Step
+from async_op.job.display import line_of
 from async_op.job.errors import ChildLost, NotSendable
 from async_op.job.progress import JobProgress
+from async_op.metrics.jobs import job_families
 from async_op.resilience import Budget, Resilience
 from keygroups import ConfigError
 from snapshots import SnapshotStore
@@ -125,6 +127,22 @@ async def test_a_rescale_moves_key_groups_between_living_children(tmp_path: Path
         counts.setdefault(key, []).append(count)
     assert len(values) == len(set(values)) == job.progress().records
     assert all(found == list(range(1, len(found) + 1)) for found in counts.values())
+
+
+def test_every_child_has_a_row_in_the_progress_the_line_and_the_metrics(tmp_path: Path) -> None:
+    job = new_job(tmp_path, range(100), steps(), Kept())
+    job.run_sync()
+
+    progress = job.progress()
+    assert [child.number for child in progress.children] == [1, 2]
+    assert sum(child.outputs for child in progress.children) == progress.outputs == 100
+    first, *rows = line_of(progress, None).splitlines()
+    assert first.startswith("job: ended, 100 in")
+    assert [row.partition(":")[0] for row in rows] == ["  process 1", "  process 2"]
+    (family,) = (one for one in job_families([progress]) if one.name == "keygroups_job_child_outputs")
+    assert [(sample.labels, sample.value) for sample in family.samples] == [
+        ({"job": "job", "child": str(child.number)}, child.outputs) for child in progress.children
+    ]
 
 
 async def test_a_cancelled_run_leaves_no_process_behind(tmp_path: Path) -> None:
