@@ -6,11 +6,13 @@ import asyncio
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from async_op import AdaptiveConcurrency, RateLimit, Resilience, RestartPolicy, Step
+from async_op.job.progress import ChildProgress
 from tests.async_op.job.kit import Counting, Epochs, Log, new_job
 from tests.browser import browser, needs_browser  # noqa: F401 - a fixture
 
@@ -116,3 +118,18 @@ def test_the_page_shows_the_job_and_follows_it(page: Page) -> None:
     width = page.viewport_size["width"]
     assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page is wider than the screen"
     assert page.wrong == []  # type: ignore[attr-defined]
+
+
+def test_each_process_of_a_job_has_a_row(page: Page) -> None:
+    from playwright.sync_api import Route, expect
+
+    child = ChildProgress(
+        number=1, pid=19747, subtasks=2, in_flight=1300, outputs=967, dead_letters=0, processor_seconds=1.6
+    )
+
+    def with_child(route: Route) -> None:
+        route.fulfill(json=route.fetch().json() | {"children": [asdict(child)]})
+
+    page.route("**/progress", with_child)
+    cells = ["1", "19747", "2", "1,300", "967", "0", "1.6"]
+    expect(page.locator("#children td")).to_have_text(cells, timeout=30_000)
