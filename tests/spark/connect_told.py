@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -17,7 +18,9 @@ from typing import Any
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from async_op.spark import AsyncPipeline, EpochFailed, ModuleNotOnWorkers
+from async_op import AsyncFunction
+from async_op.spark import AsyncPipeline, EpochFailed, ModuleNotOnWorkers, split_dead_letters
+from keygroups.errors import ConfigError
 from tests.spark.connect_processes import session_of
 from tests.spark.refusals import REFUSALS, wrong
 
@@ -75,14 +78,16 @@ def failing_sink(batch: DataFrame, epoch: int) -> None:
         raise OSError("the disk is full")  # the user's line
 
 
-def failed(spark: SparkSession, folder: Path, sink: Any = sink, **options: Any) -> EpochFailed:
+def failed(
+    spark: SparkSession, folder: Path, sink: Any = sink, shows: str = "the user's line", **options: Any
+) -> EpochFailed:
     """Return the error that a query fails with."""
     place = folder / "checkpoint"
     query = pipeline(folder, **options).start(stream(spark, folder), sink, checkpoint_location=place)
     try:
         query.awaitTermination()
     except EpochFailed as error:
-        assert "the user's line" in "".join(traceback.format_exception(error))
+        assert shows in "".join(traceback.format_exception(error))
         assert "async_op/spark/epoch" not in str(query.query.exception())
         assert str(query.exception()) == str(error)
         return error
@@ -97,6 +102,96 @@ def tracebacks(spark: SparkSession, folder: Path) -> dict[str, Any]:
         "sink of an epoch without input": {"sink": failing_sink, "function": late, "barrier_timeout": 0.0},
     }
     return {name: failed(spark, folder / name, **one).reason for name, one in options.items()}
+
+
+class Opens(AsyncFunction):
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    async def open(self, runtime: Any) -> None:
+        raise self.error  # the user's line
+
+    async def async_invoke(self, value: Any, ctx: Any) -> list[Any]:
+        return [value]
+
+
+async def dies(value: Any) -> Any:
+    os._exit(3)
+
+
+def ends(spark: SparkSession, folder: Path) -> dict[str, str]:
+    """Return how a client learns of an `open` that fails or ends its process, and of a process that dies."""
+    options: dict[str, dict[str, Any]] = {
+        "open": {"function": Opens(KeyError("TOKEN"))},
+        "exit in open": {"function": Opens(SystemExit(3))},
+        "dead process": {"function": dies, "shows": "attempt 4 of 4 at epoch 1", "parallelism": 1},
+    }
+    return {name: failed(spark, folder / name, **one).reason for name, one in options.items()}
+
+
+class Slow(AsyncFunction):
+    """Prints, and waits until a file is there."""
+
+    def __init__(self, released: Path) -> None:
+        self.released = released
+
+    async def async_invoke(self, value: Any, ctx: Any) -> list[Any]:
+        print("seen by the function")  # noqa: T201 - what the case looks for
+        while not self.released.exists():
+            await asyncio.sleep(0.1)
+        return [value]
+
+
+def sight(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Return what a client sees of an epoch under way, and of what its function prints."""
+    made = pipeline(folder, Slow(folder / "released"), barrier_timeout=None)
+    query = made.start(
+        stream(spark, folder), sink, checkpoint_location=folder / "checkpoint", trigger={"availableNow": True}
+    )
+    while (found := made.progress().under_way) is None or not found.in_flight:
+        assert query.exception() is None
+        query.awaitTermination(1)
+    status, printed = query.status["keygroups"], "".join(made.logs().values())
+    (folder / "released").touch()
+    query.awaitTermination()
+    return {"calls": found.in_flight > 0, "status": status is not None, "printed": "seen by the function" in printed}
+
+
+def taken_over(spark: SparkSession, folder: Path) -> str:
+    """Return what the older of two queries says."""
+    first = pipeline(folder).start(stream(spark, folder), sink, checkpoint_location=folder / "checkpoint")
+    while not (folder / "checkpoint" / "commits" / "0").exists():
+        first.awaitTermination(1)
+    second = pipeline(folder).start(stream(spark, folder), sink, checkpoint_location=folder / "other", adopt="state")
+    try:
+        first.drain()
+    except EpochFailed as fenced:
+        return fenced.reason
+    finally:
+        second.stop()
+    raise AssertionError("the second one has taken over")
+
+
+async def unprintable(value: Any) -> Any:
+    raise ValueError("half an emoji \ud83d")
+
+
+def bad_values(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Return the dead letters of errors that hold no text, and what is said of a name that comes twice."""
+
+    def write(batch: DataFrame, epoch: int) -> None:
+        split_dead_letters(batch)[1].write.mode("overwrite").parquet(str(folder / "letters" / str(epoch)))
+
+    query = pipeline(folder, unprintable, on_error="dead_letter", dead_letters="column").start(
+        stream(spark, folder), write, checkpoint_location=folder / "checkpoint", trigger={"availableNow": True}
+    )
+    query.awaitTermination()
+    letters = spark.read.parquet(str(folder / "letters" / "*")).collect()
+    try:
+        pipeline(folder, output_schema="id bigint, ID bigint")
+    except ConfigError as refused:
+        return {"letters": [one.error_message for one in letters], "twice": str(refused)}
+    raise AssertionError("two columns have one name")
 
 
 def refusals(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
@@ -124,6 +219,10 @@ CASES: dict[str, Callable[[SparkSession, Path], Any]] = {
     "a module beside the script": a_module_beside_the_script,
     "tracebacks": tracebacks,
     "refusals": refusals,
+    "ends": ends,
+    "sight": sight,
+    "taken over": taken_over,
+    "bad values": bad_values,
     "volatile": volatile,
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,30 @@ def test_a_client_sees_the_lines_that_have_failed_beside_the_server(url: str, tm
     assert "NameError: name 'valeu' is not defined" in reasons["function"]
     assert "OSError: the disk is full" in reasons["sink"]
     assert "OSError: the disk is full" in reasons["sink of an epoch without input"]
+
+
+def test_a_client_learns_how_open_or_the_process_of_its_function_has_ended(url: str, tmp_path: Path) -> None:
+    reasons = answer(url, tmp_path, "ends")
+    assert re.match(r"OpenFailed: open\(\) of Opens has failed at \".*\", line \d+: KeyError: 'TOKEN'", reasons["open"])
+    assert "open() of Opens has failed at" in reasons["exit in open"]
+    assert "SystemExit: 3" in reasons["exit in open"]
+    assert "the operator's host has ended with status 3" in reasons["dead process"]
+
+
+def test_a_client_sees_what_an_epoch_under_way_does_and_what_its_function_prints(url: str, tmp_path: Path) -> None:
+    assert answer(url, tmp_path, "sight") == {"calls": True, "status": True, "printed": True}
+
+
+def test_a_query_says_who_has_taken_over_from_it(url: str, tmp_path: Path) -> None:
+    assert re.search(r"WriterFenced: .*claim by process \d+ on ", answer(url, tmp_path, "taken over"))
+
+
+def test_an_error_that_no_text_can_hold_is_a_dead_letter_and_a_name_that_comes_twice_is_refused(
+    url: str, tmp_path: Path
+) -> None:
+    told = answer(url, tmp_path, "bad values")
+    assert told["letters"] == [r"half an emoji \ud83d"] * 3
+    assert "ID" in told["twice"]
 
 
 def test_explain_finds_an_input_whose_rows_change_when_they_are_read_again(url: str, tmp_path: Path) -> None:
