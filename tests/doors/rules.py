@@ -43,7 +43,6 @@ COUNT = ValueState("count", default=0)
 ITEMS = OperatorListState("items")
 
 NO_STATE = {TRANSFORM: "state needs snapshots: use `AsyncPipeline`"}
-NO_BUDGET = NO_STATE | {PROCESSES: "several processes cannot share a budget: the job is refused where it is made"}
 LATER = {PIPELINE: "hosts close their functions after the last epoch; the host's log has the error"}
 NO_THREAD = dict.fromkeys(
     (STREAM, STORED_STREAM, JOB, PROCESSES, HOST), "only threads of Spark's tasks wait as it says, an event loop never"
@@ -548,7 +547,7 @@ RULES: dict[str, Rule] = {
         options=LETTERS | {"resilience": Resilience(budget=Budget(2, "calls", cost=one_each))},
         says=["0", "1"],
         letters=[(2, 1, "BudgetSpent")],
-        lacks=NO_BUDGET,
+        lacks=NO_STATE,
     ),
     "Identical calls at the same time are one": Rule(
         function=Shared,
