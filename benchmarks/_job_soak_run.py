@@ -133,7 +133,7 @@ class Table:
         sys.stdout.write(json.dumps({"epoch": epoch, "rows": len(values), "events": events} | self._sample()) + "\n")
         sys.stdout.flush()
         self._delivered += 1
-        if self._delivered >= self._settings.epochs:
+        if self._delivered >= self._settings.epochs and not self._settings.is_last:
             self.job.stop(drain=False)
 
     def _kill_child(self, epoch: int) -> list[str]:
@@ -148,20 +148,26 @@ class Table:
     def _sample(self) -> dict[str, Any]:
         progress = self.job.progress()
         pids = [child.pid for child in progress.children if child.pid]
-        return {
+        found = {
             "parallelism": progress.parallelism,
             "pids": pids,
             "in flight": sum(progress.in_flight.values()),
             "restarts": progress.restarts,
             "parent, MB": resident_mb(os.getpid()),
-            "largest child, MB": max(map(resident_mb, pids), default=0.0),
-            "children": sum(bool(resident_mb(pid)) for pid in pids),
             "threads": threading.active_count(),
             "open files": entries(f"/proc/{os.getpid()}/fd"),
-            "open files of a child": max((entries(f"/proc/{pid}/fd") for pid in pids), default=0),
-            "threads of a child": max((entries(f"/proc/{pid}/task") for pid in pids), default=0),
             "files of snapshots": files_below(self._folder / "snapshots"),
         }
+        return found | _sample_of_children(pids) if pids else found  # an epoch may come before they have started
+
+
+def _sample_of_children(pids: list[int]) -> dict[str, float]:
+    return {
+        "children": sum(bool(resident_mb(pid)) for pid in pids),
+        "largest child, MB": max(map(resident_mb, pids)),
+        "open files of a child": max(entries(f"/proc/{pid}/fd") for pid in pids),
+        "threads of a child": max(entries(f"/proc/{pid}/task") for pid in pids),
+    }
 
 
 def run(settings: JobSettings) -> None:

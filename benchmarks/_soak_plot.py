@@ -12,13 +12,29 @@ from statistics import median
 from typing import Any
 
 PANELS = {
-    "Memory, MB": ("JVM, MB", "heap of the JVM, MB", "driver, MB", "largest worker or host, MB"),
-    "Files and threads": ("open files", "threads of the JVM", "files of snapshots", "files of hosts"),
-    "Processes": ("hosts", "workers"),
+    "Memory, MB": (
+        *("JVM, MB", "heap of the JVM, MB", "driver, MB", "largest worker or host, MB"),
+        *("parent, MB", "largest child, MB"),
+    ),
+    "Files and threads": (
+        "open files",
+        "threads of the JVM",
+        "threads of a child",
+        "files of snapshots",
+        "files of hosts",
+    ),
+    "Processes": ("hosts", "workers", "children"),
     "An epoch, milliseconds": ("epoch, ms",),
     "Of an epoch": ("calls", "retries", "timeouts", "in flight"),
 }
-EVENTS = {"driver killed": "#c44e52", "driver stopped": "#55a868", "host killed": "#dd8452", "rescale": "#bbbbbb"}
+"""What may be drawn; a soak has some of it."""
+
+EVENTS = {
+    **dict.fromkeys(("driver killed", "parent killed"), "#c44e52"),
+    **dict.fromkeys(("driver stopped", "parent stopped"), "#55a868"),
+    **dict.fromkeys(("host killed", "child killed"), "#dd8452"),
+    "rescale": "#bbbbbb",
+}
 _POINTS_MAX = 200
 
 
@@ -30,12 +46,15 @@ def plot(samples: list[dict[str, Any]], path: str) -> None:
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "keygroups", "font.size": 9})
     from matplotlib import pyplot as plt
 
+    sampled = {name for sample in samples for name in sample}
+    panels = {title: [name for name in names if name in sampled] for title, names in PANELS.items()}
+    panels = {title: names for title, names in panels.items() if names}
     # A reader may have a dark page.
     figure, axes = plt.subplots(
-        len(PANELS) + 1, 1, sharex=True, figsize=(8, 11), layout="constrained", facecolor="white"
+        len(panels) + 1, 1, sharex=True, figsize=(8, 11), layout="constrained", facecolor="white"
     )
     _draw_events(axes[0], samples)
-    for axis, (title, names) in zip(axes[1:], PANELS.items(), strict=True):
+    for axis, (title, names) in zip(axes[1:], panels.items(), strict=True):
         for name in names:
             axis.plot(*_points(samples, name), label=name, linewidth=1.2)
         axis.set_title(title, loc="left")
@@ -51,12 +70,13 @@ def _draw_events(axis: Any, samples: list[dict[str, Any]]) -> None:
     for before, after in pairwise(samples):
         if "parallelism" in before and before["parallelism"] != after.get("parallelism", before["parallelism"]):
             happened.append((after["seconds"] / 60, "rescale"))
-    rows = dict(zip(EVENTS, range(len(EVENTS)), strict=True))
-    for event, colour in EVENTS.items():
+    names = {name for _, name in happened}
+    rows = {event: row for row, event in enumerate(event for event in EVENTS if event in names)}
+    for event, row in rows.items():
         at = [minute for minute, name in happened if name == event]
-        axis.plot(at, [rows[event]] * len(at), "|", color=colour, markersize=9)
+        axis.plot(at, [row] * len(at), "|", color=EVENTS[event], markersize=9)
     axis.set_yticks(list(rows.values()), rows)
-    axis.set_ylim(-0.5, len(EVENTS) - 0.5)
+    axis.set_ylim(-0.5, len(rows) - 0.5)
     axis.set_title("What was done to it", loc="left")
     axis.spines[["top", "right"]].set_visible(False)
 
