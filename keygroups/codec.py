@@ -189,7 +189,11 @@ class _Packer:
         """Return a value as msgpack."""
         packed: bytes = self._pack(value)
         # The quick checks first: most values are single ones, or have no byte that could mark bytes.
-        if type(value) in _NATIVE or (type(value) is list and _is_plain(value, packed)) or not has_marks(packed):
+        if type(value) in _NATIVE:
+            return packed
+        if len(packed) > _SHORT_BYTES and type(value) is list and _is_plain(value, packed):
+            return packed
+        if not has_marks(packed):
             return packed
         if (distinct := _distinct(value, self.where)) is value:
             return packed
@@ -210,6 +214,9 @@ class _Packer:
 
 _PACKERS: tuple[list[_Packer], ...] = tuple([] for _ in range(NESTED_EXTENSIONS_MAX + 1))
 """Packers at rest, by depth: to make one takes longer than to pack a small dict. No two threads pop the same one."""
+
+_SHORT_BYTES = 128
+"""In lists up to this size, bytes that could mark bytes are found sooner than numbers."""
 
 _KEPT_BYTES = 65_536
 """A packer keeps the memory of its largest value, so those that have packed more are not kept."""

@@ -9,7 +9,7 @@ import msgpack
 import pyarrow as pa
 from pyarrow import types
 
-from keygroups.codec import has_marks, pack
+from keygroups.codec import NESTED_EXTENSIONS_MAX, has_marks, pack
 from keygroups.errors import UnstorableValue
 from keygroups.state.detached import have_types
 from keygroups.values import Misfit, array_of
@@ -99,12 +99,13 @@ class StorableCheck:
         What holds the values, for error messages.
     """
 
-    __slots__ = ("_packer", "_where")
+    __slots__ = ("_packer", "_tuples", "_where")
 
     def __init__(self, where: str) -> None:
         self._where = where
+        self._tuples = 0
         # Reused: to make a packer takes longer than to pack a small dict.
-        self._packer = msgpack.Packer(default=_not_native, strict_types=True)
+        self._packer = msgpack.Packer(default=self._items_of_tuple, strict_types=True)
 
     def is_storable(self, value: Any) -> bool:
         """Return whether a value can be stored."""
@@ -126,12 +127,16 @@ class StorableCheck:
         return None
 
     def _is_native(self, value: Any) -> bool:
+        self._tuples = 0
         try:
             packed = self._packer.pack(value)
         except Exception:  # noqa: BLE001 - the exact check tells what is wrong
             return False
         return not has_marks(packed)
 
-
-def _not_native(value: object) -> Any:
-    raise TypeError
+    def _items_of_tuple(self, value: object) -> list[Any]:
+        """Return what a tuple holds; not of so many that they could be in each other more deeply than `pack` allows."""
+        self._tuples += 1
+        if type(value) is not tuple or self._tuples > NESTED_EXTENSIONS_MAX:
+            raise TypeError
+        return list(value)

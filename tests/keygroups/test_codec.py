@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from keygroups import KeyGroupsError, UnstorableValue
 from keygroups.codec import NESTED_EXTENSIONS_MAX, UnreadableValue, pack, unpack
+from keygroups.state.storable import StorableCheck
 
 TWO_HOURS = dt.timezone(dt.timedelta(hours=2))
 
@@ -248,6 +249,18 @@ def test_values_nest_as_deep_as_they_may() -> None:
     value = nested(NESTED_EXTENSIONS_MAX, tuple)
 
     assert unpack(pack(value, "a test")) == value
+
+
+@pytest.mark.parametrize("is_pair", [False, True])
+def test_the_quick_check_takes_no_tuples_that_nest_deeper_than_can_be_packed(is_pair: bool) -> None:
+    check = StorableCheck("a test")
+    for depth in range(NESTED_EXTENSIONS_MAX - 2, NESTED_EXTENSIONS_MAX + 4):
+        value = ([], nested(depth, tuple)) if is_pair else nested(depth, tuple)
+        try:
+            is_packed = unpack(pack(value, "a test")) == value
+        except UnstorableValue:
+            is_packed = False
+        assert check.is_storable(value) == is_packed
 
 
 @pytest.mark.parametrize("tag", [2, 3, 4])
