@@ -23,6 +23,7 @@ from async_op.hosting.process.launch import launch
 from async_op.hosting.process.places import place_of
 from async_op.hosting.wire.sockets import SocketChannel, connect
 from async_op.threads.wait_strategies import WaitSituation
+from keygroups import KeyGroupsError
 from tests.hosting.kit import (
     GENERATION,
     SECRET,
@@ -120,8 +121,8 @@ def test_a_host_that_moves_is_asked_where_it_is_now(machine: Machine) -> None:
         assert overseer.poll() == {}
 
 
-class OnHostsOnly(Exception):
-    """Can be unpickled in hosts, as if the driver did not have its module."""
+class OnHostsOnly(KeyGroupsError):
+    """Can be unpickled in hosts, as if the driver did not have its module. An error of the library is sent as it is."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _on_hosts_only, (os.getpid(),)

@@ -386,12 +386,12 @@ def test_jobs_say_of_which_pipeline_and_epoch_they_are(run: Run) -> None:
         properties.append(batch.sparkSession.sparkContext.getLocalProperty("spark.job.description"))
 
     run.sink = looking  # type: ignore[method-assign]
-    run.run(barrier_timeout=0.05, operator_id="named")
+    run.run(barrier_timeout=0.05, operator_id="described")
 
-    named = {name for name in _job_descriptions(run.spark) if "AsyncPipeline named" in name}
+    named = {name for name in _job_descriptions(run.spark) if "AsyncPipeline described" in name}
     whats = ("1: batch 0", "1: sink", "2: batch 1", "2: sink", "3: drain", "3: sink")
-    assert named == {f"AsyncPipeline named, epoch {what}" for what in whats}
-    assert properties == [f"AsyncPipeline named, epoch {epoch}: sink" for epoch in (1, 2, 3)]
+    assert named == {f"AsyncPipeline described, epoch {what}" for what in whats}
+    assert properties == [f"AsyncPipeline described, epoch {epoch}: sink" for epoch in (1, 2, 3)]
 
 
 def _job_descriptions(spark: SparkSession) -> list[str]:

@@ -289,7 +289,7 @@ def test_a_micro_batch_whose_operators_live_in_their_tasks_is_given_up(
     while len(run.calls()) < ROWS:
         query.awaitTermination(1)
     query.stop()
-    assert "given up, and its calls are made again" in caplog.text
+    assert "the micro-batch under way is abandoned, and the next start repeats its calls" in caplog.text
     assert "given up (py4j.protocol.Py4JJavaError" in caplog.text, "Spark must see that it is no fault"
     assert query.exception() is None
     assert run.store.versions() == []
