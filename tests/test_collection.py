@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.thorough
 def test_every_process_collects_the_same_tests(request: pytest.FixtureRequest) -> None:
     here = {item.nodeid for item in request.session.items}
     modules = sorted({name.partition("::")[0] for name in here})

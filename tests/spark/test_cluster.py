@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests import jvm
+from tests.quick import first_is_quick
 from tests.s3_server import s3_server
 from tests.spark.exactly_once import World
 from tests.spark.standalone import standalone_cluster
@@ -46,7 +47,7 @@ def assert_rescaled(found: dict[str, Any], executors: int | None = EXECUTORS) ->
 
 
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize("resident", [True, False])
+@pytest.mark.parametrize("resident", first_is_quick([True, False]))
 def test_executors_share_a_bucket_and_one_of_their_processes_is_killed(
     java: None, tmp_path: Path, resident: bool
 ) -> None:
@@ -63,7 +64,7 @@ def test_executors_share_a_bucket_and_one_of_their_processes_is_killed(
 
 
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize("resident", [True, False])
+@pytest.mark.parametrize("resident", first_is_quick([True, False]))
 def test_an_executor_is_killed_and_no_worker_lives_longer_than_a_task(
     cluster: str, tmp_path: Path, resident: bool
 ) -> None:

@@ -97,6 +97,7 @@ print("done")
 """
 
 
+@pytest.mark.thorough
 def test_the_page_and_this_script_run_over_connect(java: None, tmp_path: Path) -> None:
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "default"}
     section = (ROOT / "docs" / "howto" / "spark-connect.md").read_text()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.quick import first_is_quick
 from tests.spark import connect_processes as processes
 from tests.spark.connect_server import connect_server
 from tests.spark.exactly_once import World
@@ -93,7 +94,7 @@ def test_a_client_rescales_drains_and_stops_its_query(url: str, tmp_path: Path) 
     assert_gone(told("from the client", url, tmp_path)["hosts"])
 
 
-@pytest.mark.parametrize("case", ["stopping", "stopping too late", "stopping at once"])
+@pytest.mark.parametrize("case", first_is_quick(["stopping", "stopping too late", "stopping at once"]))
 def test_a_stop_repeats_no_finished_call_of_the_micro_batch_under_way(url: str, tmp_path: Path, case: str) -> None:
     told(case, url, tmp_path)
 
@@ -106,6 +107,6 @@ def test_a_client_hears_of_errors(url: str, tmp_path: Path) -> None:
     told("failing", url, tmp_path)
 
 
-@pytest.mark.parametrize("error", ["SystemExit", "CancelledError"])
+@pytest.mark.parametrize("error", first_is_quick(["SystemExit", "CancelledError"]))
 def test_what_a_sink_raises_beside_the_server_fails_the_query(url: str, tmp_path: Path, error: str) -> None:
     told(f"interrupted by {error}", url, tmp_path)

@@ -45,6 +45,7 @@ def start(folder: Path, parallelism: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(2400)
 def test_the_driver_of_a_run_through_a_chain_is_killed_in_the_sink_of_its_last_pipeline(
     java: None, tmp_path: Path
