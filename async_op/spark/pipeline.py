@@ -26,7 +26,7 @@ from async_op.spark.chain import PipelineChain, check_distinct, check_next, join
 from async_op.spark.connect.query import ConnectQuery
 from async_op.spark.described import explained, facts_of
 from async_op.spark.epoch.checkpoint import Checkpoint
-from async_op.spark.epoch.delivery import IntoSink, Sink
+from async_op.spark.epoch.delivery import IntoSink, Sink, refuse_in_sink
 from async_op.spark.epoch.history import Adopt, join_histories
 from async_op.spark.epoch.orders import EpochSettings
 from async_op.spark.explanation import Explanation
@@ -484,7 +484,11 @@ class AsyncPipeline:
         ------
         ConfigError
             The pipeline was never started, so it has no sink.
+        CalledInSink
+            The sink itself calls it.
         """
+        for stage in self._stages:  # first: beside a Spark Connect server, a sink's pipeline has no query
+            refuse_in_sink("drain", stage.store.uri)
         if (query := self._stages[0].query) is None:
             raise ConfigError("pipeline", self._stages[0].store.uri, "start it first: a drain needs its sink")
         query.drain()

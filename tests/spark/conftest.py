@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -46,9 +47,15 @@ def spark(java: None) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="module")
-def url(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where the Spark Connect server, and the workers beside it, log."""
+    return tmp_path_factory.mktemp("server") / "log"
+
+
+@pytest.fixture(scope="module")
+def url(java: None, server_log: Path) -> Iterator[str]:
     """Run a Spark Connect server; gives its URL."""
-    with connect_server(tmp_path_factory.mktemp("server") / "log") as url:
+    with connect_server(server_log) as url:
         yield url
 
 

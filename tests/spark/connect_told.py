@@ -215,6 +215,53 @@ def volatile(spark: SparkSession, folder: Path) -> dict[str, bool]:
     return {name: any("change when" in one.problem for one in findings) for name, findings in found.items()}
 
 
+class Calling:
+    """A sink that calls all of it in each epoch, and notes what was refused, and how."""
+
+    def __init__(self, folder: Path, made: AsyncPipeline) -> None:
+        self.folder, self.made, self.another = folder, made, pipeline(folder)
+
+    def __call__(self, batch: DataFrame, epoch: int) -> None:
+        spark, where = batch.sparkSession, self.folder / "checkpoint"
+        rows = stream(spark, self.folder)
+        calls: dict[str, Callable[[], object]] = {
+            "drain": self.made.drain,
+            "run": lambda: self.made.run(batch, sink, run_id="again"),
+            "start": lambda: self.made.start(rows, sink, checkpoint_location=where),
+            "start of another": lambda: self.another.start(rows, sink, checkpoint_location=where),
+            "rescale": lambda: self.made.rescale(3),
+            "rescale above the maximum": lambda: self.made.rescale(100_000),
+            "explain": self.made.explain,
+        }
+        said = {name: answer_of(call) for name, call in calls.items()}
+        (self.folder / "said").mkdir(exist_ok=True)
+        (self.folder / "said" / f"{epoch}").write_text(json.dumps(said | {"progress": len(self.made.progress())}))
+        (self.folder / "released").touch()
+
+
+def answer_of(call: Callable[[], object]) -> str | None:
+    """Return the name of the error that a call raises."""
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001 - the test judges it
+        return type(error).__name__
+    return None
+
+
+def in_the_sink(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Return what a sink is told in a micro-batch and in epochs without input, and then of a query that it holds."""
+    made = pipeline(folder, Slow(folder / "released"), barrier_timeout=0.2, max_parallelism=128)
+    where: dict[str, Any] = {"checkpoint_location": folder / "checkpoint", "trigger": {"availableNow": True}}
+    query = made.start(stream(spark, folder), Calling(folder, made), **where)
+    query.awaitTermination()
+    said = [json.loads((folder / "said" / str(one.epoch)).read_text()) for one in made.progress()]
+    try:
+        made.start(stream(spark, folder), lambda batch, epoch: query.stop(), **where)
+    except ConfigError as refused:
+        return {"said": said, "of a query": str(refused), "parallelism": made.progress()[-1].parallelism}
+    raise AssertionError("no query can be sent to a server")
+
+
 CASES: dict[str, Callable[[SparkSession, Path], Any]] = {
     "a module beside the script": a_module_beside_the_script,
     "tracebacks": tracebacks,
@@ -224,6 +271,7 @@ CASES: dict[str, Callable[[SparkSession, Path], Any]] = {
     "taken over": taken_over,
     "bad values": bad_values,
     "volatile": volatile,
+    "in the sink": in_the_sink,
 }
 
 

@@ -54,3 +54,13 @@ def test_an_error_that_no_text_can_hold_is_a_dead_letter_and_a_name_that_comes_t
 
 def test_explain_finds_an_input_whose_rows_change_when_they_are_read_again(url: str, tmp_path: Path) -> None:
     assert answer(url, tmp_path, "volatile") == {"uuid": True, "rand": True, "a name": False}
+
+
+def test_what_would_wait_for_the_sink_is_refused_in_it_and_the_rest_is_done(url: str, tmp_path: Path) -> None:
+    told = answer(url, tmp_path, "in the sink")
+    refused = dict.fromkeys(["drain", "run", "start", "start of another"], "CalledInSink")
+    done = {"rescale": None, "rescale above the maximum": "ConfigError", "explain": None}
+    assert len(told["said"]) > 1, "there are a micro-batch and an epoch without input"
+    assert told["said"] == [refused | done | {"progress": before} for before in range(len(told["said"]))]
+    assert told["parallelism"] == 3
+    assert "cannot be sent there" in told["of a query"]
