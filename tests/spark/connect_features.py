@@ -5,6 +5,7 @@ As a program: ``python -m tests.spark.connect_features URL FOLDER CASE``.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pickle
@@ -262,11 +263,74 @@ def tables(spark: SparkSession, folder: Path) -> None:
     assert run.store.verify().ok
 
 
+async def same(value: Any) -> Any:
+    return value
+
+
+def short_runs(spark: SparkSession, folder: Path) -> None:
+    """Runs of one micro-batch follow a policy, and begin with what was asked for between them, within its bounds."""
+    settings: dict[str, Any] = {"key_by": "id", "output_schema": "id bigint", "operator_id": "short"}
+    function: Any = same
+    run = PipelineRun(spark, folder, function, "id bigint", autoscale=Scripted(1, 4, TARGET), **settings)
+    table = served(run)
+
+    def begun(pipeline: AsyncPipeline, file: int) -> list[int]:
+        run.write_file(spark.range(10 * file, 10 * file + 10))
+        run.start(pipeline).awaitTermination()
+        return [epoch.parallelism for epoch in pipeline.progress()]
+
+    assert [begun(run.pipeline(), file) for file in range(3)] == [[2], [4], [3]]
+    pipeline = run.pipeline()
+    assert pipeline.explain().operators["short"]["parallelism"].startswith("3, ")
+    refused(lambda: pipeline.rescale(9), ConfigError, "the autoscaler keeps it between 1 and 4")
+    pipeline.rescale(1)
+    assert begun(pipeline, 3) == [1]
+    assert sorted(chain(*table.delivered().values())) == [(n,) for n in range(40)]
+
+
+class Held(AsyncFunction):
+    """Returns dicts without the column `seen`; calls for odd rows last for ever."""
+
+    async def async_invoke(self, value: dict[str, Any], ctx: Any) -> list[Any]:
+        while value["id"] % 2:
+            await asyncio.sleep(1)
+        return [{"id": value["id"]}]
+
+
+class Upgraded(AsyncFunction):
+    """Tells which columns it sees, and reads one that the input of `Held` does not have."""
+
+    async def async_invoke(self, value: dict[str, Any], ctx: Any) -> list[Any]:
+        return [{"id": value["id"], "seen": f"{[*value]} {value['country']}"}]
+
+
+def upgrade(spark: SparkSession, folder: Path) -> None:
+    """Rows in flight get the column that the input has gained, as null; outputs without a column have it as null."""
+    settings = {"key_by": "user", "output_schema": "id bigint, seen string", "operator_id": "upgraded"}
+    run = PipelineRun(spark, folder, Held(), "id bigint, user string", barrier_timeout=0.2, **settings)
+    table = served(run)
+    run.write_file(spark.range(10).selectExpr("id", "string(id) as user"))
+    query = run.pipeline().start(run.stream(), table, checkpoint_location=folder / "checkpoint")
+    wait_until(lambda: len([*chain(*table.delivered().values())]) == 5)
+    query.stop()
+    assert run.store.load().in_flight_count == 5
+
+    run.function, run.schema = Upgraded(), "id bigint, country string, user string"
+    run.write_file(spark.range(10, 12).selectExpr("id", "'fr' as country", "string(id) as user"))
+    run.run()
+    found = dict(chain(*table.delivered().values()))
+    columns = "['id', 'country', 'user']"
+    expected = {n: f"{columns} None" if n % 2 else None for n in range(10)} | dict.fromkeys((10, 11), f"{columns} fr")
+    assert found == expected
+
+
 CASES: dict[str, Callable[[SparkSession, Path], None]] = {
     "event time": event_time,
     "timers": timers,
     "chain": chain_of_two,
     "tables": tables,
+    "short runs": short_runs,
+    "upgrade": upgrade,
 }
 
 

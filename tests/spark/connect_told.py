@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import logging
 import os
 import sys
 import traceback
@@ -157,8 +158,21 @@ def sight(spark: SparkSession, folder: Path) -> dict[str, Any]:
     return {"calls": found.in_flight > 0, "status": status is not None, "printed": "seen by the function" in printed}
 
 
-def taken_over(spark: SparkSession, folder: Path) -> str:
-    """Return what the older of two queries says."""
+class Texts(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+def taken_over(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Return what the older of two queries says, and what is logged where the newer one is started."""
+    log = Texts()
+    logging.getLogger("async_op.spark").addHandler(log)
     first = pipeline(folder).start(stream(spark, folder), sink, checkpoint_location=folder / "checkpoint")
     while not (folder / "checkpoint" / "commits" / "0").exists():
         first.awaitTermination(1)
@@ -166,7 +180,7 @@ def taken_over(spark: SparkSession, folder: Path) -> str:
     try:
         first.drain()
     except EpochFailed as fenced:
-        return fenced.reason
+        return {"old": fenced.reason, "id": first.id, "logged": [one for one in log.texts if "takes over" in one]}
     finally:
         second.stop()
     raise AssertionError("the second one has taken over")

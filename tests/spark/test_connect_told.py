@@ -40,8 +40,11 @@ def test_a_client_sees_what_an_epoch_under_way_does_and_what_its_function_prints
     assert answer(url, tmp_path, "sight") == {"calls": True, "status": True, "printed": True}
 
 
-def test_a_query_says_who_has_taken_over_from_it(url: str, tmp_path: Path) -> None:
-    assert re.search(r"WriterFenced: .*claim by process \d+ on ", answer(url, tmp_path, "taken over"))
+def test_a_query_says_who_has_taken_over_from_it_and_the_newer_one_from_whom(url: str, tmp_path: Path) -> None:
+    told = answer(url, tmp_path, "taken over")
+    assert re.search(r"WriterFenced: .*claim by process \d+ on ", told["old"])
+    (logged,) = told["logged"]
+    assert f"takes over from query {told['id']} of this process" in logged
 
 
 def test_an_error_that_no_text_can_hold_is_a_dead_letter_and_a_name_that_comes_twice_is_refused(
