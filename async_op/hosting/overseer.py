@@ -133,7 +133,8 @@ class Overseer:
             with self._addresses_lock:
                 addresses = dict(self._addresses)
             self._keep_channels_of(addresses.values())
-            self._connect(addresses.values())
+            silent = self._connect(addresses.values())
+            self._warn_of_silent({subtask: address for subtask, address in addresses.items() if address in silent})
             try:
                 return self._answers(addresses, message_for)
             except BaseException:
@@ -153,7 +154,7 @@ class Overseer:
     def _warn_of_silent(self, silent: Mapping[int, Address]) -> None:
         """Tell the log of hosts that are there and do not answer, once for each."""
         for subtask, address in silent.items():
-            if address in self._warned:
+            if address in self._warned or not address.process:  # of a first epoch: its place is all that is known
                 continue
             self._warned.add(address)
             _log.warning(
@@ -174,27 +175,32 @@ class Overseer:
         for address in self._left_alone.keys() - kept:
             del self._left_alone[address]
 
-    def _connect(self, addresses: Iterable[Address]) -> None:
+    def _connect(self, addresses: Iterable[Address]) -> set[Address]:
+        """Connect to the hosts that can be reached, and return those that are there and say nothing."""
         now = time.monotonic()
+        silent: set[Address] = set()
         missing = [
             address
             for address in addresses
             if address not in self._channels and now >= self._left_alone.get(address, 0.0)
         ]
         if not missing:
-            return
+            return silent
         with DaemonPool(min(len(missing), _CONNECTIONS_AT_ONCE), "keygroups connect") as pool:
-            for address, channel in zip(missing, pool.map(self._connected, missing), strict=True):
-                if channel is None:
-                    self._left_alone[address] = time.monotonic() + _RETRY_SECONDS
-                else:
-                    self._channels[address] = channel
+            for address, found in zip(missing, pool.map(self._connected, missing), strict=True):
+                if isinstance(found, SocketChannel):
+                    self._channels[address] = found
+                    continue
+                self._left_alone[address] = time.monotonic() + _RETRY_SECONDS
+                if isinstance(found.__cause__, TimeoutError):
+                    silent.add(address)
+        return silent
 
-    def _connected(self, address: Address) -> SocketChannel | None:
+    def _connected(self, address: Address) -> SocketChannel | HostUnreachable:
         try:
             return connect(address, self._secret, _ANSWER_SECONDS)
-        except HostUnreachable:
-            return None
+        except HostUnreachable as unreachable:
+            return unreachable
 
     def _is_sent(self, address: Address, message: Message) -> bool:
         channel = self._channels.get(address)

@@ -74,7 +74,7 @@ class EpochUnderWay:
         if not self.hosts:
             return (
                 "its tasks: no host answers, because Spark has not started them, open() of the function has not "
-                "returned, or operators live inside them"
+                "returned, hosts hang, or operators live inside the tasks"
             )
         more = f", {self.waiting:,} more wait for room" if self.waiting else ""
         what = f"calls: {self.in_flight:,} in flight{more}" if self.in_flight else "rows: nothing is in flight"

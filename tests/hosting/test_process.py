@@ -269,6 +269,22 @@ def test_a_host_that_is_stopped_is_told_of_and_replaced_for_good(
     wait_until(lambda: not is_running(stopped))
 
 
+def test_a_host_that_was_stopped_before_it_was_asked_is_told_of(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(overseer, "_ANSWER_SECONDS", 0.2)
+    address = machine.start()
+    stopped = pid(machine)
+    os.kill(stopped, signal.SIGSTOP)
+    with Overseer(GENERATION, SECRET) as watching:
+        watching.report(3, address)
+        watching.report(4, Address("/nowhere.sock", log="no log", process="nobody"))
+        assert not watching.poll()
+    os.kill(stopped, signal.SIGCONT)
+    [told] = [record.getMessage() for record in caplog.records if "has not answered" in record.getMessage()]
+    assert f"subtask 3 (process {address.process})" in told
+
+
 def test_a_host_that_is_told_to_end_within_an_epoch_is_lost_and_has_not_failed(machine: Machine) -> None:
     feeder = Feeder(connect(machine.start(), SECRET))
     step_hello(feeder)

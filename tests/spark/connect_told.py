@@ -10,6 +10,7 @@ import importlib
 import json
 import logging
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -37,10 +38,10 @@ def pipeline(folder: Path, function: Any = same, **options: Any) -> AsyncPipelin
     return AsyncPipeline(function, **(common | options))
 
 
-def stream(spark: SparkSession, folder: Path, rows: int = 3) -> DataFrame:
-    if not (folder / "in").exists():
-        spark.range(rows).coalesce(1).write.parquet(str(folder / "in"))
-    return spark.readStream.schema("id bigint").parquet(str(folder / "in"))
+def stream(spark: SparkSession, folder: Path, files: int = 1) -> DataFrame:
+    for n in range(0 if (folder / "in").exists() else files):
+        spark.range(3 * n, 3 * n + 3).coalesce(1).write.mode("append").parquet(str(folder / "in"))
+    return spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
 
 
 def sink(batch: DataFrame, epoch: int) -> None:
@@ -138,6 +139,7 @@ class Slow(AsyncFunction):
 
     async def async_invoke(self, value: Any, ctx: Any) -> list[Any]:
         print("seen by the function")  # noqa: T201 - what the case looks for
+        logging.getLogger("mine").info("logged by the function")
         while not self.released.exists():
             await asyncio.sleep(0.1)
         return [value]
@@ -145,6 +147,7 @@ class Slow(AsyncFunction):
 
 def sight(spark: SparkSession, folder: Path) -> dict[str, Any]:
     """Return what a client sees of an epoch under way, and of what its function prints."""
+    logging.getLogger("mine").setLevel(logging.INFO)
     made = pipeline(folder, Slow(folder / "released"), barrier_timeout=None)
     query = made.start(
         stream(spark, folder), sink, checkpoint_location=folder / "checkpoint", trigger={"availableNow": True}
@@ -155,7 +158,8 @@ def sight(spark: SparkSession, folder: Path) -> dict[str, Any]:
     status, printed = query.status["keygroups"], "".join(made.logs().values())
     (folder / "released").touch()
     query.awaitTermination()
-    return {"calls": found.in_flight > 0, "status": status is not None, "printed": "seen by the function" in printed}
+    said = {"printed": "seen by the function" in printed, "logged": "INFO mine: logged by the function" in printed}
+    return said | {"calls": found.in_flight > 0, "status": status is not None}
 
 
 class Texts(logging.Handler):
@@ -229,6 +233,31 @@ def volatile(spark: SparkSession, folder: Path) -> dict[str, bool]:
     return {name: any("change when" in one.problem for one in findings) for name, findings in found.items()}
 
 
+class Hangs(AsyncFunction):
+    """Stops its process, once, in the call for a row that comes when the host is known."""
+
+    def __init__(self, stopped: Path) -> None:
+        self.stopped = stopped
+
+    async def async_invoke(self, value: Any, ctx: Any) -> list[Any]:
+        if value["id"] == 3 and not self.stopped.exists():
+            self.stopped.touch()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return [value]
+
+
+def hangs(spark: SparkSession, folder: Path) -> list[int]:
+    """Return what is delivered although a host hangs in the second epoch."""
+
+    def write(batch: DataFrame, epoch: int) -> None:
+        batch.write.parquet(str(folder / "out" / str(epoch)))
+
+    made = pipeline(folder, Hangs(folder / "stopped"), barrier_timeout=None, parallelism=1)
+    where: dict[str, Any] = {"checkpoint_location": folder / "checkpoint", "trigger": {"availableNow": True}}
+    made.start(stream(spark, folder, files=2), write, **where).awaitTermination()
+    return sorted(row.id for row in spark.read.parquet(str(folder / "out" / "*")).collect())
+
+
 class Calling:
     """A sink that calls all of it in each epoch, and notes what was refused, and how."""
 
@@ -286,6 +315,7 @@ CASES: dict[str, Callable[[SparkSession, Path], Any]] = {
     "bad values": bad_values,
     "volatile": volatile,
     "in the sink": in_the_sink,
+    "hangs": hangs,
 }
 
 

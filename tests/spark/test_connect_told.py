@@ -37,7 +37,7 @@ def test_a_client_learns_how_open_or_the_process_of_its_function_has_ended(url: 
 
 
 def test_a_client_sees_what_an_epoch_under_way_does_and_what_its_function_prints(url: str, tmp_path: Path) -> None:
-    assert answer(url, tmp_path, "sight") == {"calls": True, "status": True, "printed": True}
+    assert answer(url, tmp_path, "sight") == dict.fromkeys(["calls", "status", "printed", "logged"], True)
 
 
 def test_a_query_says_who_has_taken_over_from_it_and_the_newer_one_from_whom(url: str, tmp_path: Path) -> None:
@@ -67,3 +67,14 @@ def test_what_would_wait_for_the_sink_is_refused_in_it_and_the_rest_is_done(url:
     assert told["said"] == [refused | done | {"progress": before} for before in range(len(told["said"]))]
     assert told["parallelism"] == 3
     assert "cannot be sent there" in told["of a query"]
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1200)
+def test_the_log_beside_the_server_tells_of_a_host_that_hangs_and_is_replaced(
+    url: str, server_log: Path, tmp_path: Path
+) -> None:
+    assert answer(url, tmp_path, "hangs") == [0, 1, 2, 3, 4, 5]
+    log = server_log.read_text()
+    assert re.search(r"the host of subtask 0 \(process \S+\) has not answered for 5 s: .* its log, /\S+\.log;", log)
+    assert re.search(r"look: epoch 2 has been under way for \d+ s and waits for its tasks: no host answers", log)

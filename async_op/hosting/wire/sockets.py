@@ -165,9 +165,10 @@ def connect(
     Raises
     ------
     HostUnreachable
-        No host answers, or the one that answers is not of this run.
+        No host answers, or the one that answers is not of this run. One that is there and says nothing is its cause,
+        a `TimeoutError`.
     """
-    reasons = []
+    reasons, silence = [], None
     for open_socket in (_open_unix, _open_tcp):
         try:
             connected = open_socket(address)
@@ -181,9 +182,10 @@ def connect(
         except (OSError, NotOurs) as error:
             connected.close()
             reasons.append(str(error))
+            silence = error if isinstance(error, TimeoutError) else silence
         else:
             return SocketChannel(connected, address, patience_seconds, waits)
-    raise HostUnreachable("; ".join(reasons))
+    raise HostUnreachable("; ".join(reasons)) from silence
 
 
 def how_ended(address: Address) -> str:

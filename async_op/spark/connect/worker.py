@@ -9,9 +9,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from pyspark.errors import PySparkException
@@ -27,6 +27,7 @@ from async_op.spark.errors import EpochFailed
 from async_op.spark.rows.routing import Routing
 from async_op.spark.stage import Stage
 from async_op.spark.stopping import Stopping
+from async_op.spark.task.ways import log_levels, set_up_logging
 from keygroups.errors import notes_of, with_notes
 from keygroups.safe_text import described
 from keygroups.spark.session import setting
@@ -68,6 +69,8 @@ class ServedPipeline:
         Names the exchange between client and worker.
     drains_at_end : bool
         Whether nothing stays in flight after the end of the query.
+    log_levels : mapping of str to int
+        The levels of the client's loggers by their names, which hold beside the server, and in hosts.
     """
 
     stages: tuple[Stage, ...]
@@ -77,6 +80,7 @@ class ServedPipeline:
     checkpoint_location: str
     run_id: str
     drains_at_end: bool
+    log_levels: Mapping[str, int] = field(default_factory=log_levels)
 
     def __reduce__(self) -> Any:
         return _begin, (self.__dict__,)
@@ -85,11 +89,13 @@ class ServedPipeline:
 def _begin(description: dict[str, Any]) -> ServerWorker:
     from pyspark.sql.connect.client.retries import DefaultPolicy  # a classic session may lack what it needs
 
+    served = ServedPipeline(**description)
+    set_up_logging(served.log_levels)
     threading.Thread(target=_end_with, args=(os.getppid(),), name="keygroups server", daemon=True).start()
     spark: Any = SparkSession.active()
     # Spark's own ten minutes would keep this process, and its hosts, that long after the end of the server.
     spark.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES_MAX, max_backoff=5000)])
-    return ServerWorker(ServedPipeline(**description), spark)
+    return ServerWorker(served, spark)
 
 
 class ServerWorker:

@@ -178,11 +178,16 @@ def log_levels() -> dict[str, int]:
     return {"": logging.root.level, **{one.name: one.level for one in loggers if one.level != logging.NOTSET}}
 
 
-def _prepare(root: str, levels: Mapping[str, int]) -> None:
-    """Set up logging as in the driver, and let `SparkFiles.get` find what was added to the session, as in a worker."""
+def set_up_logging(levels: Mapping[str, int]) -> None:
+    """Log to standard error with the levels of another process: users cannot set up logging in this one."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for name, level in levels.items():
         logging.getLogger(name or None).setLevel(level)
+
+
+def _prepare(root: str, levels: Mapping[str, int]) -> None:
+    """Set up logging as in the driver, and let `SparkFiles.get` find what was added to the session, as in a worker."""
+    set_up_logging(levels)
     SparkFiles._root_directory = root
     SparkFiles._is_running_on_worker = True
 
