@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,6 @@ from tests.backends import ON_DISK
 from tests.hosting.simulation.scenario import Row, Scenario
 from tests.hosting.simulation.states import ARMED, LIVING, SEEN, TTL_MS, after, write
 from tests.hosting.simulation.storage import as_unpickled, table_of
-from tests.simulation.payments import Payments
 from tests.simulation.plain import seen_through
 
 if TYPE_CHECKING:
@@ -34,9 +33,8 @@ class Poisoned(Exception):
 class Service:
     """Counts calls, and keeps what must hold of them."""
 
-    def __init__(self, scenario: Scenario, payments: Payments) -> None:
+    def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.payments = payments
         self.calls = Counter[int]()
         self.opened = self.closed = 0
         self.owed: dict[int, tuple[Process, int, float]] = {}
@@ -46,8 +44,7 @@ class Service:
         """When calls for a row have written: the processing time."""
 
     async def call(self, process: Process, row: Row, ctx: InvocationContext) -> None:
-        check(ctx.idempotency_key == f"{process.lineage}/row-{row.number}", f"{row} is called as {ctx.idempotency_key}")
-        self.pay(ctx, row.number)
+        check(ctx.idempotency_key == f"row-{row.number}", f"{row} is called as {ctx.idempotency_key}")
         check(row.number not in process.done, f"{row} is paid for twice: it was in the snapshot")
         number = self.calls[row.number]
         self.calls[row.number] += 1
@@ -57,11 +54,6 @@ class Service:
             if process.is_truth:
                 self.owed[row.number] = (process, process.cluster.faults, asyncio.get_running_loop().time())
             raise Poisoned(row.number)
-
-    def pay(self, ctx: InvocationContext, *names: Hashable) -> None:
-        """Pay for an element, unless another one has used its key."""
-        own = (self.scenario.operator, *names)
-        check(self.payments.pay(ctx.idempotency_key, own) == own, "; ".join(self.payments.mistakes[-1:]))
 
     def wall_time(self) -> int:
         """Return the processing time."""
@@ -150,7 +142,6 @@ class TimedFunction(Function):
         ctx.state(ARMED).update((*ctx.state(ARMED).value(), when))
 
     async def on_timer(self, timestamp: int, ctx: InvocationContext) -> list[Any]:
-        self.service.pay(ctx, ctx.key, timestamp)
         await asyncio.sleep(0.1)
         ctx.state(ARMED).update([when for when in ctx.state(ARMED).value() if when != timestamp])
         return [("timer", ctx.key, timestamp)]
@@ -176,7 +167,6 @@ class Blueprint:
             parallelism=self.parallelism,
             subtask_index=subtask_index,
             max_parallelism=scenario.max_parallelism,
-            idempotency_namespace=self.process.lineage,
             state_backend=ON_DISK if scenario.is_on_disk(self.process.address.path) else "memory",
         )
 

@@ -14,6 +14,7 @@ from itertools import count
 import pytest
 
 from async_op import OperatorClosed
+from async_op.hosting.errors import HostLost
 from snapshots import IncompleteSnapshot, SnapshotCorrupted
 from tests.hosting.simulation.mutants import MUTANTS
 from tests.hosting.simulation.run import simulate
@@ -81,8 +82,7 @@ def test_a_seed_is_the_same_run_each_time_however_the_clock_of_the_machine_jumps
 
 def test_the_random_runs_meet_everything() -> None:
     missing = {"busy", "foreign", "replace", "stale", "in the task", "held", "waiting", "reserve"}
-    missing |= {"concluded", "UnwritableValue", "sink: before the dead letters", "sink: after the dead letters"}
-    missing |= {"sink: between a refusal and what follows from it"}
+    missing |= {"concluded"}
     missing |= {"failed", "final", "Crash", "epoch: CommitOutcomeUnknown", "epoch: WriterFenced"}
     for seed in range(1000):  # the rarest is met by one in a hundred
         cluster = simulate(scenario_of(seed))
@@ -97,7 +97,8 @@ def is_seen(seed: int, faults: tuple[str, ...]) -> bool:
     scenario = scenario_of(seed)
     try:
         simulate(only(scenario, *faults) if faults else scenario)
-    # Whoever commits or reads looks at the parts as well; and no feeder is let into an operator that is closed.
-    except (Violation, IncompleteSnapshot, SnapshotCorrupted, OperatorClosed):
+    # Whoever commits or reads looks at the parts as well; no feeder is let into an operator that is closed, and an epoch
+    # that is lost again and again ends the run.
+    except (Violation, IncompleteSnapshot, SnapshotCorrupted, OperatorClosed, HostLost):
         return True
     return False
