@@ -97,8 +97,8 @@ def is_seen(seed: int, faults: tuple[str, ...]) -> bool:
     scenario = scenario_of(seed)
     try:
         simulate(only(scenario, *faults) if faults else scenario)
-    # Whoever commits or reads looks at the parts as well; no feeder is let into an operator that is closed, and an epoch
-    # that is lost again and again ends the run.
+    # Whoever commits or reads looks at the parts as well; no feeder is let into an operator that is closed; and an
+    # epoch that is lost again and again ends the run.
     except (Violation, IncompleteSnapshot, SnapshotCorrupted, OperatorClosed, HostLost):
         return True
     return False
