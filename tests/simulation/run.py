@@ -7,15 +7,16 @@ import random
 import sys
 import uuid
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from itertools import groupby
 
 from fsspec.implementations.memory import MemoryFileSystem
 
 from async_op import AsyncTimeoutError, ElementFailed, Watermark
-from async_op.testing import Stalled, VirtualLoop
+from async_op.testing import VirtualLoop
 from keygroups import subtask_of
 from snapshots import SnapshotStore
+from tests.simulation.abandon import abandon
 from tests.simulation.ledger import Committed, Ledger
 from tests.simulation.scenario import Item, Scenario
 from tests.simulation.subtask import SimulatedSubtask
@@ -42,24 +43,9 @@ def simulate(scenario: Scenario) -> Ledger:
         # A broken promise explains what followed from it.
         raise next(iter(run.ledger.violations), error) from None
     finally:
-        _abandon(loop)
-        loop.close()
+        abandon(loop)
         MemoryFileSystem.store.clear()
     return run.ledger
-
-
-def _abandon(loop: VirtualLoop) -> None:
-    """End the tasks that are left, so that a failed run says nothing but why it failed."""
-
-    async def end() -> None:
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-
-    loop.set_exception_handler(lambda *_: None)
-    with suppress(Stalled):
-        loop.run_until_complete(end())
 
 
 class Run:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import suppress
 
 from async_op import ElementFailed
 from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable, IncompleteEpoch
-from async_op.testing import Stalled, VirtualLoop
+from async_op.testing import VirtualLoop
 from snapshots.commit import writer
 from snapshots.testing import Crash
 from tests.hosting.simulation.cluster import LEASE_SECONDS, Cluster
@@ -17,12 +16,12 @@ from tests.hosting.simulation.oracle import Oracle
 from tests.hosting.simulation.scenario import Scenario
 from tests.hosting.simulation.service import Violation, check, heard
 from tests.hosting.simulation.storage import FAILURES, epoch_of
+from tests.simulation.abandon import abandon
 from tests.simulation.luck import without_luck
 from tests.simulation.remembered import remembered
 from tests.simulation.world.thresholds import Threshold, buggified
 
 _RUNS_MAX = 60
-_CLOSE_SECONDS = 4000.0
 
 _DELTAS = (Threshold(writer, "DELTAS_MAX", (1, 2)), Threshold(writer, "DELTA_SHARE_MAX", (float("inf"),)))
 """Small snapshots have no deltas otherwise."""
@@ -54,10 +53,7 @@ def simulate(scenario: Scenario) -> Cluster:
     except Exception as error:
         raise next(iter(heard()), error) from error
     finally:
-        loop.set_exception_handler(lambda *_: None)
-        with suppress(Stalled):
-            loop.run_until_complete(_abandon())
-        loop.close()
+        abandon(loop)
     for violation in heard():
         raise violation
     assert not errors, errors[0]
@@ -108,10 +104,3 @@ def _check_end(cluster: Cluster) -> None:
 def _raise_heard() -> None:
     for violation in heard():
         raise violation
-
-
-async def _abandon() -> None:
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
-        task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
