@@ -19,7 +19,7 @@ class Query(Protocol):
 
 
 def run_with_restarts(
-    start: Callable[[], Query], restart: RestartPolicy, *, sleep: Callable[[float], object] = time.sleep
+    start: Callable[[], Query | None], restart: RestartPolicy, *, sleep: Callable[[float], object] = time.sleep
 ) -> None:
     """Start a query and wait for its end; start it again after a failure, as long as the policy allows.
 
@@ -30,7 +30,8 @@ def run_with_restarts(
     ----------
     start : callable
         Starts the query and returns it, such as ``lambda: pipeline.start(df, sink, checkpoint_location=folder)``. What
-        it raises is a failure of the query.
+        it raises is a failure of the query. It may also run to the end itself and return None, as
+        ``lambda: pipeline.run(df, sink, run_id="history")`` does.
     restart : RestartPolicy
         How often to restart, and after which delays.
     sleep : callable
@@ -43,13 +44,15 @@ def run_with_restarts(
     Exception
         The failure that no restart follows: a permanent one, or the one after the last restart.
     """
-    check_callable("start", start, reason="it starts the query and returns it")
+    check_callable("start", start, reason="it starts the query and returns it, or runs to the end")
     check_instance("restart", restart, RestartPolicy, reason="pass an object of the class RestartPolicy")
     restarts = Restarts(restart, "the query", time.monotonic)
     while True:
         restarts.began()
         try:
-            start().awaitTermination()
+            query = start()
+            if query is not None:
+                query.awaitTermination()
         except Exception as error:
             delay = restarts.delay_after(error)
             if delay is None:

@@ -56,9 +56,6 @@ def transform(
     if function.states or function.operator_states or function.has_timers:
         reason = "state and timers need snapshots: use async_op.spark.AsyncPipeline"
         raise ConfigError("function", function, reason)
-    if resilience is not None and resilience.budgets:
-        reason = "each partition would spend all of it: use async_op.spark.AsyncPipeline, whose subtasks share it"
-        raise ConfigError("budget", resilience.budget, reason)
     keys = () if key_by is None else key_columns(frame.schema, names_of(key_by))
     check_arrow(function, key_by, mode)
     schema = schema_with_letters(parse_schema(output_schema), on_error, dead_letters)
@@ -75,6 +72,9 @@ def transform(
         dead_letters=elements.dead_letters() if on_error == "dead_letter" else None,
         resilience=resilience,
     )
+    if resilience is not None and resilience.budgets:
+        reason = "each partition would spend all of it: use async_op.spark.AsyncPipeline, whose subtasks share it"
+        raise ConfigError("budget", resilience.budget, reason)
     task = PartitionTask(elements, options, as_wait_strategies(wait_strategies))
     task.make_operator(lambda _: None)  # refuses here, on the driver, what can never work
     check_pickles(options, task.wait_strategies)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import traceback
 import warnings
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from async_op import AsyncDataStream, Job, Step, letter_value
+from async_op import AsyncDataStream, Job, Step, letter_value, restarts
+from async_op.connectors import Source
 from async_op.hosting import messages as say
 from async_op.key_columns import key_getter
 from async_op.letter_rows import row_of
@@ -18,8 +21,20 @@ from async_op.testing import VirtualLoop
 from snapshots import SnapshotStore
 from tests.async_op.job.kit import Epochs
 from tests.async_op.job.virtual_job_loop import VirtualJobLoop
-from tests.doors.restart_rules import Attempt, RestartRule, options_of
-from tests.doors.rules import HOST, JOB, PROCESSES, STORED_STREAM, STREAM, Letter, Rule, default_options, elements_of
+from tests.doors.restart_rules import NAME, Attempt, RestartRule, options_of
+from tests.doors.rules import (
+    HOST,
+    JOB,
+    PROCESSES,
+    STORED_STREAM,
+    STREAM,
+    Element,
+    Letter,
+    Rule,
+    default_options,
+    elements_of,
+    timestamp_of,
+)
 from tests.hosting.virtual_host import Kit, Run, hosted, outputs
 
 
@@ -58,6 +73,15 @@ def tried(run: Callable[[Seen], object]) -> Seen:
     return seen
 
 
+def in_time_of(rule: Rule, loop: VirtualLoop, work: Coroutine[Any, Any, object]) -> None:
+    """Run in virtual time, where the rule allows that."""
+    if rule.blocks:
+        loop.close()
+        asyncio.run(work)
+    else:
+        in_virtual_time(loop, work)
+
+
 def in_virtual_time(loop: VirtualLoop, work: Awaitable[object]) -> None:
     try:
         loop.run_until_complete(work)
@@ -71,12 +95,12 @@ def _texts(rows: Sequence[Any]) -> list[str]:
 
 def stream(rule: Rule, folder: Path) -> Seen:
     """Try a stream in this process."""
-    return tried(lambda seen: in_virtual_time(VirtualLoop(), _streamed(rule, seen, None)))
+    return tried(lambda seen: in_time_of(rule, VirtualLoop(), _streamed(rule, seen, None)))
 
 
 def stored_stream(rule: Rule, folder: Path) -> Seen:
     """Try a stream with snapshots."""
-    return tried(lambda seen: in_virtual_time(VirtualJobLoop(), _streamed(rule, seen, folder)))
+    return tried(lambda seen: in_time_of(rule, VirtualJobLoop(), _streamed(rule, seen, folder)))
 
 
 async def _streamed(rule: Rule, seen: Seen, snapshots: Path | None) -> None:
@@ -86,16 +110,36 @@ async def _streamed(rule: Rule, seen: Seen, snapshots: Path | None) -> None:
         options["dead_letters"] = (
             (lambda letter: seen.letters.append(letter_of(row_of(letter)))) if snapshots is None else letters
         )
+    elements: Any = rule.elements
     if snapshots is not None:
         options |= {"snapshots": snapshots, "job_id": "rule"}
-    async for row in call(rule.elements, rule.function(), **options):
+        elements = Timed(elements) if rule.has_event_time else elements
+    elif rule.has_event_time:
+        options["timestamps"] = timestamp_of
+    async for row in call(elements, rule.function(), **options):
         seen.says.append(row["said"])
     seen.letters += map(letter_of, letters.values)
 
 
+class Timed(Source[Element]):
+    """Elements with timestamps."""
+
+    bounded = True
+
+    def __init__(self, elements: list[Element]) -> None:
+        self.elements = elements
+
+    def partitions(self) -> list[int]:
+        return [0]
+
+    def read(self, partition: Any, position: Any) -> Iterator[Any]:
+        for element in self.elements[position or 0 :]:
+            yield element, timestamp_of(element), element["id"] + 1
+
+
 def job(rule: Rule, folder: Path) -> Seen:
     """Try a job whose steps run beside it."""
-    return tried(lambda seen: in_virtual_time(VirtualJobLoop(), _worked(rule, seen, folder)))
+    return tried(lambda seen: in_time_of(rule, VirtualJobLoop(), _worked(rule, seen, folder)))
 
 
 def job_with_processes(rule: Rule, folder: Path) -> Seen:
@@ -107,7 +151,10 @@ async def _worked(rule: Rule, seen: Seen, folder: Path, **options: Any) -> None:
     sink, letters = Epochs(), Epochs()
     step = Step(rule.function(), "rule", **default_options(rule))
     options |= {"dead_letters": letters, "parallelism": 1, "snapshot_interval": 0.1}
-    await Job(rule.elements, step, sink, snapshots=folder, job_id="job", **options).run()
+    if rule.has_event_time:
+        options["watermark_delay"] = 0
+    source = Timed(rule.elements) if rule.has_event_time else rule.elements
+    await Job(source, step, sink, snapshots=folder, job_id="job", **options).run()
     seen.says += _texts(sink.values)
     seen.letters += map(letter_of, letters.values)
 
@@ -124,15 +171,23 @@ def _hosted(rule: Rule, seen: Seen) -> None:
     options["key_by"] = key_getter(options["key_by"])
 
     async def test(run: Run) -> None:
-        for rows in (rule.elements, []):
-            for message in (run.greeting(), say.Feed(rows), say.Settle()):
+        reached = say.FeedWatermark(timestamp_of(rule.elements[-1]))
+        for rows in (say.Feed(rule.elements), reached if rule.has_event_time else say.Feed([])):
+            for message in (run.greeting(), rows, say.Settle()):
                 reply = await run.host.answer(run.feeder, message)
                 if isinstance(reply, say.Failed):
                     raise reply.error
             seen.says += _texts(outputs(await run.cut()))
             await asyncio.sleep(1)  # timers become due, for which there is an epoch without input
 
-    hosted(test, Kit(function=rule.function(), options=options))
+    hosted(test, (TimedKit if rule.has_event_time else Kit)(function=rule.function(), options=options))
+
+
+class TimedKit(Kit):
+    """Gives rows their timestamps."""
+
+    def decoder(self, epoch: Any) -> Callable[[Any], Iterable[Any]]:
+        return lambda rows: [(row, timestamp_of(row), f"{epoch}-{row['id']}") for row in rows]
 
 
 LOCAL: dict[str, Callable[[Rule, Path], Seen]] = {
@@ -147,8 +202,18 @@ LOCAL: dict[str, Callable[[Rule, Path], Seen]] = {
 
 # Restarts.
 
-NAME = "rule"
-"""The name of the folder with the snapshots, whatever an entry point calls it."""
+
+@contextmanager
+def restarts_told() -> Iterator[list[float]]:
+    """Give the delays of the restarts that the log tells of."""
+    delays: list[float] = []
+    log, told = logging.getLogger(restarts.__name__), logging.Handler()
+    told.emit = lambda record: delays.append(record.args[1])  # type: ignore[method-assign, index, misc]
+    log.addHandler(told)
+    try:
+        yield delays
+    finally:
+        log.removeHandler(told)
 
 
 def check_restarts(rule: RestartRule, folder: Path, run: Callable[[Attempt, Seen, Path], object]) -> None:
@@ -157,13 +222,16 @@ def check_restarts(rule: RestartRule, folder: Path, run: Callable[[Attempt, Seen
     for attempt in rule.runs:
         if attempt.before is not None:
             attempt.before(SnapshotStore(folder, NAME))
-        with warnings.catch_warnings(record=True) as warned:
+        with warnings.catch_warnings(record=True) as warned, restarts_told() as delays:
             warnings.simplefilter("always")
             seen = tried(lambda seen, attempt=attempt: run(attempt, seen, folder))  # type: ignore[misc]
         assert (seen.error is None) == (not attempt.error), seen.error
         assert [part for part in attempt.error if part not in str(seen.error)] == [], seen.error
         expected = [] if attempt.warning is None else [attempt.warning]
         assert [one.category.__name__ for one in warned if one.category.__module__.startswith("async_op")] == expected
+        assert delays == list(attempt.delays)
+        if attempt.after is not None:
+            attempt.after(SnapshotStore(folder, NAME))
         says += seen.says
     assert sorted(says) == sorted(rule.says)
 
@@ -195,7 +263,8 @@ async def _restarted(attempt: Attempt, seen: Seen, folder: Path, **more: Any) ->
     placed, options = options_of(attempt)
     sink, step = Epochs(), Step(attempt.function(folder), NAME, **options)
     try:
-        await Job(elements_of(attempt.keys), step, sink, snapshots=folder, job_id=NAME, **placed, **more).run()
+        more |= {"snapshots": folder, "job_id": NAME, "restart": attempt.restart}
+        await Job(elements_of(attempt.keys), step, sink, **placed, **more).run()
     finally:
         seen.says += _texts(sink.values)
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import decimal
+import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,12 +23,14 @@ from async_op import (
     CallbackFunction,
     FixedDelayRetry,
     InvocationContext,
+    RateLimit,
     Resilience,
     RetryAfter,
     Runtime,
     SingleFlight,
     WaitStrategies,
 )
+from async_op.threads import watchdog
 from keygroups import OperatorListState, ValueState
 
 STREAM, STORED_STREAM, JOB, PROCESSES = "stream", "stream with snapshots", "job", "job with processes"
@@ -43,6 +47,14 @@ COUNT = ValueState("count", default=0)
 ITEMS = OperatorListState("items")
 
 NO_STATE = {TRANSFORM: "state needs snapshots: use `AsyncPipeline`"}
+NO_WATERMARK = {STORED_STREAM: "it has no `watermark_delay`, so a watermark comes at the end only: use `Job`"}
+FROM_TIME_TO_TIME = {
+    JOB: "watermarks come five times a second, as in Flink, because several partitions agree on them",
+    PROCESSES: "watermarks come five times a second, as in Flink, because several partitions agree on them",
+    PIPELINE: "the watermark moves between two epochs, so that an epoch that runs again sees the same one",
+}
+MORE_TO_COME = {PIPELINE: "a query may follow the run, and its rows come later"}
+NO_REAL_LOOP = {HOST: "it runs in virtual time, which stands still while a call blocks"}
 LATER = {PIPELINE: "hosts close their functions after the last epoch; the host's log has the error"}
 NO_THREAD = dict.fromkeys(
     (STREAM, STORED_STREAM, JOB, PROCESSES, HOST), "only threads of Spark's tasks wait as it says, an event loop never"
@@ -59,24 +71,31 @@ class Rule:
         Makes the function.
     keys : str
         The keys of the elements, which have the numbers 0, 1 and so on.
-    options : mapping
-        Options by the names that all entry points give them.
+    options : mapping or callable
+        Options by the names that all entry points give them, or what makes them where they are refused when they are
+        made.
     says : sequence of str or None
         The outputs, in their order; None if the rule says nothing about them.
     letters : sequence of Letter
         The dead letters.
     error : sequence of str
         Parts of the error with which the run ends.
+    has_event_time : bool
+        Whether the elements have timestamps: their numbers in seconds.
+    blocks : bool
+        Whether a call blocks the event loop. Virtual time stands still meanwhile.
     lacks : mapping
         Entry points that cannot have the rule, with the reason.
     """
 
     function: Callable[[], Any]
     keys: str = "aaa"
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] | Callable[[], Mapping[str, Any]] = field(default_factory=dict)
     says: Sequence[str] | None = ()
     letters: Sequence[Letter] = ()
     error: Sequence[str] = ()
+    has_event_time: bool = False
+    blocks: bool = False
     lacks: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -88,6 +107,12 @@ class Rule:
 def elements_of(keys: str) -> list[Element]:
     """Return an element for each key; a dash is the key None."""
     return [{"id": number, "key": None if key == "-" else key} for number, key in enumerate(keys)]
+
+
+def timestamp_of(value: Element) -> int:
+    """Return the timestamp of an element of a rule that has event time."""
+    number: int = value["id"]
+    return 1000 * number
 
 
 def said(text: object) -> list[dict[str, str]]:
@@ -223,6 +248,43 @@ class Alarm(AsyncFunction):
 
     async def on_timer(self, timestamp: int, ctx: InvocationContext) -> Any:
         return said(f"{ctx.key}{ctx.state(COUNT).value()}")
+
+
+@dataclass
+class Expecting(AsyncFunction):
+    """Registers a timer of event time at each element that has one here; says which timers fire, and maybe elements."""
+
+    timers: Mapping[int, int]
+    says_elements: bool = False
+    states = (COUNT,)
+
+    async def async_invoke(self, value: Element, ctx: InvocationContext) -> Any:
+        assert ctx.timestamp == timestamp_of(value)
+        ctx.state(COUNT).update(ctx.state(COUNT).value() + 1)
+        if value["id"] in self.timers:
+            ctx.timers.register(self.timers[value["id"]], event_time=True)
+        return said(value["id"]) if self.says_elements else []
+
+    async def on_timer(self, timestamp: int, ctx: InvocationContext) -> Any:
+        return said(f"{ctx.key}{ctx.state(COUNT).value()} at {timestamp}")
+
+
+class Blocks(AsyncFunction):
+    """Blocks the event loop until the log has named it."""
+
+    async def open(self, runtime: Runtime) -> None:
+        watchdog._named.clear()  # a process names each function once, and some entry points share one
+
+    async def async_invoke(self, value: Element, ctx: InvocationContext) -> Any:
+        log, told = logging.getLogger(watchdog.__name__), logging.Handler()
+        records: list[str] = []
+        told.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
+        log.addHandler(told)
+        until = time.monotonic() + 60  # only there to end a test that fails
+        while not records and time.monotonic() < until:
+            time.sleep(0.01)  # noqa: ASYNC251 - it blocks
+        log.removeHandler(told)
+        return said([line.partition(" (line")[0].rpartition(".rules.")[2] for line in records])
 
 
 class Batches(AsyncBatchFunction):
@@ -405,12 +467,24 @@ def one_each(value: Element) -> int:
     return 1
 
 
+def no_cost(value: Element) -> Any:
+    return "a lot"
+
+
+def ten_at_the_second(value: Element) -> int:
+    return 10 if value["id"] == 1 else 1
+
+
 def both_errors() -> Exception:
     return ExceptionGroup("both", [ValueError(), OSError()])
 
 
 def wait_a_moment() -> Exception:
     return RetryAfter(0.001)
+
+
+def _rate(cost: Callable[[Element], Any]) -> RateLimit:
+    return RateLimit(1000, 5, cost=cost, unit="coins")
 
 
 LETTERS = {"on_error": "dead_letter"}
@@ -502,7 +576,7 @@ RULES: dict[str, Rule] = {
     "unordered: outputs leave as calls return": Rule(
         function=Behind, options={"mode": "unordered"}, says=["1", "2", "0"]
     ),
-    "key_ordered: outputs of a key leave in the order of the input, those of other keys overtake them": Rule(
+    "key_ordered: outputs of one key leave in the order of its inputs; different keys do not wait for each other": Rule(
         function=Behind, keys="aab", options={"mode": "key_ordered"}, says=["2", "0", "1"]
     ),
     # State.
@@ -514,6 +588,28 @@ RULES: dict[str, Rule] = {
     ),
     "A timer fires once it is due, and sees the state of its key": Rule(
         function=Alarm, keys="a", says=["a1"], lacks=NO_STATE
+    ),
+    "Timers of event time fire in their order, once the watermark has reached them": Rule(
+        function=lambda: Expecting({0: 1500, 1: 1200}),
+        keys="abc",
+        says=["b1 at 1200", "a1 at 1500"],
+        has_event_time=True,
+        lacks=NO_STATE | NO_WATERMARK,
+    ),
+    "Timers of event time fire before the call for an element with a later timestamp, if `capacity` is 1": Rule(
+        function=lambda: Expecting({0: 1500, 1: 1200}, says_elements=True),
+        keys="abc",
+        options={"capacity": 1},
+        says=["0", "1", "b1 at 1200", "a1 at 1500", "2"],
+        has_event_time=True,
+        lacks=NO_STATE | NO_WATERMARK | FROM_TIME_TO_TIME,
+    ),
+    "At the end of a bounded input, the timers of event time that are left fire": Rule(
+        function=lambda: Expecting({0: 10**12}),
+        keys="ab",
+        says=[f"a1 at {10**12}"],
+        has_event_time=True,
+        lacks=NO_STATE | MORE_TO_COME,
     ),
     "Operator state has no key, and a write counts at once": Rule(
         function=Listing, options={"on_error": "skip"}, says=["[0]", "[0, 1, 2]"], lacks=NO_STATE
@@ -549,6 +645,18 @@ RULES: dict[str, Rule] = {
         letters=[(2, 1, "BudgetSpent")],
         lacks=NO_STATE,
     ),
+    "A call that costs more than the whole burst of a rate fails with `CostAboveLimit`, without a retry": Rule(
+        function=Plain,
+        options=lambda: LETTERS | {"retry": RETRY, "resilience": Resilience(rate_limit=_rate(ten_at_the_second))},
+        says=["0", "2"],
+        letters=[(1, 1, "CostAboveLimit")],
+    ),
+    "A cost that is no number is the fault of its element": Rule(
+        function=Plain,
+        keys="a",
+        options=lambda: LETTERS | {"resilience": Resilience(rate_limit=_rate(no_cost))},
+        letters=[(0, 1, "ConfigError")],
+    ),
     "Identical calls at the same time are one": Rule(
         function=Shared,
         options={"resilience": Resilience(single_flight=SingleFlight(by_nothing))},
@@ -567,6 +675,9 @@ RULES: dict[str, Rule] = {
         error=("this strategy was asked",),
         lacks=NO_THREAD,
     ),
+    "A call that blocks the event loop for over a second is named in the log": Rule(
+        function=Blocks, keys="a", says=["['Blocks.async_invoke']"], blocks=True, lacks=NO_REAL_LOOP
+    ),
     # What can never work.
     "A capacity of zero is refused by name": Rule(
         function=Plain, options={"capacity": 0}, says=None, error=("ConfigError", "capacity=0")
@@ -577,6 +688,27 @@ RULES: dict[str, Rule] = {
     "An error policy that does not exist is refused by name": Rule(
         function=Plain, options={"on_error": "ignore"}, says=None, error=("ConfigError", "on_error='ignore'")
     ),
+    "A rate of zero is refused by name": Rule(
+        function=Plain,
+        options=lambda: {"resilience": Resilience(rate_limit=RateLimit(0))},
+        says=None,
+        error=("ConfigError", "per_second=0"),
+    ),
+    "A number in place of a rate limit is refused by name": Rule(
+        function=Plain,
+        options=lambda: {"resilience": Resilience(rate_limit=5)},  # type: ignore[arg-type]
+        says=None,
+        error=("ConfigError", "rate_limit=5"),
+    ),
+    "A rate limit outside of `Resilience` is refused by name": Rule(
+        function=Plain, options={"resilience": RateLimit(5)}, says=None, error=("ConfigError", "resilience=RateLimit(")
+    ),
+    "A budget without an amount is refused by name": Rule(
+        function=Plain,
+        options=lambda: {"resilience": Resilience(budget=Budget(0, "calls"))},
+        says=None,
+        error=("ConfigError", "limit=0"),
+    ),
     "A state that is none is refused by name": Rule(
         function=Misdeclared, says=None, error=("ConfigError", "states", "'count'")
     ),
@@ -585,4 +717,5 @@ RULES: dict[str, Rule] = {
 
 def default_options(rule: Rule) -> dict[str, Any]:
     """Return the options of a rule: ordered, so that outputs have one order, and with a key."""
-    return {"mode": "ordered", "key_by": "key", **rule.options}
+    options = rule.options() if callable(rule.options) else rule.options
+    return {"mode": "ordered", "key_by": "key", **options}

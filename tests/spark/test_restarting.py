@@ -37,6 +37,18 @@ def test_a_query_that_fails_is_started_again_after_growing_delays() -> None:
     assert queries == []
 
 
+def test_a_start_that_runs_to_the_end_itself_has_no_query_to_wait_for() -> None:
+    failures = [OSError("away")]
+    pauses: list[float] = []
+
+    def run() -> None:
+        if failures:
+            raise failures.pop()
+
+    run_with_restarts(run, RestartPolicy(3, 2.0, 60.0), sleep=pauses.append)
+    assert pauses == [2.0]
+
+
 def test_a_start_that_fails_counts_like_a_query() -> None:
     def start() -> Ended:
         raise OSError("no driver")

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import timestamp_seconds
 
 from async_op import AsyncDataStream
-from async_op.spark import AsyncPipeline
+from async_op.spark import AsyncPipeline, run_with_restarts
 from tests.doors import restart_rules, rules
-from tests.doors.entry_points import NAME, Seen, check, check_restarts, letter_of, tried
-from tests.doors.restart_rules import RESTART_RULES, Attempt
+from tests.doors.entry_points import Seen, check, check_restarts, letter_of, tried
+from tests.doors.restart_rules import NAME, RESTART_RULES, Attempt
 from tests.doors.rules import PIPELINE, RULES, TRANSFORM, Element, Rule, default_options, elements_of
 from tests.quick import first_is_quick
 
@@ -77,9 +78,13 @@ def test_a_rule_holds_for_a_pipeline(sentence: str, spark: SparkSession, tmp_pat
             parallelism=1,
             order_by="id",
             barrier_timeout=None,
+            event_time="at" if rule.has_event_time else None,
             **options_of(rule),
         )
-        pipeline.run(frame_of(rule.elements, spark), lambda batch, epoch: note(seen, batch), run_id="rule")
+        frame = frame_of(rule.elements, spark)
+        if rule.has_event_time:
+            frame = frame.withColumn("at", timestamp_seconds("id"))
+        pipeline.run(frame, lambda batch, epoch: note(seen, batch), run_id="rule")
 
     check(rule, tried(run))
 
@@ -94,7 +99,12 @@ def test_a_rule_of_restarts_holds_for_a_pipeline(sentence: str, spark: SparkSess
         function = attempt.function(folder)
         pipeline = AsyncPipeline(function, snapshots=folder, operator_id=NAME, **placed, **options, **OUTPUTS)
         rows = elements_of(attempt.keys)[finished:]
-        pipeline.run(frame_of(rows, spark), lambda batch, epoch: note(seen, batch), run_id=f"run-{finished}")
+
+        def work() -> None:
+            options = {"run_id": f"run-{finished}", "chunk_rows": 1 if attempt.row_by_row else None}
+            pipeline.run(frame_of(rows, spark), lambda batch, epoch: note(seen, batch), **options)
+
+        work() if attempt.restart is None else run_with_restarts(work, attempt.restart)
         finished += len(rows)
 
     check_restarts(RESTART_RULES[sentence], tmp_path, run)

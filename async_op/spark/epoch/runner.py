@@ -232,6 +232,9 @@ class EpochRunner:
                 self._is_closed = True
                 self.fleet.end(self.epoch)
                 self.fleet.is_resident = False
+                if not failed:  # a short run may end before its hosts have loaded all that they read
+                    self.coordinator.ended()
+                self.coordinator.close()
 
     def _begin(self, spark: SparkSession) -> None:
         """Make sure that no other run has claimed the operator, and that the newest epoch has been delivered."""
