@@ -289,6 +289,11 @@ class Chain:
     """Whether `work` is what it is now."""
 
     @property
+    def subtasks(self) -> int:
+        """How many subtasks of each step it has."""
+        return len(self._section.own)
+
+    @property
     def has_room(self) -> bool:
         """Whether the epoch may go on."""
         return self._outputs.has_room

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from async_op.epochs.coordinator import Coordinator
 from async_op.epochs.position import JobPosition
-from async_op.job.counters import Counts, added_up, counts_of_written
+from async_op.job.counters import Counts, added_up, counts_by_child, counts_of_written
 from async_op.job.delivery import CommittedEpoch, tables_in
 from async_op.job.outputs import OUTPUT_SCHEMA, EpochOutputs
 from async_op.retention import Retention
@@ -40,12 +40,15 @@ class Contribution:
         Its parts.
     counts : mapping of str to int
         What it has counted since the cut before.
+    process : mapping of str to int
+        Its process id, the subtasks that it has, and its processor time since the cut before.
     table : pyarrow.Table or None
         The outputs that its parts have; None if they are too many to be sent, and have to be read back.
     """
 
     written: Sequence[Written]
     counts: Counts
+    process: Counts
     table: pa.Table | None
 
 
@@ -87,6 +90,7 @@ class Committer(Coordinator):
         handles = [handle for handle, _ in written]
         counts = added_up([counts, *(other.counts for other in others)])
         metrics = counts | counts_of_written(handles, sum(seconds for _, seconds in written))
+        metrics |= counts_by_child([other.counts | other.process for other in others])
         position = JobPosition(parallelism=parts[0][1].parallelism, keys=self._keys)
         snapshot = self.commit(pending, handles, position, metrics)
         own = [stored for stored in snapshot.outputs() if stored.version == snapshot.version]

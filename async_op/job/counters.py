@@ -12,6 +12,8 @@ Counts = dict[str, int]
 
 _OLDEST = "oldest_call_milliseconds"
 
+_OF_CHILD = ("pid", "subtasks", "in_flight", "outputs", "dead_letters", "processor_milliseconds")
+
 
 def counts_of(rows: int, outputs: int, cuts: Iterable[SubtaskSnapshot], counted: Sequence[Counted]) -> Counts:
     """Return the counts of a cut.
@@ -38,6 +40,19 @@ def counts_of(rows: int, outputs: int, cuts: Iterable[SubtaskSnapshot], counted:
         "back_pressured_milliseconds": milliseconds(total("back_pressured_seconds")),
         "mails": int(total("mails")),
         "mailbox_wait_milliseconds": milliseconds(total("mailbox_seconds")),
+    }
+
+
+def counts_by_child(counts: Sequence[Counts]) -> Counts:
+    """Return what a cut keeps of each child process, under the names of `ChildProgress`.
+
+    Examples
+    --------
+    >>> counts_by_child([{"outputs": 3, "calls": 4}, {"outputs": 5, "calls": 6}])
+    {'child_1_outputs': 3, 'child_2_outputs': 5}
+    """
+    return {
+        f"child_{number}_{name}": one[name] for number, one in enumerate(counts, 1) for name in _OF_CHILD if name in one
     }
 
 

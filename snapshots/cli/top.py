@@ -112,6 +112,7 @@ class TopReport:
             "outputs_per_second": _rounded(pace.per_second("outputs")),
             "calls_per_second": _rounded(pace.per_second("calls")),
             "counts": pace.counts,
+            "children": [asdict(child) for child in activity.children],
             "subtasks": [_share_json(share) for share in activity.subtasks],
             "recent": [
                 {
@@ -147,6 +148,8 @@ class TopReport:
         yield Table(f"{activity.operator_id}: {what} {newest.version:,}, {self._ago(newest)}", (), tuple(self._facts()))
         span = "" if pace.seconds is None else f", over {duration_text(pace.seconds)}"
         yield Table(f"the newest epochs{span}", ("", "in all", "rate"), tuple(self._rates()))
+        if activity.children:
+            yield self._children()
         yield self._subtasks()
 
     def _facts(self) -> Iterable[tuple[str, object]]:
@@ -181,6 +184,20 @@ class TopReport:
         for name, count in pace.counts.items():
             if count or (count is not None and name in _ALWAYS_SHOWN):
                 yield name.replace("_", " "), count, _rate(pace.per_second(name), "s")
+
+    def _children(self) -> Table:
+        # Long names have two lines, so that the table fits on a small screen; the next one shows the subtasks.
+        return Table(
+            "processes",
+            ("number", "pid", "in\nflight", "outputs", "dead\nletters", "processor\nseconds"),
+            tuple(
+                (
+                    *(child.number, str(child.pid), child.in_flight, child.outputs, child.dead_letters),
+                    f"{child.processor_seconds:,.1f}",
+                )
+                for child in self.activity.children
+            ),
+        )
 
     def _subtasks(self) -> Table:
         activity = self.activity

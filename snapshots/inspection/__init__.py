@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from snapshots.inspection.activity import Activity, Commit, Pace
+from snapshots.inspection.activity import Activity, ChildActivity, Commit, Pace
 from snapshots.inspection.difference import (
     Difference,
     InFlightDifference,
@@ -29,6 +29,7 @@ from snapshots.inspection.steps import StepSummary, steps_of
 
 __all__ = [
     "Activity",
+    "ChildActivity",
     "Commit",
     "Difference",
     "InFlightDifference",

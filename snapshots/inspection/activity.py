@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +24,10 @@ COUNTED = (
     "budget_refused",
 )
 """What a pipeline counts in each epoch, and a job from cut to cut, and stores in `metrics`, by these names."""
+
+
+_CHILD = re.compile(r"child_([1-9]\d{0,8})_pid")
+"""The metric by which a child process of a job is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +130,51 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChildActivity:
+    """What a child process of a job has been doing; the fields are those of `ChildProgress`.
+
+    Attributes
+    ----------
+    number, pid : int
+        Which child it is, counted from 1, and its process.
+    subtasks, in_flight : int
+        Its subtasks of each step, and its in-flight elements, in the newest epoch.
+    outputs, dead_letters : int
+        How many the newest epochs have got from it; a dead letter is an output, too.
+    processor_seconds : float
+        The processor time that it has used in these epochs.
+    """
+
+    number: int
+    pid: int
+    subtasks: int
+    in_flight: int
+    outputs: int
+    dead_letters: int
+    processor_seconds: float
+
+    @classmethod
+    def of(cls, number: int, epochs: Sequence[Commit]) -> ChildActivity:
+        """Describe a child by epochs of one run, the newest first."""
+
+        def newest(name: str) -> int:
+            return epochs[0].count(f"child_{number}_{name}") or 0
+
+        def total(name: str) -> int:
+            return _sum(epochs, f"child_{number}_{name}") or 0
+
+        return cls(
+            number=number,
+            pid=newest("pid"),
+            subtasks=newest("subtasks"),
+            in_flight=newest("in_flight"),
+            outputs=total("outputs"),
+            dead_letters=total("dead_letters"),
+            processor_seconds=total("processor_milliseconds") / 1000,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
     """What an operator has been doing lately.
 
@@ -146,6 +196,8 @@ class Activity:
         Its share of each subtask.
     pace : Pace
         What the newest epochs have done.
+    children : tuple of ChildActivity
+        The child processes of a job with `processes`.
     recent : tuple of Commit
         The newest versions, the oldest first.
     """
@@ -160,6 +212,7 @@ class Activity:
     state: Size
     subtasks: tuple[SubtaskShare, ...]
     pace: Pace
+    children: tuple[ChildActivity, ...]
     recent: tuple[Commit, ...]
 
     __repr__ = fields_repr
@@ -190,6 +243,7 @@ class Activity:
             state=size_of(newest.files_of("keyed", "delta"), everything),
             subtasks=shares_of(newest),
             pace=Pace.of(recent),
+            children=_children_of(_newest_run(recent)),
             recent=recent,
         )
 
@@ -202,6 +256,13 @@ class Activity:
     def state_skew(self) -> float:
         """The rows of keyed state of the subtask with the most, divided by the average."""
         return skew_of(np.array([share.state.rows for share in self.subtasks]))
+
+
+def _children_of(run: Sequence[Commit]) -> tuple[ChildActivity, ...]:
+    epochs = run[:-1] or run  # the very first epoch has no version before it
+    names = epochs[0].metrics if epochs else ()
+    numbers = sorted(int(found[1]) for name in names if (found := _CHILD.fullmatch(name)))
+    return tuple(ChildActivity.of(number, epochs) for number in numbers)
 
 
 def _newest_run(commits: Iterable[Commit]) -> list[Commit]:

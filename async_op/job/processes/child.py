@@ -20,7 +20,7 @@ from async_op.job.cancellation import ended
 from async_op.job.chain import Chain, Cuts, Plan, Section
 from async_op.job.channels import Inlet
 from async_op.job.committing import Contribution, Part, Written, write_parts
-from async_op.job.counters import counts_of
+from async_op.job.counters import Counts, counts_of
 from async_op.job.errors import ChildFailed
 from async_op.job.outputs import Collector, EpochOutputs
 from async_op.job.processes import wire
@@ -28,7 +28,7 @@ from async_op.job.processes.inlets import CreditedInlet, RemoteInlet, Sender
 from async_op.job.step import Step
 from async_op.job.supervision import Tasks
 from async_op.letter_rows import row_of
-from async_op.operator.counters import Counted
+from async_op.operator.counters import Counted, milliseconds
 from async_op.resilience.lending import Allowance, Holdings
 from async_op.statistics import ResilienceStatistics
 from async_op.threads.own_thread import on_own_thread
@@ -101,6 +101,7 @@ class _CutTaken(NamedTuple):
     counted: list[Counted]
     outputs: EpochOutputs
     late: dict[tuple[str, int], list[Element]]
+    process: Counts
 
 
 class ChildLoop:
@@ -133,6 +134,7 @@ class ChildLoop:
         self._drains: set[asyncio.Task[Any] | None] = set()
         self._is_over = self._was_full = False
         self._cut_taken: _CutTaken | None = None
+        self._processor_milliseconds = 0
         self._end: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     async def serve(self, link: wire.Link) -> bool:
@@ -308,7 +310,7 @@ class ChildLoop:
         parts = self._running.with_late(taken.parts, taken.late)
         counts = counts_of(0, taken.outputs.count, (cut for _, cut in parts), taken.counted)
         written, table = await on_own_thread(_written, pending, parts, taken.outputs, letters)
-        return Contribution(written, counts, table)
+        return Contribution(written, counts, taken.process, table)
 
     async def committed(self, version: int, cuts: Cuts) -> None:
         """Tell the functions of a commit."""
@@ -351,8 +353,17 @@ class ChildLoop:
             self._is_over = True
             self._end_pumps()
         parts, counted = self._running.cut(is_final=is_final)
-        self._cut_taken = _CutTaken(parts, counted, self._collector.cut(), {})
+        self._cut_taken = _CutTaken(parts, counted, self._collector.cut(), {}, self._process())
         self._connected.send(wire.MARK, wire.dumped(self.status()))
+
+    def _process(self) -> Counts:
+        """Return what a cut keeps of the process itself."""
+        before, self._processor_milliseconds = self._processor_milliseconds, milliseconds(time.process_time())
+        return {
+            "pid": os.getpid(),
+            "subtasks": self._running.subtasks,
+            "processor_milliseconds": self._processor_milliseconds - before,
+        }
 
     def _end_pumps(self) -> None:
         for task in (*self._pumps, *self._drains):

@@ -80,7 +80,7 @@ def test_top_tells_what_a_pipeline_does(cli: Cli, store: SnapshotStore) -> None:
 
     assert (answer.code, answer.err, answer.out.count("\n")) == (0, "", 1)
     report = answer.json
-    assert len(report.pop("subtasks")) == 2
+    assert (len(report.pop("subtasks")), report.pop("children")) == (2, [])
     recent = report.pop("recent")
     assert [(one["version"], one["operation"], one["rows"]) for one in recent] == [
         (1, "claim", None),
@@ -299,6 +299,46 @@ def test_the_bounds_of_the_interval_are_allowed(cli: Cli, store: SnapshotStore, 
     assert cli("top", store.uri, "--once", "--interval", interval).code == 0
 
 
+def of_children(*outputs: int) -> dict[str, int]:
+    """Return what a cut counts of the child processes of a job."""
+    counts = {"subtasks": 2, "in_flight": 100_000, "dead_letters": 1, "processor_milliseconds": 65_449}
+    return {
+        f"child_{number}_{name}": count
+        for number, made in enumerate(outputs, 1)
+        for name, count in (counts | {"pid": 4_000_000 + number, "outputs": made}).items()
+    }
+
+
+def test_each_process_of_a_job_has_a_row(cli: Cli, store: SnapshotStore, time: Time) -> None:
+    for outputs in ((600_000, 30), (700_000, 0)):
+        time.seconds += 4
+        commit_epoch(store, **of_children(*outputs))
+
+    children = cli("top", store.uri, "--once", "--json").json["children"]
+    lines = lines_of(cli("top", store.uri, "--once").out)
+
+    names = ["number", "pid", "subtasks", "in_flight", "outputs", "dead_letters", "processor_seconds"]
+    assert [list(child) for child in children] == [names, names]
+    assert [list(child.values()) for child in children] == [
+        [1, 4_000_001, 2, 100_000, 1_300_000, 2, 130.898],
+        [2, 4_000_002, 2, 100_000, 30, 2, 130.898],
+    ]
+    assert lines[lines.index("processes") + 1 :][:4] == [
+        "in dead processor",
+        "number pid flight outputs letters seconds",
+        "1 4000001 100,000 1,300,000 2 130.9",
+        "2 4000002 100,000 30 2 130.9",
+    ]
+
+
+def test_processes_that_the_newest_epoch_does_not_have_are_not_shown(cli: Cli, store: SnapshotStore) -> None:
+    for outputs in ((5, 5, 5), (5,), ()):
+        commit_epoch(store, **of_children(*outputs))
+        children = cli("top", store.uri, "--once", "--json").json["children"]
+        assert [child["number"] for child in children] == list(range(1, len(outputs) + 1))
+    assert "processes" not in lines_of(cli("top", store.uri, "--once").out)
+
+
 def view_of(store: SnapshotStore, parallelism: int, max_parallelism: int) -> top.TopReport:
     """Return a view with numbers as large as they come."""
     shares = tuple(
@@ -310,6 +350,7 @@ def view_of(store: SnapshotStore, parallelism: int, max_parallelism: int) -> top
         )
         for index in range(parallelism)
     )
+    commit_epoch(store, **of_children(9_999_999, 9_999_999))
     activity = RecentVersions(store).activity(1_900_000_000.0)
     total = Size(987_654_321, 99_999_999_999, is_exact=False)
     return top.TopReport(dataclasses.replace(activity, subtasks=shares, state=total, max_parallelism=max_parallelism))
@@ -317,17 +358,17 @@ def view_of(store: SnapshotStore, parallelism: int, max_parallelism: int) -> top
 
 @pytest.mark.parametrize("parallelism", [1, 12, 40])
 def test_a_view_fits_into_60_columns(store: SnapshotStore, parallelism: int) -> None:
-    shown = {}
+    shown, view = {}, view_of(store, parallelism, 4096)
     for width in (60, 80, 200):
         console = Console(width=width, file=io.StringIO())
-        console.print(live._compact(view_of(store, parallelism, 4096)))
+        console.print(live._compact(view))
         shown[width] = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
 
     # Neither is a line too long, nor is one wrapped.
     assert shown[60] == shown[80] == shown[200]
     assert max(map(len, shown[60])) <= 60
     rows = [line for line in shown[60] if line.lstrip()[:1].isdigit()]
-    assert len(rows) == min(parallelism, 16)
+    assert len(rows) == min(parallelism, 16) + 2  # two processes
 
 
 def test_the_fullest_of_many_subtasks_are_shown_in_order(store: SnapshotStore) -> None:

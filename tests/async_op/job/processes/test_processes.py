@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ import pytest
 from async_op import ElementFailed, Job, Step
 from async_op.job.display import line_of
 from async_op.job.errors import ChildLost, NotSendable
-from async_op.job.progress import JobProgress
+from async_op.job.progress import ChildProgress, JobProgress
 from async_op.metrics.jobs import job_families
 from async_op.resilience import Budget, Resilience
 from keygroups import ConfigError
 from snapshots import SnapshotStore
+from snapshots.inspection import ChildActivity, RecentVersions
 from tests.async_op.job.processes.steps import Ending, Endless, Hanging, Kept, by_seven, plus_one, steps
 
 SECONDS = 120
@@ -143,6 +145,21 @@ def test_every_child_has_a_row_in_the_progress_the_line_and_the_metrics(tmp_path
     assert [(sample.labels, sample.value) for sample in family.samples] == [
         ({"job": "job", "child": str(child.number)}, child.outputs) for child in progress.children
     ]
+
+
+def test_a_manifest_has_what_progress_says_of_every_child(tmp_path: Path) -> None:
+    job = new_job(tmp_path, range(100), steps(), Kept(), snapshot_interval=3600.0)
+    job.run_sync()
+
+    progress = {child.number: child for child in job.progress().children}
+    shown = RecentVersions(SnapshotStore(tmp_path, "job")).activity(0.0).children
+    assert [field.name for field in fields(ChildActivity)] == [field.name for field in fields(ChildProgress)]
+    assert [child.number for child in shown] == [1, 2]
+    for child in shown:
+        assert replace(child, processor_seconds=0) == ChildActivity(
+            **asdict(progress[child.number]) | {"processor_seconds": 0}
+        )
+        assert 0 < child.processor_seconds <= progress[child.number].processor_seconds + 0.001  # rounded
 
 
 async def test_a_cancelled_run_leaves_no_process_behind(tmp_path: Path) -> None:
