@@ -65,7 +65,6 @@ def run_pipeline(
         # all, so they would never fill a capacity of thousands.
         capacity=200,
         timeout=30.0,
-        barrier_timeout=0.2,
     )
 
     deliveries = itertools.count(1)

@@ -187,11 +187,13 @@ class Lasting(AsyncFunction):
 
 @dataclass
 class AwaitedByAll(AsyncFunction):
-    """Lasts longer than a snapshot waits by default, and says whether there is one."""
+    """Lasts longer than a snapshot waits by default, at the first element, and says whether there is one."""
 
     folder: Path
 
     async def async_invoke(self, value: Element, ctx: InvocationContext) -> Any:
+        if value["id"] > 0:
+            return said(value["id"])
         await asyncio.sleep(3)
         return said("no snapshot" if SnapshotStore(self.folder, NAME).latest() is None else "a snapshot")
 
@@ -254,8 +256,8 @@ RESTART_RULES: dict[str, RestartRule] = {
         runs=(Attempt(function=Lasting, keys="ab", row_by_row=True),), says=["in flight in a snapshot", "1"]
     ),
     "`barrier_timeout=None` has a snapshot wait for all calls": RestartRule(
-        runs=(Attempt(function=AwaitedByAll, keys="a", options={"barrier_timeout": None}),),
-        says=["no snapshot"],
+        runs=(Attempt(function=AwaitedByAll, keys="ab", options={"barrier_timeout": None}, row_by_row=True),),
+        says=["no snapshot", "1"],
         lacks=NEVER_WAITS,
     ),
     "With a restart policy, a failed run restarts from its newest snapshot after growing delays": RestartRule(
