@@ -162,9 +162,9 @@ class BackPressure:
     def take_some(self, source: Iterator[Element]) -> None:
         """Admit as many elements as there is room for, without waiting."""
         self._lifecycle.check()
-        room = min(self._room(), TURN)
-        if room > 0:
-            self._intake.take(source, room)
+        # A batch function takes no more than the rest of a batch each time. Its caller has no other place for the rest.
+        while (room := min(self._room(), TURN)) > 0 and self._intake.take(source, room):
+            pass
 
     async def _wait_with(self, element: Element, feed: IteratorFeed | None) -> None:
         """Wait for room and admit the element, even if cancelled: its iterator cannot return it again."""

@@ -630,7 +630,11 @@ RULES: dict[str, Rule] = {
     ),
     # Kinds of functions.
     "A batch function gets a batch, and one of its elements may fail": Rule(
-        function=Batches, options=LETTERS, says=["0 of 3", "2 of 3"], letters=[(1, 1, "LookupError")]
+        function=Batches,
+        keys="a" * 12,  # several batches come at once
+        options=LETTERS | {"key_by": None},  # so that elements are collected in blocks
+        says=[f"{number} of 3" for number in range(12) if number != 1],
+        letters=[(1, 1, "LookupError")],
     ),
     "A blocking function runs on a thread": Rule(function=Blocking, keys="a", says=["no loop"]),
     "A callback may come from any thread": Rule(function=Calling, keys="a", says=["no loop"]),
