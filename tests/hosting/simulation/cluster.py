@@ -19,7 +19,9 @@ from async_op.threads.wait_strategies import WaitSituation
 from snapshots import Snapshot
 from tests.hosting.simulation.scenario import Row, Scenario
 from tests.hosting.simulation.service import Blueprint, Service
+from tests.hosting.simulation.sink import Target
 from tests.hosting.simulation.storage import Storage, named, restored
+from tests.simulation.payments import Payments
 
 LEASE_SECONDS = 240.0
 PATIENCE_SECONDS = 10.0
@@ -42,6 +44,8 @@ class Process:
         self.is_missed = False
         self.began_at = asyncio.get_running_loop().time()
         self.parallelism = parallelism
+        self.lineage = cluster.lineage
+        self.version = 0 if newest is None else newest.version
         self.done = cluster.oracle.done_in(newest)
         self.connections: list[Connection] = []
         self.folder = cluster.storage.of_host(fails=cluster.draw.random() < 0.05 and cluster.may_break())
@@ -292,11 +296,11 @@ async def wait_for(event: asyncio.Event, seconds: float) -> None:
 class Cluster:
     """Everything that is shared by all drivers."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, payments: Payments) -> None:
         self.scenario = scenario
         self.draw = scenario.random("cluster")
         self.storage = Storage(scenario)
-        self.service = Service(scenario)
+        self.service = Service(scenario, payments)
         self.processes: list[Process] = []
         self.tasks: set[asyncio.Task[Any]] = set()
         self.is_startable = scenario.is_calm or self.draw.random() > 0.1
@@ -306,11 +310,12 @@ class Cluster:
         self.steps = 0
         self.attempts: list[tuple[asyncio.Task[Any], Ways]] = []
         self.driver_must_die = False
-        self.delivered: dict[int, list[Any]] = {}
+        self.target = Target(self)
         self.ends = Counter[str]()
         self.met = Counter[str]()
         self.oracle: Any = None
         self.generation = ""
+        self.lineage: str | None = None
         self.latest: Snapshot | None = None
         """The newest version as the driver knows it: it may have been told that the outcome of a commit is unknown."""
         self.sent: list[tuple[tuple[Any, ...], say.Hello]] = []

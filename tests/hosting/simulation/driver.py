@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Literal
@@ -15,12 +16,15 @@ from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable, Inc
 from async_op.hosting.messages import Address
 from keygroups import key_group_of, subtask_of
 from snapshots import Claim, PendingSnapshot, Snapshot, SnapshotStore, SubtaskHandle
+from snapshots.format.delivered import Delivered
+from snapshots.lineage import lineage_of
 from snapshots.testing import Crash
 from tests.hosting.simulation.cluster import LEASE_SECONDS, Cluster, Connection, Ways
 from tests.hosting.simulation.delivery import Delivery
 from tests.hosting.simulation.oracle import PARALLELISM_MAX
 from tests.hosting.simulation.scenario import Row
 from tests.hosting.simulation.service import check
+from tests.hosting.simulation.sink import SimulatedDelivery
 from tests.hosting.simulation.storage import FAILURES, Version, batch_of, epoch_of, named, outputs_of
 
 _TASK_ATTEMPTS = 3
@@ -52,6 +56,11 @@ class Driver:
         self.store = SnapshotStore.on(cluster.storage.of_driver(fails=fails))
         self.claim: Claim | None = None
         self.latest = cluster.latest = self._take_over()
+        # Durable before the first call, so that it is the same after a crash before the first commit.
+        lineage = lineage_of(self.store.folder, None if self.latest is None else self.latest.manifest)
+        check(cluster.lineage in (None, lineage), f"the lineage is {lineage}, and calls were made as {cluster.lineage}")
+        cluster.lineage = lineage
+        self._sink = SimulatedDelivery(self.store.folder, lineage, cluster.target, self._in_sink, threading.Event())
         epoch = epoch_of(self.latest)
         if epoch is not None:
             self.delivery.commit(epoch)
@@ -149,7 +158,9 @@ class Driver:
 
     def _content(self) -> Version:
         """Return what the version holds that this driver goes on from."""
-        return self.cluster.storage.versions[self._version - 1]
+        versions = self.cluster.storage.versions
+        check(self._version <= len(versions), f"a driver goes on from version {self._version}, which is not there")
+        return versions[self._version - 1]
 
     # An epoch.
 
@@ -211,10 +222,14 @@ class Driver:
             self.delivery.settle()
 
     def _give(self, epoch: int) -> None:
-        if self.draw.random() < 0.1 and self.cluster.may_break():
-            raise SinkFailed(epoch)
         assert self.latest is not None, "an epoch is in a version"
-        self.cluster.delivered[epoch] = outputs_of(self.latest)
+        self._sink.give(outputs_of(self.latest), Delivered(epoch, "simulated"))
+
+    def _in_sink(self, point: str) -> None:
+        """Die here, perhaps, or let the sink fail."""
+        if self.draw.random() < 0.05 and self.cluster.may_break():
+            self.cluster.met[f"sink: {point}"] += 1
+            raise self.draw.choice((SinkFailed, SinkFailed, Crash))(point)
 
     async def _subtask(self, index: int, job: str, cut: say.Cut, end: say.EpochEnd, rows: Sequence[Row]) -> None:
         groups = self.scenario.max_parallelism
@@ -226,14 +241,16 @@ class Driver:
             for task in pending:
                 if self.draw.random() < 0.5:
                     task.cancel()
-            error: BaseException = next(iter(done)).exception() or HostLost("x", "")
-            for task in done:
-                if task.exception() is None:
+            ended = [(task, _failure_of(task)) for task in tasks if task in done]
+            for task, failure in ended:
+                if failure is None:
                     part, address, _ = task.result()
                     self.parts.append(part)
                     if address is not None:
                         self.directory[index] = address
                     return
+            _, error = ended[0]
+            assert error is not None, "returned above"
             if isinstance(error, ElementFailed) or attempt == _TASK_ATTEMPTS - 1:
                 raise error
 
@@ -294,3 +311,8 @@ class Driver:
                 connection.send(message)
             asyncio.get_running_loop().call_later(1.0, connection.break_off)
         await asyncio.sleep(0.2)
+
+
+def _failure_of(attempt: asyncio.Task[Any]) -> BaseException | None:
+    """Return why an attempt has failed; one that is killed before its first step has raised nothing."""
+    return HostLost("was killed with its task", "") if attempt.cancelled() else attempt.exception()

@@ -8,11 +8,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from async_op.epochs.delivery import SinkDelivery, Values
 from async_op.hosting import epoch
 from async_op.hosting import messages as say
 from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.fencing import Fencing
 from async_op.hosting.host import Host, Lease
+from async_op.identity import Identity
+from async_op.spark.epoch.delivery import _ShippedDelivery
 from async_op.subtask.inbox import Reserve, ReservedInbox
 from async_op.subtask.outbox import Outbox
 from async_op.subtask.subtask import Subtask
@@ -24,8 +27,10 @@ from snapshots.restore.reader import ArrowGroup
 from tests.hosting.simulation import cluster, driver
 from tests.hosting.simulation.delivery import Delivery
 from tests.simulation.world.mutants import (
+    a_lineage_is_not_kept,
     a_reduced_value_counts_twice,
     a_removed_entry_is_not_noted,
+    all_have_one_lineage,
     no_answer_means_done,
     values_live_anew,
 )
@@ -209,6 +214,54 @@ def _(patch: pytest.MonkeyPatch) -> None:
         leave_session(one)
 
     patch.setattr(Host, "_leave_session", forget)
+
+
+# What a sink refuses.
+
+
+@mutant("a refused output has no dead letter")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_ShippedDelivery, "_keep", lambda *_: iter(()))
+
+
+@mutant("a dead letter has the value of another output")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Values, "at", lambda values, places: dict.fromkeys(places, values.values[0]))
+
+
+@mutant("an epoch with a refused output is not written")
+def _(patch: pytest.MonkeyPatch) -> None:
+    without = Values.without
+    patch.setattr(Values, "without", lambda values, places: None if places else without(values, places))
+
+
+@mutant("outputs that a sink refuses are left out, whatever its policy says")
+def _(patch: pytest.MonkeyPatch) -> None:
+    written = SinkDelivery.written
+
+    def skipping(delivery: Any, sink: Any, *args: Any) -> Any:
+        sink.on_error = "skip"
+        return written(delivery, sink, *args)
+
+    patch.setattr(SinkDelivery, "written", skipping)
+
+
+# Idempotency keys.
+
+
+@mutant("a lineage is not kept", "kill driver")
+def _(patch: pytest.MonkeyPatch) -> None:
+    a_lineage_is_not_kept(patch)
+
+
+@mutant("all operators have one lineage")
+def _(patch: pytest.MonkeyPatch) -> None:
+    all_have_one_lineage(patch)
+
+
+@mutant("hosts name elements without a lineage")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Identity, "key_of", lambda identity, element_id: element_id)
 
 
 # Entries of lists and maps, and values that are made of others.

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 
 from async_op import ElementFailed
+from async_op.connectors.errors import UnwritableValue
 from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable, IncompleteEpoch
 from async_op.testing import VirtualLoop
 from snapshots.commit import writer
@@ -18,6 +19,7 @@ from tests.hosting.simulation.service import Violation, check, heard
 from tests.hosting.simulation.storage import FAILURES, epoch_of
 from tests.simulation.abandon import abandon
 from tests.simulation.luck import without_luck
+from tests.simulation.payments import Payments
 from tests.simulation.remembered import remembered
 from tests.simulation.world.thresholds import Threshold, buggified
 
@@ -35,6 +37,7 @@ _ENDS = (
     HostUnreachable,
     IncompleteEpoch,
     SinkFailed,
+    UnwritableValue,
 )
 """What ends a driver, so that another one takes over."""
 
@@ -47,7 +50,9 @@ def simulate(scenario: Scenario) -> Cluster:
     heard()
     try:
         with without_luck(scenario.seed), remembered(), buggified(scenario.random("deltas"), _DELTAS):
-            cluster = loop.run_until_complete(_run(scenario))
+            payments = Payments()
+            clusters = [loop.run_until_complete(_run(one, payments)) for one in scenario.operators]
+            _check_paid(payments, scenario)
     except Violation:
         raise
     except Exception as error:
@@ -57,17 +62,18 @@ def simulate(scenario: Scenario) -> Cluster:
     for violation in heard():
         raise violation
     assert not errors, errors[0]
-    return cluster
+    return clusters[0]
 
 
-async def _run(scenario: Scenario) -> Cluster:
-    cluster = Cluster(scenario)
+async def _run(scenario: Scenario, payments: Payments) -> Cluster:
+    cluster = Cluster(scenario, payments)
     cluster.oracle = Oracle(cluster)
     for number in range(_RUNS_MAX):
         try:
             await Driver(cluster, number).go()
         except _ENDS as error:
             cluster.ends[type(error).__name__] += 1
+            cluster.target.is_mended |= isinstance(error, UnwritableValue)
             is_of_storage = isinstance(error, FAILURES) and not isinstance(error, HostLost | HostUnreachable)
             if scenario.is_calm or (is_of_storage and not cluster.storage.is_faulty):
                 raise
@@ -90,7 +96,7 @@ def _check_end(cluster: Cluster) -> None:
     rows = {row.number for batch in scenario.batches for row in batch}
     check(cluster.oracle.out == rows, f"{rows - cluster.oracle.out} never left")
     epochs = {one.number: one.outputs for one in storage.versions if epoch_of(one.snapshot) == one.number}
-    check(cluster.delivered == epochs, "the sink has not seen every epoch")
+    cluster.target.check(epochs)
     if storage.versions:
         cluster.oracle.look_at_the_end(storage.versions[-1])
     if storage.versions and scenario.is_timed:
@@ -99,6 +105,16 @@ def _check_end(cluster: Cluster) -> None:
     if scenario.is_calm:
         calls = Counter(dict.fromkeys(rows, 1))
         check(cluster.service.calls == calls, f"calls were repeated: {cluster.service.calls - calls}")
+
+
+def _check_paid(payments: Payments, scenario: Scenario) -> None:
+    """Check that each row of each operator was paid for, under one key; what a timer of a lost call has paid stays."""
+    rows = [(one.operator, row.number) for one in scenario.operators for batch in one.batches for row in batch]
+    timers = {identity for identity in payments.paid.values() if identity not in set(rows)}
+    try:
+        payments.check([*rows, *timers])
+    except AssertionError as broken:
+        check(False, str(broken))
 
 
 def _raise_heard() -> None:

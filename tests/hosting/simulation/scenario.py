@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from async_op.dead_letters import OnError
 from keygroups.descriptors import StateDescriptor
 from tests.hosting.simulation.states import SEEN, STATES
 
 FOREVER = 3600.0
+
+FIRST_OPERATOR = "first"
+
+SHARED = 0.2
+"""In so many runs a second operator calls the same service."""
 
 HARMLESS = ("replay", "stranger")
 """What must not change anything, not even the number of calls."""
@@ -62,10 +68,17 @@ class Scenario:
     faults: tuple[str, ...] = FAULTS
     fault_at: tuple[int, str] | None = None
     """A step and what goes wrong there."""
+    operator: str = FIRST_OPERATOR
+    is_shared: bool = False
+    """Whether a second operator, whose elements have the same ids, calls the same service."""
+    on_error: OnError = "fail"
+    """What the sink does about an output that it refuses."""
+    refused_share: float = 0.0
 
     def random(self, *names: object) -> random.Random:
         """Return the random numbers of one purpose, so that none moves another's."""
-        return random.Random("/".join(map(str, (self.seed, *names))))
+        own = () if self.operator == FIRST_OPERATOR else (self.operator,)
+        return random.Random("/".join(map(str, (self.seed, *own, *names))))
 
     def seconds_of(self, row: int, call: int) -> float:
         """Return how long a call takes."""
@@ -86,6 +99,15 @@ class Scenario:
         """Tell whether a call fails for good."""
         return self.poison and call == 0 and self.random("poison", row).random() < 0.1
 
+    def is_refused(self, output: Any) -> bool:
+        """Tell whether the sink has no place for an output."""
+        return random.Random(f"{self.seed}/refused/{output}").random() < self.refused_share
+
+    @property
+    def operators(self) -> tuple[Scenario, ...]:
+        """What each of the operators does that share a service."""
+        return (self, replace(self, operator="second")) if self.is_shared else (self,)
+
     @property
     def keyed_states(self) -> tuple[StateDescriptor, ...]:
         """The states that rows write."""
@@ -104,7 +126,8 @@ class Scenario:
     @property
     def is_calm(self) -> bool:
         """Nothing harmful goes wrong: each row is paid for once."""
-        return self.fault_at is None and (self.fault_rate == 0 or set(self.faults) <= set(HARMLESS)) and not self.poison
+        has_faults = self.fault_at is not None or (self.fault_rate > 0 and not set(self.faults) <= set(HARMLESS))
+        return not (has_faults or self.poison or (self.on_error == "fail" and self.refused_share > 0))
 
 
 def only(scenario: Scenario, *faults: str) -> Scenario:
@@ -129,6 +152,8 @@ def scenario_of(seed: int) -> Scenario:
         for _ in range(draw.choice((1, 2, 4)))
     )
     calm = draw.random() < 0.2
+    of_sink = random.Random(f"{seed}/sink")
+    on_error: OnError = of_sink.choice(("fail", "skip", "dead_letter"))
     return Scenario(
         seed=seed,
         batches=batches,
@@ -145,4 +170,7 @@ def scenario_of(seed: int) -> Scenario:
         outputs_max=draw.choice((1, 3, 100)),
         timeout=None if draw.random() < 0.8 else 1e5,
         reserve_max=draw.choice((0, 1, 3, 100)),
+        is_shared=of_sink.random() < SHARED,
+        on_error=on_error,
+        refused_share=0.0 if calm and on_error == "fail" else of_sink.choice((0.0, 0.2, 0.5)),
     )

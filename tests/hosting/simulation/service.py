@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from tests.backends import ON_DISK
 from tests.hosting.simulation.scenario import Row, Scenario
 from tests.hosting.simulation.states import ARMED, LIVING, SEEN, TTL_MS, after, write
 from tests.hosting.simulation.storage import as_unpickled, table_of
+from tests.simulation.payments import Payments
 from tests.simulation.plain import seen_through
 
 if TYPE_CHECKING:
@@ -30,21 +31,34 @@ class Poisoned(Exception):
     """An element that fails for good."""
 
 
+class _Owed:
+    """The failure of a host of which an epoch has to hear, and how things were when it failed."""
+
+    def __init__(self, process: Process, failed_at: float) -> None:
+        assert process.cluster.latest is not None, "it is the truth"
+        self.process = process
+        self.failed_at = failed_at
+        self.version = process.cluster.latest.version
+        self.faults = process.cluster.faults
+
+
 class Service:
     """Counts calls, and keeps what must hold of them."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, payments: Payments) -> None:
         self.scenario = scenario
+        self.payments = payments
         self.calls = Counter[int]()
         self.opened = self.closed = 0
-        self.owed: dict[int, tuple[Process, int, float]] = {}
+        self.owed: dict[int, _Owed] = {}
         """Rows that have failed a host between two epochs, while it was the truth: by H8 an epoch has to fail of it."""
         self.told: set[int] = set()
         self.written: dict[int, list[int]] = defaultdict(list)
         """When calls for a row have written: the processing time."""
 
     async def call(self, process: Process, row: Row, ctx: InvocationContext) -> None:
-        check(ctx.idempotency_key == f"row-{row.number}", f"{row} is called as {ctx.idempotency_key}")
+        check(ctx.idempotency_key == f"{process.lineage}/row-{row.number}", f"{row} is called as {ctx.idempotency_key}")
+        self.pay(ctx, row.number)
         check(row.number not in process.done, f"{row} is paid for twice: it was in the snapshot")
         number = self.calls[row.number]
         self.calls[row.number] += 1
@@ -52,8 +66,13 @@ class Service:
         await asyncio.sleep(self.scenario.seconds_of(row.number, number))
         if self.scenario.fails(row.number, number):
             if process.is_truth:
-                self.owed[row.number] = (process, process.cluster.faults, asyncio.get_running_loop().time())
+                self.owed[row.number] = _Owed(process, asyncio.get_running_loop().time())
             raise Poisoned(row.number)
+
+    def pay(self, ctx: InvocationContext, *names: Hashable) -> None:
+        """Pay for an element, unless another one has used its key."""
+        own = (self.scenario.operator, *names)
+        check(self.payments.pay(ctx.idempotency_key, own) == own, "; ".join(self.payments.mistakes[-1:]))
 
     def wall_time(self) -> int:
         """Return the processing time."""
@@ -87,10 +106,12 @@ class Service:
 
     def _check_told(self, caller: Process, row: int) -> None:
         """Check that no restart has hidden a failure: a host that began later calls for the row again."""
-        process, faults, failed_at = self.owed.get(row, (caller, 0, 0.0))
-        if caller.began_at > failed_at and process is not caller:
+        owed = self.owed.get(row)
+        # What begins with an older version is the slower attempt at an epoch that is committed: it counts for nothing.
+        if owed is not None and caller.began_at > owed.failed_at and caller.version >= owed.version:
             del self.owed[row]
-            is_same_run = process.cluster.generation == process.place[1] and process.cluster.faults == faults
+            process = owed.process
+            is_same_run = process.cluster.generation == process.place[1] and process.cluster.faults == owed.faults
             check(row in self.told or process.is_missed or not is_same_run, f"{row} has failed, and nobody was told")
 
 
@@ -142,6 +163,7 @@ class TimedFunction(Function):
         ctx.state(ARMED).update((*ctx.state(ARMED).value(), when))
 
     async def on_timer(self, timestamp: int, ctx: InvocationContext) -> list[Any]:
+        self.service.pay(ctx, ctx.key, timestamp)
         await asyncio.sleep(0.1)
         ctx.state(ARMED).update([when for when in ctx.state(ARMED).value() if when != timestamp])
         return [("timer", ctx.key, timestamp)]
@@ -167,6 +189,7 @@ class Blueprint:
             parallelism=self.parallelism,
             subtask_index=subtask_index,
             max_parallelism=scenario.max_parallelism,
+            idempotency_namespace=self.process.lineage,
             state_backend=ON_DISK if scenario.is_on_disk(self.process.address.path) else "memory",
         )
 
