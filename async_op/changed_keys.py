@@ -1,8 +1,8 @@
 """Whether an operator still has the keys under which a snapshot holds its state and its elements in flight.
 
-With other keys, the state of one key would be read and written for another. Names of columns are compared by name. The
-keys that a function makes are compared by what they are: keys of elements in flight are computed again, and the first
-new one must have the type of a stored key of the state.
+With other keys, the state of one key would be read and written for another. Columns are compared by name. Of the keys
+that a function makes, those of elements in flight are computed again. In both cases, the first new key must have the
+type of a stored key of the state: the same column may be a number in JSON, and text in CSV.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ SAMPLE = 1000
 KeyGetter = Callable[[Any], Hashable]
 
 _ADVICE = "pass the key_by with which the snapshot was made, or choose another {} to begin with new state"
+_TYPE_ADVICE = (
+    "pass the key_by with which the snapshot was made, or one that converts keys to that type, or choose another "
+    "job_id to begin with new state"
+)
 
 
 def check_columns(what: str, wanted: Sequence[str], found: Sequence[str], where: str) -> None:
@@ -76,17 +80,15 @@ def checked_getter(
     """
     if not _holds_keys(snapshot, step):
         return key_by
+    is_compared = False
     if wanted is not None and found is not None:
         check_columns(f"key columns of step {step}", wanted, found, "job_id")
-        return key_by
-    if key_by is None:
-        return None
-    is_compared = False
-    for element in _in_flight(snapshot, step):
-        _compare(f" in step {step}", key_by, element, "job_id")
-        is_compared = True
-    stored = set() if is_compared else _stored_shapes(snapshot, step)
-    return _FirstKeyChecked(step, key_by, stored) if stored else key_by
+    elif key_by is not None:
+        for element in _in_flight(snapshot, step):
+            _compare(f" in step {step}", key_by, element, "job_id")
+            is_compared = True
+    stored = set() if key_by is None or is_compared else _stored_shapes(snapshot, step)
+    return _FirstKeyChecked(step, key_by, stored) if key_by is not None and stored else key_by
 
 
 def _holds_keys(snapshot: Snapshot, step: str) -> bool:
@@ -173,6 +175,6 @@ class _FirstKeyChecked:
             found = _shape(key)
             if found not in self._shapes:
                 what = f"the type of keys of step {self._step}"
-                raise IncompatibleSnapshot(what, found, " or ".join(sorted(self._shapes)), _ADVICE.format("job_id"))
+                raise IncompatibleSnapshot(what, found, " or ".join(sorted(self._shapes)), _TYPE_ADVICE)
             self._shapes = set()
         return key

@@ -127,6 +127,26 @@ async def test_keys_of_another_type_than_those_of_the_state_are_refused(on_error
     await new_job(more, Step(Counting(), "count", key_by=by_user), Epochs(), **options_of(folder)).run()
 
 
+OTHER_TYPES: dict[str, tuple[Any, Any]] = {
+    "a number that was read from JSON, then from CSV": (7, "7"),
+    "a whole number that has become a float": (7, 7.0),
+    "a flag": (1, True),
+    "bytes": ("ann", b"ann"),
+    "a day that has become a time": (dt.date(2026, 1, 1), dt.datetime(2026, 1, 1)),  # noqa: DTZ001
+}
+
+
+@pytest.mark.parametrize("key_by", ["user", ["user", "item"]])
+@pytest.mark.parametrize(("before", "after"), OTHER_TYPES.values(), ids=list(OTHER_TYPES))
+async def test_keys_of_another_type_in_the_same_columns_are_refused(key_by: Any, before: Any, after: Any) -> None:
+    folder, counts = f"memory://{uuid.uuid4().hex}", Epochs()
+    old, new = ({**ORDERS[0], "user": user} for user in (before, after))
+    await new_job([old], Step(Counting(), "count", key_by=key_by), Epochs(), **options_of(folder)).run()
+    await refused(folder, key_by, "type of keys of step count", values=[old, new])
+    await new_job([old, old], Step(Counting(), "count", key_by=key_by), counts, **options_of(folder)).run()
+    assert [count for _, count, _ in counts.values] == [2]
+
+
 class Color(enum.StrEnum):
     """A text for Python, and nothing that a snapshot can hold."""
 
