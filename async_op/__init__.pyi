@@ -9,6 +9,7 @@ from .elements import Record, Watermark
 from .epochs.adoption import RepartitionUndone
 from .errors import (
     AsyncTimeoutError,
+    BlocksEventLoop,
     CircuitOpen,
     ElementFailed,
     IncompleteAnswer,
@@ -72,6 +73,7 @@ __all__ = [
     "AsyncTimeoutError",
     "AsyncWaitOperator",
     "BlockingFunction",
+    "BlocksEventLoop",
     "Budget",
     "BudgetSpent",
     "Cache",

@@ -54,6 +54,35 @@ class LooksLikeMilliseconds(UserWarning):
         )
 
 
+class BlocksEventLoop(UserWarning):
+    """A function has blocked its event loop for over a second, so all other calls on the loop wait.
+
+    It is issued once for each function, as if by the line that blocks, so filters of `warnings` can choose it.
+
+    Attributes
+    ----------
+    module, function : str
+        The function: its module and its name.
+    path : str
+        The file of the function.
+    line : int
+        The line that blocks.
+    """
+
+    def __init__(self, module: str, function: str, path: str, line: int) -> None:
+        super().__init__(module, function, path, line)
+        self.module = module
+        self.function = function
+        self.path = path
+        self.line = line
+
+    def __str__(self) -> str:
+        return (
+            f"{self.module}.{self.function} has blocked its event loop for over a second, so its other calls wait: "
+            "await the call, or let it run on threads (a plain function, or a BlockingFunction)"
+        )
+
+
 class AsyncTimeoutError(KeyGroupsError, TimeoutError):
     """The attempts at an element together took longer than the operator's timeout."""
 

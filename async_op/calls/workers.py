@@ -19,6 +19,7 @@ from async_op.cancellation import cancel_all
 from async_op.context import InvocationContext, Invoke, Scope
 from async_op.in_flight.entries import Entry
 from async_op.statistics import LatencyHistogram
+from async_op.threads.watchdog import Turn
 from keygroups.state import commit
 from keygroups.state.detached import are_immutable, own_copy
 
@@ -31,6 +32,9 @@ _MEASURED_EVERY = 16
 
 _MEASURED_MAX = 64
 """After this many measured calls, a worker lets other tasks run, in case all of its calls returned at once."""
+
+_TURN_SECONDS = 0.05
+"""How long workers pause if calls that block have kept the loop: a greeting or a cut takes several messages."""
 
 
 class Outcomes(Protocol):
@@ -85,6 +89,8 @@ class Workers:
     completed : callable or None
         A shortcut for entries whose outputs are set and need no further check, and whose writes are applied; None if
         `outcomes` has to see every call.
+    turn : Turn
+        Says when calls that block have kept the event loop for too long.
 
     Attributes
     ----------
@@ -111,6 +117,7 @@ class Workers:
         "scope",
         "stopped",
         "todo",
+        "turn",
     )
 
     def __init__(
@@ -124,6 +131,7 @@ class Workers:
         outcomes: Outcomes,
         checks: OutputChecks,
         completed: Callable[[Entry], None] | None,
+        turn: Turn,
     ) -> None:
         self.invoke = invoke
         self.fallback = fallback
@@ -134,6 +142,7 @@ class Workers:
         self.outcomes = outcomes
         self.checks = checks
         self.completed = completed
+        self.turn = turn
         self.todo = deque[Entry]()
         self._feed: ElementFeed | None = None
         self.stopped = False
@@ -238,7 +247,10 @@ class Workers:
         self.wake(len(self.todo) - 1)
 
     async def rest(self, worker: Worker) -> bool:
-        """Wait for work; returns False if there are too many workers and this one has to end."""
+        """Wait for work, or until the loop has had its turn; returns False if there are too many workers."""
+        if self.turn.is_due:
+            await asyncio.sleep(_TURN_SECONDS)
+            return True
         if self.retire(worker):
             return False
         sleep = asyncio.get_running_loop().create_future()
@@ -351,11 +363,11 @@ class Worker:
         """
         todo, scope, invoke, completed, unchanged = pool.todo, pool.scope, pool.invoke, pool.completed, context.copy()
         outputs: Any = []
-        checks, shared, form, kind = pool.checks, int, type(outputs), None
+        checks, shared, form, kind, turn = pool.checks, int, type(outputs), None, pool.turn
         pool.woken()
         try:
             while True:
-                while (entry := todo.popleft() if todo else pool.take()) is None:
+                while turn.is_due or (entry := todo.popleft() if todo else pool.take()) is None:
                     outputs = invocation = value = None  # keep nothing of the last call in memory
                     if not await pool.rest(self):
                         return

@@ -30,6 +30,10 @@ class HostLost(KeyGroupsError, ConnectionError):
     )
 
 
+class HostSilent(HostLost):
+    """A host has shown no sign of life for too long: it is stopped, or a call blocks its event loop."""
+
+
 def described_status(status: int) -> str:
     """Return how a process has ended, for a message.
 

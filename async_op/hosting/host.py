@@ -296,6 +296,7 @@ class Host:
             has_room=subtask.inbox.has_room,
             failure=subtask.failure,
             holdings=subtask.operator.holdings(),
+            blocking=blocking_functions(),
         )
 
 

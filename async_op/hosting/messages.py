@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from async_op.errors import BlocksEventLoop
 from async_op.resilience.lending import Allowance, Holdings
 
 DRIVER = 2**63 - 1
@@ -263,7 +264,7 @@ class Part:
         there is room for the rows of another epoch.
     holdings : mapping of str to Holding
         What the operator held of its limits at the cut.
-    blocking : tuple of str
+    blocking : tuple of BlocksEventLoop
         The functions that have blocked the event loop of the host.
     """
 
@@ -273,7 +274,7 @@ class Part:
     handle: Any
     metrics: Mapping[str, float] = field(default_factory=dict)
     holdings: Holdings = field(default_factory=dict)
-    blocking: tuple[str, ...] = ()
+    blocking: tuple[BlocksEventLoop, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,6 +297,8 @@ class Status:
         The error with which the next hello will be answered.
     holdings : mapping of str to Holding
         What the operator holds of its limits.
+    blocking : tuple of BlocksEventLoop
+        The functions that have blocked the event loop of the host.
     """
 
     ready: int = 0
@@ -306,6 +309,7 @@ class Status:
     has_room: bool = True
     failure: BaseException | None = None
     holdings: Holdings = field(default_factory=dict)
+    blocking: tuple[BlocksEventLoop, ...] = ()
 
 
 Reply: TypeAlias = Done | Refused | Failed | Part | Status

@@ -52,9 +52,13 @@ class Overseer:
         The secret of the run.
     lease_seconds : float
         The length of the hosts' leases, which are renewed four times as often.
+    told : set of str, optional
+        The processes of silent hosts of which the log was told, for overseers that share it.
     """
 
-    def __init__(self, generation: str, secret: bytes, lease_seconds: float = LEASE_SECONDS) -> None:
+    def __init__(
+        self, generation: str, secret: bytes, lease_seconds: float = LEASE_SECONDS, told: set[str] | None = None
+    ) -> None:
         self._generation = generation
         self._secret = secret
         self._pause_seconds = lease_seconds / _RENEWALS_PER_LEASE
@@ -62,7 +66,7 @@ class Overseer:
         self._addresses_lock = threading.Lock()  # held for moments only: an epoch reports while hosts are asked
         self._channels: dict[Address, SocketChannel] = {}
         self._left_alone: dict[Address, float] = {}
-        self._warned: set[Address] = set()
+        self._told: set[str] = set() if told is None else told
         self._asking = threading.Lock()  # of the channels: one question at a time
         self._cuts: Mapping[int, str | None] = {}
         self._stopped = threading.Event()
@@ -154,9 +158,9 @@ class Overseer:
     def _warn_of_silent(self, silent: Mapping[int, Address]) -> None:
         """Tell the log of hosts that are there and do not answer, once for each."""
         for subtask, address in silent.items():
-            if address in self._warned or not address.process:  # of a first epoch: its place is all that is known
+            if address.process in self._told or not address.process:  # it has just begun, or ends
                 continue
-            self._warned.add(address)
+            self._told.add(address.process)
             _log.warning(
                 "the host of subtask %d (process %s) has not answered for %g s: it is stopped, or its function blocks "
                 "the event loop, and then the stack is in its log, %s; a host that is silent for %g s is replaced",

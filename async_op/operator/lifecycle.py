@@ -10,7 +10,7 @@ from enum import Enum, auto
 
 from async_op.errors import OperatorClosed, WrongEventLoop
 from async_op.threads.own_thread import running_loop
-from async_op.threads.watchdog import Watch
+from async_op.threads.watchdog import Turn, Watch
 
 
 class State(Enum):
@@ -63,6 +63,12 @@ class Lifecycle:
         if self.state is State.FAILED:
             return self.failure
         return OperatorClosed("closed" if self.state is State.CLOSED else "new")
+
+    @property
+    def turn(self) -> Turn:
+        """Says when calls that block have kept the event loop for too long."""
+        assert self._watch is not None, "the operator is being opened"
+        return self._watch.turn
 
     def check(self) -> None:
         """Raise unless the operator is open and called on its event loop."""

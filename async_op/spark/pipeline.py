@@ -51,6 +51,11 @@ from snapshots.host_logs import logs_of, tails_of
 DEFAULT_RETENTION = Retention()
 
 
+_NEVER_STARTED = "start it first: a drain needs its sink"
+
+_COPIED = "this is a copy of it in another process, without its query: drain it in the program that has started it"
+
+
 class AsyncPipeline:
     """Applies an `AsyncFunction` with keyed state to a streaming DataFrame, exactly once.
 
@@ -484,14 +489,17 @@ class AsyncPipeline:
         Raises
         ------
         ConfigError
-            The pipeline was never started, so it has no sink.
+            The pipeline was never started, so it has no sink, or this is a copy in another process, such as beside a
+            Spark Connect server: only the client can drain it.
         CalledInSink
             The sink itself calls it.
         """
         for stage in self._stages:  # first: beside a Spark Connect server, a sink's pipeline has no query
             refuse_in_sink("drain", stage.store.uri)
         if (query := self._stages[0].query) is None:
-            raise ConfigError("pipeline", self._stages[0].store.uri, "start it first: a drain needs its sink")
+            raise ConfigError(
+                "pipeline", self._stages[0].store.uri, _COPIED if self._stages[0].is_copy else _NEVER_STARTED
+            )
         query.drain()
 
     def progress(self) -> PipelineProgress:

@@ -122,6 +122,8 @@ class Stage:
         Whether `rescale` was called between runs: then its number counts for the next run, also with an autoscaler.
     beginning : Beginning or None
         How the next run begins, as `check` has found.
+    is_copy : bool
+        Whether it was sent to this process, such as with a sink to a Spark Connect server.
     """
 
     store: SnapshotStore
@@ -139,6 +141,7 @@ class Stage:
     sink: Sink | None = None
     is_rescaled: bool = False
     beginning: Beginning | None = None
+    is_copy: bool = False
 
     def __post_init__(self) -> None:
         _made.add(self)
@@ -148,7 +151,7 @@ class Stage:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what runs: a pipeline that is sent to a server starts afresh there."""
-        return self.__dict__ | {"runner": None, "query": None, "sink": None}
+        return self.__dict__ | {"runner": None, "query": None, "sink": None, "is_copy": True}
 
     def key_groups(self, default: int = 1) -> int:
         """Return the number of key groups: the one passed, else the newest snapshot's, else what suits a parallelism.

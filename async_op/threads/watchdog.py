@@ -1,4 +1,4 @@
-"""Notices a call that blocks the event loop, and says in the log which function made it."""
+"""Notices a call that blocks the event loop, and warns of the function that made it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import logging
 import sys
 import threading
 import traceback
+import warnings
+from collections.abc import Callable
 from types import CodeType, FrameType
 from weakref import WeakKeyDictionary, ref
 
 from async_op.durations import OWN_PACKAGES
+from async_op.errors import BlocksEventLoop
 from async_op.threads.beside import beside
 
 _log = logging.getLogger(__name__)
@@ -22,13 +25,48 @@ _FRAMES_MAX = 20
 
 _IMPORTS = {"importlib", "importlib._bootstrap", "importlib._bootstrap_external"}
 
-_named: dict[CodeType, str] = {}
-"""The functions that the log has named. For the whole process, because Spark runs many loops in one worker."""
+_found: dict[CodeType, BlocksEventLoop] = {}
+"""The functions that were warned of. For the whole process, because Spark runs many loops in one worker."""
+
+_listeners: list[Callable[[BlocksEventLoop], object]] = []
 
 
-def blocking_functions() -> tuple[str, ...]:
-    """Return the functions that have blocked an event loop of this process, each with its line."""
-    return tuple(_named.values())
+def blocking_functions() -> tuple[BlocksEventLoop, ...]:
+    """Return the functions that have blocked an event loop of this process."""
+    return tuple(_found.values())
+
+
+def on_blocking(listener: Callable[[BlocksEventLoop], object]) -> None:
+    """Have a listener called, on the watchdog's thread, while a function that was not found before blocks its loop."""
+    _listeners.append(listener)
+
+
+def warn_of(blocking: BlocksEventLoop) -> None:
+    """Issue a warning as if by the line that blocks, whichever process that has run in."""
+    try:
+        warnings.warn_explicit(blocking, None, blocking.path, blocking.line, blocking.module)
+    except BlocksEventLoop as error:
+        # Where warnings are errors, this one has no caller who could be told, as in any thread. pytest fails the test.
+        told = type(error), error, error.__traceback__, threading.current_thread()
+        threading.excepthook(threading.ExceptHookArgs(told))
+
+
+class Turn:
+    """Says whether calls that block have kept the event loop for too long.
+
+    Without it, a pool would make hundreds of calls that block in one turn of the loop, and a host that shows no sign of
+    life meanwhile would be replaced.
+
+    Attributes
+    ----------
+    is_due : bool
+        Whether a task that is about to make a call must let the loop have its turn first.
+    """
+
+    __slots__ = ("is_due",)
+
+    def __init__(self) -> None:
+        self.is_due = False
 
 
 class _Watchdog:
@@ -36,6 +74,8 @@ class _Watchdog:
 
     Attributes
     ----------
+    turn : Turn
+        Due from the second look that finds a function until the loop answers.
     users : int
         How many operators on the loop are open.
     """
@@ -44,6 +84,7 @@ class _Watchdog:
         self._loop = ref(loop)  # a loop that is forgotten with an open operator must not live on
         self._ended = threading.Event()
         self._has_answered = True
+        self.turn = Turn()
         self._suspect: CodeType | None = None
         self._thread_id = threading.get_ident()
         self._depth = _depth_of_task()  # the very first call may block before the loop can answer
@@ -73,7 +114,7 @@ class _Watchdog:
 
     def _answer(self) -> None:
         self._thread_id, self._depth = threading.get_ident(), len(_stack(sys._getframe()))
-        self._has_answered = True
+        self._has_answered, self.turn.is_due = True, False
 
     def _look(self) -> None:
         """Name what the loop runs, if the look before found the same: once may only mean that the machine is busy."""
@@ -84,9 +125,10 @@ class _Watchdog:
         called = _stack(frame)[self._depth - 1 :]
         function = function_of(called)
         suspect, self._suspect = self._suspect, function and function.f_code
-        if function is not None and suspect is function.f_code and suspect not in _named:
-            _named[suspect] = _place_of(function)
-            _tell(_named[suspect], frame, len(called))
+        self.turn.is_due = suspect is not None and not self._has_answered
+        if function is not None and suspect is function.f_code and suspect not in _found:
+            _found[suspect] = _blocking(function)
+            _tell(_found[suspect], frame, len(called))
 
 
 def _stack(frame: FrameType) -> list[FrameType]:
@@ -118,30 +160,36 @@ def function_of(called: list[FrameType]) -> FrameType | None:
     return None if function is not None and function.f_globals.get("__name__") in _IMPORTS else function
 
 
-def _place_of(function: FrameType) -> str:
-    return f"{function.f_globals.get('__name__', '?')}.{function.f_code.co_qualname} (line {function.f_lineno})"
+def _blocking(function: FrameType) -> BlocksEventLoop:
+    code, module = function.f_code, function.f_globals.get("__name__", "?")
+    return BlocksEventLoop(module, code.co_qualname, code.co_filename, function.f_lineno)
 
 
-def _tell(function: str, innermost: FrameType, depth: int) -> None:
-    _log.warning(
-        "%s has blocked its event loop for over a second: every other call on the loop waits. "
-        "Await the call, or let it run on threads (a plain function, or a BlockingFunction)\n%s",
-        function,
-        "".join(traceback.format_stack(innermost, min(depth, _FRAMES_MAX))).rstrip(),
-    )
+def _tell(blocking: BlocksEventLoop, innermost: FrameType, depth: int) -> None:
+    stack = "".join(traceback.format_stack(innermost, min(depth, _FRAMES_MAX))).rstrip()
+    _log.info("%s.%s blocks its event loop here:\n%s", blocking.module, blocking.function, stack)
+    warn_of(blocking)
+    for listener in tuple(_listeners):
+        listener(blocking)
 
 
 class Watch:
     """One operator's use of the watchdog of its event loop. Only the loop's thread may call `end`.
 
     A loop on which everything happens in virtual time has no watchdog: its time stands still while a call blocks.
+
+    Attributes
+    ----------
+    turn : Turn
+        Says when calls have to let the loop have its turn.
     """
 
-    __slots__ = ("_loop", "_watchdog")
+    __slots__ = ("_loop", "_watchdog", "turn")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._watchdog: _Watchdog | None = None
+        self.turn = Turn()
         if beside(loop).is_at_once:
             return
         with _lock:
@@ -150,7 +198,7 @@ class Watch:
                 found = _watchdogs[loop] = _Watchdog(loop)
                 found.start()
             found.users += 1
-        self._watchdog = found
+        self._watchdog, self.turn = found, found.turn
 
     def end(self) -> None:
         """End the use, and with the last one the watchdog; may be called again."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import decimal
-import logging
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +18,7 @@ from async_op import (
     AsyncBatchFunction,
     AsyncFunction,
     BlockingFunction,
+    BlocksEventLoop,
     Budget,
     Cache,
     CallbackFunction,
@@ -270,21 +271,18 @@ class Expecting(AsyncFunction):
 
 
 class Blocks(AsyncFunction):
-    """Blocks the event loop until the log has named it."""
+    """Blocks the event loop until its process was warned of it."""
 
     async def open(self, runtime: Runtime) -> None:
-        watchdog._named.clear()  # a process names each function once, and some entry points share one
+        watchdog._found.clear()  # a process warns of each function once, and some entry points share one
 
     async def async_invoke(self, value: Element, ctx: InvocationContext) -> Any:
-        log, told = logging.getLogger(watchdog.__name__), logging.Handler()
-        records: list[str] = []
-        told.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
-        log.addHandler(told)
-        until = time.monotonic() + 60  # only there to end a test that fails
-        while not records and time.monotonic() < until:
-            time.sleep(0.01)  # noqa: ASYNC251 - it blocks
-        log.removeHandler(told)
-        return said([line.partition(" (line")[0].rpartition(".rules.")[2] for line in records])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", BlocksEventLoop)
+            until = time.monotonic() + 60  # only there to end a test that fails
+            while not caught and time.monotonic() < until:
+                time.sleep(0.01)  # noqa: ASYNC251 - it blocks
+        return said([one.message.function for one in caught if isinstance(one.message, BlocksEventLoop)])
 
 
 class Batches(AsyncBatchFunction):
@@ -679,7 +677,7 @@ RULES: dict[str, Rule] = {
         error=("this strategy was asked",),
         lacks=NO_THREAD,
     ),
-    "A call that blocks the event loop for over a second is named in the log": Rule(
+    "A call that blocks the event loop for over a second is warned of": Rule(
         function=Blocks, keys="a", says=["['Blocks.async_invoke']"], blocks=True, lacks=NO_REAL_LOOP
     ),
     # What can never work.

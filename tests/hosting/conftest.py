@@ -27,7 +27,11 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     folder = tmp_path_factory.mktemp("h")
 
     def instructions(
-        blueprint: Any = None, interface: str | None = None, watched: int | None = None, **changes: Any
+        blueprint: Any = None,
+        interface: str | None = None,
+        watched: int | None = None,
+        given_up: str = "",
+        **changes: Any,
     ) -> Instructions:
         return Instructions(
             place=place_of("run", GENERATION, 0, str(folder)),
@@ -36,6 +40,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
             settings=settings(**changes),
             interface=interface,
             watched=watched,
+            given_up=given_up,
         )
 
     yield Machine(Path(folder), instructions)

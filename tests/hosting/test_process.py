@@ -24,12 +24,13 @@ from async_op import ElementFailed
 from async_op.errors import OpenFailed
 from async_op.hosting import messages as say
 from async_op.hosting import overseer
-from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable
+from async_op.hosting.errors import FeederFenced, HostLost, HostSilent, HostUnreachable
 from async_op.hosting.feeder import Feeder
 from async_op.hosting.messages import Address
+from async_op.hosting.notes import noted_blocking
 from async_op.hosting.overseer import Overseer
 from async_op.hosting.process import launch as launching
-from async_op.hosting.process import places, resident
+from async_op.hosting.process import local_hosts, places, resident
 from async_op.hosting.process.launch import launch
 from async_op.hosting.process.places import place_of, sweep
 from async_op.hosting.process.template import watch
@@ -199,12 +200,14 @@ def test_a_function_that_blocks_the_loop_is_an_error_that_names_the_log(machine:
     feeder = Feeder(channel)
     step_hello(feeder)
     channel._patience_seconds = IMPATIENT["patience_seconds"]  # not before: a busy host may be as silent
-    with pytest.raises(HostLost, match="no sign of life") as lost:
+    with pytest.raises(HostSilent, match="no sign of life") as lost:
         driven(feeder.feed([rows("a", seconds=600.0, action=action)]))
         driven(feeder.settle())
     feeder.close()
 
     assert lost.value.log == address.log
+    line = "has blocked its event loop, at" in str(lost.value)
+    assert line is (action == "block"), "nothing else runs in a process whose interpreter is held"
     wait_until(lambda: "async_invoke" in Path(address.log).read_text())
     wait_until(lambda: not is_running(hanging))
 
@@ -267,6 +270,31 @@ def test_a_host_that_is_stopped_is_told_of_and_replaced_for_good(
     (_, outputs, _), _ = task(machine.ways(), hello(0, 2), [rows("a")])
     assert outputs == [("a", 1)]
     wait_until(lambda: not is_running(stopped))
+
+
+def test_a_host_that_was_given_up_is_killed_at_once(machine: Machine) -> None:
+    given_up = machine.start()
+    before = pid(machine)
+    address = machine.start(given_up=given_up.process)
+    assert address.process != given_up.process
+    wait_until(lambda: not is_running(before))
+
+
+def test_a_host_that_cannot_answer_tells_what_blocks_it_and_its_successor_does_not(machine: Machine) -> None:
+    address = machine.start()
+    notes = machine.instructions().place.blocking
+    feeder = Feeder(connect(address, SECRET))
+    step_hello(feeder)
+    driven(feeder.feed([rows("a", seconds=5.0, action="block")]))
+    driven(feeder.settle())
+    [noted] = noted_blocking(notes)
+    assert (noted.module, noted.function) == ("tests.hosting.kit", "Counting.async_invoke")
+    found = local_hosts.found_at(Path(address.path))
+    assert (found.process, found.log) == (address.process, address.log)
+    feeder.close()
+
+    machine.start(given_up=address.process)
+    assert noted_blocking(notes) == []
 
 
 def test_a_host_that_was_stopped_before_it_was_asked_is_told_of(

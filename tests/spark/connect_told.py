@@ -8,11 +8,15 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import linecache
 import logging
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +24,7 @@ from typing import Any
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from async_op import AsyncFunction
+from async_op import AsyncFunction, BlocksEventLoop
 from async_op.spark import AsyncPipeline, EpochFailed, ModuleNotOnWorkers, split_dead_letters
 from keygroups.errors import ConfigError
 from tests.spark.connect_processes import session_of
@@ -132,13 +136,14 @@ def ends(spark: SparkSession, folder: Path) -> dict[str, str]:
 
 
 class Slow(AsyncFunction):
-    """Prints, and waits until a file is there."""
+    """Prints, blocks its event loop, and waits until a file is there."""
 
     def __init__(self, released: Path) -> None:
         self.released = released
 
     async def async_invoke(self, value: Any, ctx: Any) -> list[Any]:
         print("seen by the function")  # noqa: T201 - what the case looks for
+        time.sleep(3)  # noqa: ASYNC251 - the user's line
         logging.getLogger("mine").info("logged by the function")
         while not self.released.exists():
             await asyncio.sleep(0.1)
@@ -152,14 +157,18 @@ def sight(spark: SparkSession, folder: Path) -> dict[str, Any]:
     query = made.start(
         stream(spark, folder), sink, checkpoint_location=folder / "checkpoint", trigger={"availableNow": True}
     )
-    while (found := made.progress().under_way) is None or not found.in_flight:
-        assert query.exception() is None
-        query.awaitTermination(1)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", BlocksEventLoop)
+        while not warned or (found := made.progress().under_way) is None or not found.in_flight:
+            assert query.exception() is None
+            query.awaitTermination(1)
     status, printed = query.status["keygroups"], "".join(made.logs().values())
     (folder / "released").touch()
     query.awaitTermination()
     said = {"printed": "seen by the function" in printed, "logged": "INFO mine: logged by the function" in printed}
-    return said | {"calls": found.in_flight > 0, "status": status is not None}
+    [one] = warned
+    line = linecache.getline(one.filename, one.lineno)
+    return said | {"calls": found.in_flight > 0, "status": status is not None, "blocks": "the user's line" in line}
 
 
 class Texts(logging.Handler):
@@ -269,6 +278,7 @@ class Calling:
         rows = stream(spark, self.folder)
         calls: dict[str, Callable[[], object]] = {
             "drain": self.made.drain,
+            "drain on a thread": self.drain_on_a_thread,
             "run": lambda: self.made.run(batch, sink, run_id="again"),
             "start": lambda: self.made.start(rows, sink, checkpoint_location=where),
             "start of another": lambda: self.another.start(rows, sink, checkpoint_location=where),
@@ -280,6 +290,22 @@ class Calling:
         (self.folder / "said").mkdir(exist_ok=True)
         (self.folder / "said" / f"{epoch}").write_text(json.dumps(said | {"progress": len(self.made.progress())}))
         (self.folder / "released").touch()
+
+    def drain_on_a_thread(self) -> None:
+        """Raise what a thread is told that the sink waits for."""
+        told: list[Exception] = []
+
+        def drain() -> None:
+            try:
+                self.made.drain()
+            except Exception as error:  # noqa: BLE001 - raised below
+                told.append(error)
+
+        thread = threading.Thread(target=drain)
+        thread.start()
+        thread.join()
+        assert "this is a copy of it in another process" in str(told[0])
+        raise told[0]
 
 
 def answer_of(call: Callable[[], object]) -> str | None:

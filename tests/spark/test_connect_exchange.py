@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from async_op import BlocksEventLoop
 from async_op.spark import EpochProgress, ScalingDecision
 from async_op.spark.connect.exchange import Answer, Exchange, Wishes
 from snapshots.filesystem import open_folder
@@ -22,6 +24,13 @@ EPOCHS = st.builds(
 PARALLELISMS = st.lists(st.none() | st.integers(1, 99), min_size=1, max_size=3).map(tuple)
 WISHES = st.builds(Wishes, parallelism=PARALLELISMS, timeout=st.none() | NUMBERS[float])
 ANSWERS = st.builds(Answer, progress=st.lists(st.lists(EPOCHS, max_size=2).map(tuple), max_size=2).map(tuple))
+
+
+def test_functions_that_block_arrive(tmp_path: Path) -> None:
+    exchange = Exchange(open_folder(str(tmp_path)), "run")
+    exchange.answer(Answer(blocking=(BlocksEventLoop("shop", "look", "shop.py", 12),)))
+    [found] = exchange.answered().blocking
+    assert found.args == ("shop", "look", "shop.py", 12)
 
 
 @given(WISHES, ANSWERS)

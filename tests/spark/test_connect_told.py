@@ -37,7 +37,7 @@ def test_a_client_learns_how_open_or_the_process_of_its_function_has_ended(url: 
 
 
 def test_a_client_sees_what_an_epoch_under_way_does_and_what_its_function_prints(url: str, tmp_path: Path) -> None:
-    assert answer(url, tmp_path, "sight") == dict.fromkeys(["calls", "status", "printed", "logged"], True)
+    assert answer(url, tmp_path, "sight") == dict.fromkeys(["calls", "status", "printed", "logged", "blocks"], True)
 
 
 def test_a_query_says_who_has_taken_over_from_it_and_the_newer_one_from_whom(url: str, tmp_path: Path) -> None:
@@ -62,9 +62,10 @@ def test_explain_finds_an_input_whose_rows_change_when_they_are_read_again(url: 
 def test_what_would_wait_for_the_sink_is_refused_in_it_and_the_rest_is_done(url: str, tmp_path: Path) -> None:
     told = answer(url, tmp_path, "in the sink")
     refused = dict.fromkeys(["drain", "run", "start", "start of another"], "CalledInSink")
+    copied = {"drain on a thread": "ConfigError"}
     done = {"rescale": None, "rescale above the maximum": "ConfigError", "explain": None}
     assert len(told["said"]) > 1, "there are a micro-batch and an epoch without input"
-    assert told["said"] == [refused | done | {"progress": before} for before in range(len(told["said"]))]
+    assert told["said"] == [refused | copied | done | {"progress": before} for before in range(len(told["said"]))]
     assert told["parallelism"] == 3
     assert "cannot be sent there" in told["of a query"]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import linecache
 import logging
 import os
 import shutil
 import sys
 import time
 import traceback
+import warnings
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
 
-from async_op import AsyncFunction, ElementFailed
+from async_op import AsyncFunction, BlocksEventLoop, ElementFailed
 from async_op.hosting.errors import HostLost
 from async_op.spark import AsyncPipeline, split_dead_letters
 from keygroups import KeyGroupsError
@@ -143,22 +145,28 @@ def test_an_error_in_open_shows_the_line(world: World, resident: bool) -> None:
         query.awaitTermination()
     shown = "".join(traceback.format_exception(raised.value))
     assert "self.key = runtime.token  # the user's line" in shown
-    assert "OpenFailed: open() of Opens has failed at" in shown
+    assert f'OpenFailed: open() of Opens has failed at "{__file__}", line ' in shown
     assert len(shown.splitlines()) < 20
 
 
-async def blocks(value: Any) -> Any:
-    time.sleep(3)  # noqa: ASYNC251 - the user's line
-    return value
+def test_a_function_that_blocks_is_warned_of_by_the_driver_while_it_blocks(world: World, tmp_path: Path) -> None:
+    warned = tmp_path / "warned"
 
+    async def blocks(value: Any) -> Any:
+        while not warned.exists():
+            time.sleep(0.1)  # noqa: ASYNC251 - the user's line
+        return value
 
-def test_a_function_that_blocks_its_event_loop_is_named_by_the_log_of_the_driver(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    world.start(world.pipeline(blocks, resident=True, parallelism=1)).awaitTermination()
-    told = [one.getMessage() for one in caplog.records if "has blocked the event loop of subtask 0" in one.getMessage()]
-    assert len(told) == 1
-    assert f"{__name__}.blocks (line " in told[0]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", BlocksEventLoop)
+        query = world.start(world.pipeline(blocks, resident=True, parallelism=1))
+        while not caught:
+            assert not query.awaitTermination(1)
+        warned.touch()
+        query.awaitTermination()
+    [told] = caught
+    assert "blocks has blocked its event loop for over a second" in str(told.message)
+    assert (told.filename, "the user's line" in linecache.getline(told.filename, told.lineno)) == (__file__, True)
 
 
 async def dies(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import socket
 import stat
 from collections.abc import Iterable
 from contextlib import suppress
@@ -48,6 +49,11 @@ class HostPlace(NamedTuple):
         return self.folder / f"{self.name}-{self.start}.log"
 
     @property
+    def blocking(self) -> Path:
+        """Where the host notes which functions block its event loop: it cannot answer meanwhile."""
+        return self.socket.with_suffix(".blocking")
+
+    @property
     def exits(self) -> Path:
         """Where a template notes how its hosts have ended."""
         return self.folder / f"{self.name}.exits"
@@ -84,7 +90,7 @@ class HostPlace(NamedTuple):
     def clear(self) -> None:
         """Remove the host's files, except a log that is not empty. The caller must hold the lock."""
         _remove_empty(self.log)
-        for path in (self.socket, self.exits, self.lock):
+        for path in (self.socket, self.blocking, self.exits, self.lock):
             path.unlink(missing_ok=True)
 
 
@@ -113,12 +119,12 @@ def place_of(run_id: str, generation: str, subtask_index: int, parent: str | Non
     return place
 
 
-def sockets_of(run_id: str, parent: str | None = None) -> list[Path]:
-    """Return the sockets of all hosts of a run on this machine."""
+def holder_of(lock: Path) -> str:
+    """Return the process that has a place, as in its `Address`; empty if that is not known."""
     try:
-        return sorted(run_folder(run_id, parent).glob("*.sock"))
-    except FileNotFoundError:  # its last host has just removed the folder
-        return []
+        return f"{socket.gethostname()}:{int(lock.read_text(encoding='ascii'))}"
+    except (OSError, ValueError):  # it has just ended, or has not said yet who it is
+        return ""
 
 
 def sweep(folder: Path) -> None:

@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from io import TextIOWrapper
 from types import FrameType
 from typing import BinaryIO, NamedTuple
@@ -24,13 +25,14 @@ from async_op.hosting.blueprint import CLOSE_SECONDS, OPEN_SECONDS, HostSettings
 from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.host import Host
 from async_op.hosting.messages import Address
+from async_op.hosting.notes import note_blocking
 from async_op.hosting.process import template
-from async_op.hosting.process.places import HostPlace, leave, sweep
+from async_op.hosting.process.places import HostPlace, holder_of, leave, sweep
 from async_op.hosting.wire.frames import BEAT_SECONDS
 from async_op.hosting.wire.server import Server
 from async_op.hosting.wire.socket_paths import bindable
 from async_op.threads.loop_thread import new_event_loop, rare_collections
-from async_op.threads.watchdog import function_of
+from async_op.threads.watchdog import function_of, on_blocking
 
 _LOG = 2
 """The descriptor of the log: a function may put anything in the place of `sys.stderr`."""
@@ -87,6 +89,8 @@ class Instructions:
         Called before the blueprint is unpickled; sets up what the user's function would find in a Python worker.
     exits : str
         The file that will have the exit status of the process; empty without one.
+    given_up : str
+        The host, as ``machine:process id``, that was silent for too long. If it has the place, it is killed.
     """
 
     place: HostPlace
@@ -97,6 +101,7 @@ class Instructions:
     watched: int | None = None
     prepare: Callable[[], object] | None = None
     exits: str = ""
+    given_up: str = ""
 
 
 def live(instructions: Instructions, answer: BinaryIO) -> None:
@@ -113,12 +118,14 @@ def live(instructions: Instructions, answer: BinaryIO) -> None:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # the log is read while the function runs
     faulthandler.enable(file=_LOG)  # a segfault in a library of the function leaves its stack in the log
-    held = _lock(place)
+    held = _lock(place, instructions.given_up)
     # A process that the function forks must not keep the lock after this process has ended.
     os.register_at_fork(after_in_child=lambda: os.close(held))
     try:
         sweep(place.folder)
         place.socket.unlink(missing_ok=True)
+        place.blocking.unlink(missing_ok=True)
+        on_blocking(partial(note_blocking, place.blocking))
         with rare_collections(), asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_live(instructions, answer))
     except BaseException:
@@ -130,15 +137,18 @@ def live(instructions: Instructions, answer: BinaryIO) -> None:
         leave(place.folder)
 
 
-def _lock(place: HostPlace) -> int:
+def _lock(place: HostPlace, given_up: str) -> int:
+    """Wait for the host that has the place to end, and kill it if it hangs, or at once if it was given up before."""
     until, pause = time.monotonic() + _LOCK_SECONDS, threading.Event()
     may_kill = True
     while (held := _try_lock(place)) is None:
-        if time.monotonic() > until:
-            if not (may_kill and _is_hanging(place)):
-                raise HostUnreachable(f"another host holds {place.lock}")
+        is_over = time.monotonic() > until
+        is_given_up = given_up != "" and holder_of(place.lock) == given_up
+        if may_kill and (is_given_up or (is_over and _is_hanging(place))):
             may_kill, until = False, time.monotonic() + _LOCK_SECONDS
             _kill_holder(place)
+        elif is_over:
+            raise HostUnreachable(f"another host holds {place.lock}")
         pause.wait(0.02)
     os.ftruncate(held, 0)
     os.write(held, str(os.getpid()).encode())

@@ -9,13 +9,13 @@ import socket
 import threading
 import time
 from collections import deque
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from async_op.hosting.blueprint import PATIENCE_SECONDS
-from async_op.hosting.errors import HostFailed, HostLost, HostUnreachable, MessageTooLarge, NotOurs
+from async_op.hosting.errors import HostFailed, HostLost, HostSilent, HostUnreachable, MessageTooLarge, NotOurs
 from async_op.hosting.messages import Address, Failed, Message, Reply
+from async_op.hosting.notes import how_ended, what_blocks
 from async_op.hosting.wire import frames
 from async_op.hosting.wire.socket_paths import bindable
 from async_op.threads.wait_strategies import WaitSituation, WaitStrategies
@@ -26,9 +26,6 @@ TICK_SECONDS = 0.1
 """How long a feeder waits for a reply before it may show a sign of life."""
 
 CONNECT_SECONDS = 5.0
-
-_STATUS_SECONDS = 2.0
-"""A template notes the end of a host within milliseconds, on a busy machine somewhat later."""
 
 _READ_BYTES = 1 << 18
 
@@ -103,7 +100,8 @@ class SocketChannel:
         if any(event & ~select.POLLOUT for _, event in ready):
             self._read()
         elif (silent := time.monotonic() - self._heard_at) > self._patience_seconds:
-            raise HostLost(f"has shown no sign of life for {silent:.0f} s", self._address.log)
+            at = what_blocks(self._address)
+            raise HostSilent(f"has shown no sign of life for {silent:.0f} s{at}", self._address.log)
 
     def _has_reply(self) -> bool:
         if not self._replies:
@@ -186,25 +184,6 @@ def connect(
         else:
             return SocketChannel(connected, address, patience_seconds, waits)
     raise HostUnreachable("; ".join(reasons)) from silence
-
-
-def how_ended(address: Address) -> str:
-    """Return how the process of a host has ended, such as " by SIGSEGV"; empty if that is not known on this machine.
-
-    Its template notes it a moment after the connection has ended.
-    """
-    exits, process = Path(address.exits), address.process.rpartition(":")[2]
-    until, pause = time.monotonic() + _STATUS_SECONDS, threading.Event()
-    while address.exits and exits.parent.is_dir():
-        with suppress(OSError):
-            for line in reversed(exits.read_text(encoding="ascii").splitlines()):  # ids of processes are used again
-                ended, _, status = line.partition(" ")
-                if ended == process:
-                    return f" {status}"
-        if time.monotonic() > until:
-            break
-        pause.wait(0.02)
-    return ""
 
 
 def _reply(kind: int, payload: bytes) -> Reply:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from async_op.errors import BlocksEventLoop
 from async_op.spark.autoscale import ScalingDecision
 from async_op.spark.progress import EpochProgress
 from snapshots.filesystem import Folder
@@ -68,6 +69,8 @@ class Answer:
         For each pipeline its newest epochs, oldest first.
     under_way : tuple of EpochUnderWay or None
         For each pipeline the epoch under way.
+    blocking : tuple of BlocksEventLoop
+        The functions that have blocked the event loop of their host.
     """
 
     beat: int = 0
@@ -79,6 +82,7 @@ class Answer:
     notes: tuple[str, ...] = ()
     progress: tuple[tuple[EpochProgress, ...], ...] = ()
     under_way: tuple[EpochUnderWay | None, ...] = ()
+    blocking: tuple[BlocksEventLoop, ...] = ()
 
 
 class Exchange:
@@ -114,7 +118,8 @@ class Exchange:
 
     def answer(self, answer: Answer) -> None:
         """Let the client know."""
-        self._folder.replace(self._answer, json.dumps(asdict(answer)).encode())
+        said = {**asdict(answer), "blocking": [found.args for found in answer.blocking]}
+        self._folder.replace(self._answer, json.dumps(said).encode())
 
     def answered(self) -> Answer:
         """Return the newest answer; one that says nothing before the first."""
@@ -123,7 +128,9 @@ class Exchange:
             return Answer()
         under_way = tuple(None if one is None else EpochUnderWay(**one) for one in read["under_way"])
         progress = tuple(tuple(map(_epoch, one)) for one in read["progress"])
-        return Answer(**{**read, "notes": tuple(read["notes"]), "progress": progress, "under_way": under_way})
+        blocking = tuple(BlocksEventLoop(*found) for found in read["blocking"])
+        told = {"notes": tuple(read["notes"]), "progress": progress, "under_way": under_way, "blocking": blocking}
+        return Answer(**{**read, **told})
 
     def _read(self, name: str) -> dict[str, Any] | None:
         try:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
+from async_op.errors import BlocksEventLoop
 from async_op.spark.connect.exchange import Answer, Exchange, Wishes
 from async_op.spark.connect.worker import ServedPipeline
 from async_op.spark.epoch.delivery import Outlet
@@ -27,6 +28,7 @@ from async_op.spark.stage import Stage
 from async_op.spark.stopping import CONCLUDE_SECONDS
 from async_op.spark.task.pickling import pickled
 from async_op.spark.worker_python import module_not_found
+from async_op.threads.watchdog import warn_of
 from keygroups.arguments import Duration
 from keygroups.errors import ConfigError
 from keygroups.representation import html_facts, representation
@@ -41,6 +43,9 @@ _LATE = "failed to connect back"
 
 _PAUSE_SECONDS = 0.5
 """Time between two looks at the worker's answer."""
+
+_LISTEN_SECONDS = 10.0
+"""How often a client that waits for the end hears what the worker tells."""
 
 _HEEDED_SECONDS = 3.0
 """How long it may take until the worker, which looks once a second, has heeded a wish and said so."""
@@ -77,6 +82,7 @@ class ConnectQuery:
         self._wishing = threading.Lock()
         self._beat, self._heard_at = 0, 0.0
         self._ended_at: float | None = None
+        self._blocking: dict[tuple[Any, ...], BlocksEventLoop] = {}
 
     def __repr__(self) -> str:
         return representation(self, {"is_started": "query" in self.__dict__})
@@ -177,7 +183,7 @@ class ConnectQuery:
         until = None if timeout is None else time.monotonic() + timeout
         ended: bool | None = True
         try:
-            ended = self.query.awaitTermination(timeout)
+            ended = self._await_query(until)
         except StreamingQueryException:  # a worker that was not killed has told the error of a micro-batch before
             if self._failure() is None:
                 raise
@@ -273,6 +279,9 @@ class ConnectQuery:
         answer = self._exchange.answered()
         if answer.beat != self._beat:
             self._beat, self._heard_at = answer.beat, time.monotonic()
+        for found in answer.blocking:
+            if self._blocking.setdefault(found.args, found) is found:
+                warn_of(found)
         return answer
 
     def _failure(self) -> EpochFailed | None:
@@ -315,6 +324,16 @@ class ConnectQuery:
                 break
             time.sleep(_PAUSE_SECONDS)
         return None if seconds is None else max(0.0, until - time.monotonic())
+
+    def _await_query(self, until: float | None) -> bool | None:
+        """Wait for the end of Spark's query, and hear meanwhile what the worker tells."""
+        left = math.inf
+        while left > 0:
+            left = math.inf if until is None else max(0.0, until - time.monotonic())
+            if self.query.awaitTermination(math.ceil(min(left, _LISTEN_SECONDS))):
+                return None if until is None else True
+            self._listen()
+        return False
 
     def _await_end(self, until: float | None) -> Answer | None:
         """Wait until the worker is done with the end of the query, and return its last answer; None if time is over.

@@ -284,6 +284,7 @@ class ServerWorker:
                 notes=() if failure is None else tuple(notes_of(failure)),
                 progress=tuple(newest(runner.progress) for runner in self._chain.runners),
                 under_way=tuple(runner.progress.under_way for runner in self._chain.runners),
+                blocking=tuple(found for runner in self._chain.runners for found in runner.fleet.blocking),
             )
             if answer == self._answer and not (is_beat or self._ended.is_set()):
                 return

@@ -9,15 +9,18 @@ from itertools import count
 
 from pyspark.sql import SparkSession
 
-from async_op.hosting.messages import Address, Status
+from async_op.errors import BlocksEventLoop
+from async_op.hosting.errors import HostSilent
+from async_op.hosting.messages import Status
 from async_op.hosting.overseer import Overseer
-from async_op.hosting.process.places import sockets_of
+from async_op.hosting.process.local_hosts import blocking_in, hosts_of
 from async_op.hosting.wire.sockets import new_secret
 from async_op.resilience.lending import Lender
 from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.spark.task.pickling import names_bound_to_tasks, pickled
-from async_op.spark.task.report import Report, SubtaskReport
+from async_op.spark.task.report import Report, SubtaskFailure, SubtaskReport
 from async_op.spark.task.ways import HostAccess, log_levels
+from async_op.threads.watchdog import warn_of
 from keygroups.spark.session import setting
 from snapshots import Snapshot
 from snapshots.host_logs import logs_pattern, new_run_id
@@ -60,7 +63,8 @@ class Fleet:
         self._is_loaded = True
         self._has_warned = False
         self._had_room = True
-        self._blocking: set[str] = set()
+        self._told: set[str] = set()
+        self._blocking: dict[tuple[str, str], BlocksEventLoop] = {}
         blueprint = blueprint_for(1)
         self._hears_of_snapshots = blueprint.options.function.hears_of_snapshots
         self.is_resident = is_resident and _may_be_resident(blueprint)
@@ -82,10 +86,17 @@ class Fleet:
         return self._access if self._lender is None else replace(self._access, allowances=self._lender.plan())
 
     def locate(self, reports: Iterable[Report]) -> None:
-        """Note where hosts are, also after a failed epoch, so that `end` can stop them."""
+        """Note where hosts are, also after a failed epoch, so that `end` can stop them, and which were given up."""
+        if self._overseer is None or self._access is None:
+            return
+        given_up = dict(self._access.given_up)
         for report in reports:
-            if self._overseer is not None and report.address is not None:
-                self._overseer.report(report.subtask_index, report.address)
+            if report.address is None:
+                continue
+            self._overseer.report(report.subtask_index, report.address)
+            if isinstance(report, SubtaskFailure) and isinstance(report.error, HostSilent):
+                given_up[report.subtask_index] = report.address.process
+        self._access = replace(self._access, given_up=given_up)
 
     def report(self, reports: Iterable[SubtaskReport]) -> None:
         """Note where the hosts are and what waits in them, as the tasks of a successful epoch reported it."""
@@ -102,7 +113,7 @@ class Fleet:
         addresses = {one.subtask_index: one.address for one in reports if one.address is not None}
         self._access = replace(self._access, addresses=addresses)
         self._warn_of_fallback(reports)
-        self._warn_of_blocking(reports)
+        self._warn_of_blocking(found for report in reports if report.address for found in report.part.blocking)
 
     def _warn_of_fallback(self, reports: Iterable[SubtaskReport]) -> None:
         """Warn, once per generation, that operators live for one epoch only, which repeats calls and takes time."""
@@ -119,18 +130,16 @@ class Fleet:
                 first.fallback,
             )
 
-    def _warn_of_blocking(self, reports: Iterable[SubtaskReport]) -> None:
-        """Warn once of each function that has blocked the event loop of its host, whose log few look into."""
-        for report in reports:
-            for function in report.part.blocking if report.address is not None else ():
-                if function not in self._blocking:
-                    self._blocking.add(function)
-                    _log.warning(
-                        "%s has blocked the event loop of subtask %d for over a second, so its other calls waited: "
-                        "await the call, or let it run on threads (a plain function, or a BlockingFunction)",
-                        function,
-                        report.subtask_index,
-                    )
+    def _warn_of_blocking(self, blocking: Iterable[BlocksEventLoop]) -> None:
+        """Warn once of each function that blocks the event loop of its host, whose log few look into."""
+        for found in blocking:
+            if self._blocking.setdefault((found.module, found.function), found) is found:
+                warn_of(found)
+
+    @property
+    def blocking(self) -> tuple[BlocksEventLoop, ...]:
+        """The functions that are known to have blocked the event loop of their host."""
+        return tuple(self._blocking.values())
 
     @property
     def is_loaded(self) -> bool:
@@ -144,16 +153,24 @@ class Fleet:
 
     def poll(self) -> list[Status]:
         """Return the status of each host; hosts that do not answer are left out."""
-        overseer = self._overseer
-        return [] if overseer is None else list(overseer.poll().values())
+        return self._asked(self._overseer)
 
     def look(self) -> list[Status]:
-        """Return what `poll` does, and in a first epoch, whose hosts are not known yet, of those on this machine."""
+        """Return what `poll` does, and in a first epoch, whose hosts are not known yet, of those on this machine.
+
+        A host on this machine tells of a function that blocks its event loop although it cannot answer.
+        """
+        self._warn_of_blocking(blocking_in(self._run_id))
         access = self._access
         if access is None or access.addresses or self._overseer is None:
             return self.poll()
         with self._on_this_machine(access) as strays:
-            return list(strays.poll().values())
+            return self._asked(strays)
+
+    def _asked(self, overseer: Overseer | None) -> list[Status]:
+        statuses = [] if overseer is None else list(overseer.poll().values())
+        self._warn_of_blocking(found for status in statuses for found in status.blocking)
+        return statuses
 
     def has_room(self) -> bool:
         """Tell whether all hosts have room for the rows of another epoch, as they reported or as they answer now."""
@@ -206,9 +223,9 @@ class Fleet:
 
     def _on_this_machine(self, access: HostAccess) -> Overseer:
         """Return an overseer of all hosts that are on this machine, also those that no epoch has reported."""
-        overseer = Overseer(access.generation, self._secret)
-        for number, path in enumerate(sockets_of(self._run_id)):
-            overseer.report(number, Address(str(path)))
+        overseer = Overseer(access.generation, self._secret, told=self._told)
+        for subtask, address in hosts_of(self._run_id, access.generation).items():
+            overseer.report(subtask, address)
         return overseer
 
     def _begin(self, parallelism: int) -> None:
@@ -227,7 +244,7 @@ class Fleet:
             driver_host=self._driver_host,
             log_levels=log_levels(),
         )
-        self._overseer = Overseer(generation, self._secret).__enter__()
+        self._overseer = Overseer(generation, self._secret, told=self._told).__enter__()
         resilience = blueprint.options.resilience
         self._lender = None if resilience is None else Lender(resilience.lendable(parallelism), parallelism)
 

@@ -7,6 +7,7 @@ import math
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pickle import loads
@@ -19,6 +20,7 @@ from async_op.hosting.errors import HostUnreachable
 from async_op.hosting.feeder import HostChannel, Waiting
 from async_op.hosting.messages import Address
 from async_op.hosting.process.launch import COMMON_MODULES, launch
+from async_op.hosting.process.local_hosts import found_at
 from async_op.hosting.process.places import HostPlace, place_of
 from async_op.hosting.process.resident import Instructions
 from async_op.hosting.process.template import watch
@@ -57,6 +59,8 @@ class HostAccess:
         What each operator may use of its limits in an epoch; empty if each keeps its share of them.
     log_levels : mapping of str to int
         The levels of the driver's loggers by their names, which hold in hosts, too; the root's name is "".
+    given_up : mapping of int to str
+        For some subtasks the host, as ``machine:process id``, that a task has given up because it was silent.
     """
 
     generation: str
@@ -67,6 +71,7 @@ class HostAccess:
     driver_host: str | None = None
     allowances: Sequence[Allowance] = ()
     log_levels: Mapping[str, int] = field(default_factory=dict)
+    given_up: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def are_hosts_missing(self) -> bool:
@@ -106,6 +111,7 @@ class TaskWays:
         self._subtask_index = subtask_index
         self._settings = settings
         self._own: HostThread | None = None
+        self._given_up = access.given_up.get(subtask_index, "")
         self.reached: Address | None = None
 
     def __enter__(self) -> TaskWays:
@@ -116,22 +122,29 @@ class TaskWays:
             self._own.__exit__(*raised)
 
     def known(self) -> Sequence[Address]:
-        """Return the address last reported, and that which a failed attempt may have left on this machine."""
+        """Return the address last reported, and that which a failed attempt may have left on this machine.
+
+        A host that was given up is left out: whatever it held is lost, and it may be silent for as long again.
+        """
         address = self._access.addresses.get(self._subtask_index)
-        reported = [] if address is None else [address]
+        found = [] if address is None else [address]
         if self._access.secret is None:
-            return reported
-        try:
+            return found
+        with suppress(HostUnreachable):
             socket_path = self._place().socket
-        except HostUnreachable:
-            return reported
-        is_new = str(socket_path) not in {one.path for one in reported}
-        return [*reported, Address(str(socket_path))] if is_new and socket_path.exists() else reported
+            if socket_path.exists() and str(socket_path) not in {one.path for one in found}:
+                found.append(found_at(socket_path))
+        return [one for one in found if not self._given_up or one.process != self._given_up]
 
     def connect(self, address: Address) -> HostChannel:
         """Connect to a host; raises `HostUnreachable` if none answers there."""
         assert self._access.secret is not None, "without hosts there are no addresses"
-        channel = connect(address, self._access.secret, waits=self._waits)
+        try:
+            channel = connect(address, self._access.secret, waits=self._waits)
+        except HostUnreachable as unreachable:
+            if isinstance(unreachable.__cause__, TimeoutError):  # it is there, and says nothing
+                self._given_up = address.process
+            raise
         self.reached = address
         return channel
 
@@ -151,6 +164,7 @@ class TaskWays:
                 interface=None if access.driver_host is None else _interface_to(access.driver_host),
                 watched=watched,
                 prepare=partial(_prepare, SparkFiles.getRootDirectory(), access.log_levels),
+                given_up=self._given_up,
             )
             return (yield from launch(instructions, MODULES))
         finally:

@@ -132,7 +132,7 @@ OTHER_TYPES: dict[str, tuple[Any, Any]] = {
     "a whole number that has become a float": (7, 7.0),
     "a flag": (1, True),
     "bytes": ("ann", b"ann"),
-    "a day that has become a time": (dt.date(2026, 1, 1), dt.datetime(2026, 1, 1)),  # noqa: DTZ001
+    "a day that has become a time": (dt.date(2026, 1, 1), dt.datetime(2026, 1, 1)),
 }
 
 

@@ -1,14 +1,19 @@
-"""A call that blocks the event loop is named in the log, once for each function, and nothing else is."""
+"""A call that blocks the event loop is warned of, once for each function, and nothing else is."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import itertools
+import linecache
+import logging
+import pickle
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, TypeAlias
@@ -16,14 +21,13 @@ from weakref import ref
 
 import pytest
 
-from async_op import AsyncDataStream, AsyncFunction, InvocationContext, Runtime
+from async_op import AsyncDataStream, AsyncFunction, BlocksEventLoop, InvocationContext, Runtime
 from async_op.testing import run
 from async_op.threads import watchdog
 from tests.async_op.kit import Instant, eventually, opened
 
-NAME = watchdog.__name__
-
 Watchdogs: TypeAlias = Callable[[], list[threading.Thread]]
+Warned: TypeAlias = Callable[[], list[BlocksEventLoop]]
 
 
 @pytest.fixture(autouse=True)
@@ -32,11 +36,18 @@ def no_blocking_calls() -> None:
 
 
 @pytest.fixture(autouse=True)
-def named(monkeypatch: pytest.MonkeyPatch) -> dict[CodeType, str]:
-    """Begin as a process does that has named no function."""
-    fresh: dict[CodeType, str] = {}
-    monkeypatch.setattr(watchdog, "_named", fresh)
-    return fresh
+def nothing_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin as a process does that has found no function."""
+    fresh: dict[CodeType, BlocksEventLoop] = {}
+    monkeypatch.setattr(watchdog, "_found", fresh)
+
+
+@pytest.fixture
+def warned() -> Iterator[Warned]:
+    """Return what returns the functions that a program without any setup was warned of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.resetwarnings()
+        yield lambda: [one.message for one in caught if isinstance(one.message, BlocksEventLoop)]
 
 
 @pytest.fixture
@@ -61,10 +72,6 @@ def block_until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == NAME]
-
-
 @pytest.fixture
 def watchdogs() -> Watchdogs:
     """Return what returns the watchdogs that the test has started."""
@@ -72,39 +79,85 @@ def watchdogs() -> Watchdogs:
     return lambda: [each for each in threading.enumerate() if each not in before and each.name == "keygroups watchdog"]
 
 
-async def test_a_function_that_blocks_the_loop_is_named_with_its_line(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_function_that_blocks_the_loop_is_named_with_its_line(
+    warned: Warned, caplog: pytest.LogCaptureFixture
+) -> None:
     begun = time.monotonic()
+    caplog.set_level(logging.INFO, watchdog.__name__)
 
     async def careless(value: int) -> int:
-        block_until(lambda: messages(caplog))
+        block_until(warned)
         return value
 
     assert [output async for output in AsyncDataStream.ordered_wait([1], careless)] == [1]
 
-    (message,) = messages(caplog)
-    line = careless.__code__.co_firstlineno + 1
-    first, *stack = message.splitlines()
-    assert f"{__name__}.{careless.__qualname__} (line {line}) has blocked" in first
-    assert "block_until(lambda: messages(caplog))" in "".join(stack)
-    assert "in block_until" in "".join(stack)
+    (found,) = warned()
+    assert (found.module, found.function, found.path) == (__name__, careless.__qualname__, __file__)
+    assert linecache.getline(found.path, found.line).strip() == "block_until(warned)"
+    assert "in block_until" in caplog.messages[-1]
     assert time.monotonic() - begun > 2 * watchdog._LOOK_SECONDS
 
 
-async def test_a_function_that_blocks_in_open_is_named(caplog: pytest.LogCaptureFixture, looks: list[bool]) -> None:
+SCRIPT = """\
+import asyncio, time
+from async_op import AsyncDataStream
+
+async def look(value):
+    time.sleep(2)
+    return value
+
+async def main():
+    print([output async for output in AsyncDataStream.ordered_wait([1], look)])
+
+asyncio.run(main())
+"""
+
+
+def test_a_script_that_has_set_up_nothing_shows_the_line(tmp_path: Path) -> None:
+    script = tmp_path / "shop.py"
+    script.write_text(SCRIPT)
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[1]\n"
+    shown, line = ran.stderr.splitlines()
+    assert shown.startswith(f"{script}:5: BlocksEventLoop: __main__.look has blocked its event loop for over a second")
+    assert line.strip() == "time.sleep(2)"
+
+
+def test_filters_of_warnings_rule_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    found = BlocksEventLoop("shop", "look", "shop.py", 12)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=BlocksEventLoop, module="shop")
+        watchdog.warn_of(found)
+        warnings.filterwarnings("error", category=BlocksEventLoop)
+        watchdog.warn_of(found)
+
+    assert [one.exc_value for one in raised] == [found]
+    assert capsys.readouterr().err == ""
+
+
+def test_the_warning_crosses_processes() -> None:
+    again = pickle.loads(pickle.dumps(BlocksEventLoop("shop", "look", "shop.py", 12)))
+    assert (again.args, str(again)) == (("shop", "look", "shop.py", 12), str(BlocksEventLoop("shop", "look", "", 0)))
+
+
+@pytest.mark.usefixtures("looks")
+async def test_a_function_that_blocks_in_open_is_named(warned: Warned) -> None:
     class Loads(AsyncFunction):
         async def open(self, runtime: Runtime) -> None:
-            block_until(lambda: messages(caplog))
+            block_until(warned)
 
         async def async_invoke(self, value: int, ctx: InvocationContext) -> list[int]:
             return [value]
 
     async with opened(Loads()):
-        (message,) = messages(caplog)
+        (found,) = warned()
 
-    assert "Loads.open (line " in message
+    assert found.function.endswith("Loads.open")
 
 
-async def test_a_function_is_named_once(caplog: pytest.LogCaptureFixture, looks: list[bool]) -> None:
+async def test_a_function_is_named_once(warned: Warned, looks: list[bool]) -> None:
     async def careless(value: int) -> int:
         await asyncio.sleep(0.05)  # the loop answers in between
         until = len(looks) + 5
@@ -116,11 +169,11 @@ async def test_a_function_is_named_once(caplog: pytest.LogCaptureFixture, looks:
         await bench.operator.finish()
 
     assert len(looks) >= 10
-    assert len(messages(caplog)) == 1
+    assert len(warned()) == 1
 
 
 async def test_what_is_seen_at_one_look_only_is_not_named(
-    caplog: pytest.LogCaptureFixture, looks: list[bool], monkeypatch: pytest.MonkeyPatch
+    warned: Warned, looks: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     function = sys._getframe()
     found = itertools.cycle([None, function])
@@ -129,7 +182,7 @@ async def test_what_is_seen_at_one_look_only_is_not_named(
         await asyncio.sleep(0.05)
         block_until(lambda: len(looks) >= 6)
 
-    assert messages(caplog) == []
+    assert warned() == []
 
 
 def test_an_import_that_the_library_makes_late_is_no_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +200,32 @@ def test_an_import_that_the_library_makes_late_is_no_function(tmp_path: Path, mo
     assert of_the_user is not None
 
 
-async def test_a_loop_that_waits_is_left_alone(caplog: pytest.LogCaptureFixture, looks: list[bool]) -> None:
+@pytest.mark.usefixtures("warned")
+async def test_between_calls_that_block_the_loop_has_its_turn(looks: list[bool]) -> None:
+    begun: list[int] = []
+    seen: set[int] = set()
+
+    async def careless(value: int) -> int:
+        begun.append(value)
+        until = len(looks) + 3
+        block_until(lambda: len(looks) >= until)
+        return value
+
+    async def look() -> None:
+        while len(begun) < 8:
+            seen.add(len(begun))
+            await asyncio.sleep(0)
+
+    async with opened(careless) as bench:
+        looking = asyncio.create_task(look())
+        await bench.feed(*range(8))
+        await bench.operator.finish()
+        await looking
+
+    assert seen == set(range(8))
+
+
+async def test_a_loop_that_waits_is_left_alone(warned: Warned, looks: list[bool]) -> None:
     async def patient(value: int) -> int:
         await asyncio.sleep(0.3)  # thirty looks
         return value
@@ -156,7 +234,7 @@ async def test_a_loop_that_waits_is_left_alone(caplog: pytest.LogCaptureFixture,
         await bench.feed(1)
         await bench.operator.finish()
 
-    assert messages(caplog) == []
+    assert warned() == []
 
 
 async def test_operators_of_a_loop_share_a_thread_that_ends_with_the_last(watchdogs: Watchdogs) -> None:
@@ -194,12 +272,12 @@ def _deep_down(call: Callable[[], None], depth: int = 50) -> None:
 
 
 @pytest.mark.usefixtures("looks")
-def test_a_loop_that_does_not_run_blocks_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loop_that_does_not_run_blocks_nothing(warned: Warned) -> None:
     with asyncio.Runner() as runner:
         runner.run(_watched())
         _deep_down(lambda: time.sleep(0.2))  # twenty looks
 
-    assert messages(caplog) == []
+    assert warned() == []
 
 
 async def test_what_the_program_holds_is_not_kept() -> None:
