@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,17 @@ def microseconds_of(work: Callable[[], int]) -> float:
     return 1e6 * (time.process_time() - before) / rows
 
 
-def transform(function: AsyncFunction, schema: pa.Schema, batches: list[pa.RecordBatch], capacity: int) -> int:
+def transform(
+    function: AsyncFunction,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    capacity: int,
+    wait_strategies: WaitStrategies | None = None,
+) -> int:
     """Run the task of the transform; returns its output rows."""
     elements = elements_of(function, capacity, OutputWriter(schema))
-    task = PartitionTask(elements, OperatorOptions(function=function, capacity=capacity), WaitStrategies())
+    options = OperatorOptions(function=function, capacity=capacity)
+    task = PartitionTask(elements, options, wait_strategies or WaitStrategies())
     return sum(batch.num_rows for batch in task(iter(batches)))
 
 

@@ -3,12 +3,17 @@
 A thread puts mail at fixed intervals, and the measured thread waits for it with one strategy. Latency is
 the time from the put to the moment at which the mail runs. Processor time is that of the waiting thread alone.
 
+Then a task of the transform on Spark, without Spark, waits with the strategy for rows, for room and for outputs, while
+calls take 20 ms. Here the processor time is the whole process's: a thread that spins takes it, and the interpreter
+lock from the event loop.
+
     python -m benchmarks.wait_strategies --json
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import statistics
 import sys
@@ -17,6 +22,9 @@ import time
 from dataclasses import asdict, dataclass
 from functools import partial
 
+import pyarrow as pa
+
+from async_op.plain import as_function
 from async_op.threads.mailbox import Mail, Mailbox
 from async_op.threads.wait_strategies import (
     ParkWait,
@@ -26,6 +34,7 @@ from async_op.threads.wait_strategies import (
     WaitStrategy,
 )
 from async_op.threads.waits import Waits
+from benchmarks._tasks import transform
 
 STRATEGIES: dict[str, WaitStrategy] = {
     "ParkWait(0.1), the default": ParkWait(0.1),
@@ -35,6 +44,8 @@ STRATEGIES: dict[str, WaitStrategy] = {
     "ParkWait(0), spins": ParkWait(0),
 }
 INTERVALS_MILLISECONDS = (1, 20)
+_CALL_SECONDS, _CAPACITY, _BATCH, _ROWS = 0.02, 20, 100, 3_000
+"""A task whose calls take 20 ms and of which 20 run at once can do 1,000 rows per second."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,41 @@ def _arrived(put: float, latencies: list[float]) -> None:
     latencies.append(time.perf_counter() - put)
 
 
+@dataclass(frozen=True)
+class MeasuredTask:
+    """What one strategy cost a task: rows per second, and the processor's time of a row in microseconds."""
+
+    strategy: str
+    rows_per_second: float
+    processor_microseconds: float
+
+
+def measure_task(name: str, rows: int) -> MeasuredTask:
+    """Run a task whose input comes in small batches, and return what it took."""
+    strategy = STRATEGIES[name]
+    strategies = WaitStrategies(source=strategy, consume=strategy, back_pressure=strategy)
+    batches = (pa.RecordBatch.from_pydict({"id": range(begin, begin + _BATCH)}) for begin in range(0, rows, _BATCH))
+    schema = pa.schema([("id", pa.int64())])
+    started, processor = time.perf_counter(), time.process_time()
+    transform(as_function(_call), schema, batches, _CAPACITY, strategies)
+    seconds, processor = time.perf_counter() - started, time.process_time() - processor
+    return MeasuredTask(name, rows / seconds, 1e6 * processor / rows)
+
+
+def measure_tasks(rows: int) -> list[MeasuredTask]:
+    """Return the best of three tasks with each strategy, by turns."""
+    rounds = [[measure_task(name, rows) for name in STRATEGIES] for _ in range(3)]
+    return [
+        MeasuredTask(name, max(one.rows_per_second for one in runs), min(one.processor_microseconds for one in runs))
+        for name, runs in zip(STRATEGIES, zip(*rounds, strict=True), strict=True)
+    ]
+
+
+async def _call(row: dict[str, int]) -> dict[str, int]:
+    await asyncio.sleep(_CALL_SECONDS)
+    return row
+
+
 def main() -> None:
     """Measure every strategy at every interval."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -89,13 +135,17 @@ def main() -> None:
         for interval in INTERVALS_MILLISECONDS
         for name in STRATEGIES
     ]
+    tasks = measure_tasks(arguments.repeats * _ROWS)
     if arguments.json:
-        json.dump([asdict(one) for one in found], sys.stdout, indent=2)
+        json.dump([asdict(one) for one in (*found, *tasks)], sys.stdout, indent=2)
         return
     print("strategy | mail every | median latency | 95th percentile | processor")
     for one in found:
         times = f"{one.median_microseconds:.0f} µs | {one.high_microseconds:.0f} µs"
         print(f"{one.strategy} | {one.interval_milliseconds} ms | {times} | {100 * one.processor:.1f} %")
+    print("strategy | rows per second | processor time of a row")
+    for task in tasks:
+        print(f"{task.strategy} | {task.rows_per_second:.0f} | {task.processor_microseconds:.0f} µs")
 
 
 if __name__ == "__main__":
