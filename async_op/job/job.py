@@ -376,8 +376,8 @@ class Job:
         Parameters
         ----------
         drain : bool
-            Whether to finish what is in flight. If false, the job stops at a cut, the snapshot has what is in flight,
-            and the next run continues with it.
+            Whether to finish what is in flight; timers that are not due yet stay in the snapshot. If false, the job
+            stops at a cut, the snapshot has what is in flight, and the next run continues with it.
         """
         how: Stop = "drain" if drain else "cut"
         with self._lock:

@@ -18,6 +18,7 @@ from async_op.job import job as job_module
 from async_op.job import outputs as job_outputs
 from async_op.job import positions
 from async_op.job.channels import FINAL
+from async_op.job.committing import Committer
 from async_op.job.errors import DeadLettersUnclaimed, JobAlreadyRunning
 from keygroups import ListState, OperatorListState
 from snapshots import SnapshotStore
@@ -461,6 +462,20 @@ async def test_a_failed_commit_fails_the_job_and_leaves_nothing_running(monkeypa
     with pytest.raises(Exception, match="Unstorable"):
         await new_job(source, odd, sink).run()
     assert sink.values == []
+
+
+async def test_who_asks_for_a_snapshot_is_told_why_its_commit_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("the disk is full")
+
+    job = new_job(Log([1]), same, Epochs(), snapshot_interval=1000)
+    task = asyncio.create_task(job.run())
+    await eventually(lambda: job.progress().records == 1)
+    monkeypatch.setattr(Committer, "commit_cut", fail)
+    with pytest.raises(OSError, match="the disk is full"):
+        await job.snapshot()
+    with pytest.raises(OSError, match="the disk is full"):
+        await task
 
 
 async def test_a_cancelled_snapshot_continues_and_its_outputs_are_delivered() -> None:
