@@ -1,4 +1,4 @@
-"""One run of the soak of a job: a parent with two children, any of which may be killed at any moment.
+"""One run of the soak of a job: a parent with two children. The soak kills them at random moments.
 
 It tells about each delivered epoch on stdout, with what the processes hold at that moment.
 """

@@ -100,7 +100,7 @@ class Soak(ABC):
         """Run one driver after the other; the last one stops cleanly and finishes what is in flight."""
         (self.folder / "table").mkdir()
         (self.folder / "calls").touch()
-        # A short path of its own, because those of hosts' sockets are limited, and what is left there is counted.
+        # A folder of its own, in which left-over files can be counted, with a short path: sockets have a limit.
         with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
             for number in itertools.count():
                 is_last = not goes_on(self)
@@ -141,7 +141,7 @@ class Soak(ABC):
                 else:
                     process.wait()
             finally:
-                # Also where this process is interrupted: nobody else would end that one.
+                # If this process is interrupted, the run must not live on without it.
                 if process.poll() is None:
                     self.kill(process)
         if process.returncode not in (0, -signal.SIGKILL):

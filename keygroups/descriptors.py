@@ -276,8 +276,8 @@ class OperatorListState:
     type : pyarrow.DataType, optional
         The type that each item must fit. Items are stored as msgpack, with or without it.
     mode : {"split", "union"}
-        What a restore does. "split": each subtask gets its items back; a rescale deals them out evenly. "union": every
-        subtask gets to see all items, and keeps those that "split" would give it.
+        What a restore does. "split": each subtask gets its items back; a rescale redistributes them evenly. "union":
+        every subtask gets to see all items, and keeps those that "split" would give it.
 
     Raises
     ------

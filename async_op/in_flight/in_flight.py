@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from inspect import isawaitable
@@ -23,7 +24,7 @@ from snapshots import InFlightElement
 _new_tuple = tuple.__new__  # creates a Record in half the time of its constructor
 
 
-class ValueOutput:
+class ValueOutput(ABC):
     """A consumer of outputs that needs no timestamps.
 
     Passed as `output`, it gets the values of all outputs of an element at once: a record, and a call for each output,
@@ -32,9 +33,9 @@ class ValueOutput:
 
     __slots__ = ()
 
+    @abstractmethod
     def extend(self, values: Iterable[Any], /) -> None:
         """Take the values of outputs that leave together."""
-        raise NotImplementedError
 
     def __call__(self, output: Record | Watermark) -> None:
         """Take one output; a watermark has no value."""
@@ -305,15 +306,15 @@ class InFlight:
             self._waiters.wake()
 
 
-class NamedOutput:
+class NamedOutput(ABC):
     """A consumer of outputs that needs their ids, see `output_id`; it gets all outputs of an element at once."""
 
     __slots__ = ()
 
+    @abstractmethod
     def take(self, values: Sequence[Any], timestamp: int | None, parent: ElementId) -> None:
         """Take the outputs of the element with an id."""
-        raise NotImplementedError
 
+    @abstractmethod
     def __call__(self, output: Watermark) -> None:
         """Take a watermark."""
-        raise NotImplementedError

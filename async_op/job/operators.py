@@ -86,9 +86,11 @@ class _ToSinks(ValueOutput):
 
     __slots__ = ("extend", "watermark")
 
+    extend: Callable[[Iterable[Any]], None]
+
     def __init__(self, collector: Collector) -> None:
         # A method of its own would cost as much as all the rest.
-        self.extend = collector.extend  # type: ignore[method-assign]
+        self.extend = collector.extend
         self.watermark: int | None = None
 
     def __call__(self, output: Record | Watermark) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
@@ -38,7 +39,7 @@ class Downstream(Protocol):
 _Inbox = TypeVar("_Inbox", bound=Inbox)
 
 
-class Subtask(Generic[_Inbox]):
+class Subtask(ABC, Generic[_Inbox]):
     """Moves elements from the inbox into the operator, as it has room, and is cut while calls go on.
 
     A job has its subtasks in its event loop (`StepSubtask`), and Spark has each in a host (`FedSubtask`). Only the
@@ -87,9 +88,9 @@ class Subtask(Generic[_Inbox]):
         """Return the snapshot of the subtask, in this step of the loop: calls go on at once."""
         return self.operator.cut(self.inbox.elements)
 
+    @abstractmethod
     def fail(self, error: Exception) -> None:
         """Take the error of an element that was not accepted."""
-        raise NotImplementedError
 
     @property
     def is_empty(self) -> bool:

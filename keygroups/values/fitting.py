@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MappingView, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -57,16 +58,16 @@ def has_none(values: Iterable[Any]) -> bool:
     return type(None) in {*map(type, values)}
 
 
-class Fitter:
+class Fitter(ABC):
     """Fits values to one type."""
 
+    @abstractmethod
     def is_plain(self, values: Sequence[Any]) -> bool:
         """Return whether Arrow takes all values as they are; errors of Arrow, such as of a range, may still occur."""
-        raise NotImplementedError
 
+    @abstractmethod
     def one(self, value: Any) -> Any:
         """Return a value, which is not None, in the form in which Arrow takes it, or raise `Refusal`."""
-        raise NotImplementedError
 
     def item(self, value: Any, step: str, *, nullable: bool = True) -> Any:
         """Return a value inside of another one in Arrow's form."""
@@ -95,10 +96,14 @@ def fitter_of(type_: pa.DataType, rules: Rules) -> Fitter:
 
 
 class _Scalars(Fitter):
+    __slots__ = ("_bulk", "_kinds", "one")
+
+    one: Callable[[Any], Any]  # type: ignore[assignment]
+
     def __init__(self, kind: Kind) -> None:
         self._kinds = kind.plain
         self._bulk = kind.bulk
-        self.one = kind.one  # type: ignore[method-assign, assignment]
+        self.one = kind.one
 
     def is_plain(self, values: Sequence[Any]) -> bool:
         kinds = {*map(type, values)}

@@ -112,7 +112,7 @@ OTHERWISE = {
     ),
     "at the end of the input a running attempt is not made a second time": "it may be",
     "after a rescale an element is where its key is; only those without one are dealt": (
-        "the queue is operator state, dealt out in turns"
+        "the queue is operator state, distributed round-robin"
     ),
     "results that have not left are stored and emitted: no finished call is made again": (
         "they are not stored, and their calls are made again"

@@ -182,7 +182,7 @@ def positions_run_ahead(patch: Patch) -> None:
 
 
 def positions_stay_where_they_were(patch: Patch) -> None:
-    """A rescale does not deal the positions out anew."""
+    """A rescale does not redistribute the positions."""
 
     def mutant(self: positions.Positions, parallelism: int) -> None:
         self._parallelism = parallelism

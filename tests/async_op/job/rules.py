@@ -78,7 +78,7 @@ RULES: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     "A position advances with its element": (Mutant(mutants.positions_run_ahead, 12),),
-    "Positions are dealt out, new partitions as they are found": (
+    "Positions are distributed at a start, and new partitions when they are found": (
         Mutant(mutants.positions_stay_where_they_were, 25),
         Mutant(
             mutants.all_partitions_to_the_first_subtask,
@@ -194,7 +194,7 @@ RULES: dict[str, tuple[Mutant, ...]] = {
             Case(_OPERATOR_STATE, "test_a_write_counts_at_once_even_that_of_a_call_that_never_returns"),
         ),
     ),
-    "Split state is dealt out once, and no restore multiplies union state": (
+    "Split state is distributed once, and no restore multiplies union state": (
         Mutant(mutants.dealt_twice, Case(_OPERATOR_STATE, "test_a_restore_distributes_it_at_any_parallelism", (3,))),
         Mutant(mutants.union_multiplies, Case(_OPERATOR_STATE, "test_no_restore_multiplies_it", ((2, 2, 2),))),
     ),

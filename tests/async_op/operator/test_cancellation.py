@@ -127,7 +127,7 @@ async def feed_and_finish(operator: AsyncWaitOperator, values: Iterator[int]) ->
 @pytest.mark.parametrize("work", [feed_one_by_one, feed_all, feed_and_finish])
 @pytest.mark.parametrize("function", [Patient, PatientBatch])
 @pytest.mark.parametrize("mode", ["ordered", "unordered", "key_ordered"])
-async def test_whoever_feeds_continues_where_he_was_cancelled(mode: Any, function: Any, work: Work) -> None:
+async def test_a_feeder_continues_where_it_was_cancelled(mode: Any, function: Any, work: Work) -> None:
     count, place, cancelled = 8, 0, True
     while cancelled:
         place += 1

@@ -1,4 +1,4 @@
-"""State without a key: functions declare it, snapshots hold it, and a rescale deals it out."""
+"""State without a key: functions declare it, snapshots hold it, and a rescale redistributes it."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ async def cut_after(limit: float, *values: str, restore: Any = None, **place: An
         return await bench.operator.snapshot(), refused(letters)
 
 
-async def test_restarts_and_rescales_count_on_and_deal_out_what_is_left() -> None:
+async def test_restarts_and_rescales_keep_counting_and_share_what_is_left() -> None:
     cut, gone = await cut_after(100, "a30", "b3")
     assert gone == []
     snapshot = await commit(cut)

@@ -77,8 +77,8 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
         ),
         Promise(
             "a listing lags",
-            "survived: what it does not show is looked up by name. The listings of `expired/` and `pins/` must be"
-            " fresh, as those of S3, GCS, Azure and POSIX are: there it cannot be noticed",
+            "survived: what it does not show is looked up by name. Listings of `expired/` and `pins/` must be"
+            " up to date, because nothing else names those files; S3, GCS, Azure and POSIX systems ensure that",
             tests=("snapshots/test_missing_manifests.py: a late listing hides nothing that is there", _EVERY_FAULT),
         ),
         Promise(
@@ -232,7 +232,7 @@ PROMISES: dict[str, tuple[Promise, ...]] = {
             (Mutant(mutants.values_live_anew, 3),),
         ),
         Promise(
-            "state without a key is dealt out to other subtasks",
+            "state without a key moves to other subtasks",
             "survived: each item has one owner, and each subtask a copy of what all have",
             (
                 Mutant(mutants.everybody_gets_all_items, 2),

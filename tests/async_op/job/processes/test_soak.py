@@ -1,4 +1,4 @@
-"""A short form of the soak of jobs: whoever changes them sees here what would only show after hours."""
+"""A short form of the soak of jobs, so that a change that breaks it fails here and not after an hour."""
 
 from __future__ import annotations
 
