@@ -216,7 +216,7 @@ def test_a_run_that_is_stopped_anywhere_continues_exactly_once(
     assert run.inputs() == []
 
 
-def test_the_rows_of_a_retry_are_those_of_the_first_attempt(run: Run) -> None:
+def test_a_retry_has_the_same_rows_as_the_first_attempt(run: Run) -> None:
     run.fail_sink_at = 1
     with pytest.raises(OSError, match="the sink is down"):
         run.backfill()

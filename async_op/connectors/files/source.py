@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from os import PathLike
-from typing import Any, TypeVar
+from typing import Any
 
 from async_op.connectors.errors import BrokenFile, FileReplaced, FileShrank, FileVanished, MalformedRecord
-from async_op.connectors.files.compression import Content, Damaged, Incomplete, content_of, is_compressed
+from async_op.connectors.files.access import FileAccess
+from async_op.connectors.files.changes import Changes
+from async_op.connectors.files.compression import Content, Damaged, Incomplete, is_compressed
 from async_op.connectors.files.identity import FileIdentity
-from async_op.connectors.files.listing import Changes, Glob, Stamp
+from async_op.connectors.files.listing import Stamp
 from async_op.connectors.files.parquet import parquet_blocks
-from async_op.connectors.files.text import MARK_BYTES, Block, Mark, TextReader
-from async_op.connectors.own_threads import OwnThreads
+from async_op.connectors.files.partitions import FilePartition, Partitions
+from async_op.connectors.files.text import Block, Mark, TextReader, last_mark
 from async_op.connectors.retrying import RETRY
 from async_op.connectors.source import PartitionId, Reached, Read, Source, Undecodable
 from async_op.dead_letters import OnError
@@ -38,26 +40,8 @@ from snapshots.filesystem import redacted
 _log = logging.getLogger(__name__)
 
 FORMATS = ("json", "csv", "parquet", "lines")
-_THREADS = 4
 _OPEN_FILES_MAX = 64
 """How many files are read side by side; the others wait for their turn, so that handles do not run out."""
-_T = TypeVar("_T")
-
-
-@dataclass(slots=True)
-class _Known:
-    """A partition: where its content is now, and what identifies it. Its id is the name under which it was found first.
-
-    Attributes
-    ----------
-    name : str or None
-        The file; None if the content is nowhere, and other content has taken its name.
-    identity : FileIdentity or None
-        What was read; None if nothing was.
-    """
-
-    name: str | None
-    identity: FileIdentity | None = None
 
 
 class _Misfit(Exception):
@@ -151,10 +135,9 @@ class FileSource(Source[Any]):
         self.retry = retry
         self._reads_replaced = on_replaced == "read"
         self._storage_options = dict(storage_options or {})
-        self._found: Glob | None = None
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, FilePartition] = {}
         self._gone: set[str] = set()
-        self._threads: OwnThreads | None = None
+        self._files: FileAccess | None = None
         self._has_listed = False
 
     def __repr__(self) -> str:
@@ -170,23 +153,18 @@ class FileSource(Source[Any]):
             identity = FileIdentity.loaded(one.content)
             if identity is not None and not one.position and not identity.is_done:
                 identity = None  # nothing was read of it
-            self._known[str(name)] = _Known(str(name) if identity is None else identity.path, identity)
+            self._known[str(name)] = FilePartition(str(name) if identity is None else identity.path, identity)
 
     async def partitions(self) -> Iterable[PartitionId]:
         """Return the ids of all partitions. One that its reader found gone is left out once: then it may come back."""
         self._prepare()
-        files = await self._changes.refresh()
-        if not files and not self._has_listed:
+        ids = await self._partitions.refresh()
+        if not ids and not self._has_listed:
             outcome = "so nothing is read" if self.bounded else "and the source waits for files"
             _log.warning("no file matches %s, %s: check the path", redacted(self._pattern), outcome)
         self._has_listed = True
-        if self._reads_replaced or self._unclaimed():
-            await self._notice_moves()
-        for name in self._unclaimed():
-            self._known[self._new_id(name)] = _Known(name)
-        ids = {one.name: partition for partition, one in self._known.items()}
         gone, self._gone = self._gone, set()
-        return [ids[name] for name in files if name in ids and ids[name] not in gone]
+        return [one for one in ids if one not in gone]
 
     def read(self, partition: PartitionId, position: Any) -> AsyncIterator[list[Read[Any]] | Reached]:
         """Return an iterator of lists of records, from a byte (or a row of Parquet) on."""
@@ -199,138 +177,62 @@ class FileSource(Source[Any]):
 
     async def close(self) -> None:
         """Stop listing, and end the threads."""
-        if self._threads is not None:
-            threads, self._threads = self._threads, None
+        if self._files is not None:
+            files, self._files = self._files, None
             self._gone.clear()
             self._known.clear()
             await self._changes.close()
-            await threads.close()
+            await files.close()
 
-    def _prepare(self) -> None:
-        if self._threads is None:
-            self._threads = OwnThreads("keygroups files", _THREADS)
+    def _prepare(self) -> FileAccess:
+        if self._files is None:
+            is_decompressed = self._format != "parquet"
+            files = FileAccess(self._pattern, self._storage_options, is_decompressed=is_decompressed)
             self._turns = asyncio.Semaphore(_OPEN_FILES_MAX)
-            self._moving = asyncio.Lock()
-            self._changes = Changes(self._list_files, self._interval)
+            self._changes = Changes(files, self._interval)
+            self._partitions = Partitions(self._known, files, self._changes, reads_replaced=self._reads_replaced)
+            self._files = files
+        return self._files
 
     async def _read(self, partition: str, position: int) -> AsyncIterator[list[Read[Any]] | Reached]:
-        self._prepare()
-        known = self._known.setdefault(partition, _Known(partition))
-        while (name := known.name) is not None:  # which changes where the content moves
+        files = self._prepare()
+        one = self._partitions.of(partition)
+        while (name := one.name) is not None:  # which changes where the content moves
             seen = self._changes.stamp(name)
-            if not _is_done(known, seen):
-                begun = self._blocks(name, known.identity, seen, position)
+            if not _is_done(one, seen):
+                begun = self._blocks(files, name, one.identity, seen, position)
                 try:
-                    async with self._turns, aclosing(self._pulled(begun)) as blocks:
+                    async with self._turns, aclosing(_pulled(files, begun)) as blocks:
                         async for block, identity in blocks:
-                            known.identity = replace(identity, path=known.name or name)
+                            one.identity = replace(identity, path=one.name or name)
                             if block:
                                 items = self._items(block, name, position)
                                 position = _end_of(block)
                                 yield items
-                            yield Reached(position, known.identity.stored())
-                except _Misfit:
-                    await self._follow(known, name, position)
-                    continue
+                            yield Reached(position, one.identity.stored())
+                except (_Misfit, FileVanished) as error:
+                    if await self._partitions.is_found(one, name, seen):
+                        continue
+                    self._check_lost(error, one, name, seen, position)
+                    break
             if self.bounded:
                 break
             await self._changes.differs(name, seen)
-            if self._changes.stamp(name) is None and not await self._has_moved(known, name):
+            if self._changes.stamp(name) is None and not await self._partitions.is_found(one, name, seen):
                 self._check_read_to_the_end(seen, name, position)
                 break
         self._gone.add(partition)
 
-    # Which partition has which file.
-
-    def _unclaimed(self) -> list[str]:
-        claimed = {one.name for one in self._known.values()}
-        return [name for name in self._changes.files() if name not in claimed]
-
-    def _new_id(self, name: str) -> str:
-        """Return the id of a new partition: ids are never used twice, because ids of elements are made of them."""
-        number, found = 1, name
-        while found in self._known:
-            number += 1
-            found = f"{name}#{number}"
-        return found
-
-    async def _notice_moves(self) -> None:
-        """Find the content of partitions whose files are no longer as they were."""
-        for one in self._known.values():
-            name, identity = one.name, one.identity
-            stamp = None if name is None else self._changes.stamp(name)
-            if name is None or identity is None or stamp == identity.stamp:
-                continue
-            if stamp is None or not await self._has(name, identity):
-                is_found = await self._has_moved(one, name)
-                if not is_found and stamp is not None and self._reads_replaced:
-                    self._give_up(one, name)
-
-    async def _follow(self, known: _Known, name: str, position: int) -> None:
-        """Find the content of a partition whose file has other content; raises if it is nowhere."""
-        await self._changes.refresh()  # a log is copied, then cut: the listing may have seen only the second
-        if await self._has_moved(known, name):
-            return
-        if self._reads_replaced:
-            self._give_up(known, name)
-            return
-        stamp = self._changes.stamp(name)
-        if stamp is not None and self._counts_bytes(name) and stamp.bytes < position:
-            raise FileShrank(name, position)
-        raise FileReplaced(name, position)
-
-    def _give_up(self, known: _Known, name: str) -> None:
-        if known.name == name:
-            _log.warning("%s has other content than before, and is read from its beginning", name)
-            known.name = None
-
-    async def _has_moved(self, known: _Known, old: str) -> bool:
-        """Look for the content of a partition under the names that no partition has."""
-        async with self._moving:
-            if known.name != old:
-                return known.name is not None  # the listing and the reader have both noticed it
-            identity = known.identity
-            if identity is None or not identity.head[0]:
-                return False
-            for name in self._unclaimed():
-                if self._may_be(name, old, identity) and await self._has(name, identity):
-                    _log.info("%s is now %s, and is read on there", old, name)
-                    known.name, known.identity = name, replace(identity, path=name, is_done=False)
-                    return True
-        return False
-
-    async def _has(self, name: str, identity: FileIdentity) -> bool:
-        """Return whether a file has the content of a partition."""
-        return await self._on_a_thread(lambda: self._fits(name, identity))
-
-    def _may_be(self, name: str, old_name: str, identity: FileIdentity) -> bool:
-        """Return whether a file may have the content of a partition.
-
-        If the old name has other content now, the content decides. If nothing has the old name, a file with equal
-        content may well be a new one, such as the next report that says the same. So it must be the same file on the
-        disk, or the file in compressed form.
-        """
-        stamp = self._changes.stamp(name)
-        if self._changes.stamp(old_name) is not None:
-            return True
-        if is_compressed(name) and not is_compressed(identity.path):
-            return True
-        old = identity.stamp
-        if stamp is None or old is None or stamp.file is None or stamp.file != old.file:
-            return False
-        return stamp.changed == old.changed or stamp.bytes > old.bytes
-
-    # Reading.
-
-    async def _pulled(
-        self, blocks: Generator[tuple[Block, FileIdentity], None, None]
-    ) -> AsyncGenerator[tuple[Block, FileIdentity], None]:
-        try:
-            while (block := await self._on_a_thread(lambda: next(blocks, None))) is not None:
-                yield block
-        finally:
-            if self._threads is not None:
-                self._threads.submit(blocks.close)
+    def _check_lost(self, error: Exception, one: FilePartition, name: str, seen: Stamp | None, position: int) -> None:
+        """Raise what it means that the content of a partition is nowhere, unless nothing of it is lost."""
+        if isinstance(error, FileVanished):
+            if position or not self._partitions.is_elsewhere(name, seen):
+                raise error
+        elif not self._partitions.give_up(one, name):
+            stamp = self._changes.stamp(name)
+            if stamp is not None and self._counts_bytes(name) and stamp.bytes < position:
+                raise FileShrank(name, position) from None
+            raise FileReplaced(name, position) from None
 
     def _check_read_to_the_end(self, seen: Stamp | None, name: str, position: int) -> None:
         if seen is not None and self._counts_bytes(name) and position < seen.bytes:
@@ -338,13 +240,6 @@ class FileSource(Source[Any]):
 
     def _counts_bytes(self, name: str) -> bool:
         return self._format != "parquet" and not is_compressed(name)
-
-    async def _list_files(self) -> dict[str, Stamp]:
-        return await self._on_a_thread(lambda: self._glob().files())
-
-    async def _on_a_thread(self, work: Callable[[], _T]) -> _T:
-        assert self._threads is not None, "the source is closed after its readers"
-        return await self._threads.run(work)
 
     def _items(self, block: Block, name: str, start: int) -> list[Read[Any]]:
         if self._timestamp is None:
@@ -369,34 +264,14 @@ class FileSource(Source[Any]):
 
     # The methods below run on threads.
 
-    def _glob(self) -> Glob:
-        import fsspec.core  # not loaded by programs that read no files
-
-        if self._found is None:
-            self._found = Glob(*fsspec.core.url_to_fs(self._pattern, **self._storage_options))
-        return self._found
-
-    def _open(self, name: str) -> Any:
-        return self._glob().filesystem.open(self._glob().path(name), "rb")
-
-    def _content(self, file: Any, name: str) -> Content:
-        return content_of(file, "" if self._format == "parquet" else name)
-
-    def _fits(self, name: str, identity: FileIdentity) -> bool:
-        try:
-            with self._open(name) as file:
-                return identity.fits(self._content(file, name))
-        except (FileNotFoundError, Damaged, Incomplete):
-            return False
-
     def _blocks(
-        self, name: str, known: FileIdentity | None, seen: Stamp | None, position: int
+        self, files: FileAccess, name: str, known: FileIdentity | None, seen: Stamp | None, position: int
     ) -> Generator[tuple[Block, FileIdentity], None, None]:
         """Read one file on a thread, to its present end."""
         identity = FileIdentity(name, stamp=seen)
         try:
-            with self._open(name) as file:
-                content = self._content(file, name)
+            with files.open(name) as file:
+                content = files.content(file, name)
                 if known is not None and not known.fits(content):
                     raise _Misfit
                 identity = FileIdentity.of(content, name, seen)
@@ -422,9 +297,7 @@ class FileSource(Source[Any]):
         self, file: Any, content: Content, name: str, position: int
     ) -> Generator[tuple[Block, Mark | None], None, None]:
         if self._format == "parquet":
-            end = file.seek(0, 2)
-            file.seek(max(end - MARK_BYTES, 0))
-            mark = Mark(end, file.read(MARK_BYTES))
+            mark = last_mark(file)
             for block in parquet_blocks(file, name, position, grows=not self.bounded):
                 yield block, mark
             return
@@ -440,14 +313,24 @@ class FileSource(Source[Any]):
             yield block, reader.mark
 
 
+async def _pulled(
+    files: FileAccess, blocks: Generator[tuple[Block, FileIdentity], None, None]
+) -> AsyncGenerator[tuple[Block, FileIdentity], None]:
+    try:
+        while (block := await files.run(lambda: next(blocks, None))) is not None:
+            yield block
+    finally:
+        files.submit(blocks.close)
+
+
 def _end_of(block: Block) -> Any:
     newest = block[-1]
     return newest.position if isinstance(newest, Undecodable) else newest[2]
 
 
-def _is_done(known: _Known, seen: Stamp | None) -> bool:
+def _is_done(one: FilePartition, seen: Stamp | None) -> bool:
     """Return whether the listing shows that there is no more to read, so that the file need not be opened."""
-    identity = known.identity
+    identity = one.identity
     return identity is not None and identity.is_done and identity.stamp is not None and identity.stamp == seen
 
 

@@ -34,6 +34,13 @@ class Mark(NamedTuple):
 MARK_BYTES = 1024
 
 
+def last_mark(file: Any) -> Mark:
+    """Return the end of an open file."""
+    end = file.seek(0, 2)
+    file.seek(max(end - MARK_BYTES, 0))
+    return Mark(end, file.read(MARK_BYTES))
+
+
 class _TooLong(Exception):
     """The lines of one record are longer than the limit."""
 

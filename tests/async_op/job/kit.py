@@ -14,6 +14,8 @@ from keygroups import ValueState
 
 COUNT = ValueState("count", default=0)
 
+_TINY_SECONDS = 1e-6
+
 
 class Log(Source[Any]):
     """Partitions to which a test appends; positions are indexes."""
@@ -103,6 +105,36 @@ class Gated(AsyncFunction[Any, Any]):
 async def same(value: Any) -> Any:
     """Return the value itself."""
     return value
+
+
+class Watched:
+    """A service that notes when calls begin, and how many are under way."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self.begun: list[float] = []
+        self.running = self.running_max = 0
+
+    async def __call__(self, value: Any) -> Any:
+        self.begun.append(asyncio.get_running_loop().time())
+        self.running += 1
+        self.running_max = max(self.running_max, self.running)
+        try:
+            await self.wait()
+            return self.answer(value)
+        finally:
+            self.running -= 1
+
+    async def wait(self) -> None:
+        """Take the time of a call."""
+        await asyncio.sleep(self.seconds)
+
+    def answer(self, value: Any) -> Any:
+        return value
+
+    def within(self, seconds: float) -> int:
+        """Return the most calls that began within such a period."""
+        return max(sum(0 <= began - first <= seconds + _TINY_SECONDS for began in self.begun) for first in self.begun)
 
 
 def new_job(source: Any, steps: Any, sink: Any, **options: Any) -> Job:

@@ -19,35 +19,7 @@ from async_op import (
     Step,
 )
 from async_op.testing import run
-from tests.async_op.job.kit import Epochs, Log, new_job, running, same
-
-EPSILON = 1e-6
-
-
-class Watched:
-    """A service that notes when calls begin, and how many are under way."""
-
-    def __init__(self, seconds: float = 0.0) -> None:
-        self.seconds = seconds
-        self.begun: list[float] = []
-        self.running = self.running_max = 0
-
-    async def __call__(self, value: Any) -> Any:
-        self.begun.append(asyncio.get_running_loop().time())
-        self.running += 1
-        self.running_max = max(self.running_max, self.running)
-        try:
-            await asyncio.sleep(self.seconds)
-            return self.answer(value)
-        finally:
-            self.running -= 1
-
-    def answer(self, value: Any) -> Any:
-        return value
-
-    def within(self, seconds: float) -> int:
-        """Return the most calls that began within such a period."""
-        return max(sum(0 <= began - first <= seconds + EPSILON for began in self.begun) for first in self.begun)
+from tests.async_op.job.kit import Epochs, Log, Watched, new_job, running, same
 
 
 def called(count: int, service: Any, *, parallelism: int = 8, key_by: Any = None, **parts: Any) -> Sequence[Any]:

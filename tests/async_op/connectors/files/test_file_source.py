@@ -32,6 +32,7 @@ from async_op.connectors import (
 )
 from async_op.connectors.files import source as source_module
 from async_op.connectors.files import text
+from async_op.connectors.files.access import FileAccess
 from keygroups import ConfigError
 from tests.async_op.connectors.kit import everything_of, first_items, items_of, listed, next_items, values_of
 from tests.async_op.kit import records_in
@@ -223,8 +224,8 @@ async def test_files_that_were_read_are_not_opened_again(tmp_path: Path, monkeyp
                 contents[name] = await anext(blocks)
                 assert contents[name].position == position
     opens = []
-    read = FileSource._open
-    monkeypatch.setattr(FileSource, "_open", lambda self, name: opens.append(name) or read(self, name))
+    read = FileAccess.open
+    monkeypatch.setattr(FileAccess, "open", lambda self, name: opens.append(name) or read(self, name))
     async with opened(tmp_path / "*", "json", bounded=False, poll_interval=0.001) as source:
         await source.restore(contents)
         names = list(await source.partitions())
@@ -342,7 +343,7 @@ async def test_what_a_listing_raises_reaches_who_waits(tmp_path: Path) -> None:
 
         async with aclosing(source.read(f"{tmp_path}/x.jsonl", None)) as blocks:
             await next_items(blocks)
-            source._glob().files = fail
+            source._prepare()._glob().files = fail
             with pytest.raises(PermissionError, match="no more"):
                 await next_items(blocks)
 

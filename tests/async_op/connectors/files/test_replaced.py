@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import os
 import pickle
+import random
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,13 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from async_op.connectors import FileReplaced, FileShrank, FileSource, InputReplaced
+from async_op.connectors.files.access import FileAccess
+from async_op.connectors.files.listing import Glob
+from async_op.testing import run
 from tests.async_op.connectors.kit import cuts_of, items_of, opened, values_of
 from tests.async_op.job.kit import Epochs, new_job, running, same
+
+_END = object()
 
 
 def lines(*numbers: int) -> bytes:
@@ -205,25 +212,71 @@ async def test_a_log_that_was_rotated_while_the_job_was_down_loses_nothing(log: 
         assert await nights.run() == [600]
 
 
-@pytest.mark.parametrize("rotate", ROTATIONS)
-async def test_a_log_that_is_rotated_under_the_eyes_of_a_job_loses_nothing(
-    log: Any, rotate: Any, monkeypatch: pytest.MonkeyPatch
+def renamed(log: Path) -> Iterator[None]:
+    yield log.rename(log.with_name("app.log.1")) and None
+    yield log.touch()
+
+
+def copied_and_cut(log: Path) -> Iterator[None]:
+    yield shutil.copyfile(log, log.with_name("app.log.1")) and None
+    yield os.truncate(log, 0)
+
+
+def compressed(log: Path) -> Iterator[None]:
+    yield from renamed(log)
+    old, new = log.with_name("app.log.1"), log.with_name("app.log.1.gz")
+    data = gzip.compress(old.read_bytes())
+    yield new.write_bytes(data[:30]) and None
+    yield new.write_bytes(data) and None
+    yield old.unlink()
+
+
+@pytest.mark.parametrize("rotated", [renamed, copied_and_cut, compressed])
+@pytest.mark.parametrize(
+    "seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(8, 100))]
+)
+def test_a_log_that_is_rotated_at_any_moment_of_a_job_loses_nothing(
+    tmp_path: Path, rotated: Any, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("async_op.job.reading.LOOK_SECONDS", 0.01)
-    nights = Nights(f"{log}*", bounded=False, poll_interval=0.005)
+    log, draw = tmp_path / "app.log", random.Random(seed)
     log.write_bytes(lines(*range(10)))
-    async with running(nights.job()):
-        await nights.sink.have(10)
-        append(log, *range(10, 20))
-        rotate(log)
-        append(log, *range(20, 30))
-        await nights.sink.have(30)
-        append(log, *range(30, 60))
-        await nights.sink.have(60)
-    assert sorted(value["n"] for value in nights.sink.values) == list(range(60))
-    append(log, 60)
-    async with running(nights.job()):
-        await nights.sink.have(61)
+
+    def written() -> Iterator[None]:
+        yield append(log, *range(10, 20))
+        yield from rotated(log)
+        yield append(log, *range(20, 30))
+
+    happens, busy = written(), draw.random()
+
+    def at_a_moment(look: Callable[..., Any]) -> Callable[..., Any]:
+        def looked(*arguments: Any) -> Any:
+            """Something may happen before a look at the disk and after it, several things at once, too."""
+            while draw.random() < busy / 2 and next(happens, _END) is None:
+                pass
+            try:
+                return look(*arguments)
+            finally:
+                while draw.random() < busy / 2 and next(happens, _END) is None:
+                    pass
+
+        return looked
+
+    monkeypatch.setattr(Glob, "files", at_a_moment(Glob.files))
+    monkeypatch.setattr(FileAccess, "open", at_a_moment(FileAccess.open))
+    nights = Nights(f"{log}*", bounded=False, poll_interval=1.0, retry=None)
+
+    async def days() -> None:
+        async with running(nights.job()):
+            await asyncio.sleep(draw.random() * 100)
+            while await asyncio.to_thread(next, happens, _END) is None:
+                await asyncio.sleep(draw.random() * 10)
+            await asyncio.to_thread(append, log, *range(30, 60))
+            await asyncio.sleep(300)
+        await asyncio.to_thread(append, log, 60)
+        async with running(nights.job()):
+            await asyncio.sleep(300)
+
+    run(days())
     assert sorted(value["n"] for value in nights.sink.values) == list(range(61))
 
 
@@ -235,6 +288,19 @@ async def test_a_report_that_says_the_same_as_one_that_was_removed_is_read(tmp_p
         os.utime(path, (day, day))
         assert await nights.run() == [1]
         path.unlink()
+
+
+async def test_a_copy_is_read_when_its_original_has_gone_on_without_it(
+    log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nights, copy = Nights(f"{log}*"), log.with_name("app.log.1")
+    append(log, 1, 2)
+    append(copy, 1)
+    append(log.with_name("app.log2"), 1)
+    assert await nights.run() == [1, 1, 2]
+    assert f"{copy} is a copy of {log}" in caplog.text
+    append(copy, 3)
+    assert await nights.run() == [1, 3]
 
 
 async def test_a_wider_glob_reads_nothing_again(tmp_path: Path) -> None:

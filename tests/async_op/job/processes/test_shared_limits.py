@@ -20,7 +20,7 @@ from async_op.job.processes import spread
 from async_op.resilience import SharedLimits
 from async_op.resilience.lending import Lender
 from async_op.testing import run
-from tests.async_op.job.kit import Epochs, Log, new_job
+from tests.async_op.job.kit import Epochs, Log, Watched, new_job
 from tests.async_op.job.simulation.children import simulated, without_checks
 
 EPSILON = 1e-6
@@ -55,26 +55,18 @@ def key_of(value: Any) -> Any:
     return value[2]
 
 
-class Service:
-    """Notes when calls begin, and how many are under way; some of them fail at first."""
+class Service(Watched):
+    """Its calls take more or less time, and some of them fail."""
 
     def __init__(self, draw: random.Random, failures: float) -> None:
+        super().__init__()
         self.draw = draw
         self.failures = failures
-        self.begun: list[float] = []
-        self.running = self.running_max = 0
 
-    async def __call__(self, value: Any) -> Any:
-        self.begun.append(asyncio.get_running_loop().time())
-        self.running += 1
-        self.running_max = max(self.running_max, self.running)
-        try:
-            await asyncio.sleep(self.draw.choice([0.0, 0.1, 1.0]) * self.draw.random())
-            if self.draw.random() < self.failures:
-                raise OSError("try again")
-            return value
-        finally:
-            self.running -= 1
+    async def wait(self) -> None:
+        await asyncio.sleep(self.draw.choice([0.0, 0.1, 1.0]) * self.draw.random())
+        if self.draw.random() < self.failures:
+            raise OSError("try again")
 
 
 class Scenario:
