@@ -24,6 +24,7 @@ from async_op.cancellation import closed_after
 from async_op.connectors.errors import InputReplaced
 from async_op.connectors.sink import Sink
 from async_op.connectors.source import PartitionId, Reached, Source
+from async_op.elements import Element
 from async_op.job.errors import StreamAlreadyRead
 from async_op.job.items import Items
 from async_op.threads.own_thread import on_own_thread
@@ -120,6 +121,11 @@ class IterableSource(Source[Any]):
     iterable : iterable or async iterable
         The same elements in the same order whenever it is iterated. After a restart, the snapshot's are skipped.
         It may have more elements after them.
+
+    Attributes
+    ----------
+    element_of : callable or None
+        Returns the element of a value, with its timestamp; None if values have none.
     """
 
     bounded = True
@@ -128,6 +134,7 @@ class IterableSource(Source[Any]):
 
     def __init__(self, iterable: Iterable[Any] | AsyncIterable[Any]) -> None:
         self._iterable = iterable
+        self.element_of: Callable[[Any], Element] | None = None
         self._taken = 0
         self._samples = Samples()
         self._stored: Any = None
@@ -200,10 +207,16 @@ class IterableSource(Source[Any]):
             samples.add(run[begin:end])
             if stored == 1:  # before the element, because a snapshot may be cut right after it
                 yield Reached(0, samples.content(_length_of(self._iterable)))
-            yield Items(run[begin:end], None, range(number + begin + 1, number + end + 1))
+            yield self._timed(run[begin:end], range(number + begin + 1, number + end + 1))
             if number + end == stored > 1:
                 yield Reached(stored, samples.content(_length_of(self._iterable)))
             begin = end
+
+    def _timed(self, values: list[Any], positions: Sequence[int]) -> Items:
+        if self.element_of is None:
+            return Items(values, None, positions)
+        values, timestamps, _ = zip(*map(self.element_of, values), strict=True)  # type: ignore[assignment]
+        return Items(values, timestamps, positions)
 
     def _skip(self, run: list[Any]) -> None:
         if not self._samples.skip(run, self._stored):

@@ -9,11 +9,13 @@ from os import PathLike
 from typing import Any
 
 from async_op.connectors.sink import Sink
+from async_op.job.adapters import IterableSource, source_of
 from async_op.job.cancellation import to_the_end
 from async_op.job.errors import JobNotRunning
 from async_op.job.job import Job
 from async_op.job.step import Step
-from keygroups.arguments import check_instance
+from async_op.stream.timestamps import TimestampsBy, timestamps_of
+from keygroups.arguments import Duration, check_instance
 from keygroups.errors import ConfigError
 
 _log = logging.getLogger(__package__)
@@ -42,6 +44,8 @@ def job_outputs(
     snapshots: str | PathLike[str] | None,
     job_id: str | None,
     dead_letters: Sink[Any] | None,
+    timestamps: TimestampsBy | None,
+    watermark_delay: Duration | None,
 ) -> AsyncGenerator[Any, None]:
     """Return the outputs of a job of one step, which begins with the iteration.
 
@@ -55,9 +59,22 @@ def job_outputs(
         raise ConfigError(missing, None, "snapshots need a folder and a name in it: pass `snapshots` and `job_id`")
     reason = "with `snapshots` it gets the dead letters of an epoch: pass a Sink"
     check_instance("dead_letters", dead_letters, (Sink, type(None)), reason=reason)
-    sink = _HandOver()
-    # One subtask, whatever the snapshot says: several of them would not keep the order.
-    job = Job(stream, step, sink, snapshots=snapshots, job_id=job_id, dead_letters=dead_letters, parallelism=1)
+    source, sink = source_of(stream), _HandOver()
+    if isinstance(source, IterableSource):
+        if (times := timestamps_of(timestamps, watermark_delay)) is not None:
+            source.element_of, watermark_delay = times.element, watermark_delay or 0
+    elif timestamps is not None:
+        raise ConfigError("timestamps", timestamps, "a Source gives its elements their timestamps: leave it out")
+    job = Job(
+        source,
+        step,
+        sink,
+        snapshots=snapshots,
+        job_id=job_id,
+        dead_letters=dead_letters,
+        watermark_delay=watermark_delay,
+        parallelism=1,  # whatever the snapshot says: several subtasks would not keep the order
+    )
     return _run(job, sink.epochs)
 
 

@@ -94,13 +94,13 @@ def _wait(
     shared: dict[str, Any] = {"mode": mode, "capacity": capacity, "retry": retry, "on_error": on_error}
     shared |= {"resilience": resilience, "state_backend": state_backend}
     if snapshots is not None or job_id is not None:
-        reason = "a stream with snapshots has none: leave it out, or use Job"
-        _refuse(reason, timestamps=timestamps, watermark_delay=watermark_delay, clock=clock)
+        _refuse("a stream with snapshots has none: leave it out", clock=clock)
         from async_op.job.step import Step
         from async_op.stream.job_stream import STEP, job_outputs
 
         step = Step(function, STEP, timeout=timeout, key_by=key_by, **shared)
-        return job_outputs(stream, step, snapshots=snapshots, job_id=job_id, dead_letters=dead_letters)
+        of_job: dict[str, Any] = {"snapshots": snapshots, "job_id": job_id, "dead_letters": dead_letters}
+        return job_outputs(stream, step, timestamps=timestamps, watermark_delay=watermark_delay, **of_job)
     options = OperatorOptions(
         function=as_function(function),
         timeout=check_timeout("timeout", timeout),
@@ -229,7 +229,8 @@ class AsyncDataStream:
             output passes a watermark, and timers of event time fire before it leaves. The calls for later elements
             may begin before that; with `capacity=1` they do not. At the end of the stream all timers of event time
             fire, so one that always registers the next one never ends. Late elements are called for like all others.
-            Only for a stream in this process: `AsyncPipeline` has `event_time`.
+            With `snapshots`, watermarks go in five times a second instead. A `Source` gives its timestamps itself. Only
+            for a stream in this process: `AsyncPipeline` has `event_time`.
         watermark_delay : float or timedelta, optional
             By how many seconds an element may come after a later one; by default elements come in order. The watermark
             stays as far behind.
@@ -242,8 +243,8 @@ class AsyncDataStream:
             cut. The next iteration over the same stream, under the same `job_id`, first gives all outputs of the
             epochs that were not taken completely, then continues. After a crash it continues from the newest snapshot.
             So you get each output at least once, and no finished call in the snapshot is repeated. Outputs must be
-            storable, and the stream must give the same elements again, or be a `Source`. Not with `timestamps`,
-            `watermark_delay` or `clock`, and not for a DataFrame: use `AsyncPipeline`.
+            storable, and the stream must give the same elements again, or be a `Source`. Not with `clock`, and not for
+            a DataFrame: use `AsyncPipeline`.
         job_id : str, optional
             The name of the job's folder in `snapshots`.
         output_schema : StructType or DDL string

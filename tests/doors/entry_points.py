@@ -110,13 +110,11 @@ async def _streamed(rule: Rule, seen: Seen, snapshots: Path | None) -> None:
         options["dead_letters"] = (
             (lambda letter: seen.letters.append(letter_of(row_of(letter)))) if snapshots is None else letters
         )
-    elements: Any = rule.elements
+    if rule.has_event_time:
+        options["timestamps"] = timestamp_of
     if snapshots is not None:
         options |= {"snapshots": snapshots, "job_id": "rule"}
-        elements = Timed(elements) if rule.has_event_time else elements
-    elif rule.has_event_time:
-        options["timestamps"] = timestamp_of
-    async for row in call(elements, rule.function(), **options):
+    async for row in call(rule.elements, rule.function(), **options):
         seen.says.append(row["said"])
     seen.letters += map(letter_of, letters.values)
 

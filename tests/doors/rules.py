@@ -48,10 +48,11 @@ COUNT = ValueState("count", default=0)
 ITEMS = OperatorListState("items")
 
 NO_STATE = {TRANSFORM: "state needs snapshots: use `AsyncPipeline`"}
-NO_WATERMARK = {STORED_STREAM: "it has no `watermark_delay`, so a watermark comes at the end only: use `Job`"}
+_PERIODIC = "watermarks come five times a second, as in Flink, because several partitions agree on them"
 FROM_TIME_TO_TIME = {
-    JOB: "watermarks come five times a second, as in Flink, because several partitions agree on them",
-    PROCESSES: "watermarks come five times a second, as in Flink, because several partitions agree on them",
+    STORED_STREAM: _PERIODIC,
+    JOB: _PERIODIC,
+    PROCESSES: _PERIODIC,
     PIPELINE: "the watermark moves between two epochs, so that an epoch that runs again sees the same one",
 }
 MORE_TO_COME = {PIPELINE: "a query may follow the run, and its rows come later"}
@@ -592,7 +593,7 @@ RULES: dict[str, Rule] = {
         keys="abc",
         says=["b1 at 1200", "a1 at 1500"],
         has_event_time=True,
-        lacks=NO_STATE | NO_WATERMARK,
+        lacks=NO_STATE,
     ),
     "Timers of event time fire before the call for an element with a later timestamp, if `capacity` is 1": Rule(
         function=lambda: Expecting({0: 1500, 1: 1200}, says_elements=True),
@@ -600,7 +601,7 @@ RULES: dict[str, Rule] = {
         options={"capacity": 1},
         says=["0", "1", "b1 at 1200", "a1 at 1500", "2"],
         has_event_time=True,
-        lacks=NO_STATE | NO_WATERMARK | FROM_TIME_TO_TIME,
+        lacks=NO_STATE | FROM_TIME_TO_TIME,
     ),
     "At the end of a bounded input, the timers of event time that are left fire": Rule(
         function=lambda: Expecting({0: 10**12}),

@@ -222,8 +222,8 @@ async def test_dead_letters_of_a_stream_with_snapshots_go_to_a_sink(place: dict[
     [
         ("job_id", {"job_id": None}),
         ("snapshots", {"snapshots": None}),
-        ("timestamps", {"timestamps": len}),
-        ("watermark_delay", {"watermark_delay": 1.0}),
+        ("timestamps", {"watermark_delay": 1.0}),
+        ("watermark_delay", {"timestamps": len, "watermark_delay": -1.0}),
         ("clock", {"clock": ManualClock()}),
         ("dead_letters", {"on_error": "dead_letter", "dead_letters": print}),
         ("capacity", {"capacity": 0}),
@@ -235,6 +235,55 @@ def test_what_a_stream_with_snapshots_has_no_use_for_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=name):
         wait([1], double, **place | options)
+
+
+@WAITS
+def test_a_source_gives_its_timestamps_itself(wait: Any, place: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="a Source gives its elements their timestamps"):
+        wait(Log([1], bounded=True), double, timestamps=len, **place)
+
+
+class Alarms(AsyncFunction[Any, Any]):
+    """Registers a timer for each element, half a second later; the timer's output is the number of its elements."""
+
+    states = (COUNT,)
+
+    async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        ctx.state(COUNT).update(ctx.state(COUNT).value() + 1)
+        ctx.timers.register(ctx.timestamp + 500, event_time=True)
+        return []
+
+    async def on_timer(self, timestamp: int, ctx: InvocationContext) -> list[Any]:
+        return [(ctx.key, timestamp, ctx.state(COUNT).value())]
+
+
+@WAITS
+@pytest.mark.parametrize("make", [list, Asynchronous])
+async def test_event_time_of_a_stream_with_snapshots_continues_where_it_was_left(
+    wait: Any, make: Any, place: dict[str, Any]
+) -> None:
+    rows: list[Any] = [{"key": key, "at": at} for key, at in (("a", 0), ("b", 100), ("a", 900))]
+    options = {"key_by": "key", "timestamps": "at", "watermark_delay": 0.1} | place
+    first = [output async for output in wait(make(rows), Alarms(), **options)]
+    rows += [{"key": "b", "at": 700}, 5, {"key": "a"}, {"key": "a", "at": "now"}]
+    second = [output async for output in wait(make(rows), Alarms(), on_error="skip", **options)]
+
+    assert [output[:2] for output in first] == [("a", 500), ("b", 600), ("a", 1400)]
+    assert second == [("b", 1200, 2)]
+
+
+@WAITS
+async def test_watermarks_of_a_stream_with_snapshots_pass_before_its_end(wait: Any, place: dict[str, Any]) -> None:
+    fired = asyncio.Event()
+
+    async def endless() -> AsyncIterator[Any]:
+        yield {"key": "a", "at": 0}
+        yield {"key": "a", "at": 1000}
+        await fired.wait()
+
+    async for output in wait(endless(), Alarms(), key_by="key", timestamps="at", **place):
+        assert output[:2] in {("a", 500), ("a", 1500)}
+        fired.set()
 
 
 @WAITS
