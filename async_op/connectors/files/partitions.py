@@ -143,7 +143,7 @@ class Partitions:
         """Return whether a new file is the copy of one that is there, as while a log is copied or compressed.
 
         When the original is cut or removed, its partition continues with the copy. Only a name with something appended,
-        such as `app.log.1` or `app.log.gz`, can be that of a copy: two reports may well say the same.
+        such as `app.log.1` or `app.log.gz`, can be the name of a copy: two reports may well say the same.
         """
         for original in self._originals(name):
             seen = self._changes.stamp(original)
