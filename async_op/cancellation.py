@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from keygroups.safe_text import errors_in
 
 _log = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 10.0
+"""How long a function may take to close: one that waits for its service must not keep a program from its end."""
 
 _ATTEMPTS_MAX = 10
 _WAIT_SECONDS = 0.5
@@ -27,6 +30,18 @@ async def cancel_all(tasks: Iterable[asyncio.Task[None]]) -> None:
         _, running = await asyncio.wait(running, timeout=_WAIT_SECONDS)
     if running:
         _log.warning("%d calls ignore their cancellation and are left running", len(running))
+
+
+async def closed_in_time(what: str, closing: Awaitable[None], seconds: float | None = None) -> None:
+    """Await the end of something, but no longer than `CLOSE_SECONDS` by default; the log says what was given up."""
+    seconds = CLOSE_SECONDS if seconds is None else seconds
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            await closing
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        _log.warning("%s was given up after %g s", what, seconds)
 
 
 @asynccontextmanager

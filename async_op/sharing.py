@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Hashable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
@@ -11,10 +12,13 @@ from contextvars import ContextVar
 from typing import Any, Generic, TypeVar, overload
 from weakref import WeakKeyDictionary
 
+from async_op import cancellation
 from async_op.errors import SharedOutsideOpen, as_exception
 from keygroups.arguments import check_callable
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
+
+_log = logging.getLogger(__package__)
 
 _T = TypeVar("_T")
 
@@ -185,6 +189,7 @@ class _Keeper:
         self._unused = loop.create_future()
         self._made: asyncio.Future[Any] = loop.create_future()
         self.is_ending = False
+        self._limit: asyncio.TimerHandle | None = None
         # Not through the loop's task factory: an eager one would run the factory before the first user is counted.
         self._task = asyncio.Task(self._keep(_keepers_of(loop)), loop=loop, name="keygroups shared")
 
@@ -224,6 +229,7 @@ class _Keeper:
             async with self._resource() as resource:
                 self._made.set_result(resource)
                 await self._unused
+                self._limit = asyncio.get_running_loop().call_later(cancellation.CLOSE_SECONDS, self._give_up)
         except BaseException as error:
             if not self._made.done():
                 self._fail(error)
@@ -232,7 +238,15 @@ class _Keeper:
             if isinstance(error, asyncio.CancelledError):
                 raise
         finally:
+            if self._limit is not None:
+                self._limit.cancel()
             del keepers[self._key]
+
+    def _give_up(self) -> None:
+        """End the closing of the resource: the last user and the next one must not wait for ever."""
+        what, seconds = type(self._made.result()).__name__, cancellation.CLOSE_SECONDS
+        _log.warning("the end of a shared %s was given up after %g s", what, seconds)
+        self._task.cancel()
 
     def _fail(self, error: BaseException) -> None:
         """Tell all who wait that there is no resource."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from async_op.cancellation import closed_in_time
 from async_op.clock import LoopClock
 from async_op.connectors.retrying import retried
 from async_op.connectors.sink import Sink
@@ -41,6 +42,9 @@ _log = logging.getLogger(__package__)
 
 TICK_SECONDS = 0.2
 """How often watermarks are sent, and how soon a quiet partition is noticed."""
+
+CONNECTOR_CLOSE_SECONDS = 60.0
+"""How long a source or a sink may take to close: longer than connectors of this package wait for their own threads."""
 
 Stop = Literal["drain", "cut"]
 
@@ -438,7 +442,7 @@ class Run:
         children = self._setting.children
         processes = () if children is None else (("the processes", children.end),)
         steps = (f"job {self._setting.job_id}", self._tasks.end), ("the steps", self._chain.close), *processes
-        connectors = ((type(one).__name__, one.close) for one in reversed(self._opened))
+        connectors = ((type(one).__name__, _in_time(one)) for one in reversed(self._opened))
         for name, close in (*steps, *connectors):
             try:
                 with connector(f"closing {name}"):
@@ -453,6 +457,10 @@ class Run:
         self._delivery.close()
         self._collector.epoch.close()
         self._committer.close()
+
+
+def _in_time(one: Source[Any] | Sink[Any]) -> Callable[[], Awaitable[None]]:
+    return lambda: closed_in_time(f"closing {type(one).__name__}", one.close(), CONNECTOR_CLOSE_SECONDS)
 
 
 async def _outcome_of(work: asyncio.Future[int]) -> int:

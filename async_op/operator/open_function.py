@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from async_op.calls.isolation import CallContexts
+from async_op.cancellation import closed_in_time
 from async_op.errors import as_exception
 from async_op.functions import Function
 from async_op.plain import name_of
@@ -53,7 +54,8 @@ class OpenFunction:
                 self.is_open = False
                 assert self._contexts is not None, "`open` has set it"
                 with _named(self._function, "close"):
-                    await self._contexts.close(self._function.close())
+                    closing = self._contexts.close(self._function.close())
+                    await closed_in_time(f"close() of {name_of(self._function)}", closing)
         finally:
             await self._leases.release()
 

@@ -17,6 +17,7 @@ from async_op.connectors import FileSink, FileSource, Reached, UnwritableValue
 from async_op.job import job as job_module
 from async_op.job import outputs as job_outputs
 from async_op.job import positions
+from async_op.job import run as job_run
 from async_op.job.channels import FINAL
 from async_op.job.committing import Committer
 from async_op.job.errors import DeadLettersUnclaimed, JobAlreadyRunning
@@ -447,6 +448,25 @@ async def test_the_outputs_of_a_batch_function_have_ids_for_the_next_step() -> N
     assert sink.values == [
         (value, f"ns/named/0@{position}/{output}") for position, value in enumerate("abc", 1) for output in (0, 1)
     ]
+
+
+async def test_a_source_and_a_sink_that_never_close_are_given_up_and_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Endless(Log):
+        async def close(self) -> None:
+            await asyncio.Event().wait()
+
+    class Bottomless(Epochs):
+        async def close(self) -> None:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(job_run, "CONNECTOR_CLOSE_SECONDS", 0.01)
+    sink = Bottomless()
+    await new_job(Endless([1], bounded=True), same, sink).run()
+    assert len(sink.values) == 1
+    assert "closing Endless was given up after 0.01 s" in caplog.text
+    assert "closing Bottomless was given up after 0.01 s" in caplog.text
 
 
 async def test_a_failed_commit_fails_the_job_and_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:

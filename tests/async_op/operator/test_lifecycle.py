@@ -17,6 +17,8 @@ from async_op import (
     OperatorClosed,
     Runtime,
     Watermark,
+    cancellation,
+    shared,
 )
 from keygroups import KeyGroupsError, ValueState, key_group_of
 from tests.async_op.job.kit import new_job
@@ -210,6 +212,36 @@ async def open_job(function: Any) -> None:
 
 
 OPENINGS = (open_operator, open_stream, open_job)
+
+
+class Staying(AsyncFunction[Any, Any]):
+    """Never closes, and shares a client that never closes."""
+
+    async def open(self, runtime: Runtime) -> None:
+        await shared("client", Staying)
+
+    async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        return [value]
+
+    async def close(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def close_operator(function: Any) -> None:
+    async with Bench(function).operator:
+        pass
+
+
+@pytest.mark.parametrize("run", [close_operator, open_stream, open_job])
+async def test_what_never_closes_is_given_up_and_named(
+    run: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cancellation, "CLOSE_SECONDS", 0.01)
+    for _ in range(2):  # the second one gets a client of its own
+        caplog.clear()
+        await run(Staying())
+        assert "close() of Staying was given up after 0.01 s" in caplog.text
+        assert "the end of a shared Staying was given up after 0.01 s" in caplog.text
 
 
 @pytest.mark.parametrize("closing", [AttributeError, asyncio.CancelledError])
