@@ -17,6 +17,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import LongType, StructField, StructType
 
+from async_op import BlocksEventLoop
 from async_op.epochs.coordinator import Coordinator
 from async_op.retention import Retention
 from async_op.spark import AsyncPipeline, ConnectQuery, WorkerLate, WorkerSilent
@@ -95,6 +96,22 @@ def test_a_drain_waits_for_a_slow_worker_and_not_for_a_lost_one(clock: Clock, qu
     with pytest.raises(WorkerSilent, match="stop the query and start the pipeline again"):
         query.drain()
     assert queries._SILENT_SECONDS < clock.now - began < 2 * queries._SILENT_SECONDS
+
+
+def test_a_client_that_waits_hears_meanwhile_what_the_worker_tells(clock: Clock, query: ConnectQuery) -> None:
+    waits: list[int] = []
+
+    def wait(timeout: int) -> bool:
+        waits.append(timeout)
+        clock.now += timeout
+        exchange_of(query).answer(Answer(blocking=(BlocksEventLoop("shop", "look", "shop.py", 12),)))
+        return False
+
+    streaming: Any = query.query
+    streaming.awaitTermination = wait
+    with pytest.warns(BlocksEventLoop, match=r"shop\.look has blocked") as warned:
+        assert query.awaitTermination(15) is False
+    assert (waits, len(warned)) == ([10, 5], 1)
 
 
 class Together:

@@ -327,9 +327,7 @@ class ConnectQuery:
 
     def _await_query(self, until: float | None) -> bool | None:
         """Wait for the end of Spark's query, and hear meanwhile what the worker tells."""
-        left = math.inf
-        while left > 0:
-            left = math.inf if until is None else max(0.0, until - time.monotonic())
+        while (left := math.inf if until is None else until - time.monotonic()) > 0:
             if self.query.awaitTermination(math.ceil(min(left, _LISTEN_SECONDS))):
                 return None if until is None else True
             self._listen()
