@@ -67,6 +67,8 @@ class PipelineQuery:
         self._drains = Drains(chain, spark, self._stopping)
         self._batch = threading.RLock()
         """Held by the epoch of a micro-batch."""
+        self.is_stopped = False
+        """Whether `stop` was called."""
 
     def __repr__(self) -> str:
         return representation(self, {"is_started": self._started.is_set(), "failure": self._error})
@@ -183,6 +185,7 @@ class PipelineQuery:
         """
         seconds = check_stop(drain, timeout)
         self._chain.refuse_in_sink("stop")
+        self.is_stopped = True
         with plain_interrupts():
             try:
                 self._stop(drain, None if seconds is None else time.monotonic() + seconds)

@@ -24,7 +24,7 @@ def run_with_restarts(
     """Start a query and wait for its end; start it again after a failure, as long as the policy allows.
 
     Each start continues from the newest snapshot. The function returns when the query has ended without a failure, for
-    instance because another thread has called its `stop`.
+    instance because another thread has called its `stop`. After a `stop`, a failure is raised, also during the delay.
 
     Parameters
     ----------
@@ -49,14 +49,22 @@ def run_with_restarts(
     restarts = Restarts(restart, "the query", time.monotonic)
     while True:
         restarts.began()
+        query = None
         try:
             query = start()
             if query is not None:
                 query.awaitTermination()
         except Exception as error:
-            delay = restarts.delay_after(error)
+            delay = None if _is_stopped(query) else restarts.delay_after(error)
             if delay is None:
+                raise
+            sleep(delay)
+            if _is_stopped(query):
                 raise
         else:
             return
-        sleep(delay)
+
+
+def _is_stopped(query: Query | None) -> bool:
+    """Tell whether `stop` of a query was called; Spark's own queries do not know."""
+    return getattr(query, "is_stopped", False)

@@ -23,6 +23,7 @@ class Ended:
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
+        self.is_stopped = False
 
     def awaitTermination(self) -> None:  # noqa: N802 - StreamingQuery's name
         if self.error is not None:
@@ -47,6 +48,24 @@ def test_a_start_that_runs_to_the_end_itself_has_no_query_to_wait_for() -> None:
 
     run_with_restarts(run, RestartPolicy(3, 2.0, 60.0), sleep=pauses.append)
     assert pauses == [2.0]
+
+
+def test_a_failure_after_a_stop_is_raised_without_a_restart() -> None:
+    query = Ended(OSError("away"))
+    query.is_stopped = True
+    with pytest.raises(OSError, match="away"):
+        run_with_restarts(lambda: query, RestartPolicy(), sleep=pytest.fail)
+
+
+def test_a_stop_during_the_delay_ends_it_with_the_failure() -> None:
+    queries = [Ended(OSError("away"))]
+    query = queries[0]
+
+    def sleep(_: float) -> None:
+        query.is_stopped = True
+
+    with pytest.raises(OSError, match="away"):
+        run_with_restarts(queries.pop, RestartPolicy(), sleep=sleep)
 
 
 def test_a_start_that_fails_counts_like_a_query() -> None:
@@ -100,4 +119,8 @@ def test_a_pipeline_continues_from_its_newest_snapshot(spark: SparkSession, tmp_
         RestartPolicy(5, 0.0, 0.0),
     )
     assert given == [(1, [0, 2, 4, 6, 8])] * 3
+    query = pipeline.start(frame, sink, checkpoint_location=str(tmp_path / "checkpoint"))
+    assert not query.is_stopped
+    query.stop()
+    assert query.is_stopped
     assert SnapshotStore(str(tmp_path / "state"), "double").latest() is not None

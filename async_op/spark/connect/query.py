@@ -82,6 +82,8 @@ class ConnectQuery:
         self._wishing = threading.Lock()
         self._beat, self._heard_at = 0, 0.0
         self._ended_at: float | None = None
+        self.is_stopped = False
+        """Whether `stop` was called."""
         self._blocking: dict[tuple[Any, ...], BlocksEventLoop] = {}
 
     def __repr__(self) -> str:
@@ -219,6 +221,7 @@ class ConnectQuery:
             The worker was lost before it had finished; the query has ended nevertheless.
         """
         seconds = check_stop(drain, timeout)
+        self.is_stopped = True
         try:
             self._stop(drain, seconds)
         except (KeyboardInterrupt, SystemExit):
