@@ -63,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked `thorough` with --quick, so that `make test` takes half the time."""
+    """Leave out what is marked `thorough` with --quick, so that `make test` takes a third of the time."""
     if config.option.quick:
         left_out = [item for item in items if item.get_closest_marker("thorough")]
         config.hook.pytest_deselected(items=left_out)

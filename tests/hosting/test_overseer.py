@@ -68,6 +68,7 @@ def test_a_host_that_is_told_to_stop_leaves_nothing_behind(machine: Machine) -> 
     assert left(machine) == []
 
 
+@pytest.mark.thorough
 def test_a_driver_that_lives_keeps_its_hosts(machine: Machine) -> None:
     lease_seconds = 16.0  # a busy machine may hold up a renewal for ten
     address = machine.start(lease_seconds=lease_seconds)

@@ -62,6 +62,7 @@ from tests.hosting.kit import (
     wait_for,
     wait_until,
 )
+from tests.quick import first_is_quick
 
 
 def test_an_operator_continues_from_epoch_to_epoch(machine: Machine) -> None:
@@ -192,7 +193,7 @@ def test_an_older_attempt_is_fenced_and_a_second_one_kept_out(machine: Machine) 
     feeder.close()
 
 
-@pytest.mark.parametrize("action", ["block", "hold the interpreter"])
+@pytest.mark.parametrize("action", first_is_quick(["block", "hold the interpreter"]))
 def test_a_function_that_blocks_the_loop_is_an_error_that_names_the_log(machine: Machine, action: str) -> None:
     address = machine.start(**IMPATIENT)
     hanging = pid(machine)
@@ -249,6 +250,7 @@ def test_a_segfault_leaves_its_stack_in_the_log(machine: Machine) -> None:
     assert "async_invoke" in told
 
 
+@pytest.mark.thorough
 def test_a_host_that_is_stopped_is_told_of_and_replaced_for_good(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -413,6 +415,7 @@ def test_a_host_ends_with_what_it_watches(machine: Machine) -> None:
     assert left(machine) == []
 
 
+@pytest.mark.thorough
 def test_a_function_that_does_not_close_is_not_waited_for(machine: Machine) -> None:
     machine.start(blueprint=Blueprint(StuckClose))
     stuck = pid(machine)
@@ -441,6 +444,7 @@ def test_no_connection_of_a_host_gets_the_descriptor_of_a_standard_stream(machin
     assert streams == [os.devnull, address.log, address.log]
 
 
+@pytest.mark.thorough
 def test_there_is_one_host_of_a_subtask_on_a_machine(machine: Machine) -> None:
     machine.start()
 

@@ -82,6 +82,7 @@ def test_the_version_is_in_the_changelog(metadata: Message) -> None:
     assert "### Snapshot format" in section
 
 
+@pytest.mark.thorough
 def test_what_is_installed_passes_a_part_of_the_tests(wheel: Path, checkout: Path, tmp_path: Path) -> None:
     """With the packages of this environment; `--matrix all` installs everything anew."""
     installed = tmp_path / "installed"

@@ -58,6 +58,7 @@ def test_every_promise_holds_among_many_processes(seed: int) -> None:
         raise
 
 
+@pytest.mark.thorough
 def test_the_random_runs_meet_everything() -> None:
     wanted = {"acknowledged", "conflict", "crash", "unknown", "storage failed", "expired", "removed", "too late"}
     outcomes: Counter[str] = Counter()

@@ -23,6 +23,7 @@ from async_op import AsyncFunction
 from async_op.spark import AsyncPipeline, AutoscalePolicy, EpochMeasurement, ScalingDecision
 from async_op.spark.autoscale import STEP_MAX, UTILISATION
 from keygroups import ConfigError
+from tests.quick import first_is_quick
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -194,7 +195,7 @@ class Scripted(AutoscalePolicy):
         return ScalingDecision({1: 4, 2: 3}.get(len(history), parallelism), f"after {len(history)} epochs")
 
 
-@pytest.mark.parametrize(("dry_run", "followed"), [(False, [2, 4, 3, 3]), (True, [2, 2, 2, 2])])
+@pytest.mark.parametrize(("dry_run", "followed"), first_is_quick([(False, [2, 4, 3, 3]), (True, [2, 2, 2, 2])]))
 def test_a_pipeline_follows_its_policy_and_says_why(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, dry_run: bool, followed: list[int]
 ) -> None:

@@ -227,6 +227,7 @@ def test_a_retry_has_the_same_rows_as_the_first_attempt(run: Run) -> None:
     run.assert_exact()
 
 
+@pytest.mark.thorough
 def test_what_an_unfinished_run_does_not_allow(run: Run) -> None:
     run.fail_sink_at = 1
     with pytest.raises(OSError, match="the sink is down"):
@@ -244,6 +245,7 @@ def test_what_an_unfinished_run_does_not_allow(run: Run) -> None:
     assert run.store.verify().ok
 
 
+@pytest.mark.thorough
 def test_a_run_between_two_queries_keeps_the_place_of_the_query_and_fences_it(run: Run) -> None:
     run.write_file(run.rows_of(0, 50))
     first = run.pipeline()

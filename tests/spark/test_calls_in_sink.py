@@ -59,6 +59,7 @@ class Calling:
         self.run.sink(batch, epoch)
 
 
+@pytest.mark.thorough
 def test_what_would_wait_for_the_sink_is_refused_in_it_and_the_rest_is_done(run: Run) -> None:
     sink = Calling(run)
     query = sink.pipeline.start(run.stream(), sink, checkpoint_location=run.folder / "checkpoint")

@@ -243,6 +243,7 @@ def test_a_chain_that_is_stopped_anywhere_continues_exactly_once(
     run.assert_exact()
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_the_first_makes_no_call_again_because_the_second_has_failed(run: Run) -> None:
     class Broken(Total):
@@ -271,6 +272,7 @@ def test_the_first_makes_no_call_again_because_the_second_has_failed(run: Run) -
     assert len(run.calls(0)) == ROWS
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_epochs_that_the_second_has_missed_are_run_in_order_at_the_start(run: Run) -> None:
     run.run()
@@ -282,6 +284,7 @@ def test_epochs_that_the_second_has_missed_are_run_in_order_at_the_start(run: Ru
     assert chain.progress() == ()
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_bounded_run_goes_through_a_chain_and_does_nothing_when_finished(run: Run) -> None:
     history = run.spark.range(ROWS).selectExpr("id", f"concat('u', id % {KEYS}) as user")
@@ -314,6 +317,7 @@ def test_what_does_not_belong_together_is_refused(run: Run, tmp_path: Path) -> N
     assert sorted(row[0] for epoch in run.delivered.values() for row in epoch) == list(range(ROWS))
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_new_pipeline_after_one_whose_outputs_are_gone_begins_with_its_next_epoch(run: Run) -> None:
     run.run()

@@ -63,8 +63,9 @@ def test_executors_share_a_bucket_and_one_of_their_processes_is_killed(
         world.assert_calls(set(), 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize("resident", first_is_quick([True, False]))
+@pytest.mark.parametrize("resident", [True, False])
 def test_an_executor_is_killed_and_no_worker_lives_longer_than_a_task(
     cluster: str, tmp_path: Path, resident: bool
 ) -> None:
@@ -79,6 +80,7 @@ def test_an_executor_is_killed_and_no_worker_lives_longer_than_a_task(
     world.assert_calls(set(), 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(2400)
 def test_of_a_speculated_task_one_attempt_counts(cluster: str, tmp_path: Path) -> None:
     world = World(tmp_path)

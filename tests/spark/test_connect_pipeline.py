@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.quick import first_is_quick
 from tests.spark import connect_processes as processes
 from tests.spark.connect_server import connect_server
 from tests.spark.exactly_once import World
@@ -75,6 +74,7 @@ def test_a_worker_is_killed_and_the_next_start_continues(url: str, world: World)
     world.assert_calls(committed, calls)
 
 
+@pytest.mark.thorough
 def test_a_server_is_killed_and_another_one_continues(java: None, url: str, world: World, tmp_path: Path) -> None:
     with connect_server(tmp_path / "log") as killed, client("server killed in the sink", killed, world.folder) as one:
         while not world.function.killed.exists():
@@ -94,11 +94,13 @@ def test_a_client_rescales_drains_and_stops_its_query(url: str, tmp_path: Path) 
     assert_gone(told("from the client", url, tmp_path)["hosts"])
 
 
-@pytest.mark.parametrize("case", first_is_quick(["stopping", "stopping too late", "stopping at once"]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", ["stopping", "stopping too late", "stopping at once"])
 def test_a_stop_repeats_no_finished_call_of_the_micro_batch_under_way(url: str, tmp_path: Path, case: str) -> None:
     told(case, url, tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_client_that_leaves_takes_its_query_along(url: str, tmp_path: Path) -> None:
     assert_gone(told("leaving", url, tmp_path)["hosts"])
 
@@ -107,6 +109,7 @@ def test_a_client_hears_of_errors(url: str, tmp_path: Path) -> None:
     told("failing", url, tmp_path)
 
 
-@pytest.mark.parametrize("error", first_is_quick(["SystemExit", "CancelledError"]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("error", ["SystemExit", "CancelledError"])
 def test_what_a_sink_raises_beside_the_server_fails_the_query(url: str, tmp_path: Path, error: str) -> None:
     told(f"interrupted by {error}", url, tmp_path)

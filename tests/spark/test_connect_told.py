@@ -21,6 +21,7 @@ def test_a_module_that_the_server_cannot_import_is_named_before_anything_is_clai
     assert answer(url, tmp_path, "a module beside the script") == {"claimed": []}
 
 
+@pytest.mark.thorough
 def test_a_client_sees_the_lines_that_have_failed_beside_the_server(url: str, tmp_path: Path) -> None:
     reasons = answer(url, tmp_path, "tracebacks")
     assert "NameError: name 'valeu' is not defined" in reasons["function"]
@@ -36,6 +37,7 @@ def test_a_client_learns_how_open_or_the_process_of_its_function_has_ended(url: 
     assert "the operator's host has ended with status 3" in reasons["dead process"]
 
 
+@pytest.mark.thorough
 def test_a_client_sees_what_an_epoch_under_way_does_and_what_its_function_prints(url: str, tmp_path: Path) -> None:
     assert answer(url, tmp_path, "sight") == dict.fromkeys(["calls", "status", "printed", "logged", "blocks"], True)
 
@@ -47,6 +49,7 @@ def test_a_query_says_who_has_taken_over_from_it_and_the_newer_one_from_whom(url
     assert f"takes over from query {told['id']} of this process" in logged
 
 
+@pytest.mark.thorough
 def test_an_error_that_no_text_can_hold_is_a_dead_letter_and_a_name_that_comes_twice_is_refused(
     url: str, tmp_path: Path
 ) -> None:
@@ -59,6 +62,7 @@ def test_explain_finds_an_input_whose_rows_change_when_they_are_read_again(url: 
     assert answer(url, tmp_path, "volatile") == {"uuid": True, "rand": True, "a name": False}
 
 
+@pytest.mark.thorough
 def test_what_would_wait_for_the_sink_is_refused_in_it_and_the_rest_is_done(url: str, tmp_path: Path) -> None:
     told = answer(url, tmp_path, "in the sink")
     refused = dict.fromkeys(["drain", "run", "start", "start of another"], "CalledInSink")

@@ -106,6 +106,7 @@ def run(spark: SparkSession, tmp_path: Path) -> Iterator[PipelineRun]:
     run.stop()
 
 
+@pytest.mark.thorough
 def test_an_epoch_has_one_job_and_few_requests(run: PipelineRun, costs: Costs) -> None:
     sink, handed = run.sink, list[DataFrame]()
 

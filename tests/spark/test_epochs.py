@@ -153,6 +153,7 @@ class TestAnEpochWithoutRows:
         newest = int(dt.datetime(2026, 1, 1, tzinfo=dt.UTC).timestamp()) + ROWS - 1
         assert [epoch.watermark for epoch in pipeline.progress()] == [None, (newest - 1) * 1000]
 
+    @pytest.mark.thorough
     def test_a_slow_rate_source_has_many(self, run: Run) -> None:
         run.settings["key_by"] = "id"
         rate = run.spark.readStream.format("rate").option("rowsPerSecond", 1).load()
@@ -166,6 +167,7 @@ class TestAnEpochWithoutRows:
 
 
 class TestASinkThatFails:
+    @pytest.mark.thorough
     def test_its_epoch_comes_first_in_a_drain(self, run: Run) -> None:
         run.write_rows(0)
         run.write_rows(1)
@@ -181,6 +183,7 @@ class TestASinkThatFails:
         run.run()
         run.assert_exact(files=2)
 
+    @pytest.mark.thorough
     def test_its_epoch_comes_first_in_the_next_batch(self, run: Run) -> None:
         run.write_rows(0)
         pipeline, query = self._ended(run)
@@ -286,6 +289,7 @@ class TestWhatWasDelivered:
         run.assert_exact(files=1)
         assert set(run.deliveries.values()) == {1}
 
+    @pytest.mark.thorough
     def test_an_epoch_is_delivered_in_the_schema_that_it_was_written_with(self, run: Run) -> None:
         run.write_rows(0)
         run.write_rows(1)

@@ -173,6 +173,7 @@ def test_a_late_row_is_called_and_its_timer_fires_with_the_next_watermark(run: R
     assert ended + sum(count for count, _ in model.sessions.values()) == 20 * files, "none is dropped"
 
 
+@pytest.mark.thorough
 def test_a_replay_a_restart_and_a_rescale_see_the_same_watermarks(run: Run) -> None:
     run.write_input(3)
     run.function.wrong = 205  # in the third batch, which is run again

@@ -140,6 +140,7 @@ def test_the_snapshots_of_a_job_are_refused(run: Run) -> None:
     refused(run, None, "written by a job")
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_new_checkpoint_may_also_begin_with_empty_state(run: Run) -> None:
     run.run()
@@ -168,6 +169,7 @@ def test_a_kept_checkpoint_over_lost_state_is_refused_or_continues_with_epochs_t
     assert run.store.verify().ok
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_what_an_older_checkpoint_brings_again_is_not_dropped(run: Run) -> None:
     run.run()

@@ -47,6 +47,7 @@ def impatient(spark: SparkSession, reused_workers: None) -> Iterator[SparkSessio
         spark.conf.unset(f"spark.sql.execution.pyspark.udf.{name}")
 
 
+@pytest.mark.thorough
 def test_a_silent_worker_is_killed(impatient: SparkSession) -> None:
     """What the other tests show would mean nothing otherwise."""
 
@@ -59,6 +60,7 @@ def test_a_silent_worker_is_killed(impatient: SparkSession) -> None:
         impatient.range(4).mapInArrow(sleep, "id bigint").collect()
 
 
+@pytest.mark.thorough
 def test_a_transform_that_waits_for_calls_is_not_silent(impatient: SparkSession) -> None:
     outputs = AsyncDataStream.unordered_wait(impatient.range(4), Long(), output_schema="id bigint")
     assert sorted(row["id"] for row in outputs.collect()) == [0, 1, 2, 3]

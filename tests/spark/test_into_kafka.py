@@ -23,6 +23,7 @@ from async_op.spark.epoch import delivery
 from snapshots import SnapshotStore
 from snapshots.format.delivered import last_delivered
 from tests.async_op.connectors.kafka.brokers import broker, make_topic, read_all, read_messages
+from tests.quick import first_is_quick
 from tests.spark.exactly_once import session
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -93,7 +94,7 @@ def be_killed(folder: Path, server: str, topic: str, moment: str) -> None:
 
 
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize(("moment", "written"), [("in the transaction", 0), ("written", ROWS_PER_FILE)])
+@pytest.mark.parametrize(("moment", "written"), first_is_quick([("in the transaction", 0), ("written", ROWS_PER_FILE)]))
 def test_each_epoch_is_in_the_topic_once_although_the_driver_was_killed(
     spark: SparkSession, tmp_path: Path, server: str, topic: str, moment: str, written: int
 ) -> None:

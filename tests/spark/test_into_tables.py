@@ -88,6 +88,7 @@ def server() -> Iterator[str]:
         yield url
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(2400)
 def test_each_epoch_is_in_the_table_once_although_the_driver_was_killed(
     spark: SparkSession, tmp_path: Path, server: str

@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from async_op.spark.epoch import runner as runners
+from tests.quick import first_is_quick
 from tests.spark.crash_points import POINTS, CrashPoints
 from tests.spark.exactly_once import World
 
@@ -101,7 +102,7 @@ def test_a_pipeline_that_is_stopped_anywhere_continues_exactly_once(
     world.assert_calls(committed, calls)
 
 
-@pytest.mark.parametrize("resident", [True, False])
+@pytest.mark.parametrize("resident", first_is_quick([False, True]))
 def test_of_two_attempts_at_a_subtask_one_counts(
     spark: SparkSession, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.quick import first_is_quick
 from tests.spark.exactly_once import World
 
 
@@ -29,8 +28,9 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize("resident", first_is_quick([True, False]))
+@pytest.mark.parametrize("resident", [True, False])
 def test_a_driver_is_killed_between_the_commit_and_the_sink(java: None, tmp_path: Path, resident: bool) -> None:
     world = World(tmp_path)
     world.prepare()

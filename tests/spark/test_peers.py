@@ -10,6 +10,7 @@ from benchmarks.peers.__main__ import main
 from tests.quick import first_is_quick
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.skipif(sys.platform != "linux", reason="what processes use is read from /proc")
 @pytest.mark.parametrize(

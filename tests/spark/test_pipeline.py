@@ -129,6 +129,7 @@ def test_calls_are_carried_over_and_drained(run: Run) -> None:
     assert sorted(set(latest.to_arrow("count").column("value").to_pylist())) == [26, 27]
 
 
+@pytest.mark.thorough
 def test_a_first_start_beside_other_operators_warns_of_nothing(run: Run) -> None:
     SnapshotStore(run.store.uri.rpartition("/")[0], "other").write(parts({}))
     run.write_input()
@@ -197,6 +198,7 @@ def test_dead_letters_are_delivered_exactly_once_with_their_epoch(run: Run, mode
     assert 0 < found < len(letters)
 
 
+@pytest.mark.thorough
 def test_failed_rows_can_be_skipped(run: Run) -> None:
     run.write_input()
     run.function = CountSome(run.log, run.gate)
@@ -216,6 +218,7 @@ def test_a_failed_epoch_leaves_no_trace(run: Run) -> None:
     run.assert_exact()
 
 
+@pytest.mark.thorough
 def test_state_may_be_on_the_disk_of_the_workers_and_in_memory_after_a_restart(run: Run) -> None:
     run.write_input()
     on_disk = DiskStateBackend(run.folder / "state", cache_bytes=2**20)
@@ -228,6 +231,7 @@ def test_state_may_be_on_the_disk_of_the_workers_and_in_memory_after_a_restart(r
     assert list((run.folder / "state").iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_the_parallelism_changes_between_epochs_and_over_a_restart(run: Run) -> None:
     run.write_input()
     pipeline = run.pipeline()
@@ -251,6 +255,7 @@ def test_a_replay_after_a_repartition_keeps_the_epoch(run: Run) -> None:
     run.assert_exact()
 
 
+@pytest.mark.thorough
 def test_another_max_parallelism_is_refused(run: Run) -> None:
     run.write_input()
     run.run()

@@ -21,6 +21,7 @@ from async_op.spark import query as query_module
 from async_op.spark import stopping
 from async_op.spark.query import check_stop, plain_interrupts
 from keygroups import ConfigError
+from tests.quick import first_is_quick
 from tests.spark.runs import PipelineRun
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -164,7 +165,7 @@ def is_epoch_under_way(query: Any) -> bool:
 
 
 @pytest.mark.parametrize("how", [{}, {"drain": True, "timeout": 0.1}], ids=["at once", "drain"])
-@pytest.mark.parametrize("end", ["of the input", "of another stop", "of a drain"])
+@pytest.mark.parametrize("end", first_is_quick(["of the input", "of another stop", "of a drain"]))
 def test_a_stop_cuts_off_who_waits_for_calls_already(run: Run, end: str, how: dict[str, Any]) -> None:
     if end == "of the input":
         run.options["trigger"] = {"availableNow": True}
@@ -186,6 +187,7 @@ def test_a_stop_cuts_off_who_waits_for_calls_already(run: Run, end: str, how: di
     assert run.rows() == list(range(ROWS))
 
 
+@pytest.mark.thorough
 def test_a_stop_gives_up_an_epoch_without_input_whose_operators_live_in_their_tasks(run: Run) -> None:
     run.settings["resident"] = False
     query = run.start_and_wait()

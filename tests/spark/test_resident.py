@@ -160,6 +160,7 @@ def test_calls_longer_than_micro_batches_are_made_once(run: Run) -> None:
     assert {epoch.overtime_milliseconds for epoch in epochs} == {0}
 
 
+@pytest.mark.thorough
 def test_rows_that_have_no_room_hold_up_the_next_batch(run: Run) -> None:
     for _ in range(3):
         run.write_rows()
@@ -186,6 +187,7 @@ def test_a_function_is_opened_once_for_each_host_and_closed_at_its_end(run: Run)
     assert Counter(what for what in run.logged() if isinstance(what, str)) == {"open": 2, "close": 2}
 
 
+@pytest.mark.thorough
 def test_there_may_be_more_subtasks_than_tasks_at_once(run: Run) -> None:
     for _ in range(3):
         run.write_rows()
@@ -196,6 +198,7 @@ def test_there_may_be_more_subtasks_than_tasks_at_once(run: Run) -> None:
     assert run.logged().count("open") == 5
 
 
+@pytest.mark.thorough
 def test_results_that_come_without_input_have_an_epoch_of_their_own(run: Run) -> None:
     run.write_rows()
     run.hold_all()
@@ -255,6 +258,7 @@ def test_who_waits_for_a_query_that_is_stopped_makes_no_call_again(run: Run) -> 
     assert run.calls()[ROWS - 1] == 1
 
 
+@pytest.mark.thorough
 def test_a_failure_between_two_epochs_fails_the_query(run: Run) -> None:
     run.write_rows()
     run.count.wrong, run.count.held = frozenset({5}), {5: 1}

@@ -135,6 +135,7 @@ def test_a_budget_counts_over_subtasks_and_restarts(spark: SparkSession, tmp_pat
     assert refused == 28
 
 
+@pytest.mark.thorough
 def test_the_only_busy_host_gets_the_budget_of_all(spark: SparkSession, tmp_path: Path) -> None:
     rows = spark.range(100).selectExpr("id", "1 AS user")
     rows.repartition(1).write.parquet(str(tmp_path / "rows"))

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from async_op import AsyncFunction, ConnectorInterrupted, OperatorInterrupted
 from keygroups.events import Event, listen
+from tests.quick import first_is_quick
 from tests.spark.runs import PipelineRun
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -90,7 +91,7 @@ def test_what_a_sink_raises_in_a_micro_batch_fails_the_query(run: Run, error: ty
 
 
 @pytest.mark.parametrize("trigger", [{"availableNow": True}, None], ids=["at the end", "while idle"])
-@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit])
+@pytest.mark.parametrize("error", first_is_quick([asyncio.CancelledError, SystemExit]))
 def test_what_a_sink_raises_in_an_epoch_without_input_fails_the_query(
     run: Run, error: type[BaseException], trigger: Any
 ) -> None:
@@ -99,7 +100,7 @@ def test_what_a_sink_raises_in_an_epoch_without_input_fails_the_query(
     run.assert_goes_on()
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit])
+@pytest.mark.parametrize("error", first_is_quick([asyncio.CancelledError, SystemExit]))
 def test_what_a_sink_raises_where_its_caller_waits_is_raised_there(run: Run, error: type[BaseException]) -> None:
     run.released.touch()
     for how in (bounded, started_again):

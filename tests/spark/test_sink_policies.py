@@ -23,6 +23,7 @@ from async_op.spark.epoch import delivery
 from keygroups import ConfigError
 from tests.async_op.connectors.tables.targets import Delta
 from tests.postgres_server import postgres_url
+from tests.quick import first_is_quick
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.spark
@@ -100,7 +101,10 @@ def test_refused_rows_become_dead_letters_once_although_the_epoch_comes_again(
     assert letters_in(tmp_path) == [2, 200, 300]
 
 
-@pytest.mark.parametrize(("is_written", "rows", "letters"), [(True, [1, 2], [2, 200]), (False, [1, 2, 200], [2])])
+@pytest.mark.parametrize(
+    ("is_written", "rows", "letters"),
+    first_is_quick([(True, [1, 2], [2, 200]), (False, [1, 2, 200], [2])]),
+)
 def test_a_constraint_that_changes_before_an_epoch_comes_again_loses_no_row(
     spark: SparkSession,
     tmp_path: Path,
@@ -168,6 +172,7 @@ def test_a_table_that_was_removed_is_not_recreated(spark: SparkSession, tmp_path
     assert target.numbers() == []
 
 
+@pytest.mark.thorough
 def test_dead_letters_that_were_removed_are_not_recreated(
     spark: SparkSession, tmp_path: Path, server: str, table: str
 ) -> None:

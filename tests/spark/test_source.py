@@ -141,6 +141,7 @@ def test_a_value_that_a_type_of_spark_would_change_is_refused_with_its_key(
         source.read.format("keygroups").schema("key_group int, key string, value string").load(store.uri).collect()
 
 
+@pytest.mark.thorough
 def test_elements_in_flight_and_files_are_read(source: SparkSession, tmp_path: Path) -> None:
     store = layered(SnapshotStore(tmp_path, "enrich"))
     snapshot = store.latest()
@@ -263,6 +264,7 @@ def write(frame: DataFrame, store: SnapshotStore, mode: str = "append", **option
     frame.write.format("keygroups").mode(mode).options(**options).save(store.uri)
 
 
+@pytest.mark.thorough
 def test_a_written_state_is_restored_by_every_parallelism(source: SparkSession, tmp_path: Path) -> None:
     store = SnapshotStore(tmp_path, "enrich")
     users = source.range(0, 3000, 1, 5).selectExpr("concat('key ', id) as key", "id * 2 as value")
@@ -314,6 +316,7 @@ def test_keys_of_several_columns_and_of_any_type_that_has_a_key_group(source: Sp
     assert frame.where("value = 7").count() == 1
 
 
+@pytest.mark.thorough
 def test_a_write_that_fails_leaves_nothing_but_garbage(source: SparkSession, tmp_path: Path) -> None:
     store = SnapshotStore(tmp_path, "enrich")
     write(source.range(10).selectExpr("id as key", "id as value"), store, state="other", parallelism=2)

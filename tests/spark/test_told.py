@@ -128,6 +128,7 @@ def test_what_a_sink_raises_is_raised_with_its_line_by_all_that_ask(world: World
     assert "# the user's line" in "".join(traceback.format_exception(raised.value))
 
 
+@pytest.mark.thorough
 def test_a_dead_letter_shows_the_line(world: World) -> None:
     letters: list[Any] = []
 

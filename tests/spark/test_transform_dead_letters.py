@@ -82,6 +82,7 @@ def test_every_row_is_an_output_or_a_dead_letter(spark: SparkSession, mode: str)
         assert letter.key == (str(number) if mode == "key_ordered" else None)
 
 
+@pytest.mark.thorough
 def test_a_dead_letter_has_its_place_in_the_order(spark: SparkSession) -> None:
     rows = _apply(spark).collect()
     order = [row.id if row.dead_letter is None else json.loads(row.dead_letter.value)["id"] for row in rows]
@@ -96,6 +97,7 @@ def test_the_rows_of_a_failed_batch_are_dead_letters(spark: SparkSession) -> Non
     assert [row.dead_letter is not None for row in rows] == [n // 10 % 2 == 1 for n in range(45)]
 
 
+@pytest.mark.thorough
 def test_outputs_and_dead_letters_are_split(spark: SparkSession) -> None:
     outputs, letters = split_dead_letters(_apply(spark).persist())
     assert outputs.schema.simpleString() == "struct<id:bigint,twice:bigint>"
@@ -116,6 +118,7 @@ def test_outputs_and_dead_letters_are_split(spark: SparkSession) -> None:
     assert [row.id for row in found] == [n for n in range(100) if _lost(n)]
 
 
+@pytest.mark.thorough
 def test_skipped_rows_are_gone(spark: SparkSession) -> None:
     outputs = _apply(spark, on_error="skip", dead_letters=None)
     assert outputs.columns == ["id", "twice"]

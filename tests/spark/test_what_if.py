@@ -86,6 +86,7 @@ def run(spark: SparkSession, tmp_path: Path) -> Iterator[Run]:
     run.stop()
 
 
+@pytest.mark.thorough
 def test_rows_of_a_hot_key_wait_for_each_other_and_keep_nobody_else(run: Run) -> None:
     run.add_file()
     sink = run.sink
@@ -112,6 +113,7 @@ class Remember(AsyncFunction):
         return [value]
 
 
+@pytest.mark.thorough
 def test_wide_rows_come_out_whole(spark: SparkSession, tmp_path: Path) -> None:
     columns = ", ".join(f"c{n} bigint" for n in range(WIDE_COLUMNS))
     schema = f"id bigint, text string, {columns}"

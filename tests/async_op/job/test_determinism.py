@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.async_op.job.simulation.run import simulate
 
 ROOT = Path(__file__).parents[3]
@@ -31,6 +33,7 @@ def in_another_process() -> list[str]:
     return printed.splitlines()
 
 
+@pytest.mark.thorough
 def test_a_seed_is_the_same_run_each_time_and_in_every_process() -> None:
     first = events()
 

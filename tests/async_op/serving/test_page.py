@@ -89,7 +89,13 @@ def live() -> Iterator[Live]:
         yield job
 
 
-@pytest.fixture(params=[(view, scheme) for view in VIEWS for scheme in ("light", "dark")], ids="-".join)
+@pytest.fixture(
+    params=[
+        *[(view, "light") for view in VIEWS],
+        *[pytest.param((view, "dark"), marks=pytest.mark.thorough) for view in VIEWS],
+    ],
+    ids="-".join,
+)
 def page(browser: Browser, live: Live, request: Any) -> Iterator[Page]:  # noqa: F811
     view, scheme = request.param
     opened = browser.new_page(viewport=VIEWS[view], color_scheme=scheme)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.quick import first_is_quick
+
 BEGIN = """
 import asyncio, sys, threading
 from async_op import AsyncDataStream, AsyncWaitOperator, BlockingFunction, Job, Step
@@ -136,7 +138,7 @@ STOPPED = {
 }
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", first_is_quick([signal.SIGTERM, signal.SIGINT]))
 @pytest.mark.parametrize("hanging", STOPPED)
 def test_the_first_signal_ends_run_sync_with_0(hanging: str, number: signal.Signals, tmp_path: Path) -> None:
     with program(STOPPED[hanging], tmp_path) as process:

@@ -80,6 +80,7 @@ def test_a_seed_is_the_same_run_each_time_however_the_clock_of_the_machine_jumps
     assert [story(seed) for seed in range(8)] == stories
 
 
+@pytest.mark.thorough
 def test_the_random_runs_meet_everything() -> None:
     missing = {"busy", "foreign", "replace", "stale", "in the task", "held", "waiting", "reserve"}
     missing |= {"concluded", "UnwritableValue", "sink: before the dead letters", "sink: after the dead letters"}

@@ -35,6 +35,7 @@ def history() -> list[tuple[list[tuple[str, int]], list[int]]]:
     return [(sorted(world.storage.met.items()), sorted(world.oracle.acknowledged)) for world in worlds]
 
 
+@pytest.mark.thorough
 def test_a_seed_is_the_same_world_each_time_and_in_every_process() -> None:
     environment = os.environ | {"PYTHONHASHSEED": "20130101", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", PRINT]

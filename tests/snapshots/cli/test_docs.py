@@ -246,6 +246,7 @@ SnapshotStore("store", "enrich").bootstrap({ValueState("part"): [("a", Fraction(
 """
 
 
+@pytest.mark.thorough
 def test_a_module_with_codecs_is_imported(tmp_path: Path) -> None:
     (tmp_path / "codecs_of_mine.py").write_text(CODECS)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -93,6 +93,7 @@ def test_one_of_many_racing_writers_wins(store: SnapshotStore) -> None:
     assert content_of(latest)["count"] == {"a": won.index(True)}
 
 
+@pytest.mark.thorough
 def test_requests_do_not_grow_with_the_history(store: SnapshotStore, s3: S3Server) -> None:
     costs = []
     for versions in (3, 30):

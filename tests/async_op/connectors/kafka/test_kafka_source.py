@@ -154,6 +154,7 @@ async def test_marks_of_transactions_are_passed(cluster: str, topic: str) -> Non
         assert await anext(blocks) == Reached(4)
 
 
+@pytest.mark.thorough
 async def test_a_slow_reader_pauses_its_partition(cluster: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poller, "_BUFFERED_MAX", 20)
     monkeypatch.setattr(poller, "_MESSAGES_AT_ONCE", 10)
@@ -257,6 +258,7 @@ async def test_a_consumer_that_cannot_be_made_leaves_none_open(monkeypatch: pyte
     assert [consumer.is_closed for consumer in made] == [True]
 
 
+@pytest.mark.thorough
 async def test_a_recreated_topic_that_is_longer_is_detected(cluster: str, topic: str) -> None:
     produce(cluster, topic, numbered(0, 20))
     produce(cluster, f"{topic}-anew", numbered(100, 150))
