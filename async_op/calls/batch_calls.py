@@ -21,6 +21,7 @@ from async_op.outputs import are_plain, are_single, checked, one_for_each
 from async_op.resilience import Limits
 from async_op.retry import seconds_asked
 from async_op.statistics import LatencyHistogram
+from async_op.threads.watchdog import Turn
 
 
 class BatchOutcomes(Outcomes, Protocol):
@@ -52,6 +53,8 @@ class BatchCalls:
         Receives the outcome of each element.
     limits : Limits or None
         The limits that a batch may have to wait for.
+    turn : Turn
+        Says when calls that block have kept the event loop for too long.
 
     Attributes
     ----------
@@ -72,6 +75,7 @@ class BatchCalls:
         "_running",
         "_scope",
         "_stopped",
+        "_turn",
         "calls",
     )
 
@@ -85,8 +89,10 @@ class BatchCalls:
         latency: LatencyHistogram,
         outcomes: BatchOutcomes,
         limits: Limits | None,
+        turn: Turn,
     ) -> None:
         self._function = function
+        self._turn = turn
         self._invoke = self._call_function if limits is None else limits.protect_batch(self._call_function)
         self._scope = scope
         self._contexts = contexts
@@ -162,6 +168,7 @@ class BatchCalls:
         clock = self._scope.clock
         started = clock.time()
         try:
+            await self._turn.given()
             results = await self._invoke(batch)
         except asyncio.CancelledError as error:
             if batch.task.cancelling():

@@ -33,9 +33,6 @@ _MEASURED_EVERY = 16
 _MEASURED_MAX = 64
 """After this many measured calls, a worker lets other tasks run, in case all of its calls returned at once."""
 
-_TURN_SECONDS = 0.05
-"""How long workers pause if calls that block have kept the loop: a greeting or a cut takes several messages."""
-
 
 class Outcomes(Protocol):
     """Receives the outcomes of calls."""
@@ -249,7 +246,7 @@ class Workers:
     async def rest(self, worker: Worker) -> bool:
         """Wait for work, or until the loop has had its turn; returns False if there are too many workers."""
         if self.turn.is_due:
-            await asyncio.sleep(_TURN_SECONDS)
+            await self.turn.given()
             return True
         if self.retire(worker):
             return False

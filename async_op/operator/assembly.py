@@ -160,7 +160,7 @@ class Parts:
         self.mailbox = LoopMailbox(clock)
         self.calls = calls_of(function, self.mailbox)
         self.workers = self._make_workers(options, around.lifecycle.turn)
-        self.batches = self._make_batches(function, options.capacity, around.vet)
+        self.batches = self._make_batches(function, options.capacity, around)
         self.loading = self._make_loading(around)
         self.dispatch = Dispatch(
             self.gate, self.loading, self.backoff, self.deadlines, self.batches, self.workers, self.completion
@@ -294,15 +294,23 @@ class Parts:
         """The histogram for callers of the function; with limits, the limits measure the calls without their waits."""
         return self.latency if self.limits is None else LatencyHistogram()
 
-    def _make_batches(self, function: Function, capacity: int, vet: Vet | None) -> Batching | None:
+    def _make_batches(self, function: Function, capacity: int, around: Surroundings) -> Batching | None:
         if not isinstance(function, AsyncBatchFunction):
             return None
         queue = self.in_flight.queue
         calls = BatchCalls(
-            function, self.scope, self.contexts, capacity, queue, self._call_latency, self.completion, self.limits
+            function,
+            self.scope,
+            self.contexts,
+            capacity,
+            queue,
+            self._call_latency,
+            self.completion,
+            self.limits,
+            around.lifecycle.turn,
         )
         refuse = self.completion.refuse
-        return Batching(function, self.scope, capacity, self.in_flight, self.deadlines, calls, vet, refuse)
+        return Batching(function, self.scope, capacity, self.in_flight, self.deadlines, calls, around.vet, refuse)
 
     def _make_loading(self, around: Surroundings) -> Loading | None:
         # Timers are loaded before everything else.

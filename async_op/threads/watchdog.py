@@ -21,6 +21,9 @@ _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.5
 """Time between two looks. A call is named at the second look that finds it, so it has blocked for over a second."""
 
+_TURN_SECONDS = 0.05
+"""How long the turn of a loop lasts that blocking calls have kept: a greeting or a cut takes several messages."""
+
 _FRAMES_MAX = 20
 
 _IMPORTS = {"importlib", "importlib._bootstrap", "importlib._bootstrap_external"}
@@ -67,6 +70,11 @@ class Turn:
 
     def __init__(self) -> None:
         self.is_due = False
+
+    async def given(self) -> None:
+        """Let the loop have its turn."""
+        while self.is_due:  # noqa: ASYNC110 - an event would have to be set from another thread
+            await asyncio.sleep(_TURN_SECONDS)
 
 
 class _Watchdog:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import linecache
 import logging
 import os
+import re
 import shutil
+import signal
+import socket
 import sys
 import time
 import traceback
@@ -21,8 +24,11 @@ from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
 
 from async_op import AsyncFunction, BlocksEventLoop, ElementFailed
+from async_op.hosting import overseer
 from async_op.hosting.errors import HostLost
 from async_op.spark import AsyncPipeline, split_dead_letters
+from async_op.spark.epoch.fleet import Fleet
+from async_op.spark.task.ways import HostAccess
 from keygroups import KeyGroupsError
 from snapshots import WriterFenced
 from snapshots.cli.app import app, run
@@ -168,6 +174,38 @@ def test_a_function_that_blocks_is_warned_of_by_the_driver_while_it_blocks(world
     [told] = caught
     assert "blocks has blocked its event loop for over a second" in str(told.message)
     assert (told.filename, "the user's line" in linecache.getline(told.filename, told.lineno)) == (__file__, True)
+
+
+@pytest.mark.thorough
+def test_a_host_that_is_stopped_in_the_first_epoch_is_named_and_replaced_once_it_is_given_up(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overseer, "_ANSWER_SECONDS", 5.0)
+    stopped, given_up = tmp_path / "stopped", []
+    access = Fleet.access
+
+    def noted(fleet: Fleet, parallelism: int) -> HostAccess:
+        found = access(fleet, parallelism)
+        given_up.append(dict(found.given_up))
+        return found
+
+    monkeypatch.setattr(Fleet, "access", noted)
+
+    async def hangs(value: Any) -> Any:
+        if not stopped.exists():
+            stopped.write_text(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return value
+
+    world.start(world.pipeline(hangs, resident=True, parallelism=1)).awaitTermination()
+    process = stopped.read_text()
+    assert given_up[:2] == [{}, {0: f"{socket.gethostname()}:{process}"}], "the second attempt waits no more for it"
+    [told] = [one.getMessage() for one in caplog.records if "has not answered" in one.getMessage()]
+    assert re.search(
+        rf"host of subtask 0 \(process \S+:{process}\) has not answered for 5 s: .* its log, /\S+\.log;", told
+    )
+    assert caplog.text.count("has shown no sign of life for 60 s") == 1
+    assert f"killed process {process}, which was silent for too long" in "".join(world.pipeline().logs().values())
 
 
 async def dies(value: Any) -> Any:

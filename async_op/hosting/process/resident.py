@@ -146,7 +146,7 @@ def _lock(place: HostPlace, given_up: str) -> int:
         is_given_up = given_up != "" and holder_of(place.lock) == given_up
         if may_kill and (is_given_up or (is_over and _is_hanging(place))):
             may_kill, until = False, time.monotonic() + _LOCK_SECONDS
-            _kill_holder(place)
+            _kill_holder(place, "was silent for too long" if is_given_up else "did not end and was to be replaced")
         elif is_over:
             raise HostUnreachable(f"another host holds {place.lock}")
         pause.wait(0.02)
@@ -169,12 +169,12 @@ def _is_hanging(place: HostPlace) -> bool:
             return False
 
 
-def _kill_holder(place: HostPlace) -> None:
+def _kill_holder(place: HostPlace, why: str) -> None:
     """Kill the host that holds the lock: a process that is stopped never ends by itself."""
     with suppress(OSError, ValueError):  # it has just ended, or has not said yet who it is
         holder = int(place.lock.read_text(encoding="ascii"))
         os.kill(holder, signal.SIGKILL)
-        print(f"killed process {holder}, which did not end and was to be replaced", file=sys.stderr)  # noqa: T201
+        print(f"killed process {holder}, which {why}", file=sys.stderr)  # noqa: T201
 
 
 def _try_lock(place: HostPlace) -> int | None:

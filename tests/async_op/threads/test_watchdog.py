@@ -21,7 +21,7 @@ from weakref import ref
 
 import pytest
 
-from async_op import AsyncDataStream, AsyncFunction, BlocksEventLoop, InvocationContext, Runtime
+from async_op import AsyncBatchFunction, AsyncDataStream, AsyncFunction, BlocksEventLoop, InvocationContext, Runtime
 from async_op.testing import run
 from async_op.threads import watchdog
 from tests.async_op.kit import Instant, eventually, opened
@@ -201,7 +201,8 @@ def test_an_import_that_the_library_makes_late_is_no_function(tmp_path: Path, mo
 
 
 @pytest.mark.usefixtures("warned")
-async def test_between_calls_that_block_the_loop_has_its_turn(looks: list[bool]) -> None:
+@pytest.mark.parametrize("is_batched", [False, True], ids=["single calls", "batches"])
+async def test_between_calls_that_block_the_loop_has_its_turn(looks: list[bool], is_batched: bool) -> None:
     begun: list[int] = []
     seen: set[int] = set()
 
@@ -211,12 +212,18 @@ async def test_between_calls_that_block_the_loop_has_its_turn(looks: list[bool])
         block_until(lambda: len(looks) >= until)
         return value
 
+    class Careless(AsyncBatchFunction):
+        max_batch_size = 1
+
+        async def async_invoke_batch(self, values: Any, contexts: Any) -> Any:
+            return [[await careless(value)] for value in values]
+
     async def look() -> None:
         while len(begun) < 8:
             seen.add(len(begun))
             await asyncio.sleep(0)
 
-    async with opened(careless) as bench:
+    async with opened(Careless() if is_batched else careless) as bench:
         looking = asyncio.create_task(look())
         await bench.feed(*range(8))
         await bench.operator.finish()

@@ -1,0 +1,74 @@
+"""Which hosts a task tries, and which it passes by because they were silent for too long."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import SparkFiles
+
+from async_op.hosting.errors import HostUnreachable
+from async_op.hosting.messages import Address
+from async_op.hosting.process.resident import Instructions
+from async_op.spark.task import ways
+from async_op.spark.task.ways import HostAccess, TaskWays
+from async_op.threads.wait_strategies import WaitStrategies
+from async_op.threads.waits import Waits
+from tests.hosting.kit import GENERATION, driven, settings
+
+REPORTED = Address("/nowhere/1.sock", process="vm:1")
+
+
+def task_ways(**options: Any) -> TaskWays:
+    access = HostAccess(
+        generation=GENERATION, blueprint=b"", run_id="run", secret=b"", addresses={0: REPORTED}, **options
+    )
+    return TaskWays(access, 0, lambda subtask: settings(), Waits(WaitStrategies()))
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Instructions]:
+    """Return how hosts were started."""
+    found: list[Instructions] = []
+
+    def launch(instructions: Instructions, modules: Any) -> Any:
+        found.append(instructions)
+        return REPORTED
+        yield
+
+    monkeypatch.setattr(ways, "launch", launch)
+    monkeypatch.setattr(SparkFiles, "_root_directory", str(tmp_path))
+    monkeypatch.setattr(SparkFiles, "_is_running_on_worker", True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return found
+
+
+def test_a_host_that_another_attempt_has_given_up_is_passed_by_and_replaced_at_once(
+    started: list[Instructions],
+) -> None:
+    tried = task_ways(given_up={0: "vm:1", 1: "vm:2"})
+    assert tried.known() == []
+    driven(tried.start())
+    assert [one.given_up for one in started] == ["vm:1"]
+
+
+def test_the_host_that_has_replaced_it_is_tried(started: list[Instructions]) -> None:
+    tried = task_ways(given_up={0: "vm:9"})
+    assert tried.known() == [REPORTED]
+
+
+@pytest.mark.parametrize(("cause", "given_up"), [(TimeoutError(), "vm:1"), (ConnectionRefusedError(), "")])
+def test_a_host_that_is_there_and_does_not_greet_is_given_up(
+    started: list[Instructions], monkeypatch: pytest.MonkeyPatch, cause: Exception, given_up: str
+) -> None:
+    def connect(*args: Any, **options: Any) -> Any:
+        raise HostUnreachable("silence") from cause
+
+    monkeypatch.setattr(ways, "connect", connect)
+    tried = task_ways()
+    with pytest.raises(HostUnreachable):
+        tried.connect(REPORTED)
+    driven(tried.start())
+    assert [one.given_up for one in started] == [given_up]
