@@ -69,6 +69,28 @@ def test_the_stored_outputs_are_those_of_one_run(path: Path) -> None:
     assert path.stat().st_size <= STORED_BYTES_MAX
 
 
+BLOCKS = """\
+import time
+from async_op import AsyncDataStream
+from async_op.threads.watchdog import blocking_functions
+
+async def look(value):
+    while not blocking_functions(): time.sleep(0.1)
+    time.sleep(1)  # until it is shown
+    return value
+
+[output async for output in AsyncDataStream.ordered_wait([1], look)]
+"""
+
+
+@LEAVES_SOCKETS
+def test_a_cell_whose_function_blocks_shows_the_line(tmp_path: Path) -> None:
+    executed = execute(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(BLOCKS)]), tmp_path)
+    shown = "".join(output.text for output in executed.cells[0].outputs if output.get("name") == "stderr")
+    assert "BlocksEventLoop: __main__.look has blocked its event loop for over a second" in shown
+    assert "while not blocking_functions()" in shown
+
+
 def test_a_notebook_that_is_wrong_fails(tmp_path: Path) -> None:
     """That a claim which does not hold reaches pytest is what the tests above rest on."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("assert 1 == 2")])
