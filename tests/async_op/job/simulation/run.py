@@ -14,7 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from async_op import ElementFailed, FixedDelayRetry, Job, RestartPolicy, Step
 from async_op.connectors import InputReplaced, SinkUnavailable, UnwritableValue
-from async_op.connectors.files import source as files
+from async_op.connectors.files import access as files
 from async_op.job.committing import Committer, Contribution, Part
 from async_op.job.counters import Counts
 from async_op.job.errors import ChildLost, StreamAlreadyRead
