@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -189,7 +189,7 @@ class _Packer:
         """Return a value as msgpack."""
         packed: bytes = self._pack(value)
         # The quick checks first: most values are single ones, or have no byte that could mark bytes.
-        if type(value) in _NATIVE:
+        if type(value) in _NATIVE or type(value) in _ENCODERS:
             return packed
         if len(packed) > _SHORT_BYTES and type(value) is list and _is_plain(value, packed):
             return packed
@@ -256,6 +256,21 @@ def has_marks(packed: bytes) -> bool:
     msgpack takes bytearrays and views of memory for bytes. Where no byte marks such a thing, there is none.
     """
     return len(packed.translate(None, _BYTES_OR_EXTENSION)) < len(packed)
+
+
+def is_native(value: Any) -> bool:
+    """Return whether a value is made of nothing but what msgpack keeps, and tuples: numbers, text, bytes, lists, dicts.
+
+    A float or a text with accents may have any byte, so this tells what `has_marks` leaves open.
+    """
+    kind = type(value)
+    if kind is dict:
+        return _are_native(value.values()) and _are_native(value)
+    return kind in _NATIVE or ((kind is list or kind is tuple) and _are_native(value))
+
+
+def _are_native(values: Collection[Any]) -> bool:
+    return _NATIVE.issuperset(map(type, values)) or all(map(is_native, values))
 
 
 def _distinct(value: Any, where: str) -> Any:

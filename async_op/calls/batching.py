@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
 from async_op.calls.batch_calls import BatchCalls, remove_member, replace_member
+from async_op.calls.vetting import Vet
 from async_op.clock import TimerHandle
 from async_op.context import Scope
 from async_op.elements import Element, ElementId
@@ -37,8 +38,8 @@ class Batching:
         Watches the timeouts of new blocks.
     calls : BatchCalls
         Makes the calls.
-    vet : callable or None
-        Returns the errors of values that are refused, by their index; see `Vet`. None takes all values.
+    vet : Vet or None
+        Refuses values; None takes all.
     refuse : callable
         Called with the entry of a value that is refused, and the error.
 
@@ -71,7 +72,7 @@ class Batching:
         in_flight: InFlight,
         deadlines: Deadlines,
         calls: BatchCalls,
-        vet: Callable[[Sequence[Any]], dict[int, Exception]] | None,
+        vet: Vet | None,
         refuse: Callable[[Entry, Exception], None],
     ) -> None:
         self._vet = vet
@@ -88,8 +89,9 @@ class Batching:
 
     def accept(self, value: Any, timestamp: int | None, element_id: ElementId | None) -> None:
         """Accept a new element."""
-        if self._vet is not None and (refused := self._vet((value,))):
-            self._drop((value, timestamp, element_id), refused[0])
+        error = None if self._vet is None else self._vet.error_of(value)
+        if error is not None:
+            self._drop((value, timestamp, element_id), error)
         else:
             self._accept(value, timestamp, element_id)
 
@@ -176,7 +178,7 @@ class Batching:
         self._refuse(entry, error)
 
     def _accept_all(self, elements: list[Element]) -> None:
-        refused = {} if self._vet is None else self._vet([value for value, _, _ in elements])
+        refused = {} if self._vet is None else self._vet.errors_among([value for value, _, _ in elements])
         if refused:
             for index, element in enumerate(elements):
                 if index in refused:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from async_op.calls.checked_outputs import with_checked_outputs
+from async_op.calls.vetting import StorableOutputs, Unstorable
 from async_op.clock import LoopClock
 from async_op.dead_letters import DeadLetter
 from async_op.elements import Element
@@ -23,7 +24,6 @@ from async_op.job.routing import Route
 from async_op.job.step import Step
 from async_op.operator.counters import Counted
 from async_op.operator.place import Place
-from async_op.operator.vetting import StorableOutputs, unstorable_among
 from async_op.options import OperatorOptions
 from async_op.resilience import SharedLimits
 from async_op.resilience.lending import Allowance
@@ -224,7 +224,7 @@ class Chain:
             identity=Identity(self._plan.lineage, name),
             element_types=ElementTypes(value=self._plan.value_types[name]),
             # Later steps get outputs that were checked when their calls returned.
-            vet=unstorable_among() if name == self._names[0] else None,
+            vet=Unstorable() if name == self._names[0] else None,
         )
         operator = StepOperator(options, place, receiver, merge, self._on_failure)
         subtask = StepSubtask(operator, self._inlets[name][index], receiver, self._clock)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from async_op.calls.vetting import Vet
 from async_op.context import Scope
 from async_op.elements import Element, ElementId
 from async_op.in_flight.entries import Entry, add_entries, new_entry
 from async_op.in_flight.in_flight import InFlight
 from async_op.in_flight.keys import KeyAssignment
-from async_op.operator.vetting import Vet
 from async_op.timers.deadlines import Deadlines
 from keygroups.errors import KeyGroupOutOfRange
 from snapshots import IncompatibleSnapshot
@@ -97,8 +97,8 @@ class Intake:
         entry = new_entry(value, timestamp, element_id, self._in_flight.accepted)
         if self._set_key is not None:
             self._set_key(entry)
-        if self._vet is not None and (found := self._vet((value,))):
-            self._refused[entry] = found[0]
+        if self._vet is not None and (error := self._vet.error_of(value)) is not None:
+            self._refused[entry] = error
         if self._timeout is not None:
             entry.deadline = deadline = self._now() + self._timeout
             if deadline < self._deadlines.due:
@@ -124,7 +124,7 @@ class Intake:
 
     def _vet_all(self, entries: Sequence[Entry]) -> None:
         assert self._vet is not None, "called only if values are checked"
-        for index, error in self._vet([entry.value for entry in entries]).items():
+        for index, error in self._vet.errors_among([entry.value for entry in entries]).items():
             self._refused[entries[index]] = error
 
     def _start_all(self, entries: list[Entry]) -> None:

@@ -20,6 +20,7 @@ from async_op.calls.error_policy import ErrorPolicy
 from async_op.calls.isolation import CallContexts
 from async_op.calls.known import KnownOutputs
 from async_op.calls.loading import Loading
+from async_op.calls.vetting import Vet
 from async_op.calls.workers import Workers
 from async_op.clock import Clock, LoopClock
 from async_op.context import Scope
@@ -38,7 +39,6 @@ from async_op.operator.operator_states import restored_operator_states
 from async_op.operator.owned_state import OwnedState
 from async_op.operator.place import Place
 from async_op.operator.recovery import Recovery
-from async_op.operator.vetting import Vet
 from async_op.options import OperatorOptions
 from async_op.plain import name_of
 from async_op.resilience import Limits, SharedLimits

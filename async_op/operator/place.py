@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from async_op.calls.vetting import Vet
 from async_op.identity import Identity
-from async_op.operator.vetting import Vet
 from async_op.resilience import SharedLimits
 from async_op.resilience.lending import Allowance
 from async_op.runtime import Runtime

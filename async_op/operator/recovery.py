@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from async_op.calls.dispatch import Dispatch
+from async_op.calls.vetting import Unreadable
 from async_op.clock import Clock
 from async_op.in_flight.entries import Entry, is_timer, new_entry
 from async_op.in_flight.in_flight import InFlight
-from async_op.operator.vetting import unreadable_among
 from async_op.timers.service import TimerService
 from keygroups.state import identity_of
 from snapshots import InFlightElement
@@ -88,8 +88,8 @@ class Recovery:
                 self._in_flight.put_watermark(element.timestamp)
             elif element.outputs is not None:
                 self._emit(element)
-            elif refusal := unreadable_among((element.value,)):
-                self._refuse(self._put(element), refusal[0])
+            elif (refusal := Unreadable().error_of(element.value)) is not None:
+                self._refuse(self._put(element), refusal)
             else:
                 pending.append((self._prepare(element), element.delay))
         self._pending.extend(entry for entry, _ in pending)

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import Any, TypeAlias, TypeVar
 
 from async_op.arrow_stream import has_arrow_stream, rows_of_stream
+from async_op.calls.vetting import Vet
 from async_op.cancellation import closed_after
 from async_op.clock import Clock
 from async_op.elements import Element
@@ -15,7 +16,6 @@ from async_op.in_flight.in_flight import OutputValues
 from async_op.operator.open_function import end_after_failure
 from async_op.operator.operator import AsyncWaitOperator
 from async_op.operator.place import Place
-from async_op.operator.vetting import Vet
 from async_op.options import OperatorOptions
 from async_op.stream.timestamps import LAST_WATERMARK, Timestamps
 from async_op.threads.read_ahead import read_ahead

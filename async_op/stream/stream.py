@@ -8,13 +8,13 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast, overload
 
 from async_op.arrow_stream import ArrowStream, has_arrow_stream
+from async_op.calls.vetting import Unreadable
 from async_op.clock import Clock
 from async_op.connectors.source import Source
 from async_op.dead_letters import OnError
 from async_op.durations import check_timeout
 from async_op.functions import Function
 from async_op.key_columns import key_getter
-from async_op.operator.vetting import unreadable_among
 from async_op.options import Mode, OperatorOptions, StateBackend
 from async_op.plain import AnyFunction, as_function
 from async_op.resilience import Resilience
@@ -109,7 +109,7 @@ def _wait(
         **shared,
     )
     times = timestamps_of(timestamps, watermark_delay)
-    vet = unreadable_among if times is not None or has_arrow_stream(stream) else None
+    vet = Unreadable() if times is not None or has_arrow_stream(stream) else None
     return LocalStream(options, clock, times, vet).outputs(stream)
 
 

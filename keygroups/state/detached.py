@@ -67,7 +67,9 @@ def detached(value: Any, other: Callable[[Any], Any] = copy.deepcopy) -> Any:
             return value.copy()
         return [item if type(item) in IMMUTABLE else detached(item, other) for item in value]
     if kind is tuple or kind is frozenset:
-        return value if are_immutable(map(type, value)) else kind(detached(item, other) for item in value)
+        if are_immutable(map(type, value)):
+            return value
+        return kind([item if type(item) in IMMUTABLE else detached(item, other) for item in value])
     if kind is set:
         return {detached(item, other) for item in value}
     return other(value)

@@ -9,7 +9,7 @@ import msgpack
 import pyarrow as pa
 from pyarrow import types
 
-from keygroups.codec import NESTED_EXTENSIONS_MAX, has_marks, pack
+from keygroups.codec import NESTED_EXTENSIONS_MAX, has_marks, is_native, pack
 from keygroups.errors import UnstorableValue
 from keygroups.state.detached import have_types
 from keygroups.values import Misfit, array_of
@@ -107,19 +107,15 @@ class StorableCheck:
         # Reused: to make a packer takes longer than to pack a small dict.
         self._packer = msgpack.Packer(default=self._items_of_tuple, strict_types=True)
 
-    def is_storable(self, value: Any) -> bool:
-        """Return whether a value can be stored."""
-        kind = type(value)
-        if kind in ALWAYS_PLAIN or (kind is str and value.isascii()):
-            return True
-        return self._is_native(value) or self.error_of(value) is None
-
     def are_storable(self, values: Sequence[Any]) -> bool:
         """Return whether all values can certainly be stored; False if only a check of each one can tell."""
         return have_types(values, ALWAYS_PLAIN) or self._is_native(list(values))
 
     def error_of(self, value: Any) -> Exception | None:
         """Return the error of an attempt to store a value; None if it can be stored."""
+        kind = type(value)
+        if kind in ALWAYS_PLAIN or (kind is str and value.isascii()) or self._is_native(value):
+            return None
         try:
             pack(value, self._where)
         except Exception as error:  # noqa: BLE001 - a codec of the user's may fail in any way
@@ -132,7 +128,7 @@ class StorableCheck:
             packed = self._packer.pack(value)
         except Exception:  # noqa: BLE001 - the exact check tells what is wrong
             return False
-        return not has_marks(packed)
+        return not has_marks(packed) or is_native(value)
 
     def _items_of_tuple(self, value: object) -> list[Any]:
         """Return what a tuple holds; not of so many that they could be in each other more deeply than `pack` allows."""

@@ -260,7 +260,36 @@ def test_the_quick_check_takes_no_tuples_that_nest_deeper_than_can_be_packed(is_
             is_packed = unpack(pack(value, "a test")) == value
         except UnstorableValue:
             is_packed = False
-        assert check.is_storable(value) == is_packed
+        assert (check.error_of(value) is None) == is_packed
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"price": 19.99},
+        (1, {"price": 19.99}),
+        [{"a": (1.7, [-0.3])}],
+        {"ą": "żółć"},
+        (b"\xc4", None),
+        {19.99: "ą"},
+    ],
+)
+def test_the_quick_check_takes_what_only_looks_like_bytes(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    check = StorableCheck("a test")
+    monkeypatch.delattr("keygroups.state.storable.pack")  # an exact check would take several times as long
+
+    assert check.error_of(value) is None
+    assert check.are_storable([value, value])
+
+
+@pytest.mark.parametrize("hidden", [memoryview(b"x"), msgpack.ExtType(2, b"\x90")])
+@pytest.mark.parametrize("place", ["alone", "list", "dict in tuple", "key"])
+def test_the_quick_check_takes_nothing_that_msgpack_would_change(hidden: Any, place: str) -> None:
+    value = {"alone": hidden, "list": [hidden], "dict in tuple": (1, {"a": hidden}), "key": {hidden: 1}}[place]
+    check = StorableCheck("a test")
+
+    assert isinstance(check.error_of(value), UnstorableValue)
+    assert not check.are_storable([1, value])
 
 
 @pytest.mark.parametrize("tag", [2, 3, 4])

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from async_op.arrow_stream import rows_of
 from async_op.calls.checked_outputs import with_checked_outputs
+from async_op.calls.vetting import Unreadable
 from async_op.elements import Element, Record, Watermark
 from async_op.hosting.fed_subtask import CutPart
 from async_op.identity import Identity
 from async_op.operator.place import Place
-from async_op.operator.vetting import unreadable_among
 from async_op.options import OperatorOptions
 from async_op.spark.rows.arrow_outputs import OutputWriter
 from async_op.spark.task.epoch_rows import EpochElements
@@ -97,7 +97,7 @@ class EpochBlueprint:
             max_parallelism=self.max_parallelism,
             identity=self.identity,
             element_types=self._element_types,
-            vet=unreadable_among,
+            vet=Unreadable(),
         )
         return RowOperator.of(replace(self.options, function=function), output, place=place)
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from async_op.calls.vetting import Unreadable
 from async_op.elements import Record, Watermark
 from async_op.operator.operator import AsyncWaitOperator
 from async_op.operator.place import Place
-from async_op.operator.vetting import unreadable_among
 from async_op.options import OperatorOptions
 from async_op.spark.task.operator_thread import OperatorThread
 from async_op.spark.task.partition_elements import PartitionElements
@@ -58,4 +58,4 @@ class PartitionTask:
     def make_operator(self, output: Callable[[Record | Watermark], object]) -> AsyncWaitOperator:
         """Return the operator for one partition."""
         options = replace(self.options, function=self.elements.function(), capacity=self.elements.capacity)
-        return AsyncWaitOperator.of(options, output, place=Place(vet=unreadable_among))
+        return AsyncWaitOperator.of(options, output, place=Place(vet=Unreadable()))

@@ -1,0 +1,89 @@
+"""Refuses values for which no call can be made, or that no snapshot can hold, before their calls are made.
+
+If such a value were noticed only when a snapshot is written, the snapshot would fail, and so would each one after a
+restart: all calls since the last good snapshot would be made, and paid for, at every start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from async_op.errors import ValueRefused
+from keygroups.state.storable import ALWAYS_PLAIN, StorableCheck
+from snapshots.format.subtask import RefusedValue
+
+
+class Vet(Protocol):
+    """Refuses values. Only one thread may use it."""
+
+    def error_of(self, value: Any) -> Exception | None:
+        """Return why a value is refused; usually None."""
+        ...
+
+    def errors_among(self, values: Sequence[Any]) -> dict[int, Exception]:
+        """Return the errors of values that are refused, by their index; usually nothing, and without a Python loop."""
+        ...
+
+
+class Unreadable:
+    """Refuses values that could not be read or stored; all others are known to be storable, as Spark's rows are."""
+
+    def error_of(self, value: Any) -> Exception | None:
+        """Return why a value is refused."""
+        return _refusal(value) if type(value) is RefusedValue else None
+
+    def errors_among(self, values: Sequence[Any]) -> dict[int, Exception]:
+        """Return the errors of values that are refused, by their index."""
+        return _each_error(self, values) if RefusedValue in set(map(type, values)) else {}
+
+
+class Unstorable:
+    """Refuses values that no snapshot can hold."""
+
+    def __init__(self) -> None:
+        self._check = StorableCheck("the value of an element")
+
+    def error_of(self, value: Any) -> Exception | None:
+        """Return why a value is refused."""
+        kind = type(value)
+        if kind in ALWAYS_PLAIN:  # without a call: this runs for every element
+            return None
+        return _refusal(value) if kind is RefusedValue else self._check.error_of(value)
+
+    def errors_among(self, values: Sequence[Any]) -> dict[int, Exception]:
+        """Return the errors of values that are refused, by their index."""
+        return {} if self._check.are_storable(values) else _each_error(self, values)
+
+
+class StorableOutputs:
+    """Refuses outputs that no snapshot can hold, while their call can still fail without its writes."""
+
+    certain: frozenset[type] = ALWAYS_PLAIN
+
+    def __init__(self) -> None:
+        self._check = StorableCheck("an output")
+
+    def check(self, output: Any) -> None:
+        """Raise the reason why an output cannot be stored.
+
+        Raises
+        ------
+        UnstorableValue
+            It has a type that cannot be stored.
+        """
+        error = self._check.error_of(output)
+        if error is not None:
+            raise error
+
+    def fits(self, output: Any) -> bool:
+        """Return whether an output certainly can be stored."""
+        return self._check.error_of(output) is None
+
+
+def _each_error(vet: Vet, values: Sequence[Any]) -> dict[int, Exception]:
+    return {index: error for index, value in enumerate(values) if (error := vet.error_of(value)) is not None}
+
+
+def _refusal(value: RefusedValue) -> ValueRefused:
+    return ValueRefused(value.text, value.reason)
