@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from async_op.job.command import job_in
+from async_op.threads.loop_thread import GARBAGE_MIN
 from keygroups import ConfigError
 from snapshots import SnapshotStore
 
@@ -19,6 +20,7 @@ ROOT = Path(__file__).parents[3]
 ORDERS = """
 from pathlib import Path
 import asyncio
+import gc
 from async_op import Job
 from async_op.connectors import FileSource
 
@@ -32,12 +34,16 @@ async def stuck(order):
 async def fail(order):
     raise OSError("the service is away")
 
+async def threshold(order):
+    return gc.get_threshold()[0]
+
 def keep(values, epoch):
     Path(f"epoch-{epoch}").write_text(repr(values))
 
 job = Job(["tea", "salt"], price, keep, snapshots="state", job_id="prices")
 endless = Job(["tea"], stuck, keep, snapshots="state", job_id="endless")
 failing = Job(["tea"], fail, keep, snapshots="state", job_id="failing")
+rare = Job(["tea"], threshold, keep, snapshots="state", job_id="rare")
 other = 3
 """
 
@@ -65,6 +71,13 @@ def test_a_job_runs_to_its_end(folder: Path) -> None:
     assert process.returncode == 0, log
     assert "the probes, metrics and page" in log
     assert "salt" in (folder / "epoch-1").read_text()
+
+
+def test_python_looks_for_cyclic_garbage_less_often(folder: Path) -> None:
+    process = started(folder, "orders:rare")
+    _, log = process.communicate()
+    assert process.returncode == 0, log
+    assert (folder / "epoch-1").read_text() == f"[{GARBAGE_MIN}]"
 
 
 def test_sigterm_stops_it_with_a_snapshot_of_what_is_in_flight(folder: Path) -> None:
