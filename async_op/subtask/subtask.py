@@ -132,7 +132,9 @@ class Subtask(ABC, Generic[_Inbox]):
         before = len(self.inbox.elements)
         watermark = self.inbox.take_watermark()
         if watermark is None:
-            self.operator.offer(iter(self.inbox.take(self.operator.free)))
+            elements = iter(self.inbox.take(self.operator.free))
+            self.operator.offer(elements)
+            assert next(elements, None) is None, "what is in neither the inbox nor the operator is lost"
         else:
             self.operator.offer_watermark(watermark.timestamp)
         self._mark()

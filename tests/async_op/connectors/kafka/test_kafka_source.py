@@ -6,10 +6,13 @@ import asyncio
 import pickle
 import sys
 from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
+from async_op import Job, Step, letter_value
 from async_op.connectors import (
     ConnectorNotInstalled,
     KafkaRefused,
@@ -67,6 +70,28 @@ async def test_a_bounded_source_ends_where_the_partitions_end(cluster: str, topi
         assert items[0][0] == {"key": b"k", "value": b"0", "headers": []}
         assert await items_of(source, 1) == []
         assert len(await items_of(source, 2)) == 3
+
+
+async def test_a_record_without_a_value_is_an_element_like_any_other(cluster: str, topic: str, tmp_path: Path) -> None:
+    tombstones = [{"key": key, "value": None, "partition": 0} for key in (b"k", None, b"\xff")]
+    produce(cluster, topic, [*numbered(0, 1), *tombstones])
+
+    async def number_of(record: Any) -> int:
+        return int(record["value"])
+
+    async def run(snapshots: str) -> tuple[list[Any], list[Any]]:
+        outputs: list[Any] = []
+        letters: list[Any] = []
+        source = KafkaSource(topic, {"bootstrap.servers": cluster}, bounded=True)
+        step = Step(number_of, on_error="dead_letter")
+        to_letters = {"dead_letters": lambda values, _: letters.extend(values)}
+        options = {"snapshots": tmp_path / snapshots, "job_id": "job"} | to_letters
+        await Job(source, step, lambda values, _: outputs.extend(values), **options).run()
+        return outputs, list(map(letter_value, letters))
+
+    assert await run("a") == ([0], [{"key": one["key"], "value": None, "headers": []} for one in tombstones])
+    produce(cluster, topic, numbered(1, 2))  # the newest record that was read is a tombstone
+    assert await run("a") == ([1], [])
 
 
 async def test_reading_continues_from_an_offset(cluster: str, topic: str) -> None:
