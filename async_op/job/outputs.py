@@ -6,7 +6,6 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from typing import IO, Any, TypeAlias
 
 import numpy as np
@@ -34,8 +33,11 @@ EPOCH_OUTPUTS = 100_000
 RUN, RUN_BYTES = 1024, 2**20
 """At most so many outputs, or about so many bytes of them, are packed together: one by one takes thrice as long."""
 
-Rows: TypeAlias = tuple[bool, list[bytes]]
-"""Whether they are dead letters, and packed outputs or dead letters."""
+Rows: TypeAlias = tuple[bool, bytes, np.ndarray]
+"""Whether they are dead letters, packed outputs or dead letters one behind the other, and how long each of them is.
+
+To keep them as single objects would take several times the memory, and as much time again when they are written.
+"""
 
 
 class EpochOutputs:
@@ -73,11 +75,12 @@ class EpochOutputs:
             A value has a type that cannot be stored.
         """
         packed = pack_all(values, "a dead letter" if are_dead_letters else "an output of the last step")
-        size = sum(map(len, packed))
-        self._rows.append((are_dead_letters, packed))
+        # No Arrow here: its first array imports pandas, which would block the event loop.
+        data, lengths = b"".join(packed), np.fromiter(map(len, packed), np.int64, len(packed))
+        self._rows.append((are_dead_letters, data, lengths))
         self.count += len(packed)
-        self.bytes += size
-        self._row_bytes += size
+        self.bytes += len(data)
+        self._row_bytes += len(data)
         if self._row_bytes > MEMORY_BYTES:
             self._pieces.append(self._rows)
             self._rows, self._row_bytes = [], 0
@@ -254,6 +257,9 @@ def _packed_piece(rows: list[Rows]) -> bytes:
 
 
 def _table_of(rows: list[Rows]) -> pa.Table:
-    kinds = np.repeat([kind for kind, _ in rows], [len(packed) for _, packed in rows]).astype(bool)
-    values = pa.array(list(chain.from_iterable(packed for _, packed in rows)), pa.binary())
+    kinds = np.repeat([kind for kind, _, _ in rows], [len(lengths) for _, _, lengths in rows]).astype(bool)
+    ends = np.cumsum(np.concatenate([np.zeros(1, np.int64), *(lengths for _, _, lengths in rows)]))
+    offsets = pa.array(ends).cast(pa.int32()).buffers()[1]  # raises an error if they are too many bytes for one array
+    data = pa.py_buffer(b"".join(data for _, data, _ in rows))
+    values = pa.Array.from_buffers(pa.binary(), len(kinds), [None, offsets, data])
     return pa.Table.from_arrays([pa.array(kinds), values], schema=OUTPUT_SCHEMA)

@@ -80,10 +80,10 @@ class ParquetEncoder:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._sink = pa.BufferOutputStream()
-        # Most values are distinct; a dictionary of them would take longer than everything else together.
-        dictionaries = [KEY_GROUP] if KEY_GROUP in schema.names else True
+        # Most values are distinct: a dictionary of them would take longer than everything else together, and more room.
+        # Where values repeat, the compression finds them.
         self._writer = pq.ParquetWriter(
-            self._sink, schema, compression="zstd", use_dictionary=dictionaries, write_page_checksum=True
+            self._sink, schema, compression="zstd", use_dictionary=[KEY_GROUP], write_page_checksum=True
         )
         self.rows = 0
         self._row_groups = 0
