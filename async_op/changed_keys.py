@@ -1,7 +1,7 @@
 """Whether an operator still has the keys under which a snapshot holds its state and its elements in flight.
 
 With other keys, the state of one key would be read and written for another. Columns are compared by name. Of the keys
-that a function makes, those of elements in flight are computed again. In both cases, the first new key must have the
+that a function makes, the keys of elements in flight are computed again. In both cases, the first new key must have the
 type of a stored key of the state: the same column may be a number in JSON, and text in CSV.
 """
 
