@@ -13,20 +13,27 @@ from snapshots.host_logs import digest_of, run_folder
 
 def hosts_of(run_id: str, generation: str, parent: str | None = None) -> dict[int, Address]:
     """Return where the hosts of a generation on this machine listen, by their subtasks."""
-    found = run_folder(run_id, parent).glob(f"{digest_of(generation)}-*.sock")
-    return {int(path.stem.rpartition("-")[2]): found_at(path) for path in sorted(found)}
+    found = _files(run_folder(run_id, parent), f"{digest_of(generation)}-*.sock")
+    return {int(path.stem.rpartition("-")[2]): found_at(path) for path in found}
 
 
 def found_at(path: Path) -> Address:
     """Return what the files beside a host's socket tell about it."""
-    logs = sorted(path.parent.glob(f"{path.stem}-*.log"), key=_last_change)
+    logs = sorted(_files(path.parent, f"{path.stem}-*.log"), key=_last_change)
     return Address(str(path), log=str(logs[-1]) if logs else "", process=holder_of(path.with_suffix(".lock")))
 
 
 def blocking_in(run_id: str, parent: str | None = None) -> list[BlocksEventLoop]:
     """Return which functions all hosts of a run on this machine have noted."""
-    notes = run_folder(run_id, parent).glob("*.blocking")
+    notes = _files(run_folder(run_id, parent), "*.blocking")
     return [found for path in notes for found in noted_blocking(path)]
+
+
+def _files(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return sorted(folder.glob(pattern))
+    except FileNotFoundError:  # its last host has just removed the folder
+        return []
 
 
 def _last_change(path: Path) -> float:
