@@ -45,7 +45,7 @@ STRATEGIES: dict[str, WaitStrategy] = {
 }
 INTERVALS_MILLISECONDS = (1, 20)
 _CALL_SECONDS, _CAPACITY, _BATCH, _ROWS = 0.02, 20, 100, 3_000
-"""A task whose calls take 20 ms and of which 20 run at once can do 1,000 rows per second."""
+"""A task with 20 calls at once, of 20 ms each, can do 1,000 rows per second."""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class Overseer:
     lease_seconds : float
         The length of the hosts' leases, which are renewed four times as often.
     told : set of str, optional
-        The processes of silent hosts of which the log was told, for overseers that share it.
+        The processes of silent hosts that the log has named already; overseers may share the set.
     """
 
     def __init__(

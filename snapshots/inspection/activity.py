@@ -131,7 +131,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildActivity:
-    """What a child process of a job has been doing; the fields are those of `ChildProgress`.
+    """What a child process of a job did in the newest epochs; `ChildProgress` tells the same of a whole run.
 
     Attributes
     ----------

@@ -142,7 +142,7 @@ class Noting(AsyncFunction):
 
 @dataclass
 class Stumbling(AsyncFunction):
-    """Notes its calls, of which the first ones fail after a moment."""
+    """Notes its calls; the first ones fail after a moment."""
 
     note: Path
     failures: int

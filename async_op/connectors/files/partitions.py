@@ -1,7 +1,7 @@
 """Which file has the content of each partition, while logs are renamed, copied, cut and compressed.
 
-Whoever rotates a log does several things one after the other, and a listing may show any moment between them, or one
-that is over when a file is opened. So a search that fails is repeated until the listing stands still.
+A rotation has several steps. A listing may show any moment between them, and a file may be gone when it is opened. So a
+search that fails is repeated until the listing stands still.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Partitions:
         return False
 
     def is_elsewhere(self, name: str, stamp: Stamp | None) -> bool:
-        """Return whether a file of which nothing was read is listed under another name, whichever partition has it."""
+        """Return whether a file that was not read yet is listed under another name, in any partition."""
         return any(self._is_same(other, name, stamp) for other in self._changes.files())
 
     def give_up(self, one: FilePartition, name: str) -> bool:

@@ -28,7 +28,7 @@ LEND_SECONDS = 0.25
 """How often children lend each other what they do not use of a limit; what moves takes two turns."""
 
 CLOSE_SECONDS = 30.0
-"""How long children may take to close their functions, each of which has less; then their processes are killed."""
+"""How long children may take to close all their functions; then their processes are killed."""
 
 
 def sections_of(parallelism: int, count: int) -> list[range]:

@@ -248,7 +248,7 @@ def everybody_gets_all_items(patch: Patch) -> None:
 
 
 def everybody_keeps_all_items(patch: Patch) -> None:
-    """Each subtask keeps all items of a union state, those of others too."""
+    """Each subtask keeps all items of a union state, also items of other subtasks."""
     patch.setattr(share, "own_runs", lambda *_: {})
 
 
