@@ -41,24 +41,32 @@ LETTER_SCHEMA = pa.schema(
 )
 """The columns of dead letters. On Spark there is no `step`."""
 
-Encoding = Literal["json", "tagged json", "text", "base64", "repr"]
+Encoding = Literal["json", "tagged json", "text", "base64", "repr", "cut"]
 
 DEPTH_MAX = 64
 """How deep values may be nested in a letter: a value that contains itself would never end."""
+
+CUT_LENGTHS = (262_144, 1_024)
+"""To how many characters the texts of a letter are cut if its sink refuses the letter, and if it refuses it again.
+
+The first fits into a message of a Kafka broker with default settings, whatever the characters are, and the second into
+what any target takes that has columns of text at all.
+"""
 
 _INT_BITS_MAX = 4_096
 """Python refuses to write integers of more than about 14,000 bits as decimal digits."""
 
 
 class LetterWithoutValue(KeyGroupsError, ValueError):
-    """The value of a dead letter could not be stored, so its text is only for reading."""
+    """The value of a dead letter could not be stored, or its sink refused it whole: its text is only for reading."""
 
     idempotency_key: str
     """The id of the element."""
 
     _template = (
-        "the dead letter {idempotency_key} holds only the repr of its value, which has a type that cannot be stored; "
-        "read the value from the source again, or register_codec for its type before the next run"
+        "the dead letter {idempotency_key} does not hold its value, which has a type that cannot be stored, or was cut "
+        "because the sink refused it; read the value from the source again, and before the next run call "
+        "register_codec for its type, or let the sink take longer texts"
     )
 
 
@@ -80,6 +88,22 @@ def row_of(letter: DeadLetter, step: str | None = None) -> dict[str, Any]:
         "error_message": text_of(letter.error),
         "error_traceback": traceback_of(letter.error),
     }
+
+
+def cut_row(row: Mapping[str, Any], limit: int) -> dict[str, Any]:
+    r"""Return the row of a dead letter whose texts have at most so many characters, and say how long they were.
+
+    Examples
+    --------
+    >>> cut_row({"value": "abcdef", "value_encoding": "text", "key": '"abcdef"', "attempts": 1}, 3)
+    {'value': 'abc… (6 characters)', 'value_encoding': 'cut', 'key': '"\\"ab… (8 characters)"', 'attempts': 1}
+    """
+    shorter = {name: printable(text, limit) if type(text) is str else text for name, text in row.items()}
+    if shorter["value"] != row["value"]:
+        shorter["value_encoding"] = "cut"
+    if shorter["key"] != row["key"]:
+        shorter["key"] = _json(shorter["key"])
+    return shorter
 
 
 def encoded(value: object) -> tuple[str, Encoding]:

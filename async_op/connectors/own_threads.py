@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from async_op.errors import as_exception
 from snapshots.threads import DaemonPool
 
 _T = TypeVar("_T")
@@ -34,7 +35,14 @@ class OwnThreads:
 
     async def run(self, work: Callable[[], _T]) -> _T:
         """Return what `work` returns; work whose awaiter is cancelled goes on, if it has begun."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+        def settled() -> _T:
+            try:
+                return work()
+            except StopIteration as error:  # no future takes it, so the awaiter would wait for ever
+                raise as_exception(error) from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._pool, settled)
 
     def submit(self, work: Callable[[], Any]) -> Future[Any]:
         """Do work without waiting for it."""

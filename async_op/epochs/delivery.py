@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 from async_op.connectors.errors import SinkUnavailable, UnwritableValue
 from async_op.connectors.retrying import Attempts
 from async_op.connectors.sink import Sink
 from async_op.dead_letters import DeadLetter
-from async_op.letter_rows import row_of
+from async_op.letter_rows import CUT_LENGTHS, cut_row, row_of
 from snapshots.filesystem import Folder
 from snapshots.format.delivered import Delivered, mark_delivered
 from snapshots.format.sink_notes import RefusedOutput, SinkNotes
@@ -126,6 +127,7 @@ class SinkDelivery(ABC):
         What it has refused before, and was noted, is left out whether the sink would refuse it now or not.
         """
         refused = RefusedOutputs(sink, epoch, noted or {})
+        cuts = _Cuts(content.values) if sink is self._dead_letters else None
         doing = f"writing epoch {epoch.epoch} to {type(sink).__name__}"
         while (left := content.without(refused.outputs)) is not None:
             try:
@@ -133,10 +135,16 @@ class SinkDelivery(ABC):
                 break
             except UnwritableValue as error:
                 is_complete = self.letters_come_first and sink.on_error == "dead_letter" and refused.outputs
-                if sink.on_error == "fail" or is_complete:
+                is_final = sink.on_error == "fail" or is_complete
+                if is_final and cuts is None:
                     raise
                 failure = error
-            refused.add((yield from self._tried(sink, epoch, lambda: left.refused(sink), doing)), failure)
+            errors = refused.placed((yield from self._tried(sink, epoch, lambda: left.refused(sink), doing)), failure)
+            if cuts is not None and cuts.shorten(errors):
+                continue
+            if is_final:
+                raise failure
+            refused.add(errors)
             if sink.on_error == "dead_letter":
                 yield from self._keep(refused, content)
         self.refused += len(refused.outputs)
@@ -196,6 +204,32 @@ class _SinkAttempts(Attempts):
         return SinkUnavailable(repr(self._sink), self._epoch, self.failed, reason)
 
 
+class _Cuts:
+    """Cuts dead letters that their sink refuses, such as one that is too long for a message of Kafka.
+
+    A dead letter is the last place that an element has, so what was refused would otherwise end the job at every start.
+    A cut depends on the letter only, so an epoch that comes again is the same.
+    """
+
+    def __init__(self, letters: list[Any]) -> None:
+        self._letters = letters
+        self._whole = list(letters)
+        self._lengths: dict[int, int] = {}
+
+    def shorten(self, errors: Iterable[UnwritableValue]) -> bool:
+        """Cut the letters that are to blame; returns whether the sink has to be asked again."""
+        places = [range(len(self._whole)) if error.index is None else (error.index,) for error in errors]
+        return any([self._shorten(place) for place in chain.from_iterable(places)])  # noqa: C419 - all of them
+
+    def _shorten(self, place: int) -> bool:
+        whole = self._whole[place]
+        for limit in CUT_LENGTHS:
+            if limit < self._lengths.get(place, limit + 1) and (shorter := cut_row(whole, limit)) != whole:
+                self._letters[place], self._lengths[place] = shorter, limit
+                return True
+        return False
+
+
 class RefusedOutputs:
     """The outputs of an epoch that a sink has refused, by their place in the epoch; at first those that were noted."""
 
@@ -204,22 +238,23 @@ class RefusedOutputs:
         self.epoch = epoch
         self.outputs = dict(noted)
 
-    def add(self, errors: Iterable[UnwritableValue], error: UnwritableValue) -> None:
-        """Add what a sink has refused of what was left, of which the indexes are; `error` is what `write` has raised.
-
-        That is raised if it names no output.
-        """
+    def placed(self, errors: Iterable[UnwritableValue], error: UnwritableValue) -> list[UnwritableValue]:
+        """Return the errors with their place in the epoch; they, and `error` of `write`, index what was left of it."""
         found = [one for one in errors if one.index is not None] or [error]
-        if error.index is None and found == [error]:
-            raise error
         earlier = sorted(self.outputs)
         for one in found:
-            assert one.index is not None, "only those"
-            one.index, one.epoch = _place(one.index, earlier), self.epoch.epoch
+            one.index, one.epoch = None if one.index is None else _place(one.index, earlier), self.epoch.epoch
+        return found
+
+    def add(self, errors: Sequence[UnwritableValue]) -> None:
+        """Add what a sink has refused; an error that names no output is raised."""
+        for one in errors:
+            if one.index is None:
+                raise one
             self.outputs[one.index] = RefusedOutput(error_type=type(one).__name__, error_message=str(one))
         doing = "left out" if self._sink.on_error == "skip" else "given to the dead letters"
         said = "epoch %d: %d outputs that %r refuses are %s; the first: %s"
-        _log.warning(said, self.epoch.epoch, len(found), self._sink, doing, found[0])
+        _log.warning(said, self.epoch.epoch, len(errors), self._sink, doing, errors[0])
 
     def letters(self, content: Values) -> list[dict[str, Any]]:
         """Return the dead letters of the refused outputs."""

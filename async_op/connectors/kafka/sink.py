@@ -6,8 +6,9 @@ import copy
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -102,6 +103,8 @@ class KafkaSink(ShippedSink):
         self._repeats = Repeats(name)
         self._newest = -1
         self._takes_letters = False
+        self._blamed: list[UnwritableValue] = []
+        self._sends_singly = False
 
     def __repr__(self) -> str:
         """Show topic and name, and no setting."""
@@ -109,7 +112,7 @@ class KafkaSink(ShippedSink):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is connected: Spark Connect sends sinks to its server."""
-        return self.__dict__ | {"_threads": None, "_producer": None, "_consumer": None}
+        return self.__dict__ | {"_threads": None, "_producer": None, "_consumer": None, "_blamed": []}
 
     @property
     def place_of_notes(self) -> tuple[str, ...]:
@@ -163,10 +166,10 @@ class KafkaSink(ShippedSink):
         if self._threads is None:
             await self.open()
         assert self._threads is not None, "opened above"
-        await self._threads.run(lambda: self._write(records, number))
+        await self._threads.run(lambda: self._write(lambda: records, number))
 
     async def refused(self, values: Sequence[Any]) -> list[UnwritableValue]:
-        """Return an error for every output that is no record; nothing is sent."""
+        """Return an error for every output that is no record, or that the brokers have just refused; sends nothing."""
         return self._refused(values)
 
     def is_transient(self, error: Exception) -> bool:
@@ -179,10 +182,10 @@ class KafkaSink(ShippedSink):
         Rows come while the transaction is open. The connection stays for the next epoch.
         """
         number = check_integer("epoch", epoch, 0, reason="epochs are numbered")
-        self._write((self._record(record_of(row), index) for index, row in enumerate(rows.dicts())), number)
+        self._write(lambda: (self._record(record_of(row), at) for at, row in enumerate(rows.dicts())), number)
 
     def refused_rows(self, rows: SinkRows) -> list[UnwritableValue]:
-        """Return an error for every row that is no record; nothing is sent."""
+        """Return an error for every row that is no record, or that the brokers have just refused; sends nothing."""
         return self._refused(map(record_of, rows.dicts()))
 
     async def close(self) -> None:
@@ -193,7 +196,7 @@ class KafkaSink(ShippedSink):
             await threads.close()
 
     def _refused(self, values: Iterable[Any]) -> list[UnwritableValue]:
-        found = []
+        found = list(self._blamed)
         for index, value in enumerate(values):
             try:
                 self._record(value, index)
@@ -218,7 +221,7 @@ class KafkaSink(ShippedSink):
     def _connect(self) -> None:
         kafka = client.load()
         with self._connected():
-            self._producer = kafka.Producer(self._config, logger=_log)
+            self._producer = kafka.Producer(self._producer_config(), logger=_log)
             self._consumer = kafka.Consumer(self._consumer_config(), logger=_log)
             self._noted_epoch()  # before the sink of another job is fenced
             self._producer.init_transactions(client.REQUEST_SECONDS_MAX)
@@ -243,10 +246,32 @@ class KafkaSink(ShippedSink):
         digest = hashlib.blake2b(self.lineage.encode(), digest_size=4).digest()
         return int.from_bytes(digest, "big") >> 1 if self.lineage else 0
 
+    def _producer_config(self) -> dict[str, Any]:
+        alone = {"batch.num.messages": 1} if self._sends_singly else {}
+        return {"delivery.report.only.error": "on_delivery" not in self._config} | self._config | alone
+
     def _consumer_config(self) -> dict[str, Any]:
         return client.for_consumer(self._config) | {"group.id": self._group, "enable.auto.commit": False}
 
-    def _write(self, records: Iterable[dict[str, Any]], epoch: int) -> None:
+    def _write(self, records: Callable[[], Iterable[dict[str, Any]]], epoch: int) -> None:
+        """Write an epoch; if the brokers refuse a batch, send each record alone, to find which one is to blame.
+
+        A topic may take less than `message.max.bytes`, and a compacted one takes no record without a key.
+        """
+        try:
+            return self._write_once(records(), epoch)
+        except UnwritableValue:
+            if not self._blamed:
+                raise
+        self._sends_singly = True
+        try:
+            self._write_once(records(), epoch)
+        except UnwritableValue:
+            self._sends_singly = False  # the rest can be sent in batches again
+            raise
+
+    def _write_once(self, records: Iterable[dict[str, Any]], epoch: int) -> None:
+        self._blamed = []
         if self._producer is None:
             self._connect()
         if epoch < self._newest:
@@ -265,8 +290,8 @@ class KafkaSink(ShippedSink):
 
     def _commit(self, records: Iterable[dict[str, Any]], epoch: int) -> None:
         self._producer.begin_transaction()
-        for record in records:
-            self._produce(record)
+        for index, record in enumerate(records):
+            self._produce(record, index)
         noted, group = [self._noted(epoch)], self._consumer.consumer_group_metadata()
         self._producer.send_offsets_to_transaction(noted, group, client.REQUEST_SECONDS_MAX)
         for attempt in range(1, _COMMITS_MAX + 1):
@@ -278,14 +303,21 @@ class KafkaSink(ShippedSink):
             else:
                 return
 
-    def _produce(self, record: dict[str, Any]) -> None:
+    def _produce(self, record: dict[str, Any], index: int) -> None:
         while True:
             try:
-                self._producer.produce(self._topic, **record)
+                self._producer.produce(self._topic, on_delivery=partial(self._blame, record, index), **record)
             except BufferError:  # the client's queue is full
                 self._producer.poll(0.1)
             else:
                 return
+
+    def _blame(self, record: dict[str, Any], index: int, error: Any, message: Any) -> None:
+        if "on_delivery" in self._config:
+            self._config["on_delivery"](error, message)
+        codes = client.load().KafkaError
+        if error is not None and error.code() in {codes.MSG_SIZE_TOO_LARGE, codes.INVALID_RECORD}:
+            self._blamed.append(UnwritableValue(record, error.str(), target=self._topic, index=index))
 
     def _noted(self, epoch: int) -> Any:
         return client.load().TopicPartition(self._topic, 0, epoch if epoch < 0 else self._tag * _TAG + epoch)
@@ -297,7 +329,7 @@ class KafkaSink(ShippedSink):
             yield
         except client.load().KafkaException as error:
             self._disconnect()
-            raise self._judged(error) from error
+            raise (self._blamed[0] if self._blamed else self._judged(error)) from error
         except BaseException:
             self._disconnect()
             raise

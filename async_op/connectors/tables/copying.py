@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 1024
 """How many rows of a refused epoch are in memory while the refused ones among them are looked for."""
-_OF_ROWS = ("22", "23", "44", "P0")
-"""The classes of SQLSTATE that blame a row: its data, a constraint, a view's check option, a trigger that raises."""
+_OF_SERVERS = ("08", "25", "40", "53", "55", "57", "58", "F0", "XX001", "XX002")
+"""What stops a server in the middle of a row that is not to blame, such as a deadlock, a full disk or a shutdown."""
+_OF_STATEMENTS = ("0A", "28", "3D", "3F", "42", "XX")
+"""What is wrong with the table or the rights, unless it is raised for one row, as by a trigger."""
 _VIOLATIONS = {"23503": "foreign key", "23505": "unique", "23514": "check", "23P01": "exclusion"}
 
 
@@ -90,9 +92,10 @@ class Copying:
         except psycopg.Error as error:
             if error.sqlstate is None and row is not None and not isinstance(error, psycopg.OperationalError):
                 return self._refused_here(index, row, error)
-            if not str(error.sqlstate).startswith(_OF_ROWS):
+            refusal = self._refused_there(error, last=index)
+            if not _blames_row(str(error.sqlstate), has_index=refusal.index is not None):
                 raise
-            return self._refused_there(error)
+            return refusal
         except UnwritableValue as error:
             return RefusedRow(index, error.column, error.reason)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -162,13 +165,16 @@ class Copying:
                 return RefusedRow(index, name, _reason_here(again, row[name]))
         return RefusedRow(index, None, _reason_here(error, row))
 
-    def _refused_there(self, error: Error) -> RefusedRow:
+    def _refused_there(self, error: Error, last: int) -> RefusedRow:
         """Return the refusal of a row by the server, from the parts of its error that quote no value."""
         context = error.diag.context or ""
         found = re.search(
             rf"^COPY {re.escape(self._relation)}, \D+?(\d+)(?:, \S+ (.+?))?(?:: |$)", context, re.MULTILINE
         )
         index = None if found is None else int(found[1]) - 1
+        # Rows are inserted together, so a row that is too big is noticed after later lines were read.
+        if index is not None and (index > last or str(error.sqlstate).startswith("54")):
+            index = None
         column = error.diag.column_name or (found and found[2])
         if column not in self._types:
             column = None
@@ -180,7 +186,9 @@ class Copying:
         if state == "23502":
             reason = f"it is null, and the column is not null ({named})"
         elif state in _VIOLATIONS:
-            reason = f"it violates the {_VIOLATIONS[state]} constraint {constraint!r} ({named})"
+            # A row that no partition takes violates a check without a name.
+            of_name = "" if constraint is None else f" {constraint!r}"
+            reason = f"it violates the {_VIOLATIONS[state]} constraint{of_name} ({named})"
         elif state.startswith("P0"):
             reason = f"a trigger refuses it ({named})"
         else:
@@ -189,6 +197,11 @@ class Copying:
         if os.environ.get(SHOW_VALUES, "0") == "0":
             return reason
         return ": ".join(filter(None, [reason, error.diag.message_primary, error.diag.message_detail]))
+
+
+def _blames_row(state: str, *, has_index: bool) -> bool:
+    """Return whether an error with this SQLSTATE is of one row: nearly all are, as triggers raise what they want."""
+    return not state.startswith(_OF_SERVERS if has_index else _OF_SERVERS + _OF_STATEMENTS)
 
 
 def _reason_here(error: Exception, field: object) -> str:

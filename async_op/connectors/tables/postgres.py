@@ -198,9 +198,18 @@ class PostgresSink(TableSink):
         return Identifier(*self._table.split("."))
 
     def _columns(self, connection: Connection, table: Identifier) -> dict[str, str]:
+        # A domain holds what its base type holds, which rounds and cuts as in any other column.
         look = (
-            "select attname, format_type(atttypid, atttypmod) from pg_attribute "
-            "where attrelid = to_regclass(%s) and attnum > 0 and not attisdropped"
+            "with recursive bases (name, kind, modifier, ending) as ("
+            " select attname, atttypid, atttypmod, '' from pg_attribute"
+            " where attrelid = to_regclass(%s) and attnum > 0 and not attisdropped"
+            " union all"
+            " select name, case typtype when 'd' then typbasetype else typelem end,"
+            " case typtype when 'd' then typtypmod else modifier end,"
+            " case typtype when 'd' then ending else ending || '[]' end"
+            " from bases join pg_type on oid = kind where typtype = 'd' or (typcategory = 'A' and typarray = 0)"
+            ") select name, format_type(kind, modifier) || ending"
+            " from bases join pg_type on oid = kind where typtype <> 'd' and not (typcategory = 'A' and typarray = 0)"
         )
         found = connection.execute(look, (table.as_string(connection),)).fetchall()
         if not found:

@@ -69,16 +69,24 @@ def _fit_of_one(name: str, sizes: list[int]) -> _Fit:
             return _rounded(kind_of(pa.time64("us")).one, sizes)
         case "time with time zone":
             return _rounded(_time_with_zone, sizes)
-        case "interval":
-            return kind_of(pa.duration("us")).one
+        case "name":
+            return _text(name, [], bytes_max=63)
+        case '"char"':
+            return _text(name, [], bytes_max=1)
+        case "oid":
+            return kind_of(pa.uint32()).one
+        case "money":
+            return _numeric([17, 2])
         case "uuid":
             return _uuid
         case "json" | "jsonb":
             return _json
+    if name.partition(" ")[0] == "interval":
+        return _interval(name, sizes)
     return _as_it_is
 
 
-def _text(name: str, sizes: list[int]) -> _Fit:
+def _text(name: str, sizes: list[int], bytes_max: int | None = None) -> _Fit:
     one = kind_of(pa.string()).one
 
     def fit(value: Any) -> Any:
@@ -86,6 +94,8 @@ def _text(name: str, sizes: list[int]) -> _Fit:
         # PostgreSQL cuts spaces off that are too many, and fills `character` with spaces.
         if sizes and (len(text) > sizes[0] or (name == "character" and len(text) < sizes[0])):
             raise Refusal(f"its length does not fit {name}({sizes[0]})")
+        if bytes_max is not None and len(text.encode()) > bytes_max:
+            raise Refusal(f"it has more than the {bytes_max} bytes of {name}")
         return text
 
     return fit
@@ -122,6 +132,30 @@ def _rounded(one: _Fit, sizes: list[int]) -> _Fit:
         return moment
 
     return fit if step > 1 else one
+
+
+def _interval(name: str, sizes: list[int]) -> _Fit:
+    """Return the function for a column that keeps all of an interval, or only some of its fields, such as hours."""
+    one, last = kind_of(pa.duration("us")).one, name.split()[-1]
+    finest = _FIELDS.get(last, dt.timedelta(microseconds=10 ** (6 - (sizes[0] if sizes else 6))))
+
+    def fit(value: Any) -> Any:
+        length = one(value)
+        if finest is None or length % finest:
+            raise Refusal(f"{name} would cut it")
+        return length
+
+    return fit
+
+
+_FIELDS = {
+    "year": None,
+    "month": None,  # has no fixed length, so a timedelta has none of them
+    "day": dt.timedelta(days=1),
+    "hour": dt.timedelta(hours=1),
+    "minute": dt.timedelta(minutes=1),
+}
+"""The finest field of an interval, by the last word of its type."""
 
 
 def _time_with_zone(value: Any) -> dt.time:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from async_op import FixedDelayRetry, Job
+from async_op import FixedDelayRetry, Job, LetterWithoutValue, Step
 from async_op.connectors import (
     FileSink,
     FileSource,
@@ -24,7 +24,7 @@ from async_op.connectors import (
     TargetMissing,
     UnwritableValue,
 )
-from async_op.letter_rows import letter_value
+from async_op.letter_rows import letter_key, letter_value
 from async_op.testing import run
 from keygroups import ConfigError
 from snapshots.format.sink_notes import SinkNotes
@@ -249,6 +249,56 @@ async def test_refused_outputs_are_dead_letters_once_wherever_a_job_stops(
     lost = [value for values in buried.values() for value in values]
     assert sorted(kept + lost) == [1, 2, 3, 4, 6]
     assert 3 in lost
+
+
+class Narrow(Epochs):
+    """A sink of dead letters whose columns take so many characters."""
+
+    def __init__(self, most: int, on_error: Any = "fail") -> None:
+        super().__init__()
+        self.most = most
+        self.on_error = on_error
+        self.columns: tuple[str, ...] = ("value", "key", "error_message", "error_traceback")
+
+    async def write(self, values: Sequence[Any], epoch: int) -> None:
+        for index, letter in enumerate(values):
+            if any(len(letter[name] or "") > self.most for name in self.columns):
+                raise UnwritableValue(letter, "it is too long", index=index)
+        await super().write(values, epoch)
+
+
+async def fail_at_length(value: str) -> None:
+    raise ValueError(value)
+
+
+@pytest.mark.parametrize(("most", "kept"), [(300_000, 262_144), (2_000, 1_024)])
+async def test_a_dead_letter_that_its_sink_refuses_is_cut_and_says_how_long_it_was(most: int, kept: int) -> None:
+    letters = Narrow(most)
+    step = Step(fail_at_length, key_by=lambda value: value, on_error="dead_letter")
+    await new_job(["short", "x" * 1_000_000, "y" * 1_000_000], step, Epochs(), dead_letters=letters).run()
+    by_value = {letter["value"][1]: letter for letter in letters.values}
+    assert letter_value(by_value["s"]) == "short"
+    for name in ("x", "y"):
+        cut = by_value[name]
+        assert (cut["value"], cut["value_encoding"]) == (f'"{name * (kept - 1)}… (1,000,002 characters)', "cut")
+        assert letter_key(cut) == cut["value"]
+        with pytest.raises(LetterWithoutValue, match="was cut"):
+            letter_value(cut)
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+async def test_a_dead_letter_that_cannot_be_cut_any_more_is_handled_by_on_error(on_error: Any) -> None:
+    letters = Narrow(100, on_error)
+    letters.columns = ("value",)
+    step = Step(fail_at_length, on_error="dead_letter")
+    job = new_job(["short", "x" * 3000], step, Epochs(), dead_letters=letters)
+    if on_error == "fail":
+        with pytest.raises(UnwritableValue, match="too long"):
+            await job.run()
+        return
+    await job.run()
+    assert [letter_value(letter) for letter in letters.values] == ["short"]
+    assert job.progress().refused == 1
 
 
 async def test_a_file_sink_leaves_out_what_its_format_lacks(tmp_path: Path) -> None:

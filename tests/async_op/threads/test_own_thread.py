@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from async_op import AsyncDataStream, OperatorInterrupted, Record
+from async_op.connectors.own_threads import OwnThreads
 from async_op.threads.own_thread import on_own_thread
 from keygroups import OperatorListState, ValueState
 from keygroups.state import DiskStateBackend
@@ -127,3 +128,11 @@ async def test_timers_are_restored_although_all_threads_of_the_loop_are_busy() -
     async with occupied(), opened(alarms, restore=snapshot.restore(0), key_by=by_key) as bench:
         await bench.clock.advance(1)
         assert alarms.times == [("a", NOW + 100)]
+
+
+async def test_work_that_ends_with_stop_iteration_is_an_error_and_no_wait_for_ever() -> None:
+    threads = OwnThreads("test", 1)
+    for run in (on_own_thread, threads.run):
+        with pytest.raises(OperatorInterrupted, match="StopIteration"):
+            await asyncio.wait_for(run(iter([]).__next__), 60)
+    await threads.close()

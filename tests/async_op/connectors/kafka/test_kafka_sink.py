@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import logging
 import pickle
 import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 
+import confluent_kafka
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from async_op import FixedDelayRetry
+from async_op import FixedDelayRetry, LetterWithoutValue, Step, letter_value
 from async_op.connectors import (
     EpochsBehind,
     KafkaRefused,
@@ -29,7 +34,7 @@ from async_op.connectors.kafka import client
 from keygroups import ConfigError
 from tests.async_op.connectors.kafka import brokers
 from tests.async_op.connectors.kafka.brokers import make_topic, read_all
-from tests.async_op.job.kit import new_job, running, same
+from tests.async_op.job.kit import Epochs, new_job, running, same
 
 
 def sink_into(server: str, topic: str, name: str | None = None) -> KafkaSink:
@@ -236,7 +241,7 @@ async def test_no_error_leaves_a_transaction_open(
 ) -> None:
     sink = sink_into(server, served_topic)
 
-    def fail(record: object) -> None:
+    def fail(record: object, index: int) -> None:
         raise RuntimeError("of another kind")
 
     with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="of another kind"):
@@ -322,6 +327,66 @@ async def test_a_record_that_is_too_large_is_named(server: str, served_topic: st
     assert raised.value.index == 1
     assert [error.index for error in await sink.refused(values)] == [1, 2]
     await sink.close()
+
+
+class Strict(confluent_kafka.Producer):
+    """A client whose brokers refuse a batch with a record of more than 1,000 bytes, like a topic with such a limit.
+
+    Records are sent at the commit, because the broker of these tests shows what was aborted.
+    """
+
+    def __init__(self, config: dict[str, Any], **kwargs: Any) -> None:
+        super().__init__(config, **kwargs)
+        self._batch_max = config.get("batch.num.messages", 10_000)
+        self._sent: list[dict[str, Any]] = []
+
+    def produce(self, topic: str, **record: Any) -> None:  # type: ignore[override]
+        self._sent.append({"topic": topic, **record})
+
+    def commit_transaction(self, *args: Any) -> None:
+        refused = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
+        batches = [self._sent[at : at + self._batch_max] for at in range(0, len(self._sent), self._batch_max)]
+        bad = [batch for batch in batches if any(len(record["value"]) > 1000 for record in batch)]
+        for record in itertools.chain.from_iterable(bad):
+            record["on_delivery"](refused, None)
+        if bad:
+            raise KafkaException(refused)
+        for record in self._sent:
+            super().produce(**record)
+        super().commit_transaction(*args)
+
+
+async def test_a_record_that_only_the_brokers_refuse_is_named_and_left_out(
+    server: str, served_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confluent_kafka, "Producer", Strict)
+    values = [b"1", b"x" * 1001, b"2", b"y" * 1001]
+    sink = sink_into(server, served_topic)
+    with pytest.raises(UnwritableValue, match="too large") as raised:
+        await sink.write(values, 1)
+    assert (raised.value.index, raised.value.target) == (1, served_topic)
+    assert [error.index for error in await sink.refused(values)] == [1, 3]
+    await sink.close()
+
+    skipping = sink_into(server, served_topic)
+    skipping.on_error = "skip"
+    await new_job(values, same, skipping).run()
+    assert read_all(server, served_topic) == [b"1", b"2"]
+
+
+async def test_a_dead_letter_that_is_too_long_for_a_message_is_cut(server: str, served_topic: str) -> None:
+    async def refuse(value: str) -> None:
+        raise ValueError("no")
+
+    letters = sink_into(server, served_topic)
+    step = Step(refuse, "first", on_error="dead_letter")
+    await new_job(["x" * 1_100_000, "short"], step, Epochs(), dead_letters=letters).run()
+    long, short = map(json.loads, read_all(server, served_topic))
+    assert letter_value(short) == "short"
+    assert (long["value"][:2], long["value_encoding"]) == ('"x', "cut")
+    assert long["value"].endswith("x… (1,100,002 characters)")
+    with pytest.raises(LetterWithoutValue, match="was cut"):
+        letter_value(long)
 
 
 def test_settings_are_never_shown() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 import traceback
 from datetime import datetime
 from decimal import Decimal
@@ -108,6 +109,41 @@ async def test_all_rows_that_are_refused_are_found_and_nothing_is_written(server
 
     assert [error.index for error in found] == sorted([*wrong, 1500])
     assert numbers(server) == []
+
+
+TRIGGER = (
+    "create function refuse_13() returns trigger language plpgsql as $$ begin "
+    "if new.n = 13 then {action} end if; return new; end $$; "
+    "create trigger refusing {when} insert on choosy for each row execute function refuse_13()"
+)
+OWN_ERROR = "raise exception 'no thirteen' using errcode = 'KG001';"
+LONG = {"mail": " ".join(f"word{number}" for number in range(200_000))}
+WIDE = ", ".join(f"c{number} char(30)" for number in range(1000))
+CHOOSY: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "error of its own before": ("", TRIGGER.format(when="before", action=OWN_ERROR), {"n": 13}),
+    "error of its own after": ("", TRIGGER.format(when="after", action=OWN_ERROR), {"n": 13}),
+    "unknown function": ("", TRIGGER.format(when="before", action="perform unknown();"), {"n": 13}),
+    "index": ("mail text", "create index on choosy (mail)", {"mail": random.Random(1).randbytes(8000).hex()}),
+    "page": (WIDE, "", {f"c{number}": "x" * 30 for number in range(1000)}),
+    "dimensions": ("deep int[]", "", {"deep": [[[[[[[1]]]]]]]}),
+    "text search": ("mail text, words tsvector generated always as (to_tsvector('simple', mail)) stored", "", LONG),
+}
+
+
+@pytest.mark.parametrize("kind", CHOOSY)
+async def test_whatever_the_server_raises_for_one_row_is_that_rows_fault(server: str, kind: str) -> None:
+    columns, more, bad = CHOOSY[kind]
+    with psycopg.connect(server) as connection:
+        connection.execute("drop table if exists choosy, keygroups_epochs; drop function if exists refuse_13")
+        connection.execute(f"create table choosy ({', '.join(filter(None, ['n int', columns]))})")
+        connection.execute(more)
+    rows = [{"n": 1}, {"n": 2}, {"n": 3, **bad}, {"n": 4}, {"n": 5, **bad}]
+    sink = sink_into(server, "choosy")
+    with pytest.raises(UnwritableValue) as raised:
+        await sink.write(rows, 1)
+    assert raised.value.index == 2
+    assert [error.index for error in await sink.refused(rows)] == [2, 4]
+    await sink.close()
 
 
 async def test_a_table_that_refuses_everything_is_named_without_values(server: str, table: str) -> None:
