@@ -8,6 +8,7 @@ from collections.abc import (
     AsyncIterator,
     Callable,
     Collection,
+    Generator,
     Iterable,
     Iterator,
     Mapping,
@@ -28,7 +29,7 @@ from async_op.elements import Element
 from async_op.job.errors import StreamAlreadyRead
 from async_op.job.items import Items
 from async_op.threads.own_thread import on_own_thread
-from async_op.threads.read_ahead import read_ahead
+from async_op.threads.read_ahead import generator_closed_after, read_ahead
 from keygroups.arguments import is_asynchronous
 from keygroups.codec import pack
 from keygroups.errors import ConfigError, KeyGroupsError
@@ -136,6 +137,7 @@ class IterableSource(Source[Any]):
         self._iterable = iterable
         self.element_of: Callable[[Any], Element] | None = None
         self._taken = 0
+        self._is_closed = False
         self._samples = Samples()
         self._stored: Any = None
 
@@ -156,7 +158,7 @@ class IterableSource(Source[Any]):
         """Yield the elements from a position on, in runs."""
         start = position or 0
         is_once = iter_is_itself(self._iterable)
-        if is_once and self._taken > start:
+        if is_once and (self._taken > start or self._is_closed):
             raise StreamAlreadyRead(start, self._taken)
         number = self._taken if is_once else 0
         if not number:
@@ -184,19 +186,23 @@ class IterableSource(Source[Any]):
             return self._singly(self._iterable)
         if isinstance(self._iterable, Collection):
             return _slices(self._iterable)
-        # One that can be iterated only once must not be closed: this or another job may go on with it.
         elements = self._counted(self._iterable, number) if isinstance(self._iterable, Iterator) else self._iterable
         return read_ahead(elements, _RUN)
 
     async def _singly(self, iterable: AsyncIterable[Any]) -> AsyncIterator[list[Any]]:
         async with closed_after(iterable) as elements:
+            self._is_closed = hasattr(elements, "aclose")
             async for element in elements:
                 self._taken += 1
                 yield [element]
+            self._is_closed = False
 
     def _counted(self, elements: Iterator[Any], number: int) -> Iterator[Any]:
-        for self._taken, element in enumerate(elements, number + 1):
-            yield element
+        with generator_closed_after(elements):
+            self._is_closed = isinstance(elements, Generator)
+            for self._taken, element in enumerate(elements, number + 1):
+                yield element
+            self._is_closed = False
 
     def _items(self, number: int, run: list[Any]) -> Iterator[Any]:
         """Yield a run as items, and the digest wherever it is to be stored."""

@@ -98,7 +98,7 @@ class NotSendable(KeyGroupsError, TypeError):
 
 
 class StreamAlreadyRead(KeyGroupsError, RuntimeError):
-    """A job was started again over an iterator that was read beyond the newest snapshot."""
+    """A job was started again over an iterator that was read beyond the newest snapshot, or closed before its end."""
 
     is_permanent = True
 
@@ -108,7 +108,8 @@ class StreamAlreadyRead(KeyGroupsError, RuntimeError):
     """How many elements were taken from the iterator."""
 
     _template = (
-        "the source is an iterator from which {taken} elements were taken, and the snapshot has {position} of them: "
+        "an earlier run has read {taken} elements of the source, which is an iterator, and ended before its end, and the "
+        "snapshot has {position} of them: "
         "pass what can be iterated again, such as a list or an object with __iter__, or make a new iterator that "
         "starts at the beginning"
     )

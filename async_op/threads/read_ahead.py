@@ -7,7 +7,8 @@ import contextvars
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Generator, Iterable
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from async_op.errors import as_exception
@@ -31,8 +32,9 @@ async def read_ahead(iterable: Iterable[Any], limit: int) -> AsyncGenerator[list
         The most elements that have been read but not yet processed.
     """
     if beside(asyncio.get_running_loop()).is_at_once:
-        for value in iterable:
-            yield [value]
+        with generator_closed_after(iterable) as iterator:
+            for value in iterator:
+                yield [value]
         return
     reader = _Reader(iterable, limit)
     try:
@@ -41,6 +43,17 @@ async def read_ahead(iterable: Iterable[Any], limit: int) -> AsyncGenerator[list
             reader.done_with(len(values))
     finally:
         await reader.close()
+
+
+@contextmanager
+def generator_closed_after(iterable: Iterable[Any]) -> Iterator[Iterator[Any]]:
+    """Give the iterator of an iterable, and close it if it is a generator, however the iteration ends."""
+    iterator = iter(iterable)
+    try:
+        yield iterator
+    finally:
+        if isinstance(iterator, Generator):
+            iterator.close()
 
 
 class _Reader:
@@ -98,12 +111,8 @@ class _Reader:
     def _read_all(self) -> None:
         error = None
         try:
-            iterator = iter(self._iterable)
-            try:
+            with generator_closed_after(self._iterable) as iterator:
                 self._read_from(iterator)
-            finally:
-                if isinstance(iterator, Generator):
-                    iterator.close()
         except BaseException as raised:  # noqa: BLE001 - `take` raises it
             error = raised
         with self._changed:

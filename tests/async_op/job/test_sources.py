@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from async_op import RestartPolicy, StreamAlreadyRead
 from async_op.connectors import FileSource, InputReplaced, Reached, Source
 from async_op.job.adapters import source_of
 from keygroups import ConfigError
 from tests.async_op.connectors.kit import cuts_of, everywhere
 from tests.async_op.job.kit import Epochs, new_job, same
+from tests.async_op.kit import eventually
 
 TABLE = pa.table({"user": ["ann", "bob", "cid"], "n": [1, 2, 3]})
 FRAMES: list[Callable[[], Any]] = [lambda: TABLE, TABLE.to_pandas, TABLE.to_reader]
@@ -27,6 +31,72 @@ async def test_the_rows_of_frames_and_tables_are_the_elements(make: Callable[[],
     sink = Epochs()
     await new_job(make(), same, sink).run()
     assert sink.values == TABLE.to_pylist()
+
+
+class Generators:
+    """Makes generators that note the thread in which they are closed, and wait for a test after so many elements."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.closed_on: list[str] = []
+        self.wanted = threading.Event()
+
+    def plain(self) -> Iterator[int]:
+        try:
+            yield from range(self.count)
+            self.wanted.wait(60)
+            yield from range(self.count, 2 * self.count)
+        finally:
+            self.closed_on.append(threading.current_thread().name)
+
+    async def asynchronous(self) -> AsyncIterator[int]:
+        try:
+            for number in range(2 * self.count):
+                yield number
+                if number == self.count - 1:
+                    await asyncio.to_thread(self.wanted.wait, 60)
+        finally:
+            self.closed_on.append(threading.current_thread().name)
+
+
+@pytest.mark.parametrize("end", ["end", "failure", "stop", "cancellation"])
+async def test_a_generator_is_closed_in_its_thread_whatever_ends_the_job(end: str) -> None:
+    async def step(value: int) -> int:
+        if end == "failure":
+            raise ValueError
+        return value
+
+    generators, sink = Generators(1500), Epochs()
+    if end in ("end", "failure"):
+        generators.wanted.set()
+    job = new_job(generators.plain(), step, sink)
+    run = asyncio.create_task(job.run())
+    if end in ("stop", "cancellation"):
+        await sink.have(1000)
+        run.cancel() if end == "cancellation" else job.stop(drain=False)
+        generators.wanted.set()
+    await asyncio.gather(run, return_exceptions=True)
+    # A read that is under way cannot be interrupted, so the job does not wait for it.
+    await eventually(lambda: generators.closed_on == ["keygroups reader"])
+
+
+@pytest.mark.parametrize("kind", ["plain", "asynchronous"])
+async def test_a_restart_over_a_generator_that_was_closed_is_refused(kind: str) -> None:
+    """All that was taken is in the snapshot, so the closed generator would look like one that has ended."""
+
+    class AwayOnce(Epochs):
+        async def write(self, values: Any, epoch: int) -> None:
+            if self.writes:
+                generators.wanted.set()
+                return await super().write(values, epoch)
+            self.writes.append(epoch)
+            raise ZeroDivisionError
+
+    generators, sink = Generators(5), AwayOnce()
+    policy = RestartPolicy(max_restarts=3, initial_delay=0.0, max_delay=0.0)
+    job = new_job(getattr(generators, kind)(), same, sink, restart=policy)
+    with pytest.raises(StreamAlreadyRead, match="ended before its end"):
+        await job.run()
 
 
 async def test_a_frame_is_read_on_where_the_snapshot_says() -> None:
