@@ -108,7 +108,7 @@ class StreamAlreadyRead(KeyGroupsError, RuntimeError):
     """How many elements were taken from the iterator."""
 
     _template = (
-        "an earlier run has read {taken} elements of the source, which is an iterator, and ended before its end, and the "
+        "an earlier run has read {taken} elements of the source, which is an iterator, and ended before its end; the "
         "snapshot has {position} of them: "
         "pass what can be iterated again, such as a list or an object with __iter__, or make a new iterator that "
         "starts at the beginning"
