@@ -9,6 +9,9 @@ from typing import Protocol
 from async_op.restarts import RestartPolicy, Restarts
 from keygroups.arguments import check_callable, check_instance
 
+_LOOK_SECONDS = 0.25
+"""How often a delay looks whether the query was stopped."""
+
 
 class Query(Protocol):
     """A query of a pipeline, of Spark, or of Spark Connect."""
@@ -24,7 +27,7 @@ def run_with_restarts(
     """Start a query and wait for its end; start it again after a failure, as long as the policy allows.
 
     Each start continues from the newest snapshot. The function returns when the query has ended without a failure, for
-    instance because another thread has called its `stop`. After a `stop`, a failure is raised, also during the delay.
+    instance because another thread has called its `stop`. After a `stop`, a failure is raised, and a delay ends.
 
     Parameters
     ----------
@@ -35,7 +38,7 @@ def run_with_restarts(
     restart : RestartPolicy
         How often to restart, and after which delays.
     sleep : callable
-        Waits for a number of seconds.
+        Waits for a number of seconds; a delay is made of many short ones.
 
     Raises
     ------
@@ -58,11 +61,18 @@ def run_with_restarts(
             delay = None if _is_stopped(query) else restarts.delay_after(error)
             if delay is None:
                 raise
-            sleep(delay)
+            _wait(delay, query, sleep)
             if _is_stopped(query):
                 raise
         else:
             return
+
+
+def _wait(seconds: float, query: Query | None, sleep: Callable[[float], object]) -> None:
+    """Wait before a restart, or until the query is stopped: it may be a minute."""
+    while seconds > 0 and not _is_stopped(query):
+        sleep(min(seconds, _LOOK_SECONDS))
+        seconds -= _LOOK_SECONDS
 
 
 def _is_stopped(query: Query | None) -> bool:
