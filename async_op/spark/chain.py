@@ -73,6 +73,11 @@ class PipelineChain:
         for stage in self._stages[-1:]:
             refuse_in_sink(what, stage.store.uri)
 
+    def check(self) -> None:
+        """Raise `WriterFenced` if another run has taken over."""
+        for runner in self._runners:
+            runner.coordinator.check()
+
     def deliver_ready(self, spark: SparkSession) -> None:
         """Run epochs without input where results have come."""
         with cancellable_jobs(spark, self._tag):

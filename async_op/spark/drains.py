@@ -103,6 +103,8 @@ class Drains:
             left = self._stopping.seconds_left
             if self.at_end and not batches.has_failed and left != 0.0:
                 self._chain.drain(self._spark, left)
+            elif not self._stopping.is_under_way and not batches.has_failed:
+                self._chain.check()  # Spark has stopped it, maybe for another start with its checkpoint
             self._chain.close(self._spark, failed=batches.has_failed)
         except BaseException as error:  # noqa: BLE001 - raised by `awaitTermination`
             self._end(batches, as_exception(error))
@@ -113,7 +115,7 @@ class Drains:
             self._chain.close(self._spark, failed=True)
             return
         self.failure = error
-        _log.error("an epoch without input has failed, so the query stops: %s", with_notes(error))
+        _log.error("the query stops, because of an error outside of its micro-batches: %s", with_notes(error))
         try:
             batches.stop()
         finally:
