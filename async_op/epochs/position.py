@@ -177,6 +177,8 @@ class SourcePosition:
         A bounded run that has begun and not finished.
     finished_runs : tuple of str
         The newest bounded runs that have finished.
+    is_in_run : bool or None
+        True if the newest epoch with rows is a chunk: a drain after it belongs to the run.
     parallelism : int or None
         The parallelism of the epoch: the snapshot's own, unless it was changed since.
     """
@@ -192,6 +194,7 @@ class SourcePosition:
     upstream: EpochRef | None = None
     run: RunPosition | None = None
     finished_runs: tuple[str, ...] = ()
+    is_in_run: bool | None = None
     parallelism: int | None = None
 
     @classmethod
@@ -211,6 +214,7 @@ class SourcePosition:
             upstream=None if stored.get("upstream") is None else EpochRef(**stored["upstream"]),
             run=None if stored.get("run") is None else RunPosition(**stored["run"]),
             finished_runs=tuple(stored.get(FINISHED, ())),
+            is_in_run=stored.get("is_in_run"),
             parallelism=stored.get("parallelism"),
         )
 

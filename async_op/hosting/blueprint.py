@@ -19,6 +19,9 @@ LEASE_SECONDS = 120.0
 PATIENCE_SECONDS = 60.0
 """A feeder or host that is silent for this long is taken for dead; so a function must block its loop for less."""
 
+SILENT_SECONDS = 5.0
+"""A host that has not answered for this long is named in the driver's log."""
+
 OPEN_SECONDS = 1800.0
 """A host whose function's `open` has not returned after this time is given up: a large model may be loaded in it."""
 

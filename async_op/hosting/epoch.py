@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from async_op.hosting.errors import HostLost, HostUnreachable, IncompleteEpoch
+from async_op.hosting.errors import HostLost, HostSilent, HostUnreachable, IncompleteEpoch
 from async_op.hosting.feeder import Feeder, HostChannel, Waiting
 from async_op.hosting.messages import Address, Cut, Hello, Part
 
@@ -18,8 +18,12 @@ class Ways(Protocol):
         """Return the addresses at which a host of this subtask may listen, the likeliest first."""
         ...
 
-    def connect(self, address: Address) -> HostChannel:
+    def connect(self, address: Address) -> Waiting[HostChannel]:
         """Connect to a host; raises `HostUnreachable` if none answers there."""
+        ...
+
+    def give_up(self, address: Address) -> None:
+        """Note that a host was silent for too long: `start` ends it at once, so that it costs this time once."""
         ...
 
     def start(self) -> Waiting[Address]:
@@ -166,12 +170,14 @@ def claim(ways: Ways, hello: Hello) -> Waiting[Claimed]:
 def _try(ways: Ways, address: Address, hello: Hello) -> Waiting[tuple[Feeder | None, bool]]:
     """Return a feeder if the host accepts the hello, else None; and whether the host is busy with another feeder."""
     try:
-        feeder = Feeder(ways.connect(address))
+        feeder = Feeder((yield from ways.connect(address)))
     except HostUnreachable:
         return None, False
     try:
         refused = yield from feeder.hello(hello)
-    except HostLost:
+    except HostLost as lost:
+        if isinstance(lost, HostSilent):
+            ways.give_up(address)
         refused = "replace"
     except BaseException:
         feeder.close()

@@ -47,9 +47,14 @@ def noted_blocking(path: Path) -> list[BlocksEventLoop]:
     return []
 
 
+def blocking_of(address: Address) -> list[BlocksEventLoop]:
+    """Return what the host at an address has noted, if it is on this machine."""
+    return noted_blocking(Path(address.path).with_suffix(".blocking"))
+
+
 def what_blocks(address: Address) -> str:
     """Return which function was noticed last, for a message; empty if that is not known on this machine."""
-    noted = noted_blocking(Path(address.path).with_suffix(".blocking"))
+    noted = blocking_of(address)
     if not noted:
         return ""
     last = noted[-1]

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from async_op.hosting.blueprint import LEASE_SECONDS, PATIENCE_SECONDS
+from async_op.hosting.blueprint import LEASE_SECONDS, PATIENCE_SECONDS, SILENT_SECONDS
 from async_op.hosting.errors import HostLost, HostUnreachable
 from async_op.hosting.messages import (
     DRIVER,
@@ -29,7 +29,7 @@ _log = logging.getLogger(__package__)
 
 _RENEWALS_PER_LEASE = 4
 
-_ANSWER_SECONDS = 5.0
+_ANSWER_SECONDS = SILENT_SECONDS
 
 _RETRY_SECONDS = 60.0
 """Pause before the next try at a host that could not be reached: a firewall may hide many, and each try takes time."""
@@ -92,6 +92,12 @@ class Overseer:
             else:
                 self._addresses[subtask] = address
 
+    @property
+    def processes(self) -> frozenset[str]:
+        """The processes of the hosts whose addresses are known."""
+        with self._addresses_lock:
+            return frozenset(address.process for address in self._addresses.values())
+
     def poll(self) -> Mapping[int, Status]:
         """Return the status of each subtask's host; hosts that do not answer are left out."""
         replies = self._ask(lambda _: Poll())
@@ -138,7 +144,7 @@ class Overseer:
                 addresses = dict(self._addresses)
             self._keep_channels_of(addresses.values())
             silent = self._connect(addresses.values())
-            self._warn_of_silent({subtask: address for subtask, address in addresses.items() if address in silent})
+            self.warn_of_silent({subtask: address for subtask, address in addresses.items() if address in silent})
             try:
                 return self._answers(addresses, message_for)
             except BaseException:
@@ -152,11 +158,11 @@ class Overseer:
         }
         until = time.monotonic() + _ANSWER_SECONDS
         replies = {subtask: self._answer(address, until) for subtask, address in asked.items()}
-        self._warn_of_silent({subtask: address for subtask, address in asked.items() if replies[subtask] is None})
+        self.warn_of_silent({subtask: address for subtask, address in asked.items() if replies[subtask] is None})
         return {subtask: reply for subtask, reply in replies.items() if reply is not None}
 
-    def _warn_of_silent(self, silent: Mapping[int, Address]) -> None:
-        """Tell the log of hosts that are there and do not answer, once for each."""
+    def warn_of_silent(self, silent: Mapping[int, Address]) -> None:
+        """Name hosts that are there and do not answer in the log, each of them once."""
         for subtask, address in silent.items():
             if address.process in self._told or not address.process:  # it has just begun, or ends
                 continue

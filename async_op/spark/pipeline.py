@@ -403,10 +403,10 @@ class AsyncPipeline:
         """Run a bounded DataFrame through the same operators and state: history, or rows to process again.
 
         Returns when nothing is in flight. The rows are first stored, in chunks, in the operator's folder; each chunk is
-        the input of an epoch, and the last epoch waits for all calls. If `run` fails or is killed, call it again with
-        the same `run_id`: it continues with the chunks that are not in the state. Once the run has finished, it does
-        nothing. A query that runs elsewhere is stopped, as by another start. A query that you start afterwards
-        continues where it was.
+        the input of an epoch, and epochs without input finish what is in flight then. If `run` fails or is killed, call
+        it again with the same `run_id`: it continues from the newest epoch. Once the run has finished, it does nothing.
+        A query that runs elsewhere is stopped, as by another start. A query that you start afterwards continues where
+        it was.
 
         Parameters
         ----------

@@ -36,7 +36,7 @@ class EpochUnderWay:
     parallelism : int
         The number of subtasks.
     hosts : int
-        How many hosts of subtasks have answered. In the first epoch only those on the driver's machine can be asked.
+        How many hosts of subtasks have answered. The driver may not reach all of them.
     in_flight, waiting : int
         Elements in the operators, and elements for which these have no room yet, in all hosts that have answered.
     oldest_call_seconds : float

@@ -30,7 +30,7 @@ from async_op.hosting.process import resident
 from async_op.hosting.process.launch import launch
 from async_op.hosting.process.places import HostPlace
 from async_op.hosting.process.resident import Instructions
-from async_op.hosting.wire.sockets import connect
+from async_op.hosting.wire.sockets import connecting
 from async_op.subtask.operator import ResidentOperator
 from keygroups import ValueState
 
@@ -238,8 +238,11 @@ class OneWay:
     def known(self) -> Sequence[Address]:
         return self.addresses
 
-    def connect(self, address: Address) -> HostChannel:
-        return connect(address, SECRET)
+    def connect(self, address: Address) -> Waiting[HostChannel]:
+        return connecting(address, SECRET)
+
+    def give_up(self, address: Address) -> None:
+        """A new host waits for the lock of the old one, and kills it if it hangs."""
 
     def start(self) -> Waiting[Address]:
         try:

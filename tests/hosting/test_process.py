@@ -36,7 +36,7 @@ from async_op.hosting.process.places import place_of, sweep
 from async_op.hosting.process.template import watch
 from async_op.hosting.wire import frames, socket_paths
 from async_op.hosting.wire.socket_paths import PATH_BYTES_MAX
-from async_op.hosting.wire.sockets import SocketChannel, connect
+from async_op.hosting.wire.sockets import SocketChannel, connect, connecting
 from async_op.threads.wait_strategies import ParkWait, ProgressiveWait, WaitSituation, WaitStrategies, WaitStrategy
 from async_op.threads.waits import Waits
 from snapshots import SnapshotStore
@@ -668,6 +668,30 @@ def test_a_feeder_does_not_believe_a_stranger(greeting: bytes, proof: bytes, rea
         with pytest.raises(HostUnreachable, match=reason):
             connect(Address("/nowhere", "127.0.0.1", port), SECRET)
         lying.join()
+
+
+def test_a_task_that_waits_for_a_greeting_has_its_turn_meanwhile_and_may_leave(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "s"))
+        silent.listen()
+        steps = connecting(Address(str(tmp_path / "s")), SECRET)
+        next(steps)
+        next(steps)
+        accepted, _ = silent.accept()
+        with accepted:
+            steps.close()
+            assert accepted.recv(1) == b""
+
+
+def test_how_long_a_host_has_been_silent_is_known_while_it_is_waited_for() -> None:
+    ours, theirs = socket.socketpair()
+    channel = SocketChannel(ours, Address("", log="the log"))
+    with theirs:
+        wait_until(lambda: channel.receive() is not None or channel.silent_seconds > 0.2)
+        theirs.sendall(frames.alive())
+        channel.receive()
+        assert channel.silent_seconds < 0.2
+    channel.close()
 
 
 def test_a_host_that_sends_what_is_no_reply_is_lost() -> None:

@@ -9,15 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from async_op import AsyncFunction
 from async_op.spark import AsyncPipeline
+from async_op.spark.epoch import fleet
 from snapshots import SnapshotStore
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def hide_local_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the driver find no hosts on its machine, as if all of them were on others."""
+    monkeypatch.setattr(fleet, "hosts_of", lambda *_: {})
+    monkeypatch.setattr(fleet, "blocking_in", lambda *_: [])
 
 
 @dataclass

@@ -124,6 +124,46 @@ def test_a_run_fills_the_state_once_and_a_query_continues_without_adopting(run: 
     assert run.store.versions() == versions
 
 
+def test_while_some_calls_of_a_run_take_long_the_others_are_delivered_and_a_retry_repeats_none_of_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log, gate = tmp_path / "calls", Gate(tmp_path / "sinks")
+
+    async def held(row: dict[str, Any]) -> tuple[int]:
+        with log.open("a") as calls:
+            calls.write(f"{row['id']}\n")
+        if row["id"] % 2:
+            await gate.passed(2)
+        return (row["id"],)
+
+    delivered: list[int] = []
+
+    def sink(batch: DataFrame, epoch: int) -> None:
+        gate.count()
+        if gate.counted() == 2:
+            raise ConnectionError("away")
+        delivered.extend(row["id"] for row in batch.collect())
+
+    def run() -> None:
+        AsyncPipeline(
+            held,
+            key_by="id",
+            output_schema="id bigint",
+            snapshots=tmp_path / "snapshots",
+            operator_id="held",
+            parallelism=2,
+            timeout=300.0,  # if an epoch waited for these calls, they would wait for its sink for ever
+        ).run(spark.range(20), sink, run_id="history")
+
+    with pytest.raises(ConnectionError):
+        run()
+    assert set(delivered) >= set(range(0, 20, 2))
+    run()
+    assert sorted(delivered) == list(range(20))
+    calls = log.read_text().split()
+    assert all(calls.count(str(even)) == 1 for even in range(0, 20, 2))
+
+
 DRIVER_POINTS = [
     "while the input is stored",
     "after the input is stored",

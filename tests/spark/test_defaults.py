@@ -15,7 +15,7 @@ from async_op.spark import AsyncPipeline
 from async_op.spark.epoch import watch
 from tests.hosting.kit import wait_until
 from tests.snapshots.cli_kit import runner
-from tests.spark.runs import Gate
+from tests.spark.runs import Gate, hide_local_hosts
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -97,9 +97,16 @@ def test_slow_calls_over_a_source_without_end_hold_nothing_back_and_progress_and
     assert "no longer than barrier_timeout" in told
 
 
+@pytest.mark.parametrize("machine", ["the driver's", "another"])
 def test_what_hosts_do_is_seen_before_the_first_epoch_has_ended(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    machine: str,
 ) -> None:
+    if machine == "another":
+        hide_local_hosts(monkeypatch)
     spark.range(ROWS).write.parquet(str(tmp_path / "in"))
     gate = Gate(tmp_path / "sinks")
 
@@ -131,3 +138,4 @@ def test_what_hosts_do_is_seen_before_the_first_epoch_has_ended(
         gate.open()
         query.stop(drain=True)
     assert query.status["keygroups"] is pipeline.progress().under_way is None
+    assert not list((tmp_path / "snapshots").glob("*/hosts/*"))

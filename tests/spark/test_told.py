@@ -26,6 +26,7 @@ from typer.testing import CliRunner
 from async_op import AsyncFunction, BlocksEventLoop, ElementFailed
 from async_op.hosting import overseer
 from async_op.hosting.errors import HostLost
+from async_op.hosting.overseer import Overseer
 from async_op.spark import AsyncPipeline, split_dead_letters
 from async_op.spark.epoch.fleet import Fleet
 from async_op.spark.task.ways import HostAccess
@@ -33,6 +34,8 @@ from keygroups import KeyGroupsError
 from snapshots import WriterFenced
 from snapshots.cli.app import app, run
 from snapshots.host_logs import logs_pattern
+from tests.hosting.kit import wait_until
+from tests.spark.runs import hide_local_hosts
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -208,6 +211,36 @@ def test_a_host_that_is_stopped_in_the_first_epoch_is_named_and_replaced_once_it
     assert f"killed process {process}, which was silent for too long" in "".join(world.pipeline().logs().values())
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("hangs", ["blocks", "is stopped"])
+def test_a_host_on_another_machine_that_hangs_in_the_first_epoch_is_named_within_seconds(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, hangs: str
+) -> None:
+    hide_local_hosts(monkeypatch)
+    monkeypatch.setattr(Overseer, "poll", lambda _: {})  # Spark encrypts its traffic: only tasks reach hosts
+    hanging, told = tmp_path / "hanging", tmp_path / "told"
+
+    async def hang(value: Any) -> Any:
+        hanging.write_text(str(os.getpid()))
+        if hangs == "is stopped" and not told.exists():
+            os.kill(os.getpid(), signal.SIGSTOP)
+        while not told.exists():
+            time.sleep(0.1)  # noqa: ASYNC251 - the user's line
+        return value
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", BlocksEventLoop)
+        query = world.start(world.pipeline(hang, resident=True, parallelism=1))
+        wait_until(lambda: "has not answered" in caplog.text)
+        process = f"{socket.gethostname()}:{hanging.read_text()}"
+        told.touch()
+        os.kill(int(hanging.read_text()), signal.SIGCONT)
+        query.awaitTermination()
+    before, _, _ = caplog.text.partition("no sign of life")
+    assert re.search(rf"host of subtask 0 \(process {process}\) has not .* its log, /\S+\.log;", before)
+    assert [one.filename for one in caught] == [__file__] * (hangs == "blocks")
+
+
 async def dies(value: Any) -> Any:
     os._exit(3)
 
@@ -246,6 +279,18 @@ def test_a_cell_that_is_run_twice_says_which_query_it_takes_over_from_and_the_ol
     assert fenced.value.uri == world.uri
     second.stop()
     first.stop()
+
+
+def test_a_query_that_spark_stops_for_another_start_with_its_checkpoint_says_who_has_taken_over(world: World) -> None:
+    first = world.start(world.pipeline(), trigger=None)
+    while not world.pipeline().explain().operators["look"]["snapshots"].startswith(f"{world.uri}, version"):
+        first.awaitTermination(1)
+    second = world.start(world.pipeline(), trigger=None)
+    with pytest.raises(WriterFenced, match=rf"\(claim by process {os.getpid()} on "):
+        first.awaitTermination()
+    assert isinstance(first.exception(), WriterFenced)
+    second.stop()
+    assert second.exception() is None
 
 
 def test_a_start_without_another_query_says_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:

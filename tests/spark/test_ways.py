@@ -63,12 +63,17 @@ def test_the_host_that_has_replaced_it_is_tried(started: list[Instructions]) -> 
 def test_a_host_that_is_there_and_does_not_greet_is_given_up(
     started: list[Instructions], monkeypatch: pytest.MonkeyPatch, cause: Exception, given_up: str
 ) -> None:
-    def connect(*args: Any, **options: Any) -> Any:
+    def connecting(*args: Any, **options: Any) -> Any:
+        yield
         raise HostUnreachable("silence") from cause
 
-    monkeypatch.setattr(ways, "connect", connect)
+    monkeypatch.setattr(ways, "connecting", connecting)
     tried = task_ways()
+    steps = tried.connect(REPORTED)
+    next(steps)
+    assert tried.asked is REPORTED, "the driver is told of it if that takes long"
     with pytest.raises(HostUnreachable):
-        tried.connect(REPORTED)
+        next(steps)
+    assert tried.asked is None
     driven(tried.start())
     assert [one.given_up for one in started] == [given_up]

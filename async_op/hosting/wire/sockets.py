@@ -14,6 +14,7 @@ from typing import Literal
 
 from async_op.hosting.blueprint import PATIENCE_SECONDS
 from async_op.hosting.errors import HostFailed, HostLost, HostSilent, HostUnreachable, MessageTooLarge, NotOurs
+from async_op.hosting.feeder import Waiting
 from async_op.hosting.messages import Address, Failed, Message, Reply
 from async_op.hosting.notes import how_ended, what_blocks
 from async_op.hosting.wire import frames
@@ -43,6 +44,11 @@ class SocketChannel:
         A host that is silent for this long is taken for dead.
     waits : Waits, optional
         How the thread waits for replies.
+
+    Attributes
+    ----------
+    silent_seconds : float
+        For how long the thread has waited in vain for a sign of life.
     """
 
     def __init__(
@@ -62,6 +68,7 @@ class SocketChannel:
         self._unsent = bytearray()
         self._lock = threading.Lock()  # guards the unsent bytes and the order of sending
         self._heard_at = time.monotonic()
+        self.silent_seconds = 0.0
         self._poll = select.poll()
         self._closed = threading.Event()
         self._beating = threading.Thread(target=self._beat, name="keygroups beat", daemon=True)
@@ -99,9 +106,14 @@ class SocketChannel:
             self._send(b"")
         if any(event & ~select.POLLOUT for _, event in ready):
             self._read()
-        elif (silent := time.monotonic() - self._heard_at) > self._patience_seconds:
+        else:
+            self._check_silence()
+
+    def _check_silence(self) -> None:
+        self.silent_seconds = time.monotonic() - self._heard_at
+        if self.silent_seconds > self._patience_seconds:
             at = what_blocks(self._address)
-            raise HostSilent(f"has shown no sign of life for {silent:.0f} s{at}", self._address.log)
+            raise HostSilent(f"has shown no sign of life for {self.silent_seconds:.0f} s{at}", self._address.log)
 
     def _has_reply(self) -> bool:
         if not self._replies:
@@ -112,7 +124,7 @@ class SocketChannel:
         data = self._socket.recv(_READ_BYTES)
         if not data:
             raise HostLost(f"has ended{how_ended(self._address)}", self._address.log)
-        self._heard_at = time.monotonic()
+        self._heard_at, self.silent_seconds = time.monotonic(), 0.0
         self._received += data
         while len(self._received) >= frames.HEADER_BYTES:
             size, kind = self._size_and_kind()
@@ -158,6 +170,19 @@ class SocketChannel:
 def connect(
     address: Address, secret: bytes, patience_seconds: float = PATIENCE_SECONDS, waits: Waits | None = None
 ) -> SocketChannel:
+    """Do what `connecting` does, and block the thread meanwhile."""
+    steps = connecting(address, secret, patience_seconds, waits)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            channel: SocketChannel = end.value
+            return channel
+
+
+def connecting(
+    address: Address, secret: bytes, patience_seconds: float = PATIENCE_SECONDS, waits: Waits | None = None
+) -> Waiting[SocketChannel]:
     """Connect to a host by its Unix socket or else by TCP, and have it prove that it knows the secret.
 
     Raises
@@ -176,14 +201,28 @@ def connect(
         try:
             # A function may block the host's loop for this long, as it may during an epoch.
             connected.settimeout(patience_seconds)
+            yield from _until_greeted(connected, patience_seconds)
             _prove(connected, secret)
         except (OSError, NotOurs) as error:
             connected.close()
             reasons.append(str(error))
             silence = error if isinstance(error, TimeoutError) else silence
+        except GeneratorExit:  # the task was cancelled
+            connected.close()
+            raise
         else:
             return SocketChannel(connected, address, patience_seconds, waits)
     raise HostUnreachable("; ".join(reasons)) from silence
+
+
+def _until_greeted(connected: socket.socket, patience_seconds: float) -> Waiting[None]:
+    """Wait for the host's first bytes."""
+    until, poll = time.monotonic() + patience_seconds, select.poll()
+    poll.register(connected, select.POLLIN)
+    while not poll.poll(1000 * min(TICK_SECONDS, patience_seconds)):
+        if time.monotonic() > until:
+            raise TimeoutError("timed out")
+        yield
 
 
 def _reply(kind: int, payload: bytes) -> Reply:

@@ -1,4 +1,4 @@
-"""A bounded run: each chunk of its stored input is the input of an epoch, and nothing is in flight after the last."""
+"""A bounded run: each chunk of its stored input is the input of an epoch, and a drain finishes what is in flight."""
 
 from __future__ import annotations
 
@@ -43,9 +43,6 @@ def run_bounded(
     first = stages[0]
     folder = first.store.folder
     stored = None
-    if _has_finished(first, run_id):
-        said = "run %r of %s has finished before, so its rows are not read: for other rows pass another run_id"
-        _log.warning(said, run_id, first.store.uri)
     if not _has_finished(first, run_id):
         _check(first, routings[0], run_id)
         join_chain(stages, routings, None)
@@ -53,6 +50,8 @@ def run_bounded(
     elif not _is_over(stages):
         join_chain(stages, routings, None)
     else:
+        said = "run %r of %s has finished before, so its rows are not read: for other rows pass another run_id"
+        _log.warning(said, run_id, first.store.uri)
         remove_input(folder, run_id)
         return
     _run(frame, PipelineChain.begin(frame.sparkSession, stages, routings, outlet, 0), folder, stored)
@@ -69,7 +68,7 @@ def _run(frame: DataFrame, chain: PipelineChain, folder: Folder, stored: StoredI
             chunk = Chunk(stored.run_id, stored.input_id, number, chunks)
             if not chunk.is_in(chain.first.position):
                 rows = chunk_frame(spark, folder, stored, number)
-                chain.first.run_input(rows, chunk, is_last=number == chunks - 1)
+                chain.first.run_input(rows, chunk)
         chain.drain(spark)
         has_failed = False
     finally:
@@ -82,8 +81,8 @@ def _has_finished(first: Stage, run_id: str) -> bool:
 
 def _is_over(stages: Sequence[Stage]) -> bool:
     """Tell whether nothing of a finished run is left to do: a query may be running by now, and is not disturbed."""
-    if SourcePosition.of(newest_or_empty(stages[0].store.folder)).kind != "chunk":
-        return True  # a later epoch began after all of this
+    if not SourcePosition.of(newest_or_empty(stages[0].store.folder)).is_in_run:
+        return True  # a query has taken over what was left
     seen = None
     for stage in stages:
         latest = newest_or_empty(stage.store.folder)

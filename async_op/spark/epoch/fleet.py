@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import count
 
@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from async_op.errors import BlocksEventLoop
 from async_op.hosting.errors import HostSilent
+from async_op.hosting.lookout import Sighting, forget, sightings_in
 from async_op.hosting.messages import Status
 from async_op.hosting.overseer import Overseer
 from async_op.hosting.process.local_hosts import blocking_in, hosts_of
@@ -23,6 +24,7 @@ from async_op.spark.task.ways import HostAccess, log_levels
 from async_op.threads.watchdog import warn_of
 from keygroups.spark.session import setting
 from snapshots import Snapshot
+from snapshots.filesystem import Folder
 from snapshots.host_logs import logs_pattern, new_run_id
 
 _log = logging.getLogger(__package__)
@@ -39,8 +41,8 @@ class Fleet:
         Returns the blueprint of the operators for a parallelism.
     spark : SparkSession
         The session whose executors run the hosts.
-    uri : str
-        The folder of the operator's snapshots, by which the logs of hosts are found.
+    folder : Folder
+        The folder of the operator's snapshots, where tasks say what they see of their hosts; logs are found by its URI.
     is_resident : bool
         Whether operators live in hosts; if not, each operator lives for one epoch, inside its task.
 
@@ -50,9 +52,9 @@ class Fleet:
         The parallelism of the current generation; None if there is none.
     """
 
-    def __init__(self, blueprint_for: BlueprintFor, spark: SparkSession, uri: str, *, is_resident: bool) -> None:
+    def __init__(self, blueprint_for: BlueprintFor, spark: SparkSession, folder: Folder, *, is_resident: bool) -> None:
         self._blueprint_for = blueprint_for
-        self._uri, self._run_id = uri, new_run_id(uri)
+        self._folder, self._run_id = folder, new_run_id(folder.uri)
         self._secret = new_secret()
         self._driver_host = _driver_host(spark)
         self._generations = count(1)
@@ -64,6 +66,7 @@ class Fleet:
         self._has_warned = False
         self._had_room = True
         self._told: set[str] = set()
+        self._sightings: list[Sighting] = []
         self._blocking: dict[tuple[str, str], BlocksEventLoop] = {}
         blueprint = blueprint_for(1)
         self._hears_of_snapshots = blueprint.options.function.hears_of_snapshots
@@ -71,7 +74,8 @@ class Fleet:
         self.parallelism: int | None = None
         if self.is_resident:
             _warn_of_settings(spark)
-            _log.info("functions of %s print to %s, on the machines of executors", uri, logs_pattern(uri))
+            pattern = logs_pattern(folder.uri)
+            _log.info("functions of %s print to %s, on the machines of executors", folder.uri, pattern)
 
     def new_job(self) -> str:
         """Return a new name for an attempt at an epoch."""
@@ -153,24 +157,28 @@ class Fleet:
 
     def poll(self) -> list[Status]:
         """Return the status of each host; hosts that do not answer are left out."""
-        return self._asked(self._overseer)
+        return list(self._asked(self._overseer).values())
 
     def look(self) -> list[Status]:
-        """Return what `poll` does, and in a first epoch, whose hosts are not known yet, of those on this machine.
+        """Return what `poll` does, and the statuses of hosts that no epoch has reported yet.
 
-        A host on this machine tells of a function that blocks its event loop although it cannot answer.
+        Names hosts that hang, and functions that block the event loop of hosts that cannot answer.
         """
+        access, overseer = self._access, self._overseer
+        found = self._asked(overseer)
         self._warn_of_blocking(blocking_in(self._run_id))
-        access = self._access
-        if access is None or access.addresses or self._overseer is None:
-            return self.poll()
-        with self._on_this_machine(access) as strays:
-            return self._asked(strays)
+        if access is None or overseer is None or len(found) == self.parallelism:
+            return list(found.values())
+        self._sightings = sightings_in(self._folder, access.generation)
+        self._warn_of_blocking(blocking for one in self._sightings for blocking in one.blocking)
+        overseer.warn_of_silent({one.subtask: one.address for one in self._sightings if one.is_silent})
+        with self._strays(access, without=overseer.processes) as strays:
+            return list({**self._asked(strays), **found}.values())
 
-    def _asked(self, overseer: Overseer | None) -> list[Status]:
-        statuses = [] if overseer is None else list(overseer.poll().values())
-        self._warn_of_blocking(found for status in statuses for found in status.blocking)
-        return statuses
+    def _asked(self, overseer: Overseer | None) -> Mapping[int, Status]:
+        found = {} if overseer is None else overseer.poll()
+        self._warn_of_blocking(blocking for status in found.values() for blocking in status.blocking)
+        return found
 
     def has_room(self) -> bool:
         """Tell whether all hosts have room for the rows of another epoch, as they reported or as they answer now."""
@@ -194,11 +202,11 @@ class Fleet:
             self._overseer.committed(version)
 
     def conclude(self) -> None:
-        """Have the hosts wait no longer in the epoch under way; of a first epoch, only those on this machine."""
+        """Have the hosts wait no longer in the epoch under way; in a first epoch, as far as they have been seen."""
         overseer, access = self._overseer, self._access
         if overseer is not None and access is not None:
             overseer.conclude()
-            with self._on_this_machine(access) as strays:
+            with self._strays(access) as strays:
                 strays.conclude()
 
     def announce(self, snapshot: Snapshot) -> None:
@@ -216,16 +224,23 @@ class Fleet:
         self._had_room = True
 
     def _stop_strays(self, version: int) -> None:
-        """End hosts that failed attempts have left on this machine; those on other machines end with their lease."""
+        """End hosts that failed attempts have left; those that were never seen from here end with their lease."""
         assert self._access is not None, "there are hosts to end"
-        with self._on_this_machine(self._access) as overseer:
+        with self._strays(self._access) as overseer:
             overseer.stop(version)
+        self._sightings = []
+        forget(self._folder, self._access.generation)
 
-    def _on_this_machine(self, access: HostAccess) -> Overseer:
-        """Return an overseer of all hosts that are on this machine, also those that no epoch has reported."""
+    def _strays(self, access: HostAccess, without: Collection[str] = ()) -> Overseer:
+        """Return an overseer of all hosts on this machine and those that tasks have seen, reported by an epoch or not.
+
+        Processes in `without` are left out.
+        """
         overseer = Overseer(access.generation, self._secret, told=self._told)
-        for subtask, address in hosts_of(self._run_id, access.generation).items():
-            overseer.report(subtask, address)
+        seen = {one.subtask: one.address for one in self._sightings}
+        for subtask, address in (hosts_of(self._run_id, access.generation) | seen).items():
+            if address.process not in without:
+                overseer.report(subtask, address)
         return overseer
 
     def _begin(self, parallelism: int) -> None:

@@ -86,7 +86,7 @@ class MicroBatch:
 
     def advance(self, position: SourcePosition) -> SourcePosition:
         """Return the position after the batch."""
-        return replace(position, query_id=self.query_id, batch_id=self.batch_id, kind="batch")
+        return replace(position, query_id=self.query_id, batch_id=self.batch_id, kind="batch", is_in_run=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +129,9 @@ class Chunk:
         done = self.number + 1
         if done < self.chunks:
             run = RunPosition(self.run_id, self.input_id, done, self.chunks)
-            return replace(position, run=run, kind="chunk")
+            return replace(position, run=run, kind="chunk", is_in_run=True)
         finished = (*position.finished_runs, self.run_id)[-_FINISHED_MAX:]
-        return replace(position, run=None, finished_runs=finished, kind="chunk")
+        return replace(position, run=None, finished_runs=finished, kind="chunk", is_in_run=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,11 @@ ARCHITECTURE.md draws the order in which `EpochRunner._run` does it ("The order 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from dataclasses import asdict, replace
+from typing import Literal
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -43,6 +45,9 @@ _LENDING_EPOCHS_MAX = 8
 """So many epochs for each host may move budgets at the end of a query: two move all that is left to one host."""
 
 _PAUSE_SECONDS_MAX = 60.0
+
+_PATIENCE_SECONDS, _PATIENCE_SECONDS_MAX = 1.0, 60.0
+"""How long the first and the last epochs of a drain wait for calls."""
 
 _ATTEMPTS_MAX = 4
 """How often an epoch is tried before the query fails, if hosts are lost; Spark tries a task as often."""
@@ -115,7 +120,7 @@ class EpochRunner:
         self._is_closed = False
         self._is_clean = True
         self._pauses = _Pauses()
-        self.fleet = Fleet(self._blueprint_for, spark, store.uri, is_resident=settings.is_resident)
+        self.fleet = Fleet(self._blueprint_for, spark, store.folder, is_resident=settings.is_resident)
         self.coordinator = Coordinator(store, retention)
         self.coordinator.take_over()
         self._watch = EpochWatch(store, self.fleet.look)
@@ -167,11 +172,8 @@ class EpochRunner:
         """Run a micro-batch, unless it is committed already. The newest epoch is delivered in either case."""
         self.run_input(frame, MicroBatch(query_id, batch_id))
 
-    def run_input(self, frame: DataFrame, source: EpochInput, *, is_last: bool = False) -> None:
-        """Run an epoch over its input, unless that is in the state already; the newest epoch is delivered in any case.
-
-        The last epoch of a bounded input waits until nothing is in flight.
-        """
+    def run_input(self, frame: DataFrame, source: EpochInput) -> None:
+        """Run an epoch over its input, unless that is in the state already; the newest epoch is delivered anyway."""
         with self._lock:
             spark = frame.sparkSession
             self._begin(spark)
@@ -180,16 +182,14 @@ class EpochRunner:
             parallelism = self.parallelism  # read once: the sink or another thread may set it meanwhile
             self._make_way_for(spark, parallelism)
             self._wait_for_room(spark, parallelism)
-            end = EpochEnd(None if is_last else self._settings.barrier_timeout)
+            end = EpochEnd(self._settings.barrier_timeout)
             order = EpochOrder(source.advance(self.position), parallelism, end, source)
             self._run(spark, self._routing.route(frame, parallelism), order)
-            if is_last:
-                self._end_waits_for_budgets(spark, parallelism)
 
     def drain(self, spark: SparkSession, timeout: float | None = None) -> None:
-        """Run an epoch without input, if it has work to do: fire due timers, and wait until nothing is in flight.
+        """Run epochs without input, if there is work to do: fire due timers, and wait until nothing is in flight.
 
-        It waits for `timeout` seconds at most, and calls that have not returned then are made again after the next
+        They wait for `timeout` seconds at most, and calls that have not returned then are made again after the next
         restore; None waits for all calls.
         """
         with self._lock:
@@ -197,8 +197,7 @@ class EpochRunner:
             if self._latest is not None and self.has_pending_work:
                 parallelism = self.parallelism
                 self._make_way_for(spark, parallelism)
-                end = EpochEnd() if timeout is None else EpochEnd(timeout, "calls in time")
-                self._run_without_input(spark, parallelism, end)
+                self._settle(spark, parallelism, timeout)
                 if timeout is None:
                     self._end_waits_for_budgets(spark, parallelism)
 
@@ -263,6 +262,26 @@ class EpochRunner:
         end = EpochEnd(max(1.0, self._settings.barrier_timeout or 0.0), "room")
         while not self._has_room(parallelism):
             self._run_without_input(spark, parallelism, end)
+
+    def _settle(self, spark: SparkSession, parallelism: int, timeout: float | None) -> None:
+        """Run epochs until nothing is in flight, or for `timeout` seconds; each waits twice as long as the one before.
+
+        So a call that takes an hour holds up neither what has returned meanwhile nor a snapshot of it, and an hour has
+        few versions. Where operators live in their tasks, an epoch cannot leave its calls to the next one.
+        """
+        waits_for: Literal["calls", "calls in time"] = "calls" if timeout is None else "calls in time"
+        longest = None if not self.fleet.is_resident else self._settings.barrier_timeout
+        patience = math.inf if longest is None else max(_PATIENCE_SECONDS, longest)
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            began = time.monotonic()
+            seconds = min(patience, max(0.0, until - began))
+            self._run_without_input(spark, parallelism, EpochEnd(None if seconds == math.inf else seconds, waits_for))
+            # An epoch ends before its time if a stop cuts it short, or if calls wait for more of a budget.
+            is_early = time.monotonic() - began < seconds
+            if is_early or seconds < patience or not self.in_flight:
+                return
+            patience = min(2 * patience, _PATIENCE_SECONDS_MAX)
 
     def _end_waits_for_budgets(self, spark: SparkSession, parallelism: int) -> None:
         """Run epochs until no call waits for what another host has left of a budget; each ends once all calls do."""

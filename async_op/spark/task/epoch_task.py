@@ -12,6 +12,7 @@ from pyspark import TaskContext
 from async_op.epochs.position import SubtaskTimes
 from async_op.hosting.blueprint import HostSettings
 from async_op.hosting.epoch import Epoch, Ran, run
+from async_op.hosting.lookout import Lookout
 from async_op.hosting.messages import Cut, EpochEnd, Fence, Hello, NewestManifest
 from async_op.hosting.process.early import EarlyTask
 from async_op.operator.counters import CALLS, LIMITS, milliseconds
@@ -27,7 +28,8 @@ from async_op.threads.waits import Waits
 from keygroups.errors import KeyGroupsError
 from keygroups.ranges import range_of
 from keygroups.spark.partitions import PartitionFunction, flusher
-from snapshots import Snapshot, SubtaskRestore
+from snapshots import PendingSnapshot, Snapshot, SubtaskRestore
+from snapshots.filesystem import Folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,8 @@ class EpochTask:
             batches=waits.reading(rows),
             watermark=self.watermark,
         )
+        known = self.access.addresses.get(subtask_index)
+        lookout = Lookout(self.access.generation, subtask_index, known, self._folder)
         steps = run(ways, epoch)
         while True:
             try:
@@ -151,8 +155,13 @@ class EpochTask:
             except StopIteration as end:
                 ran: Ran = end.value
                 break
+            lookout.look(ways.asked, ways.silent_seconds)
             yield None
         yield _report(ran, rows, waits)
+
+    def _folder(self) -> Folder:
+        target: PendingSnapshot = loads(self.target)  # noqa: S301 - pickled by the driver
+        return target.folder
 
     def _hello(self, subtask_index: int, attempt: int) -> Hello:
         return Hello(

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from async_op.hosting.process.places import HostPlace, place_of
 from async_op.hosting.process.resident import Instructions
 from async_op.hosting.process.template import watch
 from async_op.hosting.thread import HostThread
-from async_op.hosting.wire.sockets import connect
+from async_op.hosting.wire.sockets import SocketChannel, connecting
 from async_op.resilience.lending import Allowance
 from async_op.spark.task.blueprint import EpochBlueprint
 from async_op.threads.waits import Waits
@@ -101,6 +102,8 @@ class TaskWays:
     ----------
     reached : Address or None
         The host to which the task was connected last; None before the first.
+    asked : Address or None
+        The host that the task talks to, or tries to; None if there is none.
     """
 
     def __init__(
@@ -113,6 +116,9 @@ class TaskWays:
         self._own: HostThread | None = None
         self._given_up = access.given_up.get(subtask_index, "")
         self.reached: Address | None = None
+        self.asked: Address | None = None
+        self._asked_at = 0.0
+        self._channel: SocketChannel | None = None
 
     def __enter__(self) -> TaskWays:
         return self
@@ -136,21 +142,32 @@ class TaskWays:
                 found.append(found_at(socket_path))
         return [one for one in found if not self._given_up or one.process != self._given_up]
 
-    def connect(self, address: Address) -> HostChannel:
+    @property
+    def silent_seconds(self) -> float:
+        """How long the task has waited in vain for a sign of life of the host that it asks."""
+        return time.monotonic() - self._asked_at if self._channel is None else self._channel.silent_seconds
+
+    def connect(self, address: Address) -> Waiting[HostChannel]:
         """Connect to a host; raises `HostUnreachable` if none answers there."""
         assert self._access.secret is not None, "without hosts there are no addresses"
+        self.asked, self._asked_at, self._channel = address, time.monotonic(), None
         try:
-            channel = connect(address, self._access.secret, waits=self._waits)
+            channel = yield from connecting(address, self._access.secret, waits=self._waits)
         except HostUnreachable as unreachable:
+            self.asked = None
             if isinstance(unreachable.__cause__, TimeoutError):  # it is there, and says nothing
-                self._given_up = address.process
+                self.give_up(address)
             raise
-        self.reached = address
+        self.reached, self._channel = address, channel
         return channel
+
+    def give_up(self, address: Address) -> None:
+        """Note that a host was silent for too long."""
+        self._given_up = address.process
 
     def start(self) -> Waiting[Address]:
         """Start a host on this machine; raises `HostUnreachable` if it cannot."""
-        access = self._access
+        access, self.asked = self._access, None
         if access.secret is None or not isinstance(access.blueprint, bytes):
             raise HostUnreachable("operators of this query run in their tasks")
         place = self._place()
@@ -176,6 +193,7 @@ class TaskWays:
 
     def in_task(self) -> Waiting[HostChannel]:
         """Open the operator inside the task, for this epoch only."""
+        self.asked = None
         blueprint = self._access.blueprint
         if isinstance(blueprint, bytes):
             blueprint = loads(blueprint)  # noqa: S301 - pickled by the driver

@@ -10,7 +10,7 @@ from typing import Any
 
 from async_op.hosting import messages as say
 from async_op.hosting.blueprint import HostSettings
-from async_op.hosting.errors import HostLost, HostUnreachable
+from async_op.hosting.errors import HostLost, HostSilent, HostUnreachable
 from async_op.hosting.feeder import HostChannel, Waiting
 from async_op.hosting.host import Host
 from async_op.hosting.messages import Address
@@ -144,7 +144,7 @@ class Connection(HostChannel):
         self.arrived.clear()
         now = asyncio.get_running_loop().time()
         if self.process.is_hung and now - self._heard_at >= PATIENCE_SECONDS:
-            raise HostLost("shows no sign of life", "a log")
+            raise HostSilent("shows no sign of life", "a log")
         if not self.process.is_hung:
             self._heard_at = now
         return None
@@ -218,21 +218,29 @@ class Ways:
     """How a simulated task gets at hosts."""
 
     def __init__(
-        self, cluster: Cluster, place: tuple[Any, ...], parallelism: int, newest: Snapshot | None, known: list[Address]
+        self,
+        cluster: Cluster,
+        place: tuple[Any, ...],
+        parallelism: int,
+        newest: Snapshot | None,
+        known: list[Address],
+        given_up: set[Address],
     ) -> None:
         self.cluster = cluster
         self.place = place
         self.parallelism = parallelism
         self.newest = newest
         self._known = known
+        self._given_up = given_up
         self.connections: list[Connection] = []
         self.own: Process | None = None
 
     def known(self) -> Sequence[Address]:
         here = [process.address for process in self.cluster.alive() if process.place == self.place]
-        return list(dict.fromkeys([*self._known, *here]))
+        return [address for address in dict.fromkeys([*self._known, *here]) if address not in self._given_up]
 
-    def connect(self, address: Address) -> HostChannel:
+    def connect(self, address: Address) -> Waiting[HostChannel]:
+        yield from ()
         process = self.cluster.at(address)
         unlucky = self.cluster.draw.random() < 0.02 and self.cluster.may_break()
         if process is None:
@@ -242,12 +250,19 @@ class Ways:
             raise HostUnreachable("nobody listens")
         return self._connected(process)
 
+    def give_up(self, address: Address) -> None:
+        self._given_up.add(address)
+
     def start(self) -> Waiting[Address]:
         loop = asyncio.get_running_loop()
         until = loop.time() + _START_PATIENCE_SECONDS
         cluster = self.cluster
         if not cluster.is_startable:
             raise HostUnreachable("no host may be started here")
+        for process in cluster.alive():
+            if process.place == self.place and process.address in self._given_up:
+                cluster.met["given up"] += 1
+                process.kill()
         while any(process.place == self.place for process in cluster.alive()):
             if loop.time() >= until:
                 raise HostUnreachable("another host has the place")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from async_op import ElementFailed
 from async_op.hosting import messages as say
 from async_op.hosting.epoch import Epoch, one_of_each, run
-from async_op.hosting.errors import FeederFenced, HostLost, HostUnreachable, IncompleteEpoch
+from async_op.hosting.errors import FeederFenced, HostLost, HostSilent, HostUnreachable, IncompleteEpoch
 from async_op.hosting.messages import Address
 from keygroups import key_group_of, subtask_of
 from snapshots import Claim, PendingSnapshot, Snapshot, SnapshotStore, SubtaskHandle
@@ -47,6 +47,8 @@ class Driver:
         self.draw_ends = self.scenario.random("epochs that are concluded", number)
         self.parallelism = self.draw.randint(1, min(PARALLELISM_MAX, self.scenario.max_parallelism))
         self.directory: dict[int, Address] = {}
+        self.given_up: set[Address] = set()
+        """The hosts that were silent for too long, as tasks have told."""
         self.has_room: bool | None = None
         """Whether all hosts had room at their last cut; None if they are to be restored."""
         self.delivery = Delivery(self._give)
@@ -259,7 +261,9 @@ class Driver:
         cluster = self.cluster
         known = [self.directory[index]] if index in self.directory else []
         machine = self.draw.randrange(cluster.machines)
-        ways = Ways(cluster, (machine, self.generation, index), self.parallelism, self.latest, known)
+        ways = Ways(
+            cluster, (machine, self.generation, index), self.parallelism, self.latest, known, set(self.given_up)
+        )
         fence = say.Fence(cut.version - 1, self.attempts)
         named_by = named(self.latest, index, self.parallelism)
         hello = say.Hello(self.generation, fence, named_by, job, None, end)
@@ -271,6 +275,9 @@ class Driver:
     async def _attempt(self, ways: Ways, epoch: Epoch) -> Any:
         try:
             return await ways.drive(run(ways, epoch))
+        except HostSilent:
+            self.given_up.add(ways.connections[-1].process.address)
+            raise
         except asyncio.CancelledError:
             msg = "was killed with its task"
             raise HostLost(msg, "") from None
