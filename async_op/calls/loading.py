@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeAlias
 
 from async_op.in_flight.entries import Entry
 from async_op.threads.own_thread import on_own_thread
 from keygroups.state import StateTable
+from keygroups.state.group import LazyGroup
+
+# A thread takes so many at most. One for each would take longer to start than to load a small key group.
+_KEY_GROUPS_OF_A_THREAD = 100
+
+_Unread: TypeAlias = tuple[int, list[tuple[StateTable, LazyGroup]]]
+"""A key group, with its content in each table that lacks it."""
 
 
 class Loading:
@@ -77,12 +86,14 @@ class Loading:
         await asyncio.wait([self._task])
 
     async def _load_all(self) -> None:
+        loop = asyncio.get_running_loop()
         try:
             while self._held:
                 if self._urgent:
-                    await self._load(self._urgent.pop(0))
+                    await on_own_thread(self._load, self._unread(self._urgent), loop)
+                    self._urgent = [key_group for key_group in self._urgent if key_group in self._held]
                 elif self._everything:
-                    await self._load(next(iter(self._held)))
+                    await on_own_thread(self._load_unless_asked, self._unread(self._held), loop)
                 else:
                     self._asked.clear()
                     await self._asked.wait()
@@ -92,10 +103,34 @@ class Loading:
         except BaseException as error:  # noqa: BLE001 - it ends the operator, as it would end a call
             self._crash(error)
 
-    async def _load(self, key_group: int) -> None:
-        for table in self._tables:
-            group = table.unloaded().get(key_group)
-            if group is not None:
-                table.install(key_group, await on_own_thread(group.load))
-        for entry in self._held.pop(key_group, ()):
-            self._ready(entry)
+    def _unread(self, key_groups: Iterable[int]) -> list[_Unread]:
+        found = []
+        for key_group in itertools.islice(key_groups, _KEY_GROUPS_OF_A_THREAD):
+            groups = ((table, table.unloaded().get(key_group)) for table in self._tables)
+            found.append((key_group, [(table, group) for table, group in groups if group is not None]))
+        return found
+
+    # On the thread. Each key group is handed over as soon as it is loaded, because the next one may take long.
+
+    def _load_unless_asked(self, unread: Iterable[_Unread], loop: asyncio.AbstractEventLoop) -> None:
+        self._load(itertools.takewhile(lambda _: not self._urgent, unread), loop)
+
+    def _load(self, unread: Iterable[_Unread], loop: asyncio.AbstractEventLoop) -> None:
+        for key_group, groups in unread:
+            if key_group not in self._held:  # stopped
+                return
+            loaded = [(table, group.load()) for table, group in groups]
+            loop.call_soon_threadsafe(self._take, key_group, loaded)
+
+    # On the event loop again.
+
+    def _take(self, key_group: int, loaded: list[tuple[StateTable, dict[Hashable, object]]]) -> None:
+        if key_group not in self._held:  # stopped
+            return
+        try:
+            for table, content in loaded:
+                table.install(key_group, content)
+            for entry in self._held.pop(key_group):
+                self._ready(entry)
+        except BaseException as error:  # noqa: BLE001 - it ends the operator, as it would end a call
+            self._crash(error)

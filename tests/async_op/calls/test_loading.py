@@ -52,6 +52,7 @@ class HeldRestore:
     def __init__(self, restore: SubtaskRestore) -> None:
         self._restore = restore
         self.order: list[int] = []
+        self.threads: set[threading.Thread] = set()
         self.groups: dict[int, HeldGroup] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -68,7 +69,11 @@ class HeldRestore:
             group.may_load.set()
 
     def _held(self, key_group: int, group: LazyGroup) -> HeldGroup:
-        held = self.groups[key_group] = HeldGroup(group, lambda: self.order.append(key_group))
+        def loading() -> None:
+            self.order.append(key_group)
+            self.threads.add(threading.current_thread())
+
+        held = self.groups[key_group] = HeldGroup(group, loading)
         return held
 
 
@@ -132,6 +137,7 @@ async def test_the_rest_comes_into_memory_without_being_asked_for() -> None:
     await operator.open(restore=restore)
     restore.let_all()
     await eventually(lambda: len(restore.order) == len(restore.groups))
+    assert len(restore.threads) == 1, "to start a thread takes longer than to load a small key group"
     await operator.close()
 
 
