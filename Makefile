@@ -19,7 +19,7 @@ parallel = -n auto --maxprocesses 4 --dist worksteal
 demo: $(venv)/spark.jsa
 	@SPARK_SUBMIT_OPTS="$$($(python) -m tests.jvm)" $(python) -m demo $(DEMO_ARGS)
 
-# A process more than there are processors, but not more Spark sessions than fit into memory; -n 0 for none. `test-all` has the
+# Two processes more than there are processors, but not more Spark sessions than fit into memory; -n 0 for none. `test-all` has the
 # tests that `test` leaves out, too, and more seeds.
 test: $(venv)/.dev $(venv)/spark.jsa
 	@$(python) -m tests.run --quick $(parallel) $(TEST_ARGS)

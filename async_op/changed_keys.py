@@ -13,8 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from keygroups.codec import pack
+from async_op.in_flight.keys import checked_hash
 from keygroups.errors import in_message
+from keygroups.hashing import key_hasher
 from keygroups.names import in_step
 from keygroups.state import identity_of
 from keygroups.state.timers import TIMER_STATES, Timer
@@ -88,7 +89,7 @@ def checked_getter(
             _compare(f" in step {step}", key_by, element, "job_id")
             is_compared = True
     stored = set() if key_by is None or is_compared else _stored_shapes(snapshot, step)
-    return _FirstKeyChecked(step, key_by, stored) if key_by is not None and stored else key_by
+    return _FirstKeyChecked(step, key_by, stored, snapshot.manifest.hash) if key_by is not None and stored else key_by
 
 
 def _holds_keys(snapshot: Snapshot, step: str) -> bool:
@@ -151,30 +152,30 @@ def _shape(key: object) -> str:
     return type(key).__name__
 
 
-def _is_storable(key: object) -> bool:
-    try:
-        pack(key, "a key")
-    except Exception:  # noqa: BLE001 - a codec of the user's may fail in any way
-        return False
-    return key is not None
-
-
 class _FirstKeyChecked:
     """A `key_by` whose first key must have the type of a stored one: then the state is certainly of other keys."""
 
-    __slots__ = ("_key_by", "_shapes", "_step")
+    __slots__ = ("_hash", "_key_by", "_shapes", "_step")
 
-    def __init__(self, step: str, key_by: KeyGetter, shapes: set[str]) -> None:
+    def __init__(self, step: str, key_by: KeyGetter, shapes: set[str], hash: str) -> None:
         self._step = step
         self._key_by = key_by
         self._shapes = shapes
+        self._hash = hash
 
     def __call__(self, value: Any) -> Hashable:
         key = self._key_by(value)
-        if self._shapes and _is_storable(key):  # a key of no snapshot is the fault of its element alone
+        if self._shapes and self._is_key(key):  # what can be no key is the fault of its element alone
             found = _shape(key)
             if found not in self._shapes:
                 what = f"the type of keys of step {self._step}"
                 raise IncompatibleSnapshot(what, found, " or ".join(sorted(self._shapes)), _TYPE_ADVICE)
             self._shapes = set()
         return key
+
+    def _is_key(self, key: object) -> bool:
+        try:
+            checked_hash(key, key_hasher(self._hash), self._hash)
+        except Exception:  # noqa: BLE001 - a codec of the user's may fail in any way
+            return False
+        return True

@@ -27,6 +27,8 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
+# One test for each rule is the point of a quick run, not many examples for one.
+settings.register_profile("quick", deadline=None, max_examples=10)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", jvm.options())
@@ -60,6 +62,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.seeds is None:
         config.option.seeds = QUICK_SEEDS if config.option.quick else SEEDS
+    if config.option.quick and os.environ.get("CI") != "true":
+        settings.load_profile("quick")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -72,8 +76,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)  # the matrix of versions runs without xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are processors: some tests wait most of their time, for leases and other processes."""
-    return (os.cpu_count() or 1) + 1
+    """Two more than there are processors: some tests wait most of their time, for leases and other processes."""
+    return (os.cpu_count() or 1) + 2
 
 
 def pytest_sessionfinish() -> None:

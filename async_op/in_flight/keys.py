@@ -27,6 +27,34 @@ _STORABLE = frozenset({str, int, bytes, bool, float, Decimal, dt.date, dt.dateti
 """Types of keys that every snapshot can hold."""
 
 
+def checked_hash(key: Any, hash_key: Callable[[Any], int], hash_name: str) -> int:
+    """Return the hash of a key, if snapshots can hold it.
+
+    Raises
+    ------
+    NullKey, UnstorableValue, UnsupportedKey
+        The key is null, or part of it is, or it has no stable hash, or no snapshot could hold it.
+    """
+    if type(key) is list:
+        raise UnsupportedKey("list", hash_name, "a tuple for several key columns")
+    found = hash_key(key)
+    if type(key) not in _STORABLE:
+        _check_storable(key, hash_name)
+    return found
+
+
+def _check_storable(key: Any, hash_name: str) -> None:
+    """Refuse keys of classes derived from text or numbers: they have a hash, and no snapshot could hold them."""
+    parts = key if type(key) is tuple else (key,)
+    for part in parts:
+        if type(part) not in _STORABLE and not isinstance(part, np.generic | dt.datetime):
+            try:
+                pack(part, "a key")
+            except UnstorableValue:
+                advice = "its plain value, such as .value of an Enum"
+                raise UnsupportedKey(type(part).__qualname__, hash_name, advice) from None
+
+
 class KeyAssignment:
     """Assigns each entry its key, key group and id. Only the thread of the event loop may call it.
 
@@ -105,32 +133,14 @@ class KeyAssignment:
             raise
 
     def _owned_key_group(self, entry: Entry, key: Any) -> int:
-        if key is None:
-            raise NullKey(f"element {self.name_of(entry)}")
-        if type(key) is list:
-            raise UnsupportedKey("list", self._hash_name, "a tuple for several key columns")
         try:
-            key_group = self._hash(key) % self._max_parallelism
-        except NullKey:  # one of several key columns is null
+            key_group = checked_hash(key, self._hash, self._hash_name) % self._max_parallelism
+        except NullKey:
             raise NullKey(f"element {self.name_of(entry)}") from None
-        if type(key) not in _STORABLE:
-            self._check_storable(key)
         owned = self._owned
         if not owned.start <= key_group <= owned.end:
             raise KeyGroupOutOfRange(key_group, owned.start, owned.end)
         return key_group
-
-    def _check_storable(self, key: Any) -> None:
-        """Refuse keys of classes derived from text or numbers: they have a hash, and no snapshot could hold them."""
-        parts = key if type(key) is tuple else (key,)
-        for part in parts:
-            if type(part) not in _STORABLE and not isinstance(part, np.generic | dt.datetime):
-                try:
-                    pack(part, "a key")
-                except UnstorableValue:
-                    raise UnsupportedKey(
-                        type(part).__qualname__, self._hash_name, "its plain value, such as .value of an Enum"
-                    ) from None
 
     def name_of(self, entry: Entry) -> str:
         """Return how messages name the element of an entry."""

@@ -74,13 +74,13 @@ def sources_do_not_change() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-async def nothing_left_behind() -> AsyncIterator[None]:
+async def nothing_left_behind(request: pytest.FixtureRequest) -> AsyncIterator[None]:
     """After a test no task, no thread of ours and no unheard error may be left.
 
-    Asyncio's own loop runs in its debug mode, uvloop as in production.
+    Asyncio's own loop runs in its debug mode, which takes a fifth of the processor's time, so not with --quick.
     """
     loop = asyncio.get_running_loop()
-    loop.set_debug(isinstance(loop, asyncio.BaseEventLoop))
+    loop.set_debug(isinstance(loop, asyncio.BaseEventLoop) and not request.config.option.quick)
     loop.slow_callback_duration = math.inf  # or a busy machine adds warnings to the log that tests look at
     errors: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: errors.append(context))

@@ -10,6 +10,7 @@ from tests.backends import ON_DISK
 from tests.doors import doors, values
 from tests.doors.check import check
 from tests.doors.doors import Door, Refusal
+from tests.examples import scaled
 
 DOORS: dict[str, Door] = {
     **{
@@ -54,7 +55,7 @@ def door(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @given(data=st.data())
-@settings(max_examples=20)
+@settings(max_examples=scaled(40))
 def test_it_comes_back_equal_or_is_refused(door: Door, data: st.DataObject) -> None:
     type_ = data.draw(st.sampled_from(list(door.plain)), "type")
     check(door, type_, data.draw(st.lists(values.near(door.plain[type_]), min_size=1, max_size=6), "values"))

@@ -21,6 +21,7 @@ from async_op.testing import run
 from snapshots import Snapshot
 from tests.async_op.kit import new_store
 from tests.hosting.virtual_host import Calls, Kit, Run, hosted
+from tests.quick import first_is_quick
 
 HOSTS_MAX = 8
 RATE, BURST, LIMIT, CALLS = 20.0, 10, 400, 12
@@ -180,7 +181,7 @@ async def world(seed: int, resilience: Resilience, lender: type[Lender] = Lender
     return cluster.broken
 
 
-@pytest.mark.parametrize("resilience", [RESILIENCE, WITH_COSTS], ids=["calls", "costs"])
+@pytest.mark.parametrize("resilience", first_is_quick([RESILIENCE, WITH_COSTS]), ids=["calls", "costs"])
 def test_hosts_together_never_use_more_than_a_limit(resilience: Resilience) -> None:
     for seed in range(10):
         assert run(world(seed, resilience)) == [], f"seed {seed}"
@@ -215,7 +216,7 @@ class Believes(Lender):
         )
 
 
-@pytest.mark.parametrize("mutant", [LendsTwice, LendsAtOnce, Believes])
+@pytest.mark.parametrize("mutant", first_is_quick([LendsTwice, LendsAtOnce, Believes]))
 def test_a_driver_that_lends_twice_is_caught(mutant: type[Lender]) -> None:
     assert any(run(world(seed, RESILIENCE, mutant)) for seed in range(60))
 

@@ -16,6 +16,7 @@ from snapshots import CommitOutcomeUnknown, SnapshotStore
 from snapshots.filesystem import open_folder, retry
 from snapshots.testing import Crash, Fault, FaultyFolder
 from snapshots.versions import HINT
+from tests.quick import first_is_quick
 from tests.simulation.storage import Storage
 from tests.snapshot_kit import G, content_of, parts
 
@@ -157,7 +158,9 @@ def run(
 
 
 @pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name.lower())
-@pytest.mark.parametrize(("scenario", "has_hint"), SCENARIOS, ids=[scenario.__name__ for scenario, _ in SCENARIOS])
+@pytest.mark.parametrize(
+    ("scenario", "has_hint"), first_is_quick(SCENARIOS), ids=[scenario.__name__ for scenario, _ in SCENARIOS]
+)
 def test_after_a_fault_the_newest_snapshot_is_the_old_or_the_new_one(
     scenario: Scenario, has_hint: bool, fault: Fault
 ) -> None:

@@ -65,6 +65,7 @@ def test_a_pipeline_is_exact_and_its_sink_rescales_it(url: str, world: World) ->
     world.assert_calls(committed, calls)
 
 
+@pytest.mark.thorough
 def test_a_worker_is_killed_and_the_next_start_continues(url: str, world: World) -> None:
     told("killed after the sink", url, world.folder)
     committed, calls = world.committed_rows(), len(world.calls())

@@ -29,6 +29,7 @@ def test_a_client_sees_the_lines_that_have_failed_beside_the_server(url: str, tm
     assert "OSError: the disk is full" in reasons["sink of an epoch without input"]
 
 
+@pytest.mark.thorough
 def test_a_client_learns_how_open_or_the_process_of_its_function_has_ended(url: str, tmp_path: Path) -> None:
     reasons = answer(url, tmp_path, "ends")
     assert re.match(r"OpenFailed: open\(\) of Opens has failed at \".*\", line \d+: KeyError: 'TOKEN'", reasons["open"])
@@ -42,6 +43,7 @@ def test_a_client_sees_what_an_epoch_under_way_does_and_what_its_function_prints
     assert answer(url, tmp_path, "sight") == dict.fromkeys(["calls", "status", "printed", "logged", "blocks"], True)
 
 
+@pytest.mark.thorough
 def test_a_query_says_who_has_taken_over_from_it_and_the_newer_one_from_whom(url: str, tmp_path: Path) -> None:
     told = answer(url, tmp_path, "taken over")
     assert re.search(r"WriterFenced: .*claim by process \d+ on ", told["old"])

@@ -66,6 +66,7 @@ def test_a_transform_that_waits_for_calls_is_not_silent(impatient: SparkSession)
     assert sorted(row["id"] for row in outputs.collect()) == [0, 1, 2, 3]
 
 
+@pytest.mark.thorough
 def test_an_epoch_that_waits_for_calls_is_not_silent(impatient: SparkSession, tmp_path: Path) -> None:
     impatient.range(4).write.parquet(str(tmp_path / "in"))
     found: list[int] = []

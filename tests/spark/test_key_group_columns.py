@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from keygroups import ConfigError, key_group_of, key_groups_of, subtask_of
 from keygroups.spark import key_group_column, subtask_column
+from tests.quick import first_is_quick
 
 pytestmark = pytest.mark.spark
 
@@ -135,7 +136,7 @@ def test_both_columns_are_ints(spark: SparkSession) -> None:
     assert [kind for _, kind in frame.dtypes] == ["int", "int"]
 
 
-@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("kind", first_is_quick(MAKERS))
 def test_a_null_key_fails_the_query(spark: SparkSession, kind: str) -> None:
     frame = spark.createDataFrame([(1, MAKERS[kind]()), (2, None)], f"id int, user {kind}")
     with pytest.raises(PySparkException, match=r"null key in .*user.*: every element needs a key"):
@@ -173,7 +174,7 @@ def _optimized(frame: DataFrame) -> str:
     return str(frame._jdf.queryExecution().optimizedPlan().toString())
 
 
-@pytest.mark.parametrize("parallelism", [1, 3, 5])
+@pytest.mark.parametrize("parallelism", first_is_quick([3, 1, 5]))
 def test_rows_are_routed_to_the_partition_of_their_subtask(spark: SparkSession, parallelism: int) -> None:
     frame = _frame(spark, "int", "decimal(38,2)")
     routed = frame.repartitionById(parallelism, subtask_column(["c0", F.col("c1")], parallelism, 128))

@@ -24,6 +24,7 @@ from async_op.spark import AsyncPipeline, UnpicklableFunction
 from async_op.spark.rows.keys import KeyColumn, key_columns, key_getter
 from async_op.spark.task.epoch_rows import EpochElements
 from keygroups import ConfigError, NullKey, UnsupportedKey, ValueState
+from tests.quick import first_is_quick
 from tests.spark.runs import PipelineRun
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -93,7 +94,7 @@ def test_rows_without_a_key_become_dead_letters(run: Run) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("key_by", ["user", ["price", "user"], "pair"])
+@pytest.mark.parametrize("key_by", first_is_quick(["pair", "user", ["price", "user"]]))
 def test_without_another_policy_a_row_without_a_key_is_named(run: Run, key_by: Any) -> None:
     with pytest.raises(NullKey, match=r"null key in element {'id': \d+"):
         run.run(key_by=key_by)
@@ -128,7 +129,7 @@ class Dotted(AsyncFunction):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("resident", [True, False])
+@pytest.mark.parametrize("resident", first_is_quick([True, False]))
 def test_columns_may_have_dots_in_their_names(spark: SparkSession, tmp_path: Path, resident: bool) -> None:
     run = PipelineRun(
         spark,

@@ -97,7 +97,7 @@ def test_a_stop_with_a_drain_finishes_what_is_in_flight(run: Run) -> None:
     assert latest.in_flight_count == 0
 
 
-@pytest.mark.parametrize("is_pinned", [True, False])
+@pytest.mark.parametrize("is_pinned", first_is_quick([True, False]))
 def test_a_stop_with_a_drain_repeats_no_call_of_the_micro_batch_under_way(
     run: Run, monkeypatch: pytest.MonkeyPatch, is_pinned: bool
 ) -> None:
@@ -246,7 +246,7 @@ def test_a_drain_whose_micro_batch_fails_says_so(run: Run, monkeypatch: pytest.M
     assert run.rows() == list(range(ROWS))
 
 
-@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("interrupt", first_is_quick([KeyboardInterrupt, SystemExit]))
 def test_a_drain_that_is_interrupted_ends_at_once(
     run: Run, monkeypatch: pytest.MonkeyPatch, interrupt: type[BaseException]
 ) -> None:

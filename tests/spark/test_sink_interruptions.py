@@ -82,7 +82,7 @@ def run(spark: SparkSession, tmp_path: Path) -> Iterator[Run]:
     run.stop()
 
 
-@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("error", first_is_quick(ERRORS))
 def test_what_a_sink_raises_in_a_micro_batch_fails_the_query(run: Run, error: type[BaseException]) -> None:
     run.settings["barrier_timeout"], run.error = None, error
     run.released.touch()

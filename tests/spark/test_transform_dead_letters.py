@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from async_op import AsyncBatchFunction, AsyncDataStream, AsyncFunction, FixedDelayRetry, letter_value
 from async_op.spark import split_dead_letters
 from keygroups import ConfigError
+from tests.quick import first_is_quick
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -64,7 +65,7 @@ def _apply(spark: SparkSession, mode: str = "ordered", **options: Any) -> DataFr
     return getattr(AsyncDataStream, f"{mode}_wait")(frame, Double(), **(settings | options))
 
 
-@pytest.mark.parametrize("mode", ["ordered", "unordered", "key_ordered"])
+@pytest.mark.parametrize("mode", first_is_quick(["ordered", "unordered", "key_ordered"]))
 def test_every_row_is_an_output_or_a_dead_letter(spark: SparkSession, mode: str) -> None:
     rows = _apply(spark, mode, key_by="id" if mode == "key_ordered" else None).collect()
     letters = [row.dead_letter for row in rows if row.dead_letter is not None]

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from async_op import AsyncBatchFunction, AsyncDataStream, AsyncFunction
 from async_op.functions import Function
 from async_op.spark import split_dead_letters
+from tests.quick import first_is_quick
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -53,7 +54,7 @@ def stream(spark: SparkSession, tmp_path: Path) -> DataFrame:
 
 
 @pytest.mark.parametrize("function", [Double(), DoubleAll()], ids=["rows", "arrow"])
-@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+@pytest.mark.parametrize("mode", first_is_quick(["ordered", "unordered"]))
 def test_available_now_processes_what_is_there(
     spark: SparkSession, stream: DataFrame, tmp_path: Path, function: Function, mode: str
 ) -> None:

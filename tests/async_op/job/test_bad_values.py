@@ -18,6 +18,7 @@ from async_op.connectors import Source
 from keygroups import MapState, ValueState
 from tests.async_op.job.kit import Epochs, new_job
 from tests.doors.bad import KINDS, PLACES, Color, Level
+from tests.examples import scaled
 
 SEEN = ValueState("seen", default=0)
 NOTES = MapState("notes")
@@ -104,7 +105,7 @@ DOORS = st.tuples(st.sampled_from(["coroutine", "blocking", "batch"]), st.sample
 
 @pytest.mark.parametrize(("place", "kind"), KINDS, ids=lambda one: str(one).replace(" ", "-"))
 @given(DOORS, st.sampled_from(["skip", "dead_letter"]), st.booleans())
-@settings(max_examples=3, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=scaled(8), suppress_health_check=list(HealthCheck), deadline=None)
 async def test_it_ends_by_on_error_and_all_others_come_out_once(
     place: str, kind: str, door: tuple[str, Any], on_error: Any, chained: bool
 ) -> None:

@@ -21,6 +21,7 @@ from keygroups import ConfigError
 from tests.async_op.connectors.kit import cuts_of, everywhere
 from tests.async_op.job.kit import Epochs, new_job, same
 from tests.async_op.kit import eventually
+from tests.quick import first_is_quick
 
 TABLE = pa.table({"user": ["ann", "bob", "cid"], "n": [1, 2, 3]})
 FRAMES: list[Callable[[], Any]] = [lambda: TABLE, TABLE.to_pandas, TABLE.to_reader]
@@ -210,7 +211,7 @@ SHAPES: list[Callable[[list[Any]], Any]] = [
 IDS = ["list", "iterator", "async iterator", "async iterable", "table", "frame", "reader"]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=IDS)
+@pytest.mark.parametrize("shape", first_is_quick(SHAPES), ids=IDS)
 @pytest.mark.parametrize(
     ("before", "after", "problem"),
     [

@@ -161,7 +161,9 @@ SINK_HANGS = """
     """
 
 
-@pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)])
+@pytest.mark.parametrize(
+    ("number", "expected"), first_is_quick([(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)])
+)
 def test_the_second_signal_ends_run_sync_though_its_sink_hangs(
     number: signal.Signals, expected: int, tmp_path: Path
 ) -> None:

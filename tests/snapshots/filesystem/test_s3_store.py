@@ -21,6 +21,7 @@ from snapshots import (
 from snapshots.cli import app
 from snapshots.filesystem import objects, open_folder
 from snapshots.versions import HINT
+from tests.quick import first_is_quick
 from tests.s3_server import S3Server, secrets_in
 from tests.snapshot_kit import G, content_of, parts, record
 
@@ -128,7 +129,7 @@ def test_a_hint_that_is_old_or_unreadable_costs_a_listing_and_one_of_more_is_mis
         store.latest()
 
 
-@pytest.mark.parametrize("takes_place", [False, True])
+@pytest.mark.parametrize("takes_place", first_is_quick([True, False]))
 @pytest.mark.parametrize(
     ("status", "code"),
     [(409, "ConditionalRequestConflict"), (500, "InternalError"), (503, "SlowDown"), (503, "ServiceUnavailable")],

@@ -35,6 +35,7 @@ from keygroups import ConfigError
 from tests.async_op.connectors.kafka import brokers
 from tests.async_op.connectors.kafka.brokers import make_topic, read_all
 from tests.async_op.job.kit import Epochs, new_job, running, same
+from tests.quick import first_is_quick
 
 
 def sink_into(server: str, topic: str, name: str | None = None) -> KafkaSink:
@@ -124,7 +125,7 @@ asyncio.run(sink.write([b"2", b"3"], 2))
 """
 
 
-@pytest.mark.parametrize("step", ["before the commit", "after the commit"])
+@pytest.mark.parametrize("step", first_is_quick(["after the commit", "before the commit"]))
 def test_a_writer_that_is_killed_leaves_all_or_nothing(server: str, served_topic: str, step: str) -> None:
     import asyncio
 

@@ -20,6 +20,7 @@ from keygroups import ConfigError
 from tests.async_op.connectors.tables.targets import SCHEMA, Delta, Iceberg, Postgres, Target
 from tests.async_op.job.kit import new_job, same
 from tests.async_op.kit import records_in
+from tests.quick import first_is_quick
 
 
 def rows(*numbers: int) -> list[dict]:
@@ -151,7 +152,7 @@ asyncio.run(sink.write(values, 2))
 """
 
 
-@pytest.mark.parametrize("step", ["between two rows", "after the commit"])
+@pytest.mark.parametrize("step", first_is_quick(["after the commit", "between two rows"]))
 def test_a_writer_that_is_killed_leaves_all_or_nothing(target: Target, step: str) -> None:
     target.sink().write_rows(OutputRows(rows(1)), 1)
     values = rows(2, 3)

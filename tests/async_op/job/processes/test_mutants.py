@@ -11,6 +11,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from async_op.job.processes import child, children, inlets, spread, wire
 from tests.async_op.job.simulation.run import simulate
+from tests.quick import first_is_quick
 
 Patch = pytest.MonkeyPatch
 
@@ -153,7 +154,7 @@ _OTHER_SEEDS = 60
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("break_it", "seed"), MUTANTS, ids=lambda one: getattr(one, "__name__", ""))
+@pytest.mark.parametrize(("break_it", "seed"), first_is_quick(MUTANTS), ids=lambda one: getattr(one, "__name__", ""))
 def test_a_broken_rule_is_noticed(break_it: Callable[[Patch], None], seed: int) -> None:
     simulate(seed, 2)
     assert is_noticed(break_it, seed), f"it survives {seed}; others notice it: {others(break_it)}"

@@ -9,13 +9,13 @@ import pytest
 
 from tests.async_op.job.simulation.run import simulate
 
-_FEWEST = 30
+_FEWEST = 10
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "seed" in metafunc.fixturenames:
         seed = metafunc.config.getoption("--seed")
-        count = max(_FEWEST, metafunc.config.getoption("--seeds") // 10)
+        count = max(_FEWEST, metafunc.config.getoption("--seeds") // 5)
         metafunc.parametrize("seed", range(count) if seed is None else [seed])
 
 
