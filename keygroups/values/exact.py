@@ -190,8 +190,21 @@ def _timestamp_of(values: Sequence[dt.datetime]) -> pa.DataType:
     (zone,) = zones
     if zone is None:
         return pa.timestamp("us")
-    # pyarrow returns `datetime.timezone` for offsets only, and for "UTC" the zone of that name.
-    return pa.timestamp("us", "+00:00" if zone is dt.UTC else pa.lib.tzinfo_to_string(zone))
+    if zone is dt.UTC:
+        return pa.timestamp("us", "+00:00")  # for "UTC" pyarrow would return the zone of that name
+    try:
+        name: str = pa.lib.tzinfo_to_string(zone)
+        known = pa.lib.string_to_tzinfo(name)
+    except (*CONVERSION_ERRORS, LookupError) as error:
+        raise Refusal("their time zone has no name or offset that Arrow knows") from error
+    if not _are_same_zone(zone, known):
+        raise Refusal("their time zone would be read as another one")
+    return pa.timestamp("us", name)
+
+
+def _are_same_zone(zone: dt.tzinfo | None, other: dt.tzinfo | None) -> bool:
+    """Return whether two zones are equal in their names, too, which `==` ignores in a `datetime.timezone`."""
+    return type(zone) is type(other) and zone == other and repr(zone) == repr(other)
 
 
 def _fields_in(type_: pa.DataType) -> int:
@@ -325,7 +338,10 @@ def _check_timestamps(values: Sequence[dt.datetime], type_: pa.DataType) -> None
             raise Refusal("it has a time zone or a fold")
         return
     expected = pa.scalar(0, type_).as_py().tzinfo
-    if {*map(type, zones)} != {type(expected)} or zones != {expected}:
+    # Equal zones may have different names, so each value's own is looked at unless they are one object.
+    if not all(
+        _are_same_zone(zone, expected) for zone in {id(value.tzinfo): value.tzinfo for value in values}.values()
+    ):
         raise Refusal(f"its time zone is another than the column has, {type_}")
     # A time in an hour that clocks skip comes back as another one.
     back = pa.array(values, type_).to_pylist()

@@ -19,6 +19,20 @@ from keygroups.values.exact import FIELDS_MAX
 from keygroups.values.scalars import Refusal
 from tests.doors.values import BERLIN, PLAIN, SCALARS, VALUES, YEAR, Colour, near
 
+
+class Unknown(dt.tzinfo):
+    """A time zone of the user's own."""
+
+    def utcoffset(self, moment: dt.datetime | None) -> dt.timedelta:
+        return dt.timedelta(hours=1)
+
+    def dst(self, moment: dt.datetime | None) -> None:
+        return None
+
+    def tzname(self, moment: dt.datetime | None) -> str:
+        return "of my own"
+
+
 ROWS = st.fixed_dictionaries({"a": SCALARS, "b": st.one_of(st.none(), st.lists(st.text(max_size=2), max_size=2))})
 COLUMNS = st.one_of(
     st.lists(VALUES, max_size=4),
@@ -86,14 +100,24 @@ def test_common_values_are_columns(value: Any) -> None:
         *([{"a": 1, "b": 2}, {"b": 2, "a": 1}], [{1: "a"}], [{Colour.RED: 1}], [Colour.RED], [{3}], ["\ud83d"]),
         *([Decimal("1.5"), Decimal("1.50")], [Decimal("-0")], [Decimal("NaN")], [Decimal("1E+3")], [[1], ["a"]]),
         *([YEAR, YEAR.replace(tzinfo=dt.UTC)], [YEAR.replace(fold=1)], [dt.timedelta.max], [[None]]),
+        [YEAR.replace(tzinfo=dt.timezone(dt.timedelta(hours=1), "with a name"))],
+        [YEAR.replace(tzinfo=dt.timezone(dt.timedelta(seconds=1)))],
+        [YEAR.replace(tzinfo=Unknown())],
         [dt.datetime(2026, 3, 29, 2, 30, tzinfo=BERLIN)],  # an hour that clocks skip
         [{str(number): number for number in range(FIELDS_MAX + 1)}],
     ],
-    ids=lambda values: repr(values)[:60],
+    ids=lambda values: f"{repr(values)[:30]} {repr(values)[-40:]}",
 )
 def test_what_a_column_would_change_is_refused(values: list[Any]) -> None:
     with pytest.raises(Refusal):
         inferred_array(values)
+
+
+@pytest.mark.parametrize("zone", [dt.timezone(dt.timedelta(hours=1), "with a name"), Unknown()], ids=repr)
+def test_a_zone_that_only_equals_the_columns_does_not_fit(zone: dt.tzinfo) -> None:
+    own = YEAR.replace(tzinfo=dt.timezone(dt.timedelta(hours=1)))
+    _, unfit = exact_column([own, YEAR.replace(tzinfo=zone), own], pa.timestamp("us", "+01:00"))
+    assert unfit == [1]
 
 
 def test_a_field_that_is_null_in_the_first_rows_has_the_type_of_later_ones() -> None:

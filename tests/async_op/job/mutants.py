@@ -18,6 +18,7 @@ from async_op.connectors.files import identity as files
 from async_op.epochs import delivery as common_delivery
 from async_op.job import adapters, chain, channels, delivery, job, operators, outputs, positions, reading, routing, run
 from async_op.operator import operator_states
+from async_op.operator.back_pressure import BackPressure
 from async_op.restarts import Restarts
 from async_op.subtask.operator import ResidentOperator
 from keygroups.state import operator as operator_state
@@ -520,6 +521,16 @@ def stops_wait_for_the_restart(patch: Patch) -> None:
             hear(self, call, *arguments)
 
     patch.setattr(Job, "_hear", no_hurry)
+
+
+def a_full_batch_leaves_the_rest(patch: Patch) -> None:
+    """A batch function takes the elements that fill a batch, and the others that came with them are gone."""
+
+    def take_once(self: BackPressure, source: Any) -> None:
+        if (room := self._room()) > 0:
+            self._intake.take(source, room)
+
+    patch.setattr(BackPressure, "take_some", take_once)
 
 
 def restarts_forget_the_parallelism(patch: Patch) -> None:

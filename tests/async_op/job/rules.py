@@ -62,9 +62,10 @@ RULES: dict[str, tuple[Mutant, ...]] = {
             Case(f"{_JOB}/test_rules.py", "test_a_snapshot_waits_for_no_call_and_no_sink"),
         ),
     ),
+    "A batch function gets all elements that an inbox hands over": (Mutant(mutants.a_full_batch_leaves_the_rest, 66),),
     "Steps open last to first": (Mutant(mutants.opened_first_to_last, 5),),
     "After a final cut nothing more happens": (
-        Mutant(mutants.calls_go_on_after_a_final_cut, 6),
+        Mutant(mutants.calls_go_on_after_a_final_cut, 7),
         Mutant(mutants.outputs_leave_after_a_final_cut, 1),
     ),
     "Unknown steps are refused": (
@@ -102,11 +103,11 @@ RULES: dict[str, tuple[Mutant, ...]] = {
         Mutant(mutants.kinds_of_timers_share_keys, 2),
     ),
     "A replaced input is refused, and never read in silence": (
-        Mutant(mutants.contents_are_not_stored, 2),
+        Mutant(mutants.contents_are_not_stored, 6),
         Mutant(mutants.contents_come_late, 7),
-        Mutant(mutants.contents_are_not_restored, 2),
-        Mutant(mutants.the_source_is_not_told, 2),
-        Mutant(mutants.iterables_are_not_compared, 2),
+        Mutant(mutants.contents_are_not_restored, 6),
+        Mutant(mutants.the_source_is_not_told, 13),
+        Mutant(mutants.iterables_are_not_compared, 13),
         Mutant(mutants.files_are_not_compared, 40),
     ),
     "An output that the sink refuses ends the job, is left out or becomes a dead letter, once": (
@@ -126,7 +127,7 @@ RULES: dict[str, tuple[Mutant, ...]] = {
     ),
     "An epoch that was not delivered comes after a restart, one that was does not": (
         Mutant(mutants.undelivered_epochs_are_forgotten, 22),
-        Mutant(mutants.marks_come_first, 31),
+        Mutant(mutants.marks_come_first, 5),
         Mutant(mutants.marks_are_ignored, 2),
     ),
     "Back-pressure passes from the sink to the source": (

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
-from async_op import AsyncFunction, InvocationContext
+from async_op import AsyncBatchFunction, AsyncFunction, InvocationContext
 from keygroups import ListState, ValueState
 from tests.async_op.job.simulation.scenario import HALF_A_PAIR, as_row
 from tests.async_op.job.simulation.world import World
@@ -27,8 +28,22 @@ class Call(AsyncFunction[Any, Any]):
         self.world = world
 
     async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        self.begin(ctx)
+        outputs = await self.answer(value, ctx)
+        self.end(ctx)
+        return outputs
+
+    def begin(self, ctx: InvocationContext) -> None:
+        """Note the beginning of a call, in the turn in which the operator counts it."""
+        self.world.note("call", self.step, ctx.idempotency_key, ctx.attempt)
+
+    def end(self, ctx: InvocationContext) -> None:
+        """Note that a call returns outputs."""
+        self.world.note("result", self.step, ctx.idempotency_key)
+
+    async def answer(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        """Return the outputs for an element, after the service has been paid."""
         world, draw = self.world, self.world.draw
-        world.note("call", self.step, ctx.idempotency_key, ctx.attempt)
         await asyncio.sleep(draw.choice([0.0, 0.01, 0.1, 1.0]) * draw.random())
         if draw.random() < 0.05:
             raise OSError("try again")
@@ -38,7 +53,6 @@ class Call(AsyncFunction[Any, Any]):
             await asyncio.sleep(draw.random() / 10)  # what is killed here was paid for, and nothing says so
         if draw.random() < 0.05:
             raise OSError("the answer got lost")
-        world.note("result", self.step, ctx.idempotency_key)
         return self.outputs(as_row(value), paid, ctx)
 
     def fail(self) -> None:
@@ -110,7 +124,47 @@ class TimedCounting(_Timed, Counting):
     """The second step, with timers."""
 
 
+class _Batched(Call, AsyncBatchFunction[Any, Any]):
+    """Makes the calls of a batch together: what fails fails its element, and sometimes the whole batch does."""
+
+    max_batch_size = 3
+    max_batch_delay = 0.05
+
+    async def async_invoke_batch(self, values: list[Any], ctxs: Sequence[InvocationContext]) -> list[Any]:
+        self.world.note("batch", len(values))
+        for ctx in ctxs:
+            self.begin(ctx)
+        if self.world.draw.random() < 0.05:
+            raise OSError("the service is busy")
+        answers = [self.answer(value, ctx) for value, ctx in zip(values, ctxs, strict=True)]
+        results = await asyncio.gather(*answers, return_exceptions=True)
+        for ctx, result in zip(ctxs, results, strict=True):
+            if not isinstance(result, Exception):
+                self.end(ctx)
+        return results
+
+
+class BatchedCall(_Batched):
+    """The first step, in batches."""
+
+
+class BatchedTimedCall(_Batched, TimedCall):
+    """The first step, with timers and in batches."""
+
+
+class BatchedCounting(_Batched, Counting):
+    """The second step, in batches."""
+
+
+class BatchedTimedCounting(_Batched, TimedCounting):
+    """The second step, with timers and in batches."""
+
+
 def functions_of(world: World) -> tuple[Call, Call]:
     """Return the functions of the two steps."""
     has_timers, has_keys = world.scenario.has_timers, world.scenario.keyed_first
-    return (TimedCall if has_timers and has_keys else Call)(world), (TimedCounting if has_timers else Counting)(world)
+    firsts = {False: (Call, BatchedCall), True: (TimedCall, BatchedTimedCall)}
+    seconds = {False: (Counting, BatchedCounting), True: (TimedCounting, BatchedTimedCounting)}
+    first_is_batched, second_is_batched = world.scenario.batched
+    first = firsts[has_timers and has_keys][first_is_batched]
+    return first(world), seconds[has_timers][second_is_batched](world)

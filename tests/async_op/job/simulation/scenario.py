@@ -67,6 +67,8 @@ class Scenario:
         self.names_refused = draw.random() < 0.9
         self.is_mended_late = self.on_error == "dead_letter" and draw.random() < 0.5
         self.is_fragile = self.crashes > 0 and draw.random() < 0.7
+        batches = self.random("batches")
+        self.batched = [batches.random() < 0.3 for _ in range(2)]
         self.restarts = self.random("restarts").choice([0, 0, 1, 3])
 
     def random(self, *names: object) -> random.Random:
