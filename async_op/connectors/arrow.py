@@ -10,6 +10,7 @@ import pyarrow as pa
 from async_op.connectors.errors import UnwritableValue
 from keygroups.values import Misfit, casts, infer_schema, rows_to_batch
 from keygroups.values import rows as rows_of_values
+from keygroups.values.scalars import TooLarge
 
 ROWS_AT_ONCE = 8192
 """How many outputs become one batch."""
@@ -42,8 +43,21 @@ def batches_of(values: Sequence[Any], schema: pa.Schema) -> Iterator[pa.RecordBa
         An output has a field that the schema does not have, or one that its type would change.
     """
     for start in range(0, len(values), ROWS_AT_ONCE):
-        rows = values[start : start + ROWS_AT_ONCE]
-        yield _named(rows, lambda rows=rows: rows_to_batch(rows, schema), start)  # type: ignore[misc]
+        yield from _batches(values[start : start + ROWS_AT_ONCE], schema, start)
+
+
+def _batches(rows: Sequence[Any], schema: pa.Schema, start: int) -> Iterator[pa.RecordBatch]:
+    """Yield rows as one batch, or as more if their texts are too large for one."""
+    try:
+        batch = _named(rows, lambda: rows_to_batch(rows, schema), start)
+    except UnwritableValue as error:
+        if len(rows) == 1 or not isinstance(error.__cause__, TooLarge):
+            raise
+        middle = len(rows) // 2
+        yield from _batches(rows[:middle], schema, start)
+        yield from _batches(rows[middle:], schema, start + middle)
+    else:
+        yield batch
 
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

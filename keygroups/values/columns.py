@@ -10,7 +10,7 @@ from pyarrow import types
 
 from keygroups.values.casts import coarse
 from keygroups.values.fitting import EXACT, Rules, fitter_of
-from keygroups.values.scalars import CONVERSION_ERRORS, Misfit, Refusal
+from keygroups.values.scalars import CONVERSION_ERRORS, Misfit, Refusal, TooLarge
 
 
 class ColumnEncoder:
@@ -40,12 +40,17 @@ class ColumnEncoder:
         ------
         Misfit
             A value would change.
+        TooLarge
+            The values together need more than the 2 GiB that a column has.
         """
         try:
-            return pa.array(values if self._fitter.is_plain(values) else self._fitted(values), self._type)
+            array = pa.array(values if self._fitter.is_plain(values) else self._fitted(values), self._type)
         except CONVERSION_ERRORS:
             # Arrow's own message shows the value.
             raise self._first_misfit(values) from None
+        if isinstance(array, pa.ChunkedArray):
+            raise TooLarge(0, self._column, f"the values are too large for one column of {self._type}")
+        return array
 
     def _fitted(self, values: Sequence[Any]) -> list[Any]:
         one, fitted = self._fitter.one, []
@@ -70,7 +75,7 @@ class ColumnEncoder:
             except CONVERSION_ERRORS:
                 reason = f"it is a {type(values[row]).__qualname__} that does not fit {self._type}"
                 return Misfit(row, self._column, reason)
-        return Misfit(0, self._column, f"the values are too large for one column of {self._type}")
+        return TooLarge(0, self._column, f"the values are too large for one column of {self._type}")
 
 
 def array_of(values: Sequence[Any], type_: pa.DataType, rules: Rules = EXACT, column: str = "") -> pa.Array:

@@ -62,6 +62,10 @@ class Misfit(KeyGroupsError, ValueError):
         return f"column {self.column!r}: {self.reason}" if self.column else self.reason
 
 
+class TooLarge(Misfit):
+    """Values need more than the 2 GiB that a column of text or bytes has; fewer of them may fit."""
+
+
 class Refusal(Exception):
     """A value does not fit; raised where neither its row nor its column is known yet."""
 

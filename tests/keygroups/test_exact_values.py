@@ -23,6 +23,9 @@ from tests.doors.values import BERLIN, PLAIN, SCALARS, VALUES, YEAR, Colour, nea
 class Unknown(dt.tzinfo):
     """A time zone of the user's own."""
 
+    def __repr__(self) -> str:
+        return "Unknown()"  # without an address, which would differ in the names of tests
+
     def utcoffset(self, moment: dt.datetime | None) -> dt.timedelta:
         return dt.timedelta(hours=1)
 

@@ -14,7 +14,7 @@ from async_op.connectors.files.text import Block
 from async_op.connectors.source import Read, Undecodable
 from keygroups.errors import KeyGroupsError
 
-_NO_VALUE = (ValueError, OverflowError, pa.ArrowException, KeyGroupsError)
+_NO_VALUE = (ValueError, KeyError, OverflowError, pa.ArrowException, KeyGroupsError)
 
 
 def parquet_blocks(file: Any, path: str, position: int, *, grows: bool) -> Iterator[Block]:
@@ -83,6 +83,9 @@ def _row(row: pa.RecordBatch, path: str, number: int) -> Read[Any]:
         one = pa.RecordBatch.from_arrays([column], [name])
         try:
             raw |= next(rows_of(one))
+        except KeyError:
+            reason = reason or f"column {name!r} ({column.type}): a map has a key twice"
+            raw[name] = column.to_pylist()[0]
         except _NO_VALUE as error:
             reason = reason or f"column {name!r} ({column.type}): {error}"
             raw[name] = _raw_of(column)

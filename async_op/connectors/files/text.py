@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -395,7 +396,14 @@ def _object(items: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+def _float(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError("a number is larger than any float, and would become infinity")
+    return value
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float)
 
 
 def _reason_of(lines: Sequence[Any]) -> str:

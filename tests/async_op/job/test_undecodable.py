@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from async_op import FixedDelayRetry, letter_value
 from async_op.connectors import ConnectorUnavailable, FileSource, Reached, Source, Undecodable
@@ -263,3 +266,16 @@ def test_whatever_a_source_gives_each_record_is_an_output_or_a_dead_letter_once(
         assert sorted(map(letter_value, letters.values)) == buried
 
     in_virtual_time(run())
+
+
+async def test_a_map_in_parquet_with_a_key_twice_is_one_rows_fault(tmp_path: Path) -> None:
+    pairs = [[("a", 1)], [("secret", 1), ("secret", 2)], [("b", 1)]]
+    parquet.write_table(pa.table({"m": pa.array(pairs, pa.map_(pa.string(), pa.int64()))}), tmp_path / "x.parquet")
+    source = FileSource(str(tmp_path / "*.parquet"), "parquet", on_error="dead_letter")
+    await new_job(source, same, sink := Epochs(), dead_letters=(letters := Epochs())).run()
+    assert sink.values == [{"m": {"a": 1}}, {"m": {"b": 1}}]
+    (letter,) = letters.values
+    assert letter_value(letter) == {"m": pairs[1]}
+    assert "x.parquet, position 1: column 'm'" in letter["error_message"]
+    assert "a map has a key twice" in letter["error_message"]
+    assert "secret" not in letter["error_message"]

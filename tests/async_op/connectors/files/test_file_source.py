@@ -359,6 +359,7 @@ async def test_what_a_listing_raises_reaches_who_waits(tmp_path: Path) -> None:
         ("json", b"1\n" + b"[" * 100_000 + b"\n", 2, "no JSON"),
         ("json", b"1\n" + b"1" * 5000 + b"\n", 2, "no JSON"),
         ("json", b'1\n[{"a": 1, "a": 2}]\n', 2, "two values under one name"),
+        ("json", b'1\n{"a": 1e400}\n', 2, "would become infinity"),
         ("csv", b"a,a\n1,2\n", 0, "a column twice"),
         ("csv", b"a,\xff\n1,2\n", 0, "no UTF-8"),
         ("parquet", b"PAR1", 0, "no Parquet file"),
