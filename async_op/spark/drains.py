@@ -98,8 +98,10 @@ class Drains:
             self._thread.join(seconds)
 
     def _run(self, batches: MicroBatches) -> None:
+        has_ended = False
         try:
             self._while_idle(batches)
+            has_ended = True
             left = self._stopping.seconds_left
             if self.at_end and not batches.has_failed and left != 0.0:
                 self._chain.drain(self._spark, left)
@@ -107,9 +109,10 @@ class Drains:
                 self._chain.check()  # Spark has stopped it, maybe for another start with its checkpoint
             self._chain.close(self._spark, failed=batches.has_failed)
         except BaseException as error:  # noqa: BLE001 - raised by `awaitTermination`
-            self._end(batches, as_exception(error))
+            # By now Spark may know another run by the id of a query that has ended, and would stop that one.
+            self._end(None if has_ended else batches, as_exception(error))
 
-    def _end(self, batches: MicroBatches, error: Exception) -> None:
+    def _end(self, batches: MicroBatches | None, error: Exception) -> None:
         if self._stopping.is_under_way and are_cancelled(error):
             _log.warning("the epoch without input is given up, and its calls are made again by the next start")
             self._chain.close(self._spark, failed=True)
@@ -117,7 +120,8 @@ class Drains:
         self.failure = error
         _log.error("the query stops, because of an error outside of its micro-batches: %s", with_notes(error))
         try:
-            batches.stop()
+            if batches is not None:
+                batches.stop()
         finally:
             self._chain.close(self._spark, failed=True)
 

@@ -182,6 +182,22 @@ class Texts(logging.Handler):
         self.texts.append(record.getMessage())
 
 
+def taken_over_with_its_checkpoint(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Return what a query says that Spark has stopped for another start, and whether the other one goes on."""
+    first = pipeline(folder).start(stream(spark, folder), sink, checkpoint_location=folder / "checkpoint")
+    while not (folder / "checkpoint" / "commits" / "0").exists():
+        first.awaitTermination(1)
+    second = pipeline(folder).start(stream(spark, folder), sink, checkpoint_location=folder / "checkpoint")
+    try:
+        first.awaitTermination()
+    except EpochFailed as fenced:
+        second.drain()  # its worker answers
+        return {"old": fenced.reason, "is_active": second.isActive}
+    finally:
+        second.stop()
+    raise AssertionError("the second one has taken over")
+
+
 def taken_over(spark: SparkSession, folder: Path) -> dict[str, Any]:
     """Return what the older of two queries says, and what is logged where the newer one is started."""
     log = Texts()
@@ -338,6 +354,7 @@ CASES: dict[str, Callable[[SparkSession, Path], Any]] = {
     "ends": ends,
     "sight": sight,
     "taken over": taken_over,
+    "taken over with its checkpoint": taken_over_with_its_checkpoint,
     "bad values": bad_values,
     "volatile": volatile,
     "in the sink": in_the_sink,

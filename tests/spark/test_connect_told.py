@@ -52,6 +52,15 @@ def test_a_query_says_who_has_taken_over_from_it_and_the_newer_one_from_whom(url
 
 
 @pytest.mark.thorough
+def test_a_query_that_spark_stops_for_another_start_with_its_checkpoint_says_so_and_the_other_one_goes_on(
+    url: str, tmp_path: Path
+) -> None:
+    told = answer(url, tmp_path, "taken over with its checkpoint")
+    assert re.search(r"WriterFenced: .*claim by process \d+ on ", told["old"])
+    assert told["is_active"]
+
+
+@pytest.mark.thorough
 def test_an_error_that_no_text_can_hold_is_a_dead_letter_and_a_name_that_comes_twice_is_refused(
     url: str, tmp_path: Path
 ) -> None:
