@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from async_op.connectors.errors import ConnectorUnavailable
 from async_op.errors import RetryAfter
-from async_op.retry import ExponentialBackoffRetry, RetryPolicy, is_meant
-from keygroups.safe_text import text_of
+from async_op.retry import ExponentialBackoffRetry, RetryPolicy, is_meant, seconds_asked
+from keygroups.safe_text import errors_in, text_of
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -91,13 +91,16 @@ class Attempts:
         policy = self._policy
         # Without `retry_on` a policy names every error, which is right for calls but would hide faults here.
         named = None if policy is None else policy.retry_on
-        if not (isinstance(error, RetryAfter) or self._passes(error) or (named is not None and is_meant(named, error))):
+        # A connector with a task group raises an exception group of what its tasks have raised.
+        may_pass = all(isinstance(one, RetryAfter) or self._passes(one) for one in errors_in(error))  # type: ignore[arg-type]
+        if not (may_pass or (named is not None and is_meant(named, error))):
             error.add_note(f"{self._what} raised this")
             raise error
         reason = f"{type(error).__name__}: {text_of(error)}"
         if policy is None or is_last or self.failed >= policy.max_attempts:
             raise self.unavailable(reason) from error
-        delay = error.seconds if isinstance(error, RetryAfter) else policy.delay_after(self.failed)
+        asked = seconds_asked(error)
+        delay = policy.delay_after(self.failed) if asked is None else asked
         _log.warning("%s failed at attempt %d and is retried in %.1f s: %s", self._what, self.failed, delay, reason)
         return delay
 

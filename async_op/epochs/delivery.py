@@ -18,6 +18,7 @@ from async_op.connectors.retrying import Attempts
 from async_op.connectors.sink import Sink
 from async_op.dead_letters import DeadLetter
 from async_op.letter_rows import CUT_LENGTHS, cut_row, row_of
+from keygroups.safe_text import errors_in
 from snapshots.filesystem import Folder
 from snapshots.format.delivered import Delivered, mark_delivered
 from snapshots.format.sink_notes import RefusedOutput, SinkNotes
@@ -163,7 +164,8 @@ class SinkDelivery(ABC):
             try:
                 return (yield Ask(work, doing))
             except Exception as error:  # noqa: BLE001 - raised unless it may pass
-                delay = attempts.delay_after(error, is_last=self.is_hurried)
+                inside = (one for one in errors_in(error) if isinstance(one, UnwritableValue))
+                delay = attempts.delay_after(next(inside, error), is_last=self.is_hurried)
             yield Pause(delay)
 
     def _note_written(self, sink: Sink[Any]) -> None:

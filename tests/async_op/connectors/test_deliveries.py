@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from async_op import FixedDelayRetry, Job, LetterWithoutValue, Step
+from async_op import FixedDelayRetry, Job, LetterWithoutValue, RetryAfter, Step
 from async_op.connectors import (
     FileSink,
     FileSource,
@@ -90,6 +90,34 @@ async def test_a_sink_that_is_away_for_a_while_is_retried(
     assert len(said) == 3
     assert "attempt 2" in said[1]
     assert kind.__name__ in said[1]
+
+
+async def test_an_exception_group_of_a_sink_is_looked_into() -> None:
+    """A sink that writes with a task group raises one."""
+
+    class Grouped(NoThrees):
+        left = 2
+
+        async def write(self, values: Sequence[Any], epoch: int) -> None:
+            self.left -= 1
+            error = ConnectionError() if self.left % 2 else RetryAfter(0.0)
+            async with asyncio.TaskGroup() as group:
+                if self.left >= 0:
+                    group.create_task(fail_with(error))
+                group.create_task(super().write(values, epoch))
+
+    sink = Grouped("skip")
+    sink.retry = FixedDelayRetry(3, 0.0)
+    await new_job([1, 2, 3, 6], same, sink).run()
+    assert sink.values == [1, 2]
+
+    mixed = Away(1, lambda: ExceptionGroup("two", [ConnectionError(), KeyError()]))
+    with pytest.raises(ExceptionGroup, match="two"):
+        await new_job([1], same, mixed).run()
+
+
+async def fail_with(error: Exception) -> None:
+    raise error
 
 
 async def test_a_sink_that_stays_away_is_named_with_its_epoch_and_the_next_start_delivers() -> None:
