@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from async_op.connectors.arrow import ROWS_AT_ONCE, batches_of, fitted, names_of, schema_of
-from async_op.connectors.errors import UnwritableValue
+from async_op.connectors.errors import UnsupportedColumn, UnwritableValue
 from keygroups.values import values_of
 from keygroups.values.casts import in_microseconds
 
@@ -68,6 +68,10 @@ class SinkRows(ABC):
         """Return the errors of all rows that cannot go into a table; one such row has been found already."""
         return [error]
 
+    def without_column(self, made: Callable[[pa.Schema], pa.Schema]) -> Iterator[UnwritableValue]:
+        """Yield an error for every row that alone would need a column that a table cannot have."""
+        return iter(())
+
     def reader(self, schema: pa.Schema) -> pa.RecordBatchReader:
         """Return the rows as a stream."""
         return pa.RecordBatchReader.from_batches(schema, self._noted(schema))
@@ -105,6 +109,16 @@ class OutputRows(SinkRows):
                 alone.index = index
                 found.append(alone)
         return found or [error]
+
+    def without_column(self, made: Callable[[pa.Schema], pa.Schema]) -> Iterator[UnwritableValue]:
+        """Yield an error for every output that alone would need a column that a table cannot have."""
+        for index, value in enumerate(self._values):
+            try:
+                made(schema_of([{name: field for name, field in value.items() if field is not None}]))
+            except UnsupportedColumn as error:
+                yield UnwritableValue(value, str(error), column=error.column, index=index)
+            except UnwritableValue:
+                continue  # it gives a column no type, and others may
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the outputs as batches."""

@@ -81,7 +81,7 @@ def _json_form(value: Any, is_exact: bool) -> Any:
             return value
         return [_inside(item, f"[{at}]", is_exact) for at, item in enumerate(value)]
     if kind in _TIMES and not is_exact:
-        return value.isoformat()
+        return _time_text(value)
     plain = without_numpy(value)
     if plain is not value:
         return _json_form(plain, is_exact)
@@ -118,7 +118,7 @@ def cell_of(value: Any) -> str | None:
     if kind in _CELLS:
         return str(value)
     if kind in _TIMES:
-        return value.isoformat()  # type: ignore[no-any-return]
+        return _time_text(value)
     if isinstance(value, dict | list | tuple | set | frozenset):
         raise Refusal("it is nested, and CSV is flat; write JSON, or convert it to text")
     plain = without_numpy(value)
@@ -148,3 +148,10 @@ def _quoted(cell: str | None) -> str:
     if cell is None:
         return ""
     return f'"{cell.replace(chr(34), chr(34) * 2)}"' if not cell or _QUOTED.search(cell) else cell
+
+
+def _time_text(value: dt.date | dt.time) -> str:
+    """Return a date or time as ISO 8601, which has no form for the second of two equal local times."""
+    if isinstance(value, dt.datetime | dt.time) and value.fold and value.utcoffset() is None:
+        raise Refusal("its fold would be lost; give it a time zone")
+    return value.isoformat()

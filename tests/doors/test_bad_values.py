@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from async_op import AsyncDataStream, AsyncFunction, ElementFailed, Step, letter_value
 from async_op.calls.vetting import Unreadable
-from async_op.connectors import FileSink, FileSource, UnwritableValue
+from async_op.connectors import FileSink, FileSource, MalformedRecord, UnwritableValue
 from async_op.letter_rows import row_of
 from async_op.operator.place import Place
 from async_op.options import OperatorOptions
@@ -206,7 +206,7 @@ def test_a_job_from_file_to_file(fields: list[str], on_error: Any) -> None:
         sink = FileSink(folder / "out", "json", on_error=on_error)
         step = Step(same, "same", on_error=on_error)
         options: dict[str, Any] = {"dead_letters": letters, "snapshots": str(folder / "snapshots")}
-        await new_job(FileSource(str(folder / "in.jsonl"), "json"), step, sink, **options).run()
+        await new_job(FileSource(str(folder / "in.jsonl"), "json", on_error=on_error), step, sink, **options).run()
         return letters
 
     with tempfile.TemporaryDirectory() as name:
@@ -215,7 +215,7 @@ def test_a_job_from_file_to_file(fields: list[str], on_error: Any) -> None:
         (folder / "in.jsonl").write_text("".join(lines))
         bad = [number for number, field in enumerate(fields) if not LINES[field]]
         if bad:
-            with pytest.raises((ElementFailed, UnwritableValue)):
+            with pytest.raises((MalformedRecord, ElementFailed, UnwritableValue)):
                 asyncio.run(run(folder, "fail"))
         letters = asyncio.run(run(folder, on_error))
         files = sorted((folder / "out").glob("*.jsonl"))

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from async_op.connectors.epoch_rows import OutputRows, SinkRows
-from async_op.connectors.errors import UnwritableValue
+from async_op.connectors.errors import UnsupportedColumn, UnwritableValue
 from async_op.connectors.own_threads import OwnThreads
 from async_op.connectors.repeats import Repeats
 from async_op.connectors.sink import ShippedSink, Sink
@@ -136,6 +136,10 @@ class TableSink(ShippedSink):
         except UnwritableValue as error:
             if error.index is not None:
                 raise
+            found: Exception = error
+        except UnsupportedColumn as error:
+            if self.on_error == "fail":
+                raise  # it names the type, and what to do
             found = error
         for first in self.refused_rows(rows):
             raise first
@@ -151,6 +155,10 @@ class TableSink(ShippedSink):
             return self._refused_by_table(rows)
         except UnwritableValue as error:
             return rows.refused_before(error)
+        except UnsupportedColumn:
+            if self._schema is not None:
+                raise
+            return [*rows.without_column(self._made)]
 
     @abstractmethod
     def _refused_by_table(self, rows: SinkRows) -> list[UnwritableValue]:

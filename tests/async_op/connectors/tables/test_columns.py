@@ -19,6 +19,7 @@ from async_op.connectors.epoch_rows import dicts_of
 from async_op.connectors.tables.columns import table_schema
 from async_op.connectors.tables.postgres_types import fit_of
 from tests.async_op.connectors.tables.targets import Delta, Iceberg, Target
+from tests.async_op.job.kit import new_job, same
 
 KINDS = pytest.mark.parametrize("kind", [Delta, Iceberg])
 WIDENED = {
@@ -92,6 +93,21 @@ async def test_a_name_that_tables_cannot_have_is_refused(
         await sink.write([row], 1)
     await sink.close()
     assert (raised.value.column, target.rows()) == (column, [])
+
+
+@KINDS
+async def test_a_row_alone_that_needs_a_column_which_tables_lack_is_left_out_if_on_error_says_so(
+    tmp_path: Path, kind: type[Target]
+) -> None:
+    """No table has this type yet, so without it the others make one."""
+    rows = [{"n": 1, "v": None}, {"n": 2, "v": None, "for": timedelta(1)}, {"n": 3, "v": "a"}, {"n": 4, "": 1}]
+    target = kind(tmp_path)
+    sink = target.sink()
+    sink.on_error = "skip"
+    job = new_job(rows, same, sink, snapshot_interval=600.0)
+    await job.run()
+    assert target.numbers() == [1, 3]
+    assert job.progress().refused == 2
 
 
 @KINDS
