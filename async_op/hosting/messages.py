@@ -71,8 +71,7 @@ class EpochEnd(NamedTuple):
     epoch                                       `barrier_timeout`        `waits_for`  `is_final`
     =========================================== ======================== ============ ==========
     a micro-batch                               as the user says         "calls"
-    without input, to finish what is in flight  longer from epoch to     "calls"
-                                                epoch
+    without input, to finish what is in flight  a minute, or None        "calls"
     without input, before a micro-batch that    as the user says, but    "room"
     would find its hosts full                   at least a second
     without input, for what hosts have ready    0                        "calls"

@@ -125,8 +125,9 @@ def test_a_run_fills_the_state_once_and_a_query_continues_without_adopting(run: 
 
 
 def test_while_some_calls_of_a_run_take_long_the_others_are_delivered_and_a_retry_repeats_none_of_them(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(runners, "_DRAIN_SECONDS", 1.0)
     log, gate = tmp_path / "calls", Gate(tmp_path / "sinks")
 
     async def held(row: dict[str, Any]) -> tuple[int]:

@@ -46,8 +46,8 @@ _LENDING_EPOCHS_MAX = 8
 
 _PAUSE_SECONDS_MAX = 60.0
 
-_PATIENCE_SECONDS, _PATIENCE_SECONDS_MAX = 1.0, 60.0
-"""How long the first and the last epochs of a drain wait for calls."""
+_DRAIN_SECONDS = 60.0
+"""How long an epoch of a drain waits for calls; meanwhile what has returned is in no snapshot, and not delivered."""
 
 _ATTEMPTS_MAX = 4
 """How often an epoch is tried before the query fails, if hosts are lost; Spark tries a task as often."""
@@ -264,14 +264,14 @@ class EpochRunner:
             self._run_without_input(spark, parallelism, end)
 
     def _settle(self, spark: SparkSession, parallelism: int, timeout: float | None) -> None:
-        """Run epochs until nothing is in flight, or for `timeout` seconds; each waits twice as long as the one before.
+        """Run epochs until nothing is in flight, or for `timeout` seconds; each waits for a minute at most.
 
-        So a call that takes an hour holds up neither what has returned meanwhile nor a snapshot of it, and an hour has
-        few versions. Where operators live in their tasks, an epoch cannot leave its calls to the next one.
+        So a call that takes an hour holds up neither what has returned meanwhile nor a snapshot of it. Where operators
+        live in their tasks, an epoch cannot leave its calls to the next one.
         """
         waits_for: Literal["calls", "calls in time"] = "calls" if timeout is None else "calls in time"
-        longest = None if not self.fleet.is_resident else self._settings.barrier_timeout
-        patience = math.inf if longest is None else max(_PATIENCE_SECONDS, longest)
+        waits_for_all = not self.fleet.is_resident or self._settings.barrier_timeout is None
+        patience = math.inf if waits_for_all else max(_DRAIN_SECONDS, self._settings.barrier_timeout or 0.0)
         until = math.inf if timeout is None else time.monotonic() + timeout
         while True:
             began = time.monotonic()
@@ -281,7 +281,6 @@ class EpochRunner:
             is_early = time.monotonic() - began < seconds
             if is_early or seconds < patience or not self.in_flight:
                 return
-            patience = min(2 * patience, _PATIENCE_SECONDS_MAX)
 
     def _end_waits_for_budgets(self, spark: SparkSession, parallelism: int) -> None:
         """Run epochs until no call waits for what another host has left of a budget; each ends once all calls do."""
