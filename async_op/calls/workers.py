@@ -321,9 +321,14 @@ class Worker:
         return outputs
 
     def _fail(self, entry: Entry, invocation: InvocationContext, error: BaseException, has_changed: bool) -> bool:
-        """Pass on the error of a call; returns whether this worker has to end. Raises it if the call was cancelled."""
+        """Pass on the error of a call; returns whether this worker has to end.
+
+        It never raises the error: what raises its own variable is in a cycle of references with it. So would be the
+        task, and a cancelled worker would stay in memory until a full garbage collection.
+        """
         if self._is_cancelled(entry, error):
-            raise error
+            self._pool.outcomes.crash(error)
+            return True
         if has_changed:
             self._leave(self._pool.outcomes.end, entry, invocation, error)
             return True
@@ -339,14 +344,6 @@ class Worker:
     def _is_cancelled(self, entry: Entry, error: BaseException) -> bool:
         """Return whether the operator has cancelled a call; if its function awaited what was cancelled, it failed."""
         return isinstance(error, asyncio.CancelledError) and entry.call is self and self.task.cancelling() > 0
-
-    def _crash(self, error: BaseException) -> bool:
-        """Tell of an error that was raised by what was called back; returns whether the task has to be cancelled.
-
-        If it is cancelled, either the operator has ended, or the function or other code has cancelled the task.
-        """
-        self._pool.outcomes.crash(error)
-        return isinstance(error, asyncio.CancelledError)
 
     async def _work(self, pool: Workers, context: Context, unmeasured: int) -> None:
         """Make calls until there are too many workers. Only the result of an entry's current invocation counts.
@@ -405,6 +402,5 @@ class Worker:
                         commit(invocation.handles)  # type: ignore[unreachable]
                     completed(entry)
             self._leave(pool.outcomes.complete, entry, invocation, outputs)
-        except BaseException as error:
-            if self._crash(error):
-                raise
+        except BaseException as error:  # noqa: BLE001 - raised to nobody: see `_fail`
+            pool.outcomes.crash(error)

@@ -80,7 +80,7 @@ class Coordinator:
 
     def ended(self) -> None:
         """Begin to collect garbage, if it is time, because the files of older versions are read no more; waits not."""
-        if self.garbage is not None:
+        if self.garbage is not None and self.version > 1:  # the first version replaces nothing
             self.garbage.epoch_ended(self.store.folder)
 
     @property

@@ -7,6 +7,7 @@ import os
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 
 from snapshots.filesystem.errors import UnsafeFilesystem
@@ -113,8 +114,8 @@ def _write_durably(path: Path, data: bytes) -> None:
 
 def _make_directories(directory: Path) -> None:
     """Create missing directories, and make each new name durable in its parent."""
-    missing = [parent for parent in (directory, *directory.parents) if not parent.exists()]
-    for parent in reversed(missing):
+    missing = takewhile(lambda one: not one.exists(), (directory, *directory.parents))
+    for parent in reversed(list(missing)):
         parent.mkdir(exist_ok=True)
         _sync_directory(parent.parent)
 
