@@ -90,6 +90,11 @@ class RetryPolicy(ABC):
         """The errors that are retried, as they were passed; None for all."""
         return self._retry_on
 
+    @property
+    def looks_at_outputs(self) -> bool:
+        """Whether outputs decide if their call is repeated."""
+        return self._retry_if_result is not None
+
     def __repr__(self) -> str:
         named = {name.removeprefix("_"): value for name, value in vars(self).items()}
         return representation(self, {name: value for name, value in named.items() if value is not None})

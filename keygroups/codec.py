@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
+from itertools import chain
 from operator import is_
 from typing import Any
 
@@ -149,8 +150,19 @@ def pack(value: object, where: str) -> bytes:
     return _pack(value, where, 0)
 
 
+class Packed(bytes):
+    """A value as `pack` has encoded it, which is not encoded again. A deep copy of it is the value."""
+
+    __slots__ = ()
+
+    def __deepcopy__(self, _: object) -> Any:
+        return unpack(self)
+
+
 def pack_all(values: Sequence[Any], where: str) -> list[bytes]:
-    """Encode each of many values as `pack` does; for plain numbers and text it takes a quarter of the time.
+    """Encode each of many values as `pack` does, but for those that are `Packed`.
+
+    For plain numbers and text it takes a quarter of the time.
 
     Raises
     ------
@@ -158,7 +170,7 @@ def pack_all(values: Sequence[Any], where: str) -> list[bytes]:
         A value, or one inside it, has another type.
     """
     if not _NATIVE.issuperset(map(type, values)):
-        return [_pack(value, where, 0) for value in values]
+        return [value if type(value) is Packed else _pack(value, where, 0) for value in values]
     packer = _PACKERS[0].pop() if _PACKERS[0] else _Packer(0)
     try:
         packed = packer.pack_plain(values)
@@ -270,7 +282,12 @@ def is_native(value: Any) -> bool:
 
 
 def _are_native(values: Collection[Any]) -> bool:
-    return _NATIVE.issuperset(map(type, values)) or all(map(is_native, values))
+    kinds = set(map(type, values))
+    if kinds == {dict}:  # many rows, for each of which a call would take as long as to pack it
+        return _are_native(list(chain.from_iterable(values))) and _are_native(
+            list(chain.from_iterable(map(dict.values, values)))
+        )
+    return kinds <= _NATIVE or all(map(is_native, values))
 
 
 def _distinct(value: Any, where: str) -> Any:

@@ -17,7 +17,6 @@ from async_op.functions import (
 )
 from async_op.outputs import PLAIN
 from async_op.outputs import checked as checked_results
-from keygroups.state.detached import IMMUTABLE
 
 Check = Callable[[Any], Any]
 
@@ -33,7 +32,7 @@ class OutputCheck(Protocol):
         ...
 
     def fits(self, output: Any) -> bool:
-        """Return whether an output certainly can be used; quick, because this runs for every output."""
+        """Return whether an output certainly can be used as it is; quick, because this runs for every output."""
         ...
 
 
@@ -51,7 +50,7 @@ class OutputChecks:
     outputs : OutputCheck or None
         Checks single outputs; None if any output will do that the function has awaited.
     keep : callable or None
-        Returns what stays of an output that was checked.
+        Checks an output that does not fit as it is, and returns what stays of it; None if all stay as they are.
     """
 
     __slots__ = ("_keep", "_outputs")
@@ -62,19 +61,19 @@ class OutputChecks:
 
     def __call__(self, result: Any) -> Sequence[Any]:
         """Return the outputs, which the function cannot change any more; raises if one cannot be used."""
-        outputs, keep = self._outputs, self._keep
+        outputs = self._outputs
         if outputs is None:
             return checked_results(result)
         if type(result) in PLAIN and len(result) == 1:  # the usual case: this runs for every row
-            kind = type(output := result[0])
-            if kind in outputs.certain:
+            output = result[0]
+            if type(output) in outputs.certain or outputs.fits(output):
                 return result  # type: ignore[no-any-return]
-            if outputs.fits(output):
-                return result if keep is None or kind in IMMUTABLE else [keep(output)]
         found = checked_results(result)
+        if self._keep is not None:
+            return list(map(self._keep, found))
         for output in found:
             outputs.check(output)
-        return found if keep is None else [keep(output) for output in found]
+        return found
 
     def certain_type(self, outputs: Sequence[Any]) -> type | None:
         """Return the type of a single output that was checked, if no other output of this type needs a check."""
@@ -104,7 +103,8 @@ def with_checked_outputs(function: _F, outputs: OutputCheck, *, keep: Callable[[
     outputs : OutputCheck
         Checks the outputs.
     keep : callable, optional
-        Returns what stays of an output that was checked: a copy, if the function may still change the output.
+        Checks an output that does not fit as it is, and returns what stays of it: something that the function cannot
+        change any more.
     """
     checked, check = copy.copy(function), OutputChecks(outputs, keep)
     replaced: dict[str, Any] = {}

@@ -10,8 +10,12 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from async_op.errors import ValueRefused
+from keygroups.codec import Packed, pack
+from keygroups.state.detached import IMMUTABLE, own_copy
 from keygroups.state.storable import ALWAYS_PLAIN, StorableCheck
 from snapshots.format.subtask import RefusedValue
+
+_AN_OUTPUT = "an output"
 
 
 class Vet(Protocol):
@@ -62,7 +66,7 @@ class StorableOutputs:
     certain: frozenset[type] = ALWAYS_PLAIN
 
     def __init__(self) -> None:
-        self._check = StorableCheck("an output")
+        self._check = StorableCheck(_AN_OUTPUT)
 
     def check(self, output: Any) -> None:
         """Raise the reason why an output cannot be stored.
@@ -77,8 +81,23 @@ class StorableOutputs:
             raise error
 
     def fits(self, output: Any) -> bool:
-        """Return whether an output certainly can be stored."""
-        return self._check.error_of(output) is None
+        """Return whether an output certainly can be stored, and its function cannot change it."""
+        return type(output) in IMMUTABLE and self._check.error_of(output) is None
+
+    def copied(self, output: Any) -> Any:
+        """Return a copy of an output; raises the reason why it cannot be stored."""
+        self.check(output)
+        return own_copy(output)
+
+    def packed(self, output: Any) -> Any:
+        """Return an output as it is stored, so that it is packed only once; numbers and text go on as they are.
+
+        Many of them are packed together later. Raises the reason why an output cannot be stored.
+        """
+        if type(output) not in IMMUTABLE:
+            return Packed(pack(output, _AN_OUTPUT))
+        self.check(output)
+        return output
 
 
 def _each_error(vet: Vet, values: Sequence[Any]) -> dict[int, Exception]:

@@ -15,6 +15,7 @@ from async_op.calls.vetting import StorableOutputs, Unstorable
 from async_op.clock import LoopClock
 from async_op.dead_letters import DeadLetter
 from async_op.elements import Element
+from async_op.functions import AsyncBatchFunction, AsyncFunction
 from async_op.identity import Identity
 from async_op.job.channels import Inlet, Outlet
 from async_op.job.committing import Contribution, Part
@@ -29,7 +30,6 @@ from async_op.resilience import SharedLimits
 from async_op.resilience.lending import Allowance
 from async_op.resilience.line import WHOLE, Share
 from async_op.statistics import ResilienceStatistics
-from keygroups.state.detached import own_copy
 from snapshots import PendingSnapshot, Snapshot, SubtaskRestore
 from snapshots.format.subtask import ElementTypes
 
@@ -42,6 +42,12 @@ Late = Mapping[tuple[str, int], Sequence[Element]]
 def inlet_limit(options: OperatorOptions) -> int:
     """Return how many elements may be on their way into a subtask."""
     return min(max(options.capacity, _INLET_MIN), _INLET_MAX)
+
+
+def _is_packed_early(options: OperatorOptions) -> bool:
+    """Return whether nothing looks at the outputs of a step between its worker and the collector that packs them."""
+    is_single = isinstance(options.function, AsyncFunction) and not isinstance(options.function, AsyncBatchFunction)
+    return is_single and (options.retry is None or not options.retry.looks_at_outputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +220,9 @@ class Chain:
     def _new_subtask(self, name: str, index: int, receiver: Any, merge: Merge | None) -> StepSubtask:
         options = self._plan.steps[name]
         # Each subtask opens a function of its own, as it would in a process of its own.
-        options = replace(options, function=with_checked_outputs(options.function, StorableOutputs(), keep=own_copy))
+        checks, is_last = StorableOutputs(), name == self._names[-1]
+        keep = checks.packed if is_last and _is_packed_early(options) else checks.copied
+        options = replace(options, function=with_checked_outputs(options.function, checks, keep=keep))
         place = Place(
             parallelism=self.parallelism,
             subtask_index=index,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from async_op.job import outputs
 from async_op.job.outputs import EpochOutputs, values_in
+from keygroups.codec import Packed, pack
 from snapshots.format.parquet import ParquetEncoder
 
 VALUES = st.recursive(
@@ -34,6 +36,17 @@ def test_values_come_back_as_they_were_in_their_order(runs: list[tuple[bool, lis
     found = values_in(epoch.tables())
     epoch.close()
     assert found == tuple([one for kind, run in runs if kind == wanted for one in run] for wanted in (False, True))
+
+
+@given(values=st.lists(VALUES), are_packed=st.lists(st.booleans()))
+def test_outputs_that_are_packed_already_are_like_others(values: list[Any], are_packed: list[bool]) -> None:
+    epoch = EpochOutputs()
+    packed = [Packed(pack(value, "a test")) for value, is_packed in zip(values, are_packed, strict=False) if is_packed]
+    rest = [value for value, is_packed in zip(values, are_packed, strict=False) if not is_packed]
+    epoch.add([*packed, *rest, *packed], are_dead_letters=False)
+
+    own = [copy.deepcopy(one) for one in packed]
+    assert values_in(epoch.tables()) == ([*own, *rest, *own], [])
 
 
 def test_to_take_outputs_imports_nothing_because_the_event_loop_waits_for_it() -> None:

@@ -82,6 +82,39 @@ def test_a_place_that_becomes_free_is_filled_at_once(mode: Any) -> None:
     assert [round(begun[value] - begun[0], 6) for value in range(8)] == [0, 0, 0, 0, 10, 11, 12, 13]
 
 
+class Quotes(Gated):
+    """Returns a mutable output at once, but for the first element, and changes it after the call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.returned: list[dict[str, Any]] = []
+
+    async def async_invoke(self, value: Any, ctx: InvocationContext) -> list[Any]:
+        for one in self.returned:
+            one["tags"].append("later")
+        if value == 0:
+            await super().async_invoke(value, ctx)
+        self.called.append(value)
+        self.returned.append({"item": value, "tags": ["new"]})
+        return self.returned[-1:]
+
+
+async def test_outputs_that_wait_for_their_turn_are_stored_as_they_were_returned() -> None:
+    first, second, sink = Quotes(), Quotes(), Epochs()
+    second.gate.set()
+    jobs = [
+        new_job(range(4), Step(function, "quotes", mode="ordered"), sink, snapshots="memory://quotes")
+        for function in (first, second)
+    ]
+    async with running(jobs[0]):
+        await eventually(lambda: len(first.called) == 4)
+    await jobs[1].run()
+
+    assert sink.values == [{"item": item, "tags": ["new"]} for item in range(4)]
+    assert first.called == [0, 1, 2, 3]
+    assert second.called == [0, 0]
+
+
 @pytest.mark.parametrize(("stores_objects", "seconds"), [(False, 1.0), (True, 10.0)])
 def test_by_default_outputs_wait_for_a_second_and_on_an_object_store_for_ten(
     stores_objects: bool, seconds: float, monkeypatch: pytest.MonkeyPatch
@@ -577,9 +610,10 @@ async def test_no_collection_of_old_versions_outlives_the_run(monkeypatch: pytes
         finished.append(True)
         raise OSError("a collection that fails harms nobody")
 
+    await new_job([1, 2, 3], same, Epochs(), snapshots="memory://collected").run()
     monkeypatch.setattr("async_op.retention.collect_garbage", collect)
 
-    await new_job([1, 2, 3], same, Closing()).run()
+    await new_job([1, 2, 3, 4], same, Closing(), snapshots="memory://collected").run()
 
     assert finished == [True]
 
