@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from async_op.elements import Element, Watermark
 from async_op.job.routing import Route
@@ -138,9 +139,14 @@ class Outlet:
         The subtask that sends.
     route : Route
         Chooses the inlet of an element.
+
+    Attributes
+    ----------
+    put_one : callable
+        Puts an element into the inlet that it belongs to; where there is only one, without another Python call.
     """
 
-    __slots__ = ("_channel", "_inlets", "_only", "_reached", "_route")
+    __slots__ = ("_channel", "_inlets", "_only", "_reached", "_route", "put_one")
 
     def __init__(self, inlets: Sequence[Inlet], channel: int, route: Route) -> None:
         self._inlets = inlets
@@ -148,6 +154,9 @@ class Outlet:
         self._route = route
         self._reached = [inlets[target] for target in route.reached_from(channel)]
         self._only = self._reached[0] if len(self._reached) == 1 else None
+        self.put_one: Callable[[Element], None] = (
+            self._put_routed if self._only is None else partial(self._only.put_one, channel)
+        )
 
     def put(self, elements: Sequence[Element]) -> None:
         """Put elements into the inlets that they belong to."""
@@ -160,10 +169,8 @@ class Outlet:
             for target, some in dealt.items():
                 self._inlets[target].put(self._channel, some)
 
-    def put_one(self, element: Element) -> None:
-        """Put an element into the inlet that it belongs to."""
-        inlet = self._only or self._inlets[self._route.target(element[0], self._channel)]
-        inlet.put_one(self._channel, element)
+    def _put_routed(self, element: Element) -> None:
+        self._inlets[self._route.target(element[0], self._channel)].put_one(self._channel, element)
 
     def put_watermark(self, timestamp: int) -> None:
         """Raise the watermark of this channel."""

@@ -62,16 +62,17 @@ class Merge:
 class _ToStep(NamedOutput):
     """Hands outputs on to the next step, and remembers the newest watermark but the final one."""
 
-    __slots__ = ("_outlet", "watermark")
+    __slots__ = ("_outlet", "_put_one", "watermark")
 
     def __init__(self, outlet: Outlet) -> None:
         self._outlet = outlet
+        self._put_one = outlet.put_one
         self.watermark: int | None = None
 
     def take(self, values: Sequence[Any], timestamp: int | None, parent: ElementId) -> None:
         if len(values) == 1:  # usually, and a list for each output would cost as much as all of its way
             element_id = (parent, 0) if type(parent) is tuple else output_id(parent, 0)
-            self._outlet.put_one((values[0], timestamp, element_id))
+            self._put_one((values[0], timestamp, element_id))
         else:
             self._outlet.put([(value, timestamp, output_id(parent, number)) for number, value in enumerate(values)])
 

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keygroups import KeyGroupsError, UnstorableValue
-from keygroups.codec import NESTED_EXTENSIONS_MAX, UnreadableValue, pack, unpack
+from keygroups.codec import NESTED_EXTENSIONS_MAX, UnreadableValue, pack, pack_all, unpack, unpack_all
 from keygroups.state.storable import StorableCheck
 
 TWO_HOURS = dt.timezone(dt.timedelta(hours=2))
@@ -334,3 +334,9 @@ def test_the_order_in_which_a_set_was_filled_changes_nothing(items: list[int], l
     shuffled = luck.sample(items, len(items))
     assert pack(set(items), "a test") == pack(set(shuffled), "a test")
     assert pack({(one,) for one in items}, "a test") == pack({(one,) for one in shuffled}, "a test")
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 4, 10**9])
+def test_packed_values_in_a_row_are_as_many_as_they_should_be(count: int) -> None:
+    with pytest.raises(UnreadableValue):
+        unpack_all(b"".join(pack_all([1, "two", (3,)], "a test")), count)

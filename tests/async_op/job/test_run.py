@@ -82,6 +82,19 @@ def test_a_place_that_becomes_free_is_filled_at_once(mode: Any) -> None:
     assert [round(begun[value] - begun[0], 6) for value in range(8)] == [0, 0, 0, 0, 10, 11, 12, 13]
 
 
+async def test_the_only_subtask_of_a_keyed_step_gets_its_elements_without_a_look_at_their_keys() -> None:
+    looked_at: list[int] = []
+
+    def key_by(value: int) -> int:
+        looked_at.append(value)
+        return value
+
+    steps = [Step(same, "first"), Step(same, "second", key_by=key_by)]
+    await new_job(range(9), steps, Epochs(), parallelism=1).run()
+
+    assert sorted(looked_at) == list(range(9))  # only its operator asks for the key
+
+
 class Quotes(Gated):
     """Returns a mutable output at once, but for the first element, and changes it after the call."""
 
