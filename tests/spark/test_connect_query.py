@@ -320,7 +320,7 @@ def test_no_collection_takes_the_files_of_the_run_that_a_worker_serves(
     workers.ServerWorker(served, session)
 
     stage.store.write(parts({}))
-    runner.coordinator.ended()
+    runner.coordinator.garbage.epoch_ended(stage.store.folder)
     runner.coordinator.close()
     assert exchange.wishes() == workers.Wishes(parallelism=(3,))
 
