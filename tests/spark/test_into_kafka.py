@@ -161,9 +161,9 @@ def test_records_are_sent_before_all_rows_have_come(
             happened.append("row")
             yield row
 
-    def noted_produce(record: dict[str, Any]) -> None:
+    def noted_produce(record: dict[str, Any], index: int) -> None:
         happened.append("record")
-        produce(record)
+        produce(record, index)
 
     monkeypatch.setattr(FrameRows, "dicts", noted_rows)
     monkeypatch.setattr(sink, "_produce", noted_produce)
