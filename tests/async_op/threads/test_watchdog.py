@@ -226,7 +226,8 @@ async def test_between_calls_that_block_the_loop_has_its_turn(looks: list[bool],
 
     async with opened(Careless() if is_batched else careless) as bench:
         looking = asyncio.create_task(look())
-        await bench.feed(*range(8))
+        for value in range(8):
+            await bench.operator.process(value)
         await bench.operator.finish()
         await looking
 
