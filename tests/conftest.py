@@ -41,7 +41,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 SEEDS = 100
-QUICK_SEEDS = 20
+QUICK_SEEDS = 10
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -42,7 +42,7 @@ def forgetful() -> Iterator[None]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     seed = metafunc.config.getoption("--seed")
-    seeds = range(metafunc.config.getoption("--seeds") // 20) if seed is None else [seed]
+    seeds = range(max(1, metafunc.config.getoption("--seeds") // 20)) if seed is None else [seed]
     if "seed" in metafunc.fixturenames:
         metafunc.parametrize("seed", seeds)
 

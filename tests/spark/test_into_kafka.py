@@ -174,15 +174,17 @@ def test_records_are_sent_before_all_rows_have_come(
 
 @pytest.mark.parametrize(
     ("columns", "complaint"),
-    [
-        ("'1' as value, now() as timestamp", "'timestamp' is none of value, key, headers"),
-        ("'1' as other", "value"),
-        ("1 as value", "value is neither bytes nor text"),
-        ("'1' as value, 2 as key", "key is neither bytes nor text"),
-        ("'1' as value, 2 as headers", "headers"),
-        ("'1' as value, array(struct('x' as value)) as headers", "headers"),
-        ("'1' as value, array(struct(cast(null as string) as key, '' as value)) as headers", "headers"),
-    ],
+    first_is_quick(
+        [
+            ("'1' as value, now() as timestamp", "'timestamp' is none of value, key, headers"),
+            ("'1' as other", "value"),
+            ("1 as value", "value is neither bytes nor text"),
+            ("'1' as value, 2 as key", "key is neither bytes nor text"),
+            ("'1' as value, 2 as headers", "headers"),
+            ("'1' as value, array(struct('x' as value)) as headers", "headers"),
+            ("'1' as value, array(struct(cast(null as string) as key, '' as value)) as headers", "headers"),
+        ]
+    ),
 )
 def test_a_column_of_an_epoch_that_is_no_part_of_a_record_is_named(
     spark: SparkSession, server: str, topic: str, columns: str, complaint: str

@@ -12,6 +12,7 @@ from async_op import AsyncDataStream
 from async_op.spark import AsyncPipeline
 from async_op.spark.rows import schemas
 from keygroups import ConfigError
+from tests.quick import first_is_quick
 from tests.spark.runs import PipelineRun
 from tests.spark.test_sink_interruptions import Wait
 
@@ -61,7 +62,7 @@ def test_names_that_differ_in_case_are_two_for_a_session_that_tells_them_apart(
         spark.conf.unset("spark.sql.caseSensitive")
 
 
-@pytest.mark.parametrize("way", ["changed", "left out"])
+@pytest.mark.parametrize("way", first_is_quick(["changed", "left out"]))
 def test_an_epoch_that_no_sink_can_take_is_changed_or_left_out_by_a_sink(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:

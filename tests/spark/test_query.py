@@ -137,7 +137,7 @@ def test_a_stop_with_a_drain_repeats_no_call_of_the_micro_batch_under_way(
     assert run.calls() == list(range(ROWS))
 
 
-@pytest.mark.parametrize("how", [{}, {"drain": True, "timeout": 0.1}], ids=["at once", "drain"])
+@pytest.mark.parametrize("how", first_is_quick([{}, {"drain": True, "timeout": 0.1}]), ids=["at once", "drain"])
 def test_a_stop_cuts_a_micro_batch_off_so_that_only_calls_under_way_are_repeated(run: Run, how: dict[str, Any]) -> None:
     run.settings["barrier_timeout"] = None
     query = run.pipeline().start(run.stream(), run.sink, checkpoint_location=run.folder / "checkpoint")
@@ -164,7 +164,7 @@ def is_epoch_under_way(query: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize("how", [{}, {"drain": True, "timeout": 0.1}], ids=["at once", "drain"])
+@pytest.mark.parametrize("how", first_is_quick([{}, {"drain": True, "timeout": 0.1}]), ids=["at once", "drain"])
 @pytest.mark.parametrize("end", first_is_quick(["of the input", "of another stop", "of a drain"]))
 def test_a_stop_cuts_off_who_waits_for_calls_already(run: Run, end: str, how: dict[str, Any]) -> None:
     if end == "of the input":

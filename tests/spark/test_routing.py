@@ -21,6 +21,7 @@ from async_op.spark import AsyncPipeline
 from keygroups import ConfigError, NullKey, UnsupportedKey, ValueState, key_groups_of, subtask_of
 from keygroups.spark import key_group_column, subtask_column
 from snapshots import IncompatibleSnapshot
+from tests.quick import first_is_quick
 from tests.spark.runs import PipelineRun
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -167,7 +168,7 @@ class KeylessRun(PipelineRun):
         return [json.loads(line) for line in self.echo.calls.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("resident", [True, False], ids=["resident", "in tasks"])
+@pytest.mark.parametrize("resident", first_is_quick([True, False]), ids=["resident", "in tasks"])
 def test_rows_without_a_key_go_through_with_ids_of_their_own_also_over_a_rescale(
     spark: SparkSession, tmp_path: Path, resident: bool
 ) -> None:

@@ -91,8 +91,11 @@ def live() -> Iterator[Live]:
 
 @pytest.fixture(
     params=[
-        *[(view, "light") for view in VIEWS],
-        *[pytest.param((view, "dark"), marks=pytest.mark.thorough) for view in VIEWS],
+        ("phone", "light"),
+        *[
+            pytest.param(case, marks=pytest.mark.thorough)
+            for case in (("phone", "dark"), ("desk", "light"), ("desk", "dark"))
+        ],
     ],
     ids="-".join,
 )

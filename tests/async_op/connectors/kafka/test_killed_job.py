@@ -19,6 +19,7 @@ import pytest
 from snapshots import SnapshotStore
 from tests.async_op.connectors.kafka import killed_job
 from tests.async_op.connectors.kafka.brokers import produce, read_all
+from tests.quick import first_is_quick
 
 SEEDS = 40
 SAMPLE = 3
@@ -33,7 +34,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "seed" in metafunc.fixturenames:
         kills = metafunc.config.getoption("kills")
         seeds = range(SEEDS) if kills == "all" else sorted(random.Random(kills).sample(range(SEEDS), SAMPLE))
-        metafunc.parametrize("seed", seeds)
+        metafunc.parametrize("seed", first_is_quick(seeds))
 
 
 class World:

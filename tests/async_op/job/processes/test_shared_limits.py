@@ -27,7 +27,7 @@ EPSILON = 1e-6
 MAX_PARALLELISM = 16
 SECONDS = 100
 """Far above the longest run, in virtual time."""
-_FEWEST = 25
+_FEWEST = 10
 
 Patch = pytest.MonkeyPatch
 
