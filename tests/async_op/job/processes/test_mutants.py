@@ -139,7 +139,7 @@ def _without_flush(method: Callable[..., Any]) -> Callable[..., Any]:
 MUTANTS = [
     (without_channel_state, 8),
     (channel_state_is_not_delivered, 0),
-    (channel_state_ends_too_late, 306),
+    (channel_state_ends_too_late, 208),
     (the_mark_overtakes_elements, 8),
     (the_cut_overtakes_elements, 4),
     (the_answer_overtakes_elements, 69),
