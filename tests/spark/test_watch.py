@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -39,9 +39,12 @@ class Looks:
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Looks]:
     monkeypatch.setattr(watch, "_LOOK_SECONDS", 0.001)
-    return Looks()
+    yield Looks()
+    for thread in threading.enumerate():
+        if thread.name == "keygroups watch":
+            thread.join(60)  # what it logs would be found by the next test
 
 
 def test_an_epoch_is_seen_while_it_is_under_way_and_gone_after_it(looks: Looks) -> None:
