@@ -59,7 +59,7 @@ class GarbageCollector:
     """Collects an operator's garbage beside its epochs, one collection at a time.
 
     The thread that runs an epoch calls `epoch_begins` and `epoch_ended`, one epoch at a time; neither waits for a
-    collection.
+    collection. Any thread may call `join`.
 
     Parameters
     ----------
@@ -80,6 +80,7 @@ class GarbageCollector:
         self._clock = clock
         self._due = clock()
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()  # until it has been started, a thread cannot be joined
         self._under_way: list[str] = []
         self._kept: tuple[str, ...] = ()
 
@@ -101,14 +102,18 @@ class GarbageCollector:
         self._due = now + seconds_of(self._retention.min_age) / _COLLECTIONS_PER_AGE
         # A daemon, because a storage that hangs must keep no process alive. A program that ends after a few epochs
         # waits for it a while, or it would never finish a collection.
-        self._thread = threading.Thread(target=self._collect, args=(folder,), name="keygroups retention", daemon=True)
-        atexit.register(self._thread.join, _END_SECONDS)
-        self._thread.start()
+        thread = threading.Thread(target=self._collect, args=(folder,), name="keygroups retention", daemon=True)
+        atexit.register(thread.join, _END_SECONDS)
+        with self._starting:
+            self._thread = thread
+            thread.start()
 
     def join(self) -> None:
         """Wait for the running collection, if there is one, but not for a storage that does not answer."""
-        if self._thread is not None:
-            self._thread.join(_END_SECONDS)
+        with self._starting:
+            thread = self._thread
+        if thread is not None:
+            thread.join(_END_SECONDS)
 
     def _is_running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()

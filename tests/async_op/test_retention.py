@@ -148,3 +148,28 @@ def test_a_failure_is_logged_and_counted_until_a_collection_succeeds(
 def test_a_retention_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         Retention(**options)
+
+
+def test_a_run_may_end_in_the_moment_in_which_a_collection_begins(
+    folder: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collector = GarbageCollector(Retention(keep_last=3, min_age=0))
+    ended: list[str] = []
+
+    def end() -> None:
+        collector.join()
+        ended.append("joined")
+
+    ends = threading.Thread(target=end)
+
+    class Late(threading.Thread):
+        def start(self) -> None:
+            ends.start()
+            ends.join(0.05)  # it has to wait for the start
+            super().start()
+
+    with monkeypatch.context() as patched:
+        patched.setattr("async_op.retention.threading.Thread", Late)
+        epoch(SnapshotStore.on(folder), collector, 0)
+    ends.join(60)
+    assert ended == ["joined"]
