@@ -113,12 +113,15 @@ class BreakerModel:
         self._state = 0
         self._outcomes: list[bool] = []
         self._half_open_at: float | None = None
+        self._opened_at = -math.inf
         self._probes = 0
 
     def begins(self) -> int:
         """Object if no call may begin now; returns the state in which it does."""
         now = self._now()
         if self._half_open_at is not None:
+            if now <= self._opened_at + EPSILON:  # the worker whose call has failed may not know of it yet
+                return self._state - 1
             self._check(now >= self._half_open_at - EPSILON, "a call is made though the circuit is open")
             self._probes += 1
             self._check(self._probes <= self._settings.probes, f"{self._probes} probes are made")
@@ -141,6 +144,7 @@ class BreakerModel:
 
     def _enter(self, half_open_at: float | None) -> None:
         self._half_open_at = half_open_at
+        self._opened_at = self._now()
         self._state += 1
         self._outcomes = []
         self._probes = 0
