@@ -287,7 +287,7 @@ def is_native(value: Any) -> bool:
 
 def _are_native(values: Collection[Any]) -> bool:
     kinds = set(map(type, values))
-    if kinds == {dict}:  # many rows, for each of which a call would take as long as to pack it
+    if kinds == {dict}:  # rows: a call for each would take as long as packing it
         return _are_native(list(chain.from_iterable(values))) and _are_native(
             list(chain.from_iterable(map(dict.values, values)))
         )

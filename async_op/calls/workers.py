@@ -402,5 +402,5 @@ class Worker:
                         commit(invocation.handles)  # type: ignore[unreachable]
                     completed(entry)
             self._leave(pool.outcomes.complete, entry, invocation, outputs)
-        except BaseException as error:  # noqa: BLE001 - raised to nobody: see `_fail`
+        except BaseException as error:  # noqa: BLE001 - it ends the operator: see `_fail`
             pool.outcomes.crash(error)
