@@ -57,6 +57,19 @@ class Gate:
         return self.path.stat().st_size if self.path.exists() else 0
 
 
+def pipeline_of_ids(function: Any, folder: Path, operator_id: str) -> AsyncPipeline:
+    """Return a pipeline over rows with an id, whose calls may wait for its sink."""
+    return AsyncPipeline(
+        function,
+        key_by="id",
+        output_schema="id bigint",
+        snapshots=folder / "snapshots",
+        operator_id=operator_id,
+        parallelism=2,
+        timeout=300.0,  # if an epoch waited for calls that wait for its sink, it would never end
+    )
+
+
 class PipelineRun:
     """A pipeline over files in a folder, which may be started several times as if in several processes.
 

@@ -21,7 +21,7 @@ from keygroups import ConfigError, ValueState
 from snapshots import Snapshot, WriterFenced
 from snapshots.inputs import begin_storing, load_input
 from tests.quick import first_is_quick
-from tests.spark.runs import Gate, PipelineRun
+from tests.spark.runs import Gate, PipelineRun, pipeline_of_ids
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -146,15 +146,7 @@ def test_while_some_calls_of_a_run_take_long_the_others_are_delivered_and_a_retr
         delivered.extend(row["id"] for row in batch.collect())
 
     def run() -> None:
-        AsyncPipeline(
-            held,
-            key_by="id",
-            output_schema="id bigint",
-            snapshots=tmp_path / "snapshots",
-            operator_id="held",
-            parallelism=2,
-            timeout=300.0,  # if an epoch waited for these calls, they would wait for its sink for ever
-        ).run(spark.range(20), sink, run_id="history")
+        pipeline_of_ids(held, tmp_path, "held").run(spark.range(20), sink, run_id="history")
 
     with pytest.raises(ConnectionError):
         run()

@@ -15,7 +15,7 @@ from async_op.spark import AsyncPipeline
 from async_op.spark.epoch import watch
 from tests.hosting.kit import wait_until
 from tests.snapshots.cli_kit import runner
-from tests.spark.runs import Gate, hide_local_hosts
+from tests.spark.runs import Gate, hide_local_hosts, pipeline_of_ids
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -40,15 +40,7 @@ def test_an_epoch_waits_for_no_call_for_long_and_the_end_of_the_input_for_all(
         delivered.extend(row["id"] for row in batch.collect())
         gate.count()
 
-    pipeline = AsyncPipeline(
-        after_a_delivery,
-        key_by="id",
-        output_schema="id bigint",
-        snapshots=tmp_path / "snapshots",
-        operator_id="slow",
-        parallelism=2,
-        timeout=300.0,  # if an epoch waited for these calls, they would wait for its sink for ever
-    )
+    pipeline = pipeline_of_ids(after_a_delivery, tmp_path, "slow")
     stream = spark.readStream.schema("id bigint").parquet(str(tmp_path / "in"))
     pipeline.start(
         stream, sink, checkpoint_location=tmp_path / "checkpoint", trigger={"availableNow": True}
