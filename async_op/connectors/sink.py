@@ -81,7 +81,8 @@ class Sink(ABC, Generic[T]):
         Parameters
         ----------
         values : list
-            The outputs, at least one, in the order in which they left the last step.
+            The outputs, at least one, in the order in which they left the last step. They may be changed: another
+            attempt gets them as they were.
         epoch : int
             The number of the epoch: it grows, and numbers may be left out, because empty epochs are not written.
 

@@ -11,7 +11,8 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
+from operator import index
+from typing import Any, ClassVar, NamedTuple, SupportsIndex, TypeAlias, TypeVar
 
 from async_op.connectors.errors import SinkUnavailable, UnwritableValue
 from async_op.connectors.retrying import Attempts
@@ -51,10 +52,26 @@ Steps: TypeAlias = Generator[Ask | Note | Pause, Any, _T]
 
 
 class Values:
-    """What a sink gets of an epoch: its outputs, its dead letters, or what is left of them."""
+    """What a sink gets of an epoch: its outputs, or what is left of them.
 
-    def __init__(self, values: list[Any]) -> None:
+    A sink may change what it gets: it may empty the list as it writes, or format a column in place. The next attempt
+    needs the values as they were, or outputs would be lost in silence.
+
+    Parameters
+    ----------
+    values : list
+        The values.
+    again : callable
+        Returns them as they were; blocks.
+    """
+
+    def __init__(self, values: list[Any], again: Callable[[], list[Any]]) -> None:
         self.values = values
+        self._again = again
+
+    def renew(self) -> None:
+        """Take the values as they were before a sink had them; blocks."""
+        self.values = self._again()
 
     def write(self, sink: Any, epoch: int) -> Any:
         """Write them to a sink; returns what a job awaits."""
@@ -66,12 +83,45 @@ class Values:
 
     def without(self, places: Collection[int]) -> Values | None:
         """Return what is left without these places; None if that is nothing."""
-        left = [value for place, value in enumerate(self.values) if place not in places] if places else self.values
-        return type(self)(left) if left else None
+        if not places:
+            return self if self.values else None
+        left = self._left(places)
+        return Values(left, lambda: self._left_anew(places)) if left else None
 
     def at(self, places: Collection[int]) -> dict[int, Any]:
         """Return the values at these places."""
         return {place: self.values[place] for place in places}
+
+    def has(self, place: object) -> bool:
+        """Return whether there is a value at an index that a sink has named."""
+        return isinstance(place, SupportsIndex) and 0 <= index(place) < len(self.values)
+
+    def _left(self, places: Collection[int]) -> list[Any]:
+        return [value for place, value in enumerate(self.values) if place not in places]
+
+    def _left_anew(self, places: Collection[int]) -> list[Any]:
+        self.renew()
+        return self._left(places)
+
+
+class Letters(Values):
+    """The dead letters of an epoch: dicts of plain values, of which each attempt gets copies."""
+
+    def __init__(self, letters: list[dict[str, Any]]) -> None:
+        super().__init__(letters, lambda: letters)
+
+    def write(self, sink: Any, epoch: int) -> Any:
+        """Write them to a sink; returns what a job awaits."""
+        return sink.write(self.copies(), epoch)
+
+    def without(self, places: Collection[int]) -> Letters | None:
+        """Return what is left without these places; None if that is nothing."""
+        left = self._left(places) if places else self.values
+        return type(self)(left) if left else None
+
+    def copies(self) -> list[dict[str, Any]]:
+        """Return copies, which a sink may change."""
+        return list(map(dict, self.values))
 
 
 class SinkDelivery(ABC):
@@ -118,7 +168,7 @@ class SinkDelivery(ABC):
     def opened(self, sink: Sink[Any]) -> Steps[None]:
         """Open one of the two sinks."""
         yield from self.expecting(sink)
-        yield from self._tried(sink, None, sink.open, f"opening {type(sink).__name__}")
+        yield from self._tried(sink, None, sink.open, f"opening {type(sink).__name__}", None)
 
     def written(
         self, sink: Sink[Any], epoch: Delivered, content: Values, noted: Mapping[int, RefusedOutput] | None = None
@@ -132,7 +182,7 @@ class SinkDelivery(ABC):
         doing = f"writing epoch {epoch.epoch} to {type(sink).__name__}"
         while (left := content.without(refused.outputs)) is not None:
             try:
-                yield from self._tried(sink, epoch, lambda: left.write(sink, epoch.epoch), doing)
+                yield from self._tried(sink, epoch, lambda: left.write(sink, epoch.epoch), doing, left)
                 break
             except UnwritableValue as error:
                 is_complete = self.letters_come_first and sink.on_error == "dead_letter" and refused.outputs
@@ -140,7 +190,9 @@ class SinkDelivery(ABC):
                 if is_final and cuts is None:
                     raise
                 failure = error
-            errors = refused.placed((yield from self._tried(sink, epoch, lambda: left.refused(sink), doing)), failure)
+            yield Note(left.renew)
+            found = yield from self._tried(sink, epoch, lambda: left.refused(sink), doing, left)
+            errors = refused.placed(found, failure, left)
             if cuts is not None and cuts.shorten(errors):
                 continue
             if is_final:
@@ -157,8 +209,10 @@ class SinkDelivery(ABC):
         """Remember that the sinks have had an epoch. If that fails, a restart delivers it again."""
         yield Note(lambda: mark(self._folder, epoch))
 
-    def _tried(self, sink: Sink[Any], epoch: Delivered | None, work: Callable[[], Any], doing: str) -> Steps[Any]:
-        """Ask a sink for something until an attempt succeeds, or fails for good."""
+    def _tried(
+        self, sink: Sink[Any], epoch: Delivered | None, work: Callable[[], Any], doing: str, given: Values | None
+    ) -> Steps[Any]:
+        """Ask a sink for something until an attempt succeeds, or fails for good; `given` is what it gets."""
         attempts = _SinkAttempts(sink, None if epoch is None else epoch.epoch)
         while True:
             try:
@@ -167,6 +221,8 @@ class SinkDelivery(ABC):
                 inside = (one for one in errors_in(error) if isinstance(one, UnwritableValue))
                 delay = attempts.delay_after(next(inside, error), is_last=self.is_hurried)
             yield Pause(delay)
+            if given is not None:
+                yield Note(given.renew)
 
     def _note_written(self, sink: Sink[Any]) -> None:
         try:
@@ -240,12 +296,18 @@ class RefusedOutputs:
         self.epoch = epoch
         self.outputs = dict(noted)
 
-    def placed(self, errors: Iterable[UnwritableValue], error: UnwritableValue) -> list[UnwritableValue]:
-        """Return the errors with their place in the epoch; they, and `error` of `write`, index what was left of it."""
+    def placed(self, errors: Iterable[UnwritableValue], error: UnwritableValue, left: Values) -> list[UnwritableValue]:
+        """Return the errors with their place in the epoch; they, and `error` of `write`, index what was left of it.
+
+        An index of no output would be refused again and again, or name another output: that error is raised.
+        """
         found = [one for one in errors if one.index is not None] or [error]
         earlier = sorted(self.outputs)
         for one in found:
-            one.index, one.epoch = None if one.index is None else _place(one.index, earlier), self.epoch.epoch
+            if one.index is not None and not left.has(one.index):
+                one.add_note("its index names no output that `write` was called with; the first is 0")
+                raise one
+            one.index, one.epoch = None if one.index is None else _place(index(one.index), earlier), self.epoch.epoch
         return found
 
     def add(self, errors: Sequence[UnwritableValue]) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from async_op.connectors.errors import ConnectorInterrupted
 from async_op.connectors.sink import Sink
-from async_op.epochs.delivery import Ask, Note, Pause, RefusedOutputs, SinkDelivery, Steps, Values
+from async_op.epochs.delivery import Ask, Letters, Note, Pause, RefusedOutputs, SinkDelivery, Steps, Values
 from async_op.in_flight.waiters import Waiters
 from async_op.job.cancellation import connector
 from async_op.job.errors import ConnectorCancelled, DeadLettersUnclaimed
@@ -107,9 +107,10 @@ class JobDelivery(SinkDelivery):
         if letters and self._dead_letters is None:
             raise DeadLettersUnclaimed(epoch.identity.epoch, len(letters))
         if outputs:
-            letters += yield from self._write_outputs(epoch.identity, Values(outputs))
+            content = Values(outputs, lambda: values_in(epoch.tables())[0])
+            letters += yield from self._write_outputs(epoch.identity, content)
         if letters and self._dead_letters is not None:
-            yield from self.written(self._dead_letters, epoch.identity, Values(letters))
+            yield from self.written(self._dead_letters, epoch.identity, Letters(letters))
         yield from self.marked(epoch.identity)
 
     def _write_outputs(self, epoch: Delivered, outputs: Values) -> Steps[list[Any]]:

@@ -18,7 +18,7 @@ from async_op.connectors.epoch_rows import FrameRows
 from async_op.connectors.errors import ConnectorInterrupted
 from async_op.connectors.sink import ShippedSink
 from async_op.connectors.sink import Sink as ConnectorSink
-from async_op.epochs.delivery import Ask, Note, Pause, RefusedOutputs, SinkDelivery, Steps, Values, mark
+from async_op.epochs.delivery import Ask, Letters, Note, Pause, RefusedOutputs, SinkDelivery, Steps, Values, mark
 from async_op.epochs.position import BEGINNING, EpochRef, SourcePosition
 from async_op.spark.epoch.job_names import named_jobs
 from async_op.spark.errors import CalledInSink
@@ -168,22 +168,28 @@ class _Rows(Values):
     def at(self, places: Collection[int]) -> dict[int, Any]:
         return {place: row for place, row in enumerate(self._rows.dicts()) if place in places}
 
+    def has(self, place: object) -> bool:
+        return True  # a sink of this package counts the rows, which a DataFrame would have to do again
 
-class _Letters(Values):
+    def renew(self) -> None:
+        """No sink can change a DataFrame."""
+
+
+class _Letters(Letters):
     """Dead letters, for a sink whose methods are coroutines; it is opened and closed for each epoch."""
 
     def write(self, sink: ConnectorSink[Any], epoch: int) -> None:
         async def write() -> None:
             await sink.open()
             try:
-                await sink.write(self.values, epoch)
+                await sink.write(self.copies(), epoch)
             finally:
                 await sink.close()
 
         _on_own_loop(write)
 
     def refused(self, sink: ConnectorSink[Any]) -> Any:
-        return _on_own_loop(lambda: sink.refused(self.values))
+        return _on_own_loop(lambda: sink.refused(self.copies()))
 
 
 class _ShippedDelivery(SinkDelivery):

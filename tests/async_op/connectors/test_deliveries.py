@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from async_op import FixedDelayRetry, Job, LetterWithoutValue, RetryAfter, Step
@@ -90,6 +91,88 @@ async def test_a_sink_that_is_away_for_a_while_is_retried(
     assert len(said) == 3
     assert "attempt 2" in said[1]
     assert kind.__name__ in said[1]
+
+
+class Draining(Away):
+    """A sink that takes what it writes out of its list, changes it, and fails when it is half through."""
+
+    async def write(self, values: Sequence[Any], epoch: int) -> None:
+        assert isinstance(values, list)
+        taken: list[Any] = []
+        while values:
+            taken.append(values.pop(0))
+            taken[-1]["written"] = "written" not in taken[-1]
+            self.left -= len(taken) == 2
+            if len(taken) == 2 and self.left >= 0:
+                raise self.error()
+        await Epochs.write(self, taken, epoch)
+
+
+async def test_each_attempt_of_a_sink_gets_all_outputs_as_they_were() -> None:
+    sink = Draining(3)
+    await new_job([{"number": number} for number in (1, 2, 3)], same, sink).run()
+    assert sink.values == [{"number": number, "written": True} for number in (1, 2, 3)]
+
+
+async def test_each_attempt_of_a_sink_of_dead_letters_gets_all_of_them_as_they_were() -> None:
+    letters = Draining(3)
+    await new_job([1, 2, 3], Step(unwanted, on_error="dead_letter"), Epochs(), dead_letters=letters).run()
+    assert [letter["written"] for letter in letters.values] == [True] * 3
+
+
+async def unwanted(value: Any) -> Any:
+    raise LookupError(value)
+
+
+class Changing(NoThrees):
+    """Changes outputs before it refuses one."""
+
+    async def write(self, values: Sequence[Any], epoch: int) -> None:
+        assert isinstance(values, list)
+        numbers = [value.pop("number") for value in values]
+        values.clear()
+        await super().write(numbers, epoch)
+
+
+async def test_what_a_sink_does_to_outputs_before_it_refuses_one_is_forgotten() -> None:
+    outputs = [{"number": number} for number in (1, 2, 3, 4, 6)]
+    sink, letters = Changing("dead_letter"), Epochs()
+    await new_job(outputs, same, sink, dead_letters=letters).run()
+    assert sink.values == [1, 2, 4]
+    assert [letter_value(letter) for letter in letters.values] == [{"number": 3}, {"number": 6}]
+
+
+@pytest.mark.parametrize("on_error", ["skip", "dead_letter"])
+@pytest.mark.parametrize("index", [3, 99, -1, "2", 2.0])
+async def test_an_index_of_no_output_fails_the_job_and_leaves_out_nothing(on_error: Any, index: Any) -> None:
+    """It would be refused again and again, or another output would be left out."""
+
+    class Miscounting(Epochs):
+        async def write(self, values: Sequence[Any], epoch: int) -> None:
+            self.writes.append(len(values))
+            assert len(self.writes) < 9, "it is asked for ever"
+            raise UnwritableValue(None, "it is miscounted", index=index)
+
+    sink, letters = Miscounting(), Epochs()
+    sink.on_error = on_error
+    with pytest.raises(UnwritableValue, match="miscounted") as raised:
+        await new_job([1, 2, 4], same, sink, dead_letters=letters).run()
+    assert "names no output" in "".join(raised.value.__notes__)
+    assert (sink.writes, letters.values) == ([3], [])
+
+
+async def test_an_index_may_be_an_integer_of_any_kind() -> None:
+    class OfNumpy(NoThrees):
+        async def write(self, values: Sequence[Any], epoch: int) -> None:
+            try:
+                await super().write(values, epoch)
+            except UnwritableValue as error:
+                error.index = np.int64(error.index)  # type: ignore[arg-type, assignment]
+                raise
+
+    sink, letters = OfNumpy("dead_letter"), Epochs()
+    await new_job([1, 2, 3, 4, 6], same, sink, dead_letters=letters).run()
+    assert (sink.values, [letter_value(letter) for letter in letters.values]) == ([1, 2, 4], [3, 6])
 
 
 async def test_an_exception_group_of_a_sink_is_looked_into() -> None:
