@@ -193,8 +193,10 @@ def failure_of(
 ) -> KeyGroupsError:
     """Return the error that ends the operator after an element's failure."""
     if isinstance(error, AsyncTimeoutError):
-        of = "" if element_id is None else f" of element {printable(element_id)}"
-        error.add_note(f"in attempt {attempt}{of}{_with_key(key)}")
+        when = f"in attempt {attempt} of" if attempt else "before the first call for"
+        element = "the element" if element_id is None else f"element {printable(element_id)}"
+        waits = "" if key is None else "; the timeout includes the wait for calls of elements with the same key"
+        error.add_note(f"{when} {element}{_with_key(key)}{waits}")
         return error
     failure = ElementFailed(element, key, attempt, error, element_id)
     failure.__cause__ = error

@@ -44,8 +44,8 @@ class OperatorOptions:
         The most elements in flight, watermarks included; beyond it the input waits. In mode "key_ordered", elements
         that wait for their key are not counted, so a busy key does not hold up the others; they have their own limit.
     timeout : float or None
-        The time budget of an element in seconds, from its acceptance and over all attempts. When it has run out,
-        `function.timeout` is asked for a fallback.
+        The time budget of an element in seconds, from its acceptance and over all attempts, with the wait for earlier
+        elements of its key. When it has run out, `function.timeout` is asked for a fallback.
     retry : RetryPolicy or None
         Which outcomes are retried, and when.
     key_by : callable or None

@@ -17,7 +17,7 @@ from demo.data import FLIGHT_COLUMNS
 from demo.enrichment import OUTPUT_SCHEMA, FlightEnrichment
 from demo.latency import Latency
 from demo.session import start_spark
-from demo.workspace import OPERATOR_ID, Workspace
+from demo.workspace import CAPACITY, OPERATOR_ID, Workspace
 
 MAX_PARALLELISM = 128
 
@@ -61,10 +61,10 @@ def run_pipeline(
         max_parallelism=MAX_PARALLELISM,
         # In order for each aircraft. In mode "ordered", one slow call would hold the places of all that came after it.
         mode="key_ordered",
-        # With 0.28 s a call on average, 700 calls a second for each subtask keep it full. Two cores make about 5,000 in
-        # all, so they would never fill a capacity of thousands.
-        capacity=200,
-        timeout=30.0,
+        capacity=CAPACITY,
+        # The flights of an aircraft wait for each other, and the timeout includes that wait: the calls of the busiest
+        # one take 170 s in all.
+        timeout=300.0,
     )
 
     deliveries = itertools.count(1)

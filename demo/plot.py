@@ -11,6 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 _BIN_S = 1.0
+_LABEL_WIDTH = 0.12
+"""Of a label, as a share of the picture's."""
 _BLUE, _ORANGE, _RED, _GREEN = "#3b6fb6", "#e08a1e", "#c0392b", "#2e8b57"
 
 
@@ -30,6 +32,8 @@ class Timeline:
         The commit of each epoch, and how many elements were in flight at its barrier.
     parallelism : tuple of (float, int)
         The commit of each epoch, and how many subtasks it had.
+    capacity : int
+        The calls that a subtask may have under way.
     """
 
     begun: float
@@ -37,6 +41,7 @@ class Timeline:
     rescaled: float
     barriers: tuple[tuple[float, int], ...]
     parallelism: tuple[tuple[float, int], ...]
+    capacity: int
 
 
 def read_samples(folder: Path, begun: float) -> pd.DataFrame:
@@ -62,33 +67,42 @@ def _read_worker(path: Path) -> pd.DataFrame:
 def draw(samples: pd.DataFrame, timeline: Timeline, path: Path) -> None:
     """Draw the run into a PNG file."""
     # Without pyplot: no window system is asked for, and no figure outlives this function.
-    figure = Figure(figsize=(11, 6.5), layout="constrained")
-    above, below = figure.subplots(2, 1, sharex=True)
-    _draw_in_flight(above, samples, timeline)
-    _draw_area(below, samples["rate"], _GREEN)
-    below.set_ylabel("calls completed a second")
-    below.set_xlabel("seconds since the first start of the pipeline")
-    for axes in (above, below):
+    figure = Figure(figsize=(11, 8), layout="constrained")
+    calls, rate, waiting = every_axes = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2))
+    _draw_area(calls, samples["in_flight"], _BLUE)
+    _draw_capacity(calls, timeline)
+    calls.set_ylabel("calls in flight")
+    _draw_area(rate, samples["rate"], _GREEN)
+    rate.set_ylabel("calls completed a second")
+    _draw_snapshots(waiting, timeline)
+    waiting.set_ylabel("elements in a snapshot")
+    waiting.set_xlabel("seconds since the first start of the pipeline")
+    for axes in every_axes:
         _mark(axes, timeline)
         axes.set_xlim(0, samples.index[-1])
-    _label(above, timeline)
-    _label_parallelism(below, timeline)
+    _label(calls, timeline)
+    _label_parallelism(rate, timeline, samples.index[-1])
     figure.savefig(path, dpi=130)
 
 
-def _draw_in_flight(axes: Axes, samples: pd.DataFrame, timeline: Timeline) -> None:
-    _draw_area(axes, samples["in_flight"], _BLUE, label="calls in flight")
+def _draw_capacity(axes: Axes, timeline: Timeline) -> None:
+    """Draw how many calls all subtasks may make at once, from the first epoch of a parallelism to the next."""
+    seconds = [at - timeline.begun for at, _ in timeline.parallelism]
+    most = [parallelism * timeline.capacity for _, parallelism in timeline.parallelism]
+    axes.step(seconds, most, where="post", color=_ORANGE, linestyle=":", linewidth=1.5, label="capacity")
+    axes.legend(loc="upper right", frameon=False)
+
+
+def _draw_snapshots(axes: Axes, timeline: Timeline) -> None:
+    """Draw what each snapshot holds: called, or returned and waiting for their turn, or waiting for a call."""
     times, counts = zip(*timeline.barriers, strict=True)
     seconds = [at - timeline.begun for at in times]
-    label = "elements in flight in a snapshot: called, or returned and waiting for their turn"
-    axes.plot(seconds, counts, "D", color=_ORANGE, markeredgecolor="white", markersize=8, clip_on=False, label=label)
-    axes.set_ylabel("in flight")
-    axes.figure.legend(loc="outside upper left", frameon=False, ncols=2)
+    axes.plot(seconds, counts, "D", color=_ORANGE, markeredgecolor="white", markersize=6, clip_on=False)
 
 
-def _draw_area(axes: Axes, values: pd.Series, color: str, label: str | None = None) -> None:
+def _draw_area(axes: Axes, values: pd.Series, color: str) -> None:
     axes.fill_between(values.index, values, step="post", color=color, alpha=0.35, linewidth=0)
-    axes.step(values.index, values, where="post", color=color, linewidth=1, label=label)
+    axes.step(values.index, values, where="post", color=color, linewidth=1)
 
 
 def _mark(axes: Axes, timeline: Timeline) -> None:
@@ -100,14 +114,22 @@ def _mark(axes: Axes, timeline: Timeline) -> None:
     axes.axvline(timeline.rescaled - timeline.begun, color="black", linewidth=1.5, linestyle="--")
 
 
-def _label_parallelism(axes: Axes, timeline: Timeline) -> None:
-    heights = axes.get_xaxis_transform()
+def _label_parallelism(axes: Axes, timeline: Timeline, width_s: float) -> None:
+    """Write how many subtasks there are where that changes; changes that are close together share a label."""
+    labels: list[tuple[float, str]] = []
     previous = None
     for at, parallelism in timeline.parallelism:
-        if parallelism != previous:
-            text = f"{parallelism} subtasks"
-            axes.text(at - timeline.begun, 0.93, text, color=_BLUE, ha="center", transform=heights)
-        previous = parallelism
+        if parallelism == previous:
+            continue
+        seconds, previous = at - timeline.begun, parallelism
+        if labels and seconds - labels[-1][0] < _LABEL_WIDTH * width_s:
+            begun, text = labels.pop()
+            labels.append((begun, f"{text} → {parallelism}"))
+        else:
+            labels.append((seconds, str(parallelism)))
+    heights = axes.get_xaxis_transform()
+    for seconds, text in labels:
+        axes.text(seconds, 0.93, f"{text} subtasks", color=_BLUE, ha="left", transform=heights)
 
 
 def _label(axes: Axes, timeline: Timeline) -> None:

@@ -18,9 +18,13 @@ from demo.progress import Display, display
 from demo.rescale import Rescale, repartition
 from demo.service import lookup_service
 from demo.summary import Summary
-from demo.workspace import Workspace
+from demo.workspace import CAPACITY, Workspace
 
-_MICRO_BATCHES = 8
+_MICRO_BATCHES_MIN = 8
+
+_MICRO_BATCH_FLIGHTS_MAX = 5_000
+"""Calls for so many take two seconds, about as long as an epoch: no more wait than the picture can show."""
+
 _OLD_PARALLELISM, _NEW_PARALLELISM = 3, 2
 """Before the crash and, by the command line, after it."""
 
@@ -63,25 +67,26 @@ def play(workspace: Workspace, limit: int | None, latency: Latency) -> Summary:
     """
     workspace.prepare()
     flights = load_flights(limit)
-    write_stream(flights, workspace.flights, _MICRO_BATCHES)
+    micro_batches = max(_MICRO_BATCHES_MIN, len(flights) // _MICRO_BATCH_FLIGHTS_MAX)
+    write_stream(flights, workspace.flights, micro_batches)
     write_tables(workspace.tables)
     with display(len(flights)) as shown, lookup_service() as service:
         service.load(load_weather(), load_planes())
-        shown.say(f"Valkey serves weather and planes; {len(flights):,} flights wait in {_MICRO_BATCHES} files")
+        shown.say(f"Valkey serves weather and planes; {len(flights):,} flights wait in {micro_batches} files")
         baseline = measure_baseline(flights, service.socket, latency)
         shown.say(f"a blocking client, one call at a time: {baseline.seconds:.1f} s for {baseline.rows} flights")
         service.reset_calls()
         runs = Runs(workspace, service, latency, History(workspace), shown)
-        outcome = _run_through_the_crash(runs, len(flights))
+        outcome = _run_through_the_crash(runs, len(flights) // micro_batches)
         _draw(runs, outcome)
         comparison = _compare(workspace, shown)
-        return _summarise(runs, outcome, baseline, comparison)
+        return _summarise(runs, outcome, baseline, comparison, micro_batches)
 
 
-def _run_through_the_crash(runs: Runs, flights: int) -> _Outcome:
+def _run_through_the_crash(runs: Runs, batch_rows: int) -> _Outcome:
     begun = time.time()
     runs.display.say(f"the pipeline starts with {_OLD_PARALLELISM} subtasks")
-    killed = run_until_killed(runs, _OLD_PARALLELISM, flights // _MICRO_BATCHES)
+    killed = run_until_killed(runs, _OLD_PARALLELISM, batch_rows)
     # The kill may have come just after one more commit.
     runs.history.refresh()
     last = runs.history.snapshots[-1]
@@ -107,6 +112,7 @@ def _draw(runs: Runs, outcome: _Outcome) -> None:
         rescaled=committed_at(rescaled),
         barriers=tuple((committed_at(epoch), epoch.in_flight_count) for epoch in epochs),
         parallelism=tuple((committed_at(epoch), epoch.parallelism) for epoch in epochs),
+        capacity=CAPACITY,
     )
     draw(read_samples(runs.workspace.samples, outcome.begun), timeline, runs.workspace.plot)
 
@@ -128,7 +134,9 @@ def _compare(workspace: Workspace, shown: Display) -> dict[str, Any]:
     return comparison
 
 
-def _summarise(runs: Runs, outcome: _Outcome, baseline: Baseline, comparison: dict[str, Any]) -> Summary:
+def _summarise(
+    runs: Runs, outcome: _Outcome, baseline: Baseline, comparison: dict[str, Any], micro_batches: int
+) -> Summary:
     history = runs.history
     at_crash = next(s for s in history.snapshots if s.version == outcome.version_at_crash)
     after_crash = next(epoch for epoch in history.epochs if epoch.version > outcome.rescale.version).manifest.metrics
@@ -136,7 +144,7 @@ def _summarise(runs: Runs, outcome: _Outcome, baseline: Baseline, comparison: di
         flights=comparison["expected"],
         rows_delivered=comparison["delivered"],
         rows_different=comparison["different"],
-        micro_batches=_MICRO_BATCHES,
+        micro_batches=micro_batches,
         calls_made=runs.service.calls(),
         reinvoked=history.total("reinvoked"),
         reinvoked_before_crash=history.total("reinvoked", until=at_crash.version),

@@ -8,6 +8,10 @@ from pathlib import Path
 
 OPERATOR_ID = "flight-enrichment"
 
+CAPACITY = 200
+"""Calls that a subtask has under way. With 0.28 s a call on average, 700 calls a second keep it full. Two cores make
+about 5,000 in all, so they would never fill a capacity of thousands."""
+
 
 @dataclass(frozen=True, slots=True)
 class Workspace:

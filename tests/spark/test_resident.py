@@ -174,6 +174,27 @@ def test_rows_that_have_no_room_hold_up_the_next_batch(run: Run) -> None:
     assert max(batches) <= 2 * ROWS + 4, "rows of one batch, what the operators have room for, and a reserve"
 
 
+def test_a_rescale_takes_effect_while_rows_wait_for_room(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.write_rows()
+    run.write_rows()
+    run.hold_all(sinks=6)
+    pipeline = run.pipeline(parallelism=1, capacity=1)
+    sink = run.sink
+
+    def rescaling(batch: DataFrame, epoch: int) -> None:
+        sink(batch, epoch)
+        if epoch == 2:  # the rows of epoch 1 wait for room, and the second file for them
+            pipeline.rescale(2)
+
+    monkeypatch.setattr(run, "sink", rescaling)
+    run.start(pipeline).awaitTermination()
+
+    run.assert_exact()
+    epochs = [(epoch.kind, epoch.parallelism) for epoch in pipeline.progress()]
+    assert epochs[0] == ("batch", 1)
+    assert ("drain", 2) in epochs[: epochs.index(("batch", 2))]
+
+
 def test_a_function_is_opened_once_for_each_host_and_closed_at_its_end(run: Run) -> None:
     for _ in range(5):
         run.write_rows()

@@ -179,9 +179,7 @@ class EpochRunner:
             self._begin(spark)
             if source.is_in(self.position):
                 return
-            parallelism = self.parallelism  # read once: the sink or another thread may set it meanwhile
-            self._make_way_for(spark, parallelism)
-            self._wait_for_room(spark, parallelism)
+            parallelism = self._wait_for_room(spark)
             end = EpochEnd(self._settings.barrier_timeout)
             order = EpochOrder(source.advance(self.position), parallelism, end, source)
             self._run(spark, self._routing.route(frame, parallelism), order)
@@ -195,11 +193,9 @@ class EpochRunner:
         with self._lock:
             self._begin(spark)
             if self._latest is not None and self.has_pending_work:
-                parallelism = self.parallelism
-                self._make_way_for(spark, parallelism)
-                self._settle(spark, parallelism, timeout)
+                self._settle(spark, timeout)
                 if timeout is None:
-                    self._end_waits_for_budgets(spark, parallelism)
+                    self._end_waits_for_budgets(spark)
 
     def deliver_ready(self, spark: SparkSession) -> None:
         """Run an epoch without input if hosts have news since the newest epoch. It waits for no call.
@@ -213,9 +209,7 @@ class EpochRunner:
                 if self._is_closed or not self._has_news():
                     return  # a micro-batch has taken the results meanwhile
                 self._begin(spark)
-                parallelism = self.parallelism
-                self._make_way_for(spark, parallelism)
-                self._run_without_input(spark, parallelism, EpochEnd(0.0))
+                self._run_without_input(spark, self._make_way(spark), EpochEnd(0.0))
                 self._pauses.begin(is_idle=self.progress[-1].outputs == 0)
 
     def close(self, spark: SparkSession, *, failed: bool = False) -> None:
@@ -254,16 +248,18 @@ class EpochRunner:
             return True
         return self._pauses.is_over() and self.fleet.can_lend(statuses)
 
-    def _wait_for_room(self, spark: SparkSession, parallelism: int) -> None:
+    def _wait_for_room(self, spark: SparkSession) -> int:
         """Run epochs without input until all hosts have room: otherwise more would wait with each micro-batch.
 
-        What may wait then keeps the service busy until the rows of the next micro-batch reach the hosts.
+        What may wait then keeps the service busy until the rows of the next micro-batch reach the hosts. Returns the
+        parallelism of the hosts: a rescale may be due to just this wait, so it takes effect within it.
         """
         end = EpochEnd(max(1.0, self._settings.barrier_timeout or 0.0), "room")
-        while not self._has_room(parallelism):
+        while not self._has_room(parallelism := self._make_way(spark)):
             self._run_without_input(spark, parallelism, end)
+        return parallelism
 
-    def _settle(self, spark: SparkSession, parallelism: int, timeout: float | None) -> None:
+    def _settle(self, spark: SparkSession, timeout: float | None) -> None:
         """Run epochs until nothing is in flight, or for `timeout` seconds; each waits for a minute at most.
 
         So a call that takes an hour holds up neither what has returned meanwhile nor a snapshot of it. Where operators
@@ -276,14 +272,16 @@ class EpochRunner:
         while True:
             began = time.monotonic()
             seconds = min(patience, max(0.0, until - began))
-            self._run_without_input(spark, parallelism, EpochEnd(None if seconds == math.inf else seconds, waits_for))
+            end = EpochEnd(None if seconds == math.inf else seconds, waits_for)
+            self._run_without_input(spark, self._make_way(spark), end)
             # An epoch ends before its time if a stop cuts it short, or if calls wait for more of a budget.
             is_early = time.monotonic() - began < seconds
             if is_early or seconds < patience or not self.in_flight:
                 return
 
-    def _end_waits_for_budgets(self, spark: SparkSession, parallelism: int) -> None:
+    def _end_waits_for_budgets(self, spark: SparkSession) -> None:
         """Run epochs until no call waits for what another host has left of a budget; each ends once all calls do."""
+        parallelism = self._make_way(spark)
         for _ in range(_LENDING_EPOCHS_MAX * parallelism):
             if not self.fleet.is_budget_short:
                 return
@@ -295,11 +293,13 @@ class EpochRunner:
             return self.in_flight <= 2 * self._settings.options.capacity * parallelism
         return self.fleet.has_room()
 
-    def _make_way_for(self, spark: SparkSession, parallelism: int) -> None:
-        """End the hosts of the current generation, if it has another parallelism."""
+    def _make_way(self, spark: SparkSession) -> int:
+        """Return the parallelism of the next epoch, once the hosts of another parallelism have ended."""
+        parallelism = self.parallelism  # read once: the sink or another thread may set it meanwhile
         if self.fleet.parallelism not in {None, parallelism}:
             self._end_generation(spark)
             self.fleet.end(self.epoch)
+        return parallelism
 
     def _end_generation(self, spark: SparkSession) -> None:
         """Store and deliver results since the newest epoch; calls still under way are made again after the restore."""

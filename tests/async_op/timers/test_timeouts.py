@@ -338,6 +338,24 @@ async def test_an_element_that_waits_for_its_key_keeps_its_budget_running() -> N
         assert bench.shown[1:] in (["late 2", "late 1"], ["late 1", "late 2"])
 
 
+async def test_a_timeout_that_ends_while_an_element_waits_for_its_key_says_so() -> None:
+    def fallback(value: str) -> list[str]:
+        if value == "a2":
+            raise AsyncTimeoutError(value, 10)
+        return ["late"]
+
+    service = Service(fallback=fallback)
+    async with opened(service, timeout=10, mode="key_ordered", key_by=lambda value: value[0]) as bench:
+        await bench.feed("a1", "a2")
+        await bench.clock.advance(10)
+
+        with pytest.raises(AsyncTimeoutError) as raised:
+            await bench.operator.finish()
+    notes = "\n".join(raised.value.__notes__)
+    assert "before the first call for element" in notes
+    assert notes.endswith("the timeout includes the wait for calls of elements with the same key")
+
+
 async def test_many_elements_time_out_at_once() -> None:
     service = Service(fallback=lambda value: [value])
     async with opened(service, mode="ordered", timeout=10, capacity=300) as bench:
