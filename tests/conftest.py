@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -64,6 +66,20 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.seeds = QUICK_SEEDS if config.option.quick else SEEDS
     if config.option.quick and os.environ.get("CI") != "true":
         settings.load_profile("quick")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare the collector of garbage the tests themselves: 1.7 million objects, of which none is garbage.
+
+    Its looks at them took half the time of collecting them, in each process, and a second for each `gc.collect()`.
+    """
+    gc.disable()
+    result = yield
+    gc.enable()
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # a module of C++ counts what Python has not freed at its end, and prints it
+    return result
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -16,7 +16,7 @@ from snapshots.format.head import Head
 from snapshots.format.manifest_schema import CHANNELS_MAX, FILES_MAX
 from snapshots.format.sealing import canonical, sealed
 from tests.snapshots.format.golden import generate
-from tests.test_tidy import TREES
+from tests.test_tidy import trees
 
 CODE_LOADERS = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib", "runpy"}
 """Modules with which bytes can become code."""
@@ -62,13 +62,13 @@ def loaders(tree: ast.Module) -> Iterator[str]:
 
 
 def test_pickles_are_loaded_only_where_their_sender_is_known() -> None:
-    users = {name for name, tree in TREES.items() if any(loaders(tree))}
+    users = {name for name, tree in trees().items() if any(loaders(tree))}
 
     assert users == set(UNPICKLE)
 
 
 def test_nothing_that_reads_a_snapshot_can_run_code_from_it() -> None:
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         called = {
             node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         }
@@ -78,7 +78,7 @@ def test_nothing_that_reads_a_snapshot_can_run_code_from_it() -> None:
 
 
 def test_no_process_gets_a_shell() -> None:
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.keyword):
                 assert node.arg != "shell", name

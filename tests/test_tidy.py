@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -25,7 +26,6 @@ MODULES = {
     for package in PACKAGES
     for path in sorted((ROOT / package).rglob("*.py"))
 }
-TREES = {name: ast.parse(text, name) for name, text in MODULES.items()}
 
 MODULE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 50
@@ -40,6 +40,12 @@ CLOCK_USERS: dict[str, str] = {
 }
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Return the modules, parsed once: not when they are collected, which each process does."""
+    return {name: ast.parse(text, name) for name, text in MODULES.items()}
 
 
 def functions(tree: ast.Module) -> Iterator[Function]:
@@ -75,7 +81,7 @@ def test_modules_are_short() -> None:
 def test_functions_are_short() -> None:
     sizes = {
         f"{name}:{function.lineno} {function.name}": body_lines(function)
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         for function in functions(tree)
     }
 
@@ -84,7 +90,7 @@ def test_functions_are_short() -> None:
 
 def test_a_class_has_a_name_of_its_own() -> None:
     homes: dict[str, list[str]] = {}
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(name)
@@ -97,7 +103,7 @@ def test_a_module_takes_nothing_from_the_package_that_it_is_in() -> None:
     names = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in MODULES}
     taken = [
         (name, alias.name)
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom)
         and node.module is not None
@@ -110,11 +116,11 @@ def test_a_module_takes_nothing_from_the_package_that_it_is_in() -> None:
 
 
 def test_nothing_depends_on_the_salted_hash() -> None:
-    assert [f"{name}:{call.lineno}" for name, tree in TREES.items() for call in calls_of(tree, "hash")] == []
+    assert [f"{name}:{call.lineno}" for name, tree in trees().items() for call in calls_of(tree, "hash")] == []
 
 
 def test_time_comes_from_a_clock_that_a_test_can_turn() -> None:
-    users = {name for name, tree in TREES.items() if any(clock_uses(tree))}
+    users = {name for name, tree in trees().items() if any(clock_uses(tree))}
 
     assert users == set(CLOCK_USERS)
 
@@ -148,7 +154,7 @@ def test_the_wheel_holds_the_packages_and_their_types() -> None:
 def test_a_class_that_says_who_may_call_what_names_what_it_has() -> None:
     named = [
         (name, node.name, method, {child.name for child in node.body if isinstance(child, Function)})
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
         for methods in re.findall(r"may\s+call\s+((?:`\w+`(?:,\s|\sand\s)?)+)", ast.get_docstring(node) or "")

@@ -57,12 +57,10 @@ def no_blocking_calls() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cheap_collections() -> Iterator[None]:
-    """Let the collector of `nothing_left_behind` look only at what the tests have made."""
+def cheap_collections() -> None:
+    """Let the collector of `nothing_left_behind` look only at what the tests of the module have made."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="package", autouse=True)
