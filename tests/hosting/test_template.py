@@ -111,6 +111,7 @@ def note(path: str) -> None:
         "descriptors": sorted(str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()),
         "random": (random.random(), float(np.random.random())),
         "threads": threading.active_count(),
+        "modules": set(sys.modules),
     }
     Path(path).write_bytes(pickle.dumps(facts))
 
@@ -197,6 +198,13 @@ def test_a_host_has_what_its_starter_has_and_no_numbers_of_another_host(
     assert set(first["random"]).isdisjoint(second["random"])
 
 
+def test_a_host_loads_no_package_for_its_first_epoch(owner: Owner, tmp_path: Path) -> None:
+    """Pandas among them, which pyarrow loads for its first array: it took most of a host's first second."""
+    driven(launch(owner.instructions(prepare=partial(note, str(tmp_path / "noted")))))
+
+    assert {"pandas", "fsspec.core", "pyarrow.compute"} <= noted(tmp_path / "noted")["modules"]
+
+
 def test_a_host_has_no_descriptor_of_its_template_or_of_another_host(owner: Owner, tmp_path: Path) -> None:
     for number in range(3):
         owner.start(number, prepare=partial(note, str(tmp_path / str(number))))
@@ -224,15 +232,15 @@ def test_where_there_is_no_template_a_host_is_a_fresh_interpreter(
         os.kill(process_of(address), signal.SIGTERM)
 
 
-@pytest.mark.parametrize("limit", ["environment", "limits"])
+@pytest.mark.parametrize("limit", ["OMP_NUM_THREADS", "FSSPEC_MEMORY", "limits"])
 def test_what_a_fork_cannot_change_takes_another_template(
     owner: Owner, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     first = parent_of(owner.start(0))
-    if limit == "environment":
-        monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    else:
+    if limit == "limits":
         monkeypatch.setattr(template.resource, "getrlimit", lambda limit: (1000, 1000))
+    else:
+        monkeypatch.setenv(limit, "{}")
 
     assert parent_of(owner.start(1)) != first
 

@@ -1,6 +1,6 @@
 """Starts the template of hosts before a worker loads its first task, so that both import at the same time.
 
-A worker imports for 0.2 s of processor time until it can run its task, and the template for 0.4 s until it can fork a
+A worker imports for 0.2 s of processor time until it can run its task, and the template for 0.7 s until it can fork a
 host. One after the other, they were most of a cold start. So this module imports next to nothing.
 """
 

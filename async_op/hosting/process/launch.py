@@ -24,7 +24,10 @@ from async_op.hosting.process.resident import InOpen, Instructions
 from async_op.hosting.wire.sockets import TICK_SECONDS
 from keygroups.safe_text import described
 
-COMMON_MODULES = ("async_op.hosting.process.resident", "pyarrow.parquet", "snapshots.commit.writer")
+COMMON_MODULES = (
+    *("async_op.hosting.process.resident", "snapshots.commit.writer"),
+    *("fsspec.core", "pyarrow.compute", "pyarrow.parquet"),  # `snapshots` loads them on first use
+)
 """What every host needs, whatever runs in it."""
 
 _TEMPLATES_MAX = 3
