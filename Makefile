@@ -48,7 +48,7 @@ lint: $(venv)/.dev
 	$(venv)/bin/lint-imports --no-cache
 
 bench: $(venv)/.dev java
-	@set -e; for module in $$(find benchmarks -maxdepth 1 -name '[!_]*.py'); do \
+	@set -e; for module in $$(find benchmarks -maxdepth 1 -name '[!_]*.py' ! -name '*soak.py'); do \
 		$(python) -m "benchmarks.$$(basename "$$module" .py)" $(BENCH_ARGS); \
 	done
 

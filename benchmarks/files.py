@@ -60,10 +60,10 @@ def read_plainly(path: Path, format: str) -> int:
                 return sum(line.removesuffix("\n") is not None for line in file)
 
 
-def least(run: Callable[[], int], times: int) -> float:
+def least(run: Callable[[], int], repeats: int) -> float:
     """Return the least seconds of the processor."""
     found = []
-    for _ in range(times):
+    for _ in range(repeats):
         started = time.process_time()
         assert run() == ROWS
         found.append(time.process_time() - started)
@@ -73,14 +73,14 @@ def least(run: Callable[[], int], times: int) -> float:
 def main() -> None:
     """Measure all formats."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one object of JSON")
-    parser.add_argument("--times", type=int, default=5, help="how often each case is run")
+    parser.add_argument("--json", action="store_true", help="machine-readable")
+    parser.add_argument("--repeats", type=int, default=5, help="runs of each case (default: 5)")
     arguments = parser.parse_args()
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for format, path in write(Path(folder)).items():
-            source = least(lambda path=path, format=format: asyncio.run(read(path, format)), arguments.times)  # type: ignore[misc]
-            floor = least(lambda path=path, format=format: read_plainly(path, format), arguments.times)  # type: ignore[misc]
+            source = least(lambda path=path, format=format: asyncio.run(read(path, format)), arguments.repeats)  # type: ignore[misc]
+            floor = least(lambda path=path, format=format: read_plainly(path, format), arguments.repeats)  # type: ignore[misc]
             found[format] = {"microseconds": round(source / ROWS * 1e6, 2), "of_python": round(source / floor, 2)}
     if arguments.json:
         json.dump(found, sys.stdout)

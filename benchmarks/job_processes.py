@@ -228,7 +228,7 @@ async def used_so_far(job: Job) -> list[float]:
     return [time.process_time(), *(child.processor_seconds for child in job.progress().children)]
 
 
-async def rescale_seconds(keys: int) -> tuple[float, float]:
+async def rescale_seconds(keys: int, repeats: int) -> tuple[float, float]:
     """Return for how long a job with so many keys stands still when it is rescaled from 2 to 3, and back."""
     pauses: dict[int, list[float]] = {2: [], 3: []}
     with tempfile.TemporaryDirectory() as folder:
@@ -237,7 +237,7 @@ async def rescale_seconds(keys: int) -> tuple[float, float]:
         task = await running(job)
         while job.progress().records < keys or sum(job.progress().in_flight.values()) > _FEW:
             await asyncio.wait([task], timeout=0.05)
-        for parallelism in (3, 2) * 3:
+        for parallelism in (3, 2) * repeats:
             await job.snapshot()
             job.rescale(parallelism)
             while job.progress().state == "running":
@@ -251,13 +251,13 @@ async def rescale_seconds(keys: int) -> tuple[float, float]:
     return min(pauses[3]), min(pauses[2])
 
 
-def measure() -> dict[str, float]:
+def measure(repeats: int) -> dict[str, float]:
     """Return all figures."""
     one, *one_used = per_element(busy, 500, 4500, 1)
     two, *two_used = per_element(busy, 500, 4500, 2)
     _, parent, *_ = per_element(same, 5_000, 105_000, 2)
     alone, together = asyncio.run(cut_seconds(None)), asyncio.run(cut_seconds(2))
-    more, fewer = asyncio.run(rescale_seconds(STATE_KEYS))
+    more, fewer = asyncio.run(rescale_seconds(STATE_KEYS, repeats))
     return {
         "busy calls, 2 processes / 1": one / two,
         "the same in processor time": max(one_used) / max(*two_used, sum(two_used) / 2),
@@ -274,8 +274,10 @@ def main() -> None:
     """Measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="machine-readable")
-    found = measure()
-    if parser.parse_args().json:
+    parser.add_argument("--repeats", type=int, default=3, help="rescales in each direction (default: 3)")
+    arguments = parser.parse_args()
+    found = measure(arguments.repeats)
+    if arguments.json:
         print(json.dumps(found))
     else:
         for name, value in found.items():

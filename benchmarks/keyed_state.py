@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks import _disk_state, _memory_state, timers
+from benchmarks import _disk_state, _memory_state, _timers
 from keygroups import KeyGroupRange, ListState, MapState, ReducingState, StateDescriptor, ValueState
 from keygroups.state import MemoryBackend, Transaction
 
@@ -122,7 +122,7 @@ def main() -> None:
         rows.append(_memory_state.measure())
         if not arguments.json:
             print("{case:70} {result:7.3f} ({mb} MB)".format(**rows[-1]), flush=True)
-    for row in timers.measure(arguments.timers, repeats=1) if arguments.only in (None, "timers") else ():
+    for row in _timers.measure(arguments.timers, repeats=1) if arguments.only in (None, "timers") else ():
         rows.append(row)
         if not arguments.json:
             print("{case:70} {result:7,}".format(**row), flush=True)
