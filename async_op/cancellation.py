@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Coroutine, Iterable
 from typing import Any
 
+from keygroups.context_managers import asynccontextmanager
 from keygroups.safe_text import errors_in
 
 _log = logging.getLogger(__name__)
@@ -19,17 +20,49 @@ _ATTEMPTS_MAX = 10
 _WAIT_SECONDS = 0.5
 
 
-async def cancel_all(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel tasks, repeatedly if needed, and wait until they have ended; gives up after some seconds."""
+async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
+    """Cancel tasks, repeatedly if needed, and wait until they have ended; after some seconds, return those that run."""
     running = set(tasks)
     for _ in range(_ATTEMPTS_MAX):
         if not running:
-            return
+            return running
         for task in running:
             task.cancel()
         _, running = await asyncio.wait(running, timeout=_WAIT_SECONDS)
     if running:
         _log.warning("%d calls ignore their cancellation and are left running", len(running))
+    return running
+
+
+def run_to_end(main: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine as `asyncio.run` does, which would wait for ever for tasks that ignore their cancellation.
+
+    A function does so if it retries in a loop, after an `except` without a type. Such a task is left as it is.
+    """
+    left = set[asyncio.Task[Any]]()
+
+    async def ending() -> None:
+        try:
+            await main
+        finally:
+            left.update(await cancel_all(asyncio.all_tasks() - {asyncio.current_task()}))
+
+    runner = asyncio.Runner()
+    try:
+        runner.run(ending())
+    finally:
+        if left:  # the end of the runner would wait for them
+            # Nor may they be closed as garbage: without a loop, their `await` would fail at once, again and again.
+            threading.Thread(target=_hold, args=(left,), name="keygroups left running", daemon=True).start()
+            asyncio.set_event_loop(None)
+            runner.get_loop().close()
+        else:
+            runner.close()
+
+
+def _hold(_: object) -> None:
+    """Keep something until the process ends."""
+    threading.Event().wait()
 
 
 async def closed_in_time(what: str, closing: Awaitable[None], seconds: float | None = None) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from async_op.durations import check_delay
 from async_op.retry import growing_delay
 from keygroups.arguments import Duration, check_integer, check_positive_duration
-from keygroups.safe_text import described, errors_in
+from keygroups.safe_text import add_note, described, errors_in
 
 _log = logging.getLogger(__name__)
 
@@ -103,9 +103,8 @@ class Restarts:
         if self._clock() - self._began_at >= policy.reset_after:  # type: ignore[operator]  # seconds by now
             self._in_a_row = 0
         if self._in_a_row >= policy.max_restarts:
-            error.add_note(
-                f"{self._what} was restarted {self._in_a_row} times in a row (max_restarts), and failed again"
-            )
+            said = f"{self._what} was restarted {self._in_a_row} times in a row (max_restarts), and failed again"
+            add_note(error, said)
             return None
         self._in_a_row += 1
         self.count += 1

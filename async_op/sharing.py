@@ -7,7 +7,7 @@ import inspect
 import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Hashable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar, overload
 from weakref import WeakKeyDictionary
@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 from async_op import cancellation
 from async_op.errors import SharedOutsideOpen, as_exception
 from keygroups.arguments import check_callable
+from keygroups.context_managers import asynccontextmanager, contextmanager
 from keygroups.errors import ConfigError
 from keygroups.representation import representation
 

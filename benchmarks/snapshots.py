@@ -259,7 +259,7 @@ async def pause(count: int, folder: Path) -> list[Figure]:
     started = time.perf_counter()
     made = [await operator.snapshot()]
     cutting = time.perf_counter() - started
-    await asyncio.to_thread(write_and_free, SnapshotStore(folder / "pause-whole", "bench"), made)  # noqa: TID251 - nothing else uses the threads
+    await asyncio.to_thread(write_and_free, SnapshotStore(folder / "pause-whole", "bench"), made)
     (longest, _), busiest = max(gaps), max(computing for _, computing in gaps)
     for task in (working, watching):
         task.cancel()

@@ -10,7 +10,6 @@ import datetime as dt
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from decimal import Decimal
@@ -22,6 +21,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from keygroups.context_managers import contextmanager
 from keygroups.errors import ConfigError, KeyGroupsError, MissingCodec, UnstorableValue
 
 _BIG_INT, _TUPLE, _SET, _FROZENSET, _DECIMAL, _UUID, _DATETIME, _DATE, _TIME, _TIMEDELTA, _NAMED = range(1, 12)

@@ -6,8 +6,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from keygroups.context_managers import contextmanager
 
 Value = str | int | float | bool | None
 

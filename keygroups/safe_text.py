@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import dropwhile
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,15 @@ def errors_in(error: BaseException) -> Iterator[BaseException]:
             left += reversed(one.exceptions)
         else:
             yield one
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an error, also to one that refuses new attributes, such as a frozen dataclass."""
+    try:
+        error.add_note(note)
+    except Exception:  # noqa: BLE001 - whatever the error's `__setattr__` raises
+        with suppress(Exception):
+            BaseException.__setattr__(error, "__notes__", [note])
 
 
 def described(error: BaseException) -> str:

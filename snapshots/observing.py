@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 
+from keygroups.context_managers import contextmanager
 from keygroups.events import Value, observed
 from snapshots.format.manifest import DataFile, Manifest
 

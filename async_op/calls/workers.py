@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from contextvars import Context
 from typing import Any, Protocol
 
@@ -20,6 +19,7 @@ from async_op.context import InvocationContext, Invoke, Scope
 from async_op.in_flight.entries import Entry
 from async_op.statistics import LatencyHistogram
 from async_op.threads.watchdog import Turn
+from keygroups.context_managers import contextmanager
 from keygroups.state import commit
 from keygroups.state.detached import are_immutable, own_copy
 

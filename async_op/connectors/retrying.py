@@ -10,7 +10,7 @@ from typing import TypeVar
 from async_op.connectors.errors import ConnectorUnavailable
 from async_op.errors import RetryAfter
 from async_op.retry import ExponentialBackoffRetry, RetryPolicy, is_meant, seconds_asked
-from keygroups.safe_text import errors_in, text_of
+from keygroups.safe_text import add_note, errors_in, text_of
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -94,7 +94,7 @@ class Attempts:
         # A connector with a task group raises an exception group of what its tasks have raised.
         may_pass = all(isinstance(one, RetryAfter) or self._passes(one) for one in errors_in(error))  # type: ignore[arg-type]
         if not (may_pass or (named is not None and is_meant(named, error))):
-            error.add_note(f"{self._what} raised this")
+            add_note(error, f"{self._what} raised this")
             raise error
         reason = f"{type(error).__name__}: {text_of(error)}"
         if policy is None or is_last or self.failed >= policy.max_attempts:

@@ -19,7 +19,7 @@ from async_op.connectors.retrying import Attempts
 from async_op.connectors.sink import Sink
 from async_op.dead_letters import DeadLetter
 from async_op.letter_rows import CUT_LENGTHS, cut_row, row_of
-from keygroups.safe_text import errors_in
+from keygroups.safe_text import add_note, errors_in
 from snapshots.filesystem import Folder
 from snapshots.format.delivered import Delivered, mark_delivered
 from snapshots.format.sink_notes import RefusedOutput, SinkNotes
@@ -305,7 +305,7 @@ class RefusedOutputs:
         earlier = sorted(self.outputs)
         for one in found:
             if one.index is not None and not left.has(one.index):
-                one.add_note("its index names no output that `write` was called with; the first is 0")
+                add_note(one, "its index names no output that `write` was called with; the first is 0")
                 raise one
             one.index, one.epoch = None if one.index is None else _place(index(one.index), earlier), self.epoch.epoch
         return found

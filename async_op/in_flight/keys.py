@@ -18,6 +18,7 @@ from keygroups.codec import pack
 from keygroups.errors import KeyGroupOutOfRange, NullKey, UnstorableValue, UnsupportedKey
 from keygroups.hashing import key_hasher
 from keygroups.ranges import KeyGroupRange
+from keygroups.safe_text import add_note
 from keygroups.state import identity_of
 from snapshots.format.subtask import NO_KEY_GROUP, RefusedValue
 
@@ -129,7 +130,7 @@ class KeyAssignment:
                 return  # it has no key; the value itself is refused next
             note = f"raised for the key of element {self.name_of(entry)}"
             if note not in getattr(error, "__notes__", ()):
-                error.add_note(note)
+                add_note(error, note)
             raise
 
     def _owned_key_group(self, entry: Entry, key: Any) -> int:

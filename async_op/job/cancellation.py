@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from async_op.connectors.errors import ConnectorInterrupted
 from async_op.errors import OperatorInterrupted
 from async_op.job.errors import ConnectorCancelled
+from keygroups.context_managers import contextmanager
 
 _Result = TypeVar("_Result")
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from time import monotonic
 from typing import TypeAlias
 
 from async_op.job.progress import ChildProgress, JobProgress
 from async_op.threads.own_thread import on_own_thread
+from keygroups.context_managers import asynccontextmanager, contextmanager
 from keygroups.errors import PackageNotInstalled
 
 REFRESH_SECONDS = 0.5

@@ -71,7 +71,7 @@ class ChildLost(KeyGroupsError, RuntimeError):
 
 
 class ChildFailed(KeyGroupsError, RuntimeError):
-    """An error in a child process that cannot be sent to the parent, because it cannot be pickled."""
+    """An error in a child process that cannot be sent to the parent, because it cannot be pickled or unpickled."""
 
     child: int
     """Which child it was, counted from 1."""

@@ -13,6 +13,7 @@ from signal import SIGINT
 from typing import Any, Literal
 
 from async_op.arrow_stream import ArrowStream
+from async_op.cancellation import run_to_end
 from async_op.changed_keys import checked_getter
 from async_op.connectors.sink import ShippedSink, Sink
 from async_op.connectors.source import Source
@@ -358,7 +359,7 @@ class Job:
         if running_loop() is not None:
             raise JobInsideEventLoop(self._store.operator_id)
         signals = EndingSignals(self._stop_at_cut)
-        asyncio.run(self._run_alone(signals, self.run(show_progress=show_progress, serve=serve)))
+        run_to_end(self._run_alone(signals, self.run(show_progress=show_progress, serve=serve)))
         if signals.gave_up_at is SIGINT:
             raise KeyboardInterrupt
         if signals.gave_up_at is not None:

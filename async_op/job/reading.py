@@ -26,7 +26,7 @@ from async_op.job.step import SOURCE
 from async_op.statistics import Stopwatch
 from async_op.threads.read_ahead import read_ahead
 from keygroups.errors import ConfigError
-from keygroups.safe_text import text_of
+from keygroups.safe_text import add_note, text_of
 
 _log = logging.getLogger(__package__)
 
@@ -257,7 +257,7 @@ class Reading:
         """Handle a record that cannot be decoded by the source's `on_error`; its position advances in the same turn."""
         if self._source.on_error == "fail":
             place = f"in partition {partition.id!r}, before position {item.position!r}"
-            item.error.add_note(f"{self._source!r} yielded it {place}")
+            add_note(item.error, f"{self._source!r} yielded it {place}")
             raise item.error
         if self._source.on_error == "dead_letter":
             element_id = partition.element_id(item.position)

@@ -6,7 +6,8 @@ import asyncio
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+
+from keygroups.context_managers import contextmanager
 
 _ASKING = (signal.SIGINT, signal.SIGTERM)
 """Ctrl-C, and what systemd, Docker and Kubernetes send."""

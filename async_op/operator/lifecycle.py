@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import Enum, auto
 
 from async_op.errors import OperatorClosed, WrongEventLoop
 from async_op.threads.own_thread import running_loop
 from async_op.threads.watchdog import Turn, Watch
+from keygroups.context_managers import contextmanager
 
 
 class State(Enum):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 
 from async_op.calls.isolation import CallContexts
 from async_op.cancellation import closed_in_time
@@ -13,6 +12,8 @@ from async_op.errors import as_exception
 from async_op.functions import Function
 from async_op.plain import name_of
 from async_op.sharing import Leases
+from keygroups.context_managers import contextmanager
+from keygroups.safe_text import add_note
 
 _log = logging.getLogger(__package__)
 
@@ -77,7 +78,7 @@ def _named(function: Function, method: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        error.add_note(f"{method}() of {name_of(function)} raised this")
+        add_note(error, f"{method}() of {name_of(function)} raised this")
         if isinstance(error, SystemExit):
             raise as_exception(error) from error
         raise

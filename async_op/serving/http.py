@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 
 from async_op.serving.errors import AddressUnavailable
+from keygroups.context_managers import asynccontextmanager
 from keygroups.errors import ConfigError
 
 _log = logging.getLogger(__package__)

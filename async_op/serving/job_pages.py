@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from dataclasses import fields, is_dataclass
 from http import HTTPStatus
 from importlib.resources import files
@@ -15,6 +14,7 @@ from async_op.metrics.exposition import CONTENT_TYPE, exposition
 from async_op.metrics.watch import WatchedJob, Watches
 from async_op.serving.http import Pages, Response, serving
 from async_op.threads.own_thread import on_own_thread
+from keygroups.context_managers import asynccontextmanager
 
 _READY = frozenset({"running", "rescaling", "draining", "stopping"})
 """The states in which a job has opened its source, steps and sink."""

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -25,6 +25,7 @@ from async_op.spark.errors import EpochFailed
 from async_op.spark.progress import EpochProgress, PipelineProgress
 from async_op.spark.stopping import Stopping
 from keygroups.arguments import Duration
+from keygroups.context_managers import contextmanager
 from keygroups.errors import ConfigError, KeyGroupsError, with_notes
 from keygroups.representation import html_facts, representation
 from keygroups.safe_text import described

@@ -6,11 +6,11 @@ import math
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
 from async_op.spark.chain import PipelineChain
+from keygroups.context_managers import contextmanager
 
 CONCLUDE_SECONDS = 10.0
 """How long a stop waits for the commit of an epoch whose calls it has cut off."""

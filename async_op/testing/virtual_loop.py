@@ -7,12 +7,12 @@ import math
 import selectors
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from async_op.testing.errors import InsideEventLoop, Stalled
 from async_op.threads.beside import Beside
 from async_op.threads.own_thread import running_loop
+from keygroups.context_managers import contextmanager
 from keygroups.representation import representation
 
 _T = TypeVar("_T")

@@ -10,11 +10,11 @@ import gc
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from async_op.cancellation import cancel_all
 from async_op.errors import as_exception
+from keygroups.context_managers import contextmanager
 
 _T = TypeVar("_T")
 

@@ -8,11 +8,11 @@ import logging
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from async_op.errors import as_exception
 from async_op.threads.beside import beside
+from keygroups.context_managers import contextmanager
 
 _log = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TypeAlias
 
 from rich.console import Console, Group
@@ -13,6 +12,7 @@ from rich.live import Live
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from keygroups.context_managers import contextmanager
 from snapshots.cli.output import Report, new_console, to_rich
 
 Show: TypeAlias = Callable[[Report], None]

@@ -6,9 +6,10 @@ import datetime as dt
 import errno
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
+from keygroups.context_managers import contextmanager
 from keygroups.errors import ConfigError, KeyGroupsError
 from snapshots.filesystem.errors import PathObstructed, StorageFull, StorageRefused, UnsupportedFilesystem
 

@@ -6,10 +6,11 @@ import errno
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, BinaryIO, ClassVar, cast
 
+from keygroups.context_managers import contextmanager
 from keygroups.errors import ConfigError, KeyGroupsError
 from snapshots.filesystem.errors import BucketMissing, StorageUnavailable, UnsafeFilesystem
 from snapshots.filesystem.folder import Folder, redacted

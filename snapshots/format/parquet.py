@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -17,6 +16,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from keygroups.codec import UnreadableValue
+from keygroups.context_managers import contextmanager
 from keygroups.ranges import KeyGroupRange
 from snapshots.errors import SnapshotCorrupted
 from snapshots.filesystem import Folder, is_transient

@@ -7,7 +7,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from keygroups.arguments import check_location
+from keygroups.context_managers import contextmanager
 from keygroups.errors import ConfigError
 from keygroups.ranges import KeyGroupRange
 from keygroups.values.texts import csv_line

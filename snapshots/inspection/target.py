@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+from keygroups.context_managers import contextmanager
 from keygroups.errors import ConfigError
 
 

@@ -16,11 +16,11 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import ClassVar
 
 import pytest
 
+from keygroups.context_managers import contextmanager
 from snapshots.filesystem import Folder
 from snapshots.testing.wrappers import restless_threads
 

@@ -7,9 +7,9 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, BinaryIO, Literal, TypeVar, cast
 
+from keygroups.context_managers import contextmanager
 from snapshots.filesystem import FileInfo, Folder
 
 _T = TypeVar("_T")

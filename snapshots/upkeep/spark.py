@@ -9,7 +9,6 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -19,6 +18,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from keygroups.context_managers import contextmanager
 from keygroups.ranges import KeyGroupRange, range_of
 from keygroups.spark.partitions import run_in_partitions
 from snapshots.errors import IncompleteSnapshot

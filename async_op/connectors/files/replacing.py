@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from async_op.connectors.errors import SinkFolderRefused
+from keygroups.context_managers import contextmanager
 from snapshots.filesystem import Folder, LocalFolder, open_folder, redacted
 from snapshots.filesystem.errors import StorageRefused
 

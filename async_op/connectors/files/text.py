@@ -8,13 +8,13 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain
 from typing import Any, NamedTuple, Self
 
 from async_op.connectors.errors import BrokenFile, FileShrank, MalformedRecord, RecordTooLong
 from async_op.connectors.files.compression import Content, Damaged, Incomplete
 from async_op.connectors.source import Read, Undecodable
+from keygroups.context_managers import contextmanager
 
 CHUNK_BYTES = 256 * 1024
 """How much of a file is read at a time, and about how much makes a block of records."""

@@ -7,7 +7,6 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -24,6 +23,7 @@ from async_op.connectors.sink import SINK_RETRY, ShippedSink, Sink
 from async_op.dead_letters import OnError
 from async_op.retry import RetryPolicy
 from keygroups.arguments import check_integer
+from keygroups.context_managers import contextmanager
 from keygroups.errors import ConfigError
 
 _log = logging.getLogger(__name__)

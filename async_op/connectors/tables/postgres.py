@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from async_op.connectors.epoch_rows import SinkRows
@@ -22,6 +21,7 @@ from async_op.connectors.tables.copying import Copying
 from async_op.connectors.tables.table_sink import TableSink
 from async_op.dead_letters import OnError
 from async_op.retry import RetryPolicy
+from keygroups.context_managers import contextmanager
 
 if TYPE_CHECKING:
     import pyarrow as pa

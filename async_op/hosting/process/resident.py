@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from io import TextIOWrapper
@@ -33,6 +33,7 @@ from async_op.hosting.wire.server import Server
 from async_op.hosting.wire.socket_paths import bindable
 from async_op.threads.loop_thread import new_event_loop, rare_collections
 from async_op.threads.watchdog import function_of, on_blocking
+from keygroups.context_managers import contextmanager
 
 _LOG = 2
 """The descriptor of the log: a function may put anything in the place of `sys.stderr`."""

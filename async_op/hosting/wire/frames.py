@@ -69,7 +69,7 @@ def _sendable(error: BaseException) -> BaseException:
     try:
         sent: BaseException = pickle.loads(pickle.dumps(error))  # noqa: S301 - made in this process
         if not isinstance(error, KeyGroupsError):
-            sent.__notes__ = notes_of(error)
+            BaseException.__setattr__(sent, "__notes__", notes_of(error))  # also of a frozen dataclass
     except Exception:  # noqa: BLE001 - a user's exception may fail in any way
         sent = HostFailed(described(error))
         sent.__cause__ = error

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+
+from keygroups.context_managers import contextmanager
 
 PATH_BYTES_MAX = 107
 """The longest path that the kernel accepts for a Unix socket."""

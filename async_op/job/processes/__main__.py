@@ -16,7 +16,7 @@ from multiprocessing import spawn
 from typing import Any, NoReturn
 
 from async_op.job.processes import wire
-from async_op.job.processes.child import ChildLoop, ChildSpec, sendable
+from async_op.job.processes.child import ChildLoop, ChildSpec, Failure
 from async_op.job.processes.spawn import SIZE
 from async_op.threads.loop_thread import new_event_loop, rare_collections
 
@@ -26,10 +26,15 @@ def main() -> None:
     told = _told()
     # Ctrl-C goes to the whole group, and a service's SIGTERM to all of it; the parent decides what becomes of the job.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+        # Not SIG_IGN: programs that a function starts would inherit it, and could not be terminated.
+        signal.signal(number, _take_no_notice)
     faulthandler.enable()
     with rare_collections(), asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_live(socket.socket(fileno=int(sys.argv[1])), *told))
+
+
+def _take_no_notice(*_: object) -> None:
+    pass
 
 
 def _told() -> tuple[dict[str, Any], bytes]:
@@ -85,7 +90,7 @@ async def _live(connected: socket.socket, prepared: dict[str, Any], spec: bytes)
         told: ChildSpec = pickle.loads(spec)  # noqa: S301 - from the parent
         child = held.receiver = ChildLoop(told)
     except BaseException as error:
-        link.send(wire.REPORT, wire.dumped(("failed", sendable(error, 0))))
+        link.send(wire.REPORT, wire.dumped(("failed", Failure.of(error, 0))))
         link.close()
         await asyncio.sleep(1)  # it has to be sent
         raise
@@ -94,6 +99,10 @@ async def _live(connected: socket.socket, prepared: dict[str, Any], spec: bytes)
 
 def _exit(status: int) -> NoReturn:
     """End the process at once: a thread that a function has left behind must not keep it alive."""
+    if (made := sys.modules.get("multiprocessing")) is not None:
+        for process in made.active_children():
+            if process.daemon:
+                process.terminate()  # as Python does at the end of its own processes
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()

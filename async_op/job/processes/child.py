@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from async_op.dead_letters import DeadLetter
 from async_op.elements import Element
+from async_op.errors import as_exception
 from async_op.job.cancellation import ended
 from async_op.job.chain import Chain, Cuts, Plan, Section
 from async_op.job.channels import Inlet
@@ -32,7 +33,7 @@ from async_op.operator.counters import Counted, milliseconds
 from async_op.resilience.lending import Allowance, Holdings
 from async_op.statistics import ResilienceStatistics
 from async_op.threads.own_thread import on_own_thread
-from keygroups.safe_text import described
+from keygroups.safe_text import add_note, described, printable
 from snapshots import PendingSnapshot, Snapshot
 
 SENT_BYTES_MAX = 16 * 2**20
@@ -205,22 +206,25 @@ class ChildLoop:
             self._answer(number, outcome, None)
 
     async def _answer_later(self, number: int, work: Any) -> None:
+        task = asyncio.current_task()
         try:
             outcome = await work
-        except Exception as error:  # noqa: BLE001 - the parent raises it
-            self._answer(number, None, error)
+        except BaseException as error:
+            if task is not None and task.cancelling():
+                raise
+            self._answer(number, None, error)  # whatever `close` of a function raises: the parent waits for the answer
         else:
             self._answer(number, outcome, None)
 
-    def _answer(self, number: int, outcome: Any, error: Exception | None) -> None:
-        failure = None if error is None else sendable(error, self._spec.number)
+    def _answer(self, number: int, outcome: Any, error: BaseException | None) -> None:
+        failure = None if error is None else Failure.of(error, self._spec.number)
         self._connected.send(wire.REPLY, wire.dumped((number, outcome, failure)))
 
     def _report(self, name: str, what: Any) -> None:
         self._connected.send(wire.REPORT, wire.dumped((name, what)))
 
     def _fail(self, error: BaseException) -> None:
-        self._report("failed", sendable(error, self._spec.number))
+        self._report("failed", Failure.of(error, self._spec.number))
 
     @property
     def _connected(self) -> wire.Link:
@@ -400,21 +404,64 @@ def _written(
         outputs.close()
 
 
-Failure = tuple[BaseException, BaseException | None]
-"""An error and its cause, which no pickle of an error has."""
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error on its way to the parent. Each part is pickled by itself: a user's error may fail at that in any way.
+
+    Attributes
+    ----------
+    child : int
+        The child that has failed.
+    text : str
+        The type and the message of the error.
+    where : str
+        Its traceback.
+    error, cause : bytes or None
+        The error, and its cause, which no pickle of an error has; None if it cannot be pickled, or there is none.
+    """
+
+    child: int
+    text: str
+    where: str
+    error: bytes | None
+    cause: bytes | None
+
+    @classmethod
+    def of(cls, error: BaseException, child: int) -> Failure:
+        """Return the failure for an error of a child."""
+        return cls(child, described(error), _traceback_of(error), _pickled(error), _pickled(error.__cause__))
+
+    def raised(self) -> Exception:
+        """Return the error for the parent to raise, with the place where the child has raised it, and its cause."""
+        error = _unpickled(self.error)
+        if error is None:
+            error = ChildFailed(self.child, self.text)
+        add_note(error, f"in child {self.child}:\n{self.where}")
+        BaseException.__setattr__(error, "__cause__", _unpickled(self.cause))  # also of a frozen dataclass
+        return as_exception(error)
 
 
-def sendable(error: BaseException, child: int) -> Failure:
-    """Return an error as the parent can read it: with the place where it was raised, and its cause."""
-    where = "".join(traceback.format_exception(error)).rstrip()
-    error.add_note(f"in child {child}:\n{where}")
-    cause = error.__cause__
-    found: list[BaseException | None] = []
-    for one in (error, cause):
-        try:
-            pickle.loads(pickle.dumps(one))  # noqa: S301 - made here
-        except Exception:  # noqa: BLE001 - a user's error may fail in any way
-            found.append(ChildFailed(child, described(one)) if one is error else None)
-        else:
-            found.append(one)
-    return found[0] or error, found[1]
+def _traceback_of(error: BaseException) -> str:
+    try:
+        return printable("".join(traceback.format_exception(error))).rstrip()
+    except Exception:  # noqa: BLE001 - whatever a user's error raises
+        return "(it has no traceback that can be printed)"
+
+
+def _pickled(error: BaseException | None) -> bytes | None:
+    try:
+        return None if error is None else pickle.dumps(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - whatever a user's error raises
+        return None
+
+
+def _unpickled(error: bytes | None) -> BaseException | None:
+    try:
+        found: object = None if error is None else pickle.loads(error)  # noqa: S301 - from a process of this run
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - whatever a user's error raises
+        return None
+    return found if isinstance(found, BaseException) else None

@@ -159,14 +159,14 @@ class Child:
         if failure is None:
             reply.set_result(outcome)
         else:
-            reply.set_exception(_error_of(failure))
+            reply.set_exception(failure.raised())
 
     def _take_report(self, name: str, what: Any) -> None:
         if name == "ready":
             self._ready.set_result(None)
             self.heard.wake()
         elif name == "failed":
-            self._fail_with(_error_of(what))
+            self._fail_with(what.raised())
         elif self.passing is not None:
             self.status = what
             self.passing.stands()
@@ -278,12 +278,6 @@ class Children:
 async def gathered(work: Iterable[Awaitable[Any]]) -> list[Any]:
     """Return all results, or raise the first error as soon as it comes; the others are left to themselves."""
     return list(await asyncio.gather(*work))
-
-
-def _error_of(failure: Failure) -> BaseException:
-    error, cause = failure
-    error.__cause__ = cause
-    return error
 
 
 def _retrieve(reply: asyncio.Future[Any]) -> None:

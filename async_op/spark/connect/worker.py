@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
@@ -28,6 +28,7 @@ from async_op.spark.rows.routing import Routing
 from async_op.spark.stage import Stage
 from async_op.spark.stopping import Stopping
 from async_op.spark.task.ways import log_levels, set_up_logging
+from keygroups.context_managers import contextmanager
 from keygroups.errors import notes_of, with_notes
 from keygroups.safe_text import described
 from keygroups.spark.session import setting

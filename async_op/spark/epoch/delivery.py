@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -22,6 +22,7 @@ from async_op.epochs.delivery import Ask, Letters, Note, Pause, RefusedOutputs, 
 from async_op.epochs.position import BEGINNING, EpochRef, SourcePosition
 from async_op.spark.epoch.job_names import named_jobs
 from async_op.spark.errors import CalledInSink
+from keygroups.context_managers import contextmanager
 from snapshots import Snapshot
 from snapshots.filesystem import Folder
 from snapshots.format.delivered import Delivered, last_delivered

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+from keygroups.context_managers import contextmanager
 from keygroups.spark.session import is_connect
 
 _DESCRIPTION = "spark.job.description"

@@ -6,9 +6,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from async_op.hosting.messages import Status
+from keygroups.context_managers import contextmanager
 from keygroups.ttl import wall_time
 from snapshots import SnapshotStore
 from snapshots.format.under_way import EpochUnderWay, Phase, note_under_way

@@ -30,6 +30,14 @@ def blocks(value):
         raise ValueError("wrong")
     return value
 
+async def stubborn():
+    print("hangs", flush=True)
+    while True:
+        try:
+            await asyncio.sleep(1000)
+        except:
+            pass
+
 async def stream(values, **options):
     return [one async for one in AsyncDataStream.unordered_wait(values, blocks, **options)]
 
@@ -65,6 +73,25 @@ ENDS = {
             async for value in AsyncDataStream.unordered_wait([1, 0], blocks, capacity=2):
                 break
         asyncio.run(main())
+        """,
+        0,
+    ),
+    "a call ignores its cancellation when run_sync fails": (
+        """
+        async def step(value):
+            if value == 2:
+                raise ValueError("wrong")
+            await stubborn()
+        job([0, 2], step).run_sync()
+        """,
+        1,
+    ),
+    "a task that is left ignores its cancellation at the good end of run_sync": (
+        """
+        left = []
+        async def step(value):
+            left.append(asyncio.ensure_future(stubborn()))
+        job([0], step).run_sync()
         """,
         0,
     ),
@@ -128,6 +155,11 @@ STOPPED = {
     "asyncio.to_thread": """
         async def step(value):
             await asyncio.to_thread(hang)
+        job([1], step).run_sync()
+        """,
+    "a call that ignores its cancellation": """
+        async def step(value):
+            await stubborn()
         job([1], step).run_sync()
         """,
     "nothing": """

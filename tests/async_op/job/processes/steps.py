@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import multiprocessing
 import os
 import signal
 import sys
@@ -63,6 +64,40 @@ class Ending(AsyncFunction[int, Any]):
                 case "raise":
                     raise ValueError("of no use")
         return [value]
+
+
+class Interrupted(AsyncFunction[int, Any]):
+    """Raises something at its end that is no `Exception`."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+
+    async def async_invoke(self, value: int, ctx: InvocationContext) -> list[Any]:
+        return [value]
+
+    async def close(self) -> None:
+        raise self.error
+
+
+class WithProgram(AsyncFunction[int, Any]):
+    """Starts a program for each element, and terminates it."""
+
+    async def async_invoke(self, value: int, ctx: InvocationContext) -> list[Any]:
+        program = await asyncio.create_subprocess_exec(sys.executable, "-c", "import time; time.sleep(1000)")
+        program.terminate()
+        return [await program.wait()]
+
+
+class WithProcess(AsyncFunction[int, Any]):
+    """Starts a process for itself, and leaves it."""
+
+    async def open(self, runtime: Any) -> None:
+        left = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(1000,), daemon=True)
+        left.start()
+        self.pid = left.pid
+
+    async def async_invoke(self, value: int, ctx: InvocationContext) -> list[Any]:
+        return [self.pid]
 
 
 class Hanging(AsyncFunction[int, Any]):

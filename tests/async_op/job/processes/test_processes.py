@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from async_op import ElementFailed, Job, Step
+from async_op import ConnectorInterrupted, ElementFailed, Job, Step
 from async_op.job.display import line_of
 from async_op.job.errors import ChildLost, NotSendable
 from async_op.job.progress import ChildProgress, JobProgress
@@ -25,7 +25,18 @@ from async_op.resilience import Budget, Resilience
 from keygroups import ConfigError
 from snapshots import SnapshotStore
 from snapshots.inspection import ChildActivity, RecentVersions
-from tests.async_op.job.processes.steps import Ending, Endless, Hanging, Kept, by_seven, plus_one, steps
+from tests.async_op.job.processes.steps import (
+    Ending,
+    Endless,
+    Hanging,
+    Interrupted,
+    Kept,
+    WithProcess,
+    WithProgram,
+    by_seven,
+    plus_one,
+    steps,
+)
 
 SECONDS = 120
 
@@ -99,6 +110,25 @@ def test_a_failed_element_fails_the_run_after_a_cut_and_tells_where_it_was(tmp_p
     mended.touch()
     new_job(tmp_path / "snapshots", range(100), Step(Ending("raise", mended), key_by=by_seven), sink).run_sync()
     assert sorted(sink.values) == list(range(100))
+
+
+@pytest.mark.parametrize("error", [BaseException, asyncio.CancelledError, GeneratorExit])
+def test_whatever_close_raises_in_a_child_ends_the_run(tmp_path: Path, error: type[BaseException]) -> None:
+    with pytest.raises(ConnectorInterrupted, match=f"closing the steps ended with {error.__name__}"):
+        new_job(tmp_path, range(5), Step(Interrupted(error)), sink := Kept()).run_sync()
+    assert sorted(sink.values) == list(range(5))
+
+
+def test_a_process_of_a_function_ends_with_its_child(tmp_path: Path) -> None:
+    new_job(tmp_path, range(5), Step(WithProcess(), key_by=by_seven), sink := Kept()).run_sync()
+    assert have_ended(sorted(set(sink.values)))
+
+
+def test_a_function_may_terminate_a_program_in_a_child(tmp_path: Path) -> None:
+    """A program inherits that signals are ignored, and then it cannot be terminated."""
+    step = Step(WithProgram(), timeout=60.0, on_error="skip")
+    new_job(tmp_path, range(4), step, sink := Kept()).run_sync()
+    assert sink.values == [-signal.SIGTERM] * 4
 
 
 async def test_a_rescale_moves_key_groups_between_living_children(tmp_path: Path) -> None:
