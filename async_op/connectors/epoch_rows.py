@@ -6,14 +6,17 @@ import functools
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from async_op.connectors.arrow import ROWS_AT_ONCE, batches_of, fitted, names_of, schema_of
 from async_op.connectors.errors import UnsupportedColumn, UnwritableValue
-from keygroups.values import values_of
+from keygroups.values import Misfit, values_of
 from keygroups.values.casts import in_microseconds
+
+Check: TypeAlias = Callable[[pa.RecordBatch], None]
+"""Raises `Misfit` for a batch with a value that a table would lose or change."""
 
 
 class SinkRows(ABC):
@@ -49,17 +52,17 @@ class SinkRows(ABC):
                 return UnwritableValue(row, f"there is no column {column!r}", target=target, column=column, index=index)
         return UnwritableValue(self.names(), f"there is no column {column!r}", target=target, column=column)
 
-    def refused(self, schema: pa.Schema) -> list[UnwritableValue]:
-        """Return the errors of all rows that do not fit into the columns, with their index."""
+    def refused(self, schema: pa.Schema, check: Check | None = None) -> list[UnwritableValue]:
+        """Return the errors of all rows that do not fit into the columns or pass the check, with their index."""
         rows = self.dicts()
         found: list[UnwritableValue] = []
         for start in itertools.count(0, ROWS_AT_ONCE):
             chunk = list(itertools.islice(rows, ROWS_AT_ONCE))
             if not chunk:
                 return found
-            if _refusal(chunk, schema) is not None:
+            if _refusal(chunk, schema, check) is not None:
                 for index, row in enumerate(chunk, start):
-                    if (error := _refusal([row], schema)) is not None:
+                    if (error := _refusal([row], schema, check)) is not None:
                         error.index = index
                         found.append(error)
         raise AssertionError("the rows end")
@@ -72,13 +75,22 @@ class SinkRows(ABC):
         """Yield an error for every row that alone would need a column that a table cannot have."""
         return iter(())
 
-    def reader(self, schema: pa.Schema) -> pa.RecordBatchReader:
-        """Return the rows as a stream."""
-        return pa.RecordBatchReader.from_batches(schema, self._noted(schema))
+    def checked(self, schema: pa.Schema, check: Check) -> Iterator[pa.RecordBatch]:
+        """Yield the rows with the columns of a table, and check them."""
+        for batch in self.batches(schema):
+            try:
+                check(batch)
+            except Misfit as misfit:
+                raise UnwritableValue(batch, misfit.reason, column=misfit.column) from misfit
+            yield batch
 
-    def _noted(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def reader(self, schema: pa.Schema, check: Check) -> pa.RecordBatchReader:
+        """Return the rows as a stream that checks them."""
+        return pa.RecordBatchReader.from_batches(schema, self._noted(schema, check))
+
+    def _noted(self, schema: pa.Schema, check: Check) -> Iterator[pa.RecordBatch]:
         try:
-            yield from self.batches(schema)
+            yield from self.checked(schema, check)
         except UnwritableValue as error:
             self.failure = error
             raise
@@ -191,12 +203,15 @@ class FrameRows(SinkRows):
         return batch.take(pa.array(kept, pa.int64()))
 
 
-def _refusal(rows: list[Any], schema: pa.Schema) -> UnwritableValue | None:
+def _refusal(rows: list[Any], schema: pa.Schema, check: Check | None) -> UnwritableValue | None:
     try:
-        for _ in batches_of(rows, schema):
-            pass
+        for batch in batches_of(rows, schema):
+            if check is not None:
+                check(batch)
     except UnwritableValue as error:
         return error
+    except Misfit as misfit:
+        return UnwritableValue(rows[0], misfit.reason, column=misfit.column)
     return None
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import islice, repeat
+from operator import eq
 from typing import Any
 
 from async_op.connectors.errors import InputReplaced
@@ -81,6 +82,15 @@ class Partition:
         if _FIXED.issuperset(map(type, positions)):
             return zip(repeat(self.element_id("")), positions, strict=False)
         return map(self.element_id, positions)
+
+    def repeats(self, positions: Sequence[Any]) -> bool:
+        """Return whether two elements in a row have one position: a cut between them would lose the second one."""
+        if type(positions) is range:
+            return False
+        first = positions[0]
+        # A position that may change may be the object of the element before.
+        is_same = first == self.position and (first is None or type(first) in _FIXED)
+        return is_same or any(map(eq, positions, islice(positions, 1, None)))
 
 
 _FIXED = frozenset({int, str})

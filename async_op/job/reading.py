@@ -36,6 +36,11 @@ _IDLE_SUBTASKS = (
     "elements"
 )
 
+_SAME_POSITION = (
+    "its read() gave two elements of partition {!r} the same position; give each element the position after it, which "
+    "snapshots and idempotency keys are made of"
+)
+
 LOOK_SECONDS = 10.0
 """How often an unbounded source is asked for new partitions."""
 
@@ -245,6 +250,8 @@ class Reading:
                 continue  # meanwhile, another chain may have come, or a pause
             some = items.part(done, done + entrance.free)
             timestamps = repeat(None) if some.timestamps is None else some.timestamps
+            if partition.repeats(some.positions):
+                raise ConfigError("source", self._source, _SAME_POSITION.format(partition.id))
             ids = partition.element_ids(some.positions)
             entrance.put(list(zip(some.values, timestamps, ids, strict=False)))
             self._positions.passed(partition, some.newest(), some.positions[-1], self._clock.time())

@@ -189,7 +189,7 @@ def _whole(value: Any) -> int:
 
 def _floats(type_: pa.DataType) -> Kind:
     infinite = _INFINITE.get(type_.bit_width, math.inf)
-    narrow = {16: np.float16, 32: np.float32}.get(type_.bit_width, np.float64)
+    narrow: Callable[[float], Any] = {16: np.float16, 32: np.float32}.get(type_.bit_width, np.float64)
 
     def one(value: Any) -> float:
         value = without_numpy(value)
@@ -199,7 +199,7 @@ def _floats(type_: pa.DataType) -> Kind:
                 _refuse(value, type_)
             value = _equal_float(value)
             with np.errstate(over="ignore"):
-                if narrow(value) != value:
+                if float(narrow(value)) != value:  # NumPy would round the value, too, to compare them
                     raise Refusal("it would be rounded; pass a float, or declare a decimal")
         if infinite <= abs(value) < math.inf:
             raise Refusal("it would become infinite; declare it as double")

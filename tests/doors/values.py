@@ -112,6 +112,7 @@ CHANGED: tuple[tuple[pa.DataType, Any], ...] = (
     (pa.int64(), Decimal("sNaN")),
     (pa.float64(), True),
     (pa.float64(), 2**53 + 1),
+    (pa.float32(), 2**24 + 1),
     (pa.date32(), YEAR),
     (pa.timestamp("us"), YEAR.replace(tzinfo=dt.UTC)),
     (pa.timestamp("us"), YEAR.date()),

@@ -6,7 +6,6 @@ import bz2
 import gzip
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -79,8 +78,11 @@ class _Compressed:
         self._kind = kind
         self._stream = start()
         self._position = 0
+        self._fault: Exception | None = None
 
     def read(self, size: int) -> bytes:
+        if self._fault is not None:
+            raise self._fault  # a stream that has failed may go on with what was in its memory
         try:
             data = self._decompressed(size)
         except (Incomplete, Damaged):
@@ -99,7 +101,7 @@ class _Compressed:
 
     def _restart(self) -> None:
         self._file.seek(0)
-        self._stream, self._position = self._start(), 0
+        self._stream, self._position, self._fault = self._start(), 0, None
 
     def _before_the_fault(self, size: int) -> bytes:
         """Read byte by byte up to a fault, because decompressors drop what they have when an error comes after it."""
@@ -107,9 +109,11 @@ class _Compressed:
         self._restart()
         self.seek(position)
         data = bytearray()
-        with suppress(Incomplete, Damaged):
+        try:
             while len(data) < size and (byte := self._decompressed(1)):
                 data += byte
+        except (Incomplete, Damaged) as fault:
+            self._fault = fault
         return bytes(data)
 
     def _decompressed(self, size: int) -> bytes:
@@ -131,6 +135,7 @@ class _Bzip2:
     def __init__(self, file: Any) -> None:
         self._file = file
         self._member = bz2.BZ2Decompressor()
+        self._is_empty = True
 
     def read1(self, size: int) -> bytes:
         data = b""
@@ -143,7 +148,10 @@ class _Bzip2:
             else:
                 compressed = self._file.read(_PIECE_BYTES) if self._member.needs_input else b""
                 if self._member.needs_input and not compressed:
+                    if self._is_empty:
+                        break  # no member at all, as in an empty gzip file
                     raise EOFError
+                self._is_empty = False
             data = self._member.decompress(compressed, size)
         return data
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
+
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""What is said of a path that was removed since it was listed, or of a link that leads nowhere or to itself."""
 
 
 class Stamp(NamedTuple):
@@ -19,18 +26,21 @@ class Stamp(NamedTuple):
         When the file has changed, or its ETag.
     file : int or None
         The number of the file on its disk, which it keeps when it is renamed.
+    touched : int or None
+        When the disk has last noted anything of the file. Unlike `changed`, no program can set it back.
     """
 
     bytes: int
     changed: Any = None
     file: int | None = None
+    touched: int | None = None
 
 
 class Glob:
     r"""The files that a pattern matches, under their full paths.
 
     A local file is named by its absolute path, any other one by its URI without secrets. A name that is no UTF-8 has
-    the bytes that are none escaped, as in ``caf\xe9.csv``.
+    the bytes that are none escaped, as in ``caf\xe9.csv``, so a backslash in a name is doubled.
 
     Its methods block. They may be called by any thread.
     """
@@ -56,13 +66,15 @@ class Glob:
     def _local(self) -> dict[str, Stamp]:
         # fsspec's own listing takes a link to a folder for a file.
         found = {}
-        for path in glob.iglob(self._pattern, recursive=True):  # noqa: PTH207 - a Path would drop what `**` means here
+        for path in _matches(self._pattern):
             try:
                 status = os.stat(path)  # noqa: PTH116 - thousands of them
-            except FileNotFoundError:  # removed since, or a link that leads nowhere
-                continue
+            except OSError as error:
+                if error.errno in _NOT_THERE:
+                    continue
+                raise
             if stat.S_ISREG(status.st_mode):
-                found[self._name(path)] = Stamp(status.st_size, status.st_mtime_ns, status.st_ino)
+                found[self._name(path)] = Stamp(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
         return found
 
     def _remote(self) -> dict[str, Stamp]:
@@ -76,11 +88,41 @@ class Glob:
 
     def _name(self, path: str) -> str:
         name = path if self._is_local else self.filesystem.unstrip_protocol(path)
+        name = name.replace("\\", r"\\")  # or two files could get one name
         if not name.isascii():
             name = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
         if self.path(name) != path:
             self._paths[name] = path
         return name
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    """Yield the paths that a pattern matches. Python's `glob` would follow links that lead back up, again and again."""
+    base, is_recursive, rest = pattern.partition("/**/")
+    if not is_recursive and pattern.endswith("/**"):
+        base, is_recursive, rest = pattern.removesuffix("/**"), "/**/", "*"
+    if not is_recursive:
+        yield from glob.iglob(pattern)  # noqa: PTH207 - thousands of them
+        return
+    for folder in glob.iglob(base or "/"):  # noqa: PTH207 - as above
+        for below in _folders(folder, frozenset()):
+            yield from _matches(os.path.join(glob.escape(below), rest))  # noqa: PTH118 - as above
+
+
+def _folders(folder: str, above: frozenset[tuple[int, int]]) -> Iterator[str]:
+    """Yield a folder and all below it, also behind links, but for hidden ones and those in which it is itself."""
+    with suppress(OSError):  # as `glob` does: it is no folder, was removed since, or may not be read
+        status = os.stat(folder)  # noqa: PTH116 - as above
+        identity = status.st_dev, status.st_ino
+        if identity in above:
+            return
+        with os.scandir(folder) as entries:
+            shown = [entry for entry in entries if not entry.name.startswith(".")]
+        # `DirEntry.is_dir` raises for a link that leads to itself.
+        inner = [one.path for one in shown if (Path(one.path) if one.is_symlink() else one).is_dir()]
+        yield folder
+        for path in inner:
+            yield from _folders(path, above | {identity})
 
 
 def _version_of(info: dict[str, Any]) -> str:

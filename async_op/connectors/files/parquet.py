@@ -83,22 +83,25 @@ def _row(row: pa.RecordBatch, path: str, number: int) -> Read[Any]:
         one = pa.RecordBatch.from_arrays([column], [name])
         try:
             raw |= next(rows_of(one))
-        except KeyError:
-            reason = reason or f"column {name!r} ({column.type}): a map has a key twice"
-            raw[name] = column.to_pylist()[0]
         except _NO_VALUE as error:
-            reason = reason or f"column {name!r} ({column.type}): {error}"
+            reason = reason or f"column {name!r} ({column.type}): {_reason_of(error)}"
             raw[name] = _raw_of(column)
     if not reason:
         return raw, None, number + 1
     return Undecodable(raw, number + 1, MalformedRecord(path, number, reason))
 
 
+def _reason_of(error: Exception) -> str:
+    if type(error) is KeyError:
+        return "a map has a key twice"
+    return f"there is no time zone {error} here" if isinstance(error, KeyError) else str(error)
+
+
 def _raw_of(column: pa.Array) -> Any:
-    """Return the bytes of text, the number behind a time, or else Arrow's own text of a value that Python has not."""
-    for kind in (pa.large_binary(), pa.int64(), pa.int32()):
+    """Return the bytes of text, the number behind a time, or the pairs of a map; else the name of the type."""
+    for kind in (pa.large_binary(), pa.int64(), pa.int32(), column.type):
         try:
             return column.cast(kind).to_pylist()[0]
-        except (pa.ArrowException, ValueError):
+        except _NO_VALUE:
             continue
-    return str(column.slice(0, 1).type)
+    return str(column.type)

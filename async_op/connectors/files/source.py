@@ -40,6 +40,8 @@ from snapshots.filesystem import redacted
 _log = logging.getLogger(__name__)
 
 FORMATS = ("json", "csv", "parquet", "lines")
+_DIGITS_MAX = 20
+"""No timestamp has more digits, and Python refuses to convert thousands of them."""
 _OPEN_FILES_MAX = 64
 """How many files are read side by side; the others wait for their turn, so that handles do not run out."""
 
@@ -49,12 +51,13 @@ class _Misfit(Exception):
 
 
 class FileSource(Source[Any]):
-    """The records of files; each file is a partition, named by its full path.
+    r"""The records of files; each file is a partition, named by its full path.
 
     Positions are bytes in text (after decompression), and rows in Parquet. Files may grow. Content that was read must
     not change: beside each position stands a digest of what was read, and a file that no longer has it raises
     `FileReplaced`. A log that was rotated is recognised under its new name, if the glob matches that name. Links count
-    as what they lead to. Names that begin with a dot do not count.
+    as what they lead to, except for those that lead back up. Names that begin with a dot do not count. In a name that
+    is no UTF-8, the wrong bytes are escaped, as in ``caf\xe9.csv``, and so is any backslash.
 
     Parameters
     ----------
@@ -347,6 +350,6 @@ def _timestamp_of(value: Any, field: str) -> int | None:
             return found
         case float() if found.is_integer():
             return int(found)
-        case str() if found.removeprefix("-").isdecimal():
+        case str() if len(found) <= _DIGITS_MAX and found.removeprefix("-").isdecimal():
             return int(found)
     return None

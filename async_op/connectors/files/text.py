@@ -7,7 +7,7 @@ import json
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Self
 
@@ -112,7 +112,7 @@ class TextReader:
     # Lines and JSON: a record is a line, and ends with \n.
 
     def _line_blocks(self, decode: Callable[[str], Any], position: int) -> Iterator[Block]:
-        self._skip_to(position)
+        position = yield from self._continuation(position, (b"\n",))
         for piece in self._pieces(position, (b"\n",)):
             block: Block = []
             if isinstance(piece, _LongLine):
@@ -124,11 +124,10 @@ class TextReader:
                 yield block
 
     def _decode_lines(self, piece: bytes, decode: Callable[[str], Any], position: int, block: Block) -> int:
+        if not position and piece.startswith(_BOM):
+            piece, position = piece.removeprefix(_BOM), len(_BOM)
         lines = piece.split(b"\n")
         last = lines.pop()
-        if not position and lines:
-            lines[0] = lines[0].removeprefix(_BOM)
-            position += piece.startswith(_BOM) * len(_BOM)
         for line in lines:
             start = position
             position += len(line) + 1
@@ -143,7 +142,7 @@ class TextReader:
         if last:  # the last line of a file, without an end
             start, position = position, position + len(last)
             try:
-                block.append((decode(last.decode("utf-8" if start else "utf-8-sig")), None, position))
+                block.append((decode(last.decode()), None, position))
             except (ValueError, RecursionError) as error:
                 if last.strip():
                     block.append(self._malformed(last, start, position, error))
@@ -153,8 +152,7 @@ class TextReader:
 
     def _csv_blocks(self, position: int) -> Iterator[Block]:
         names, first = self._header()
-        start = max(position, first)
-        self._skip_to(start)
+        start = yield from self._continuation(max(position, first), (b"\n", b"\r"))
         if not names:
             return
         lines = _CsvLines(self._pieces(start, (b"\n", b"\r")), start, self._limit)
@@ -233,9 +231,26 @@ class TextReader:
 
     # Both.
 
-    def _skip_to(self, position: int) -> None:
-        if self._content.seek(position) < position:
+    def _continuation(self, position: int, ends: tuple[bytes, ...]) -> Generator[Block, None, int]:
+        """Go to a position. A line without an end was read as a whole there, so what continues it is no record."""
+        before = max(position - 1, 0)
+        if self._content.seek(before) < before or (position and not (last := self._content.read(1))):
             raise FileShrank(self._path, position)
+        if position and last not in ends:
+            added, size = self._first_line(position, ends)
+            start, position = position, position + size
+            if added not in (b"", b"\n", b"\r", b"\r\n"):
+                yield [self._malformed(added, start, position, "it continues a line that had no end when it was read")]
+            self._content.seek(position)
+        return position
+
+    def _first_line(self, position: int, ends: tuple[bytes, ...]) -> _LongLine:
+        piece = next(self._pieces(position, ends), b"")
+        self._marks.clear()
+        if isinstance(piece, _LongLine):
+            return piece
+        line = piece[: _first_end(piece, ends) or len(piece)]
+        return _LongLine(line, len(line))
 
     def _pieces(self, position: int, ends: tuple[bytes, ...]) -> Iterator[bytes | _LongLine]:
         """Yield the content in pieces that end where lines end, and the last one also without an end."""

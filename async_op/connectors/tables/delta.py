@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from async_op.connectors.epoch_rows import SinkRows
+from async_op.connectors.epoch_rows import Check, SinkRows
 from async_op.connectors.errors import (
     ConnectorNotInstalled,
     SinkContended,
@@ -18,6 +20,7 @@ from async_op.connectors.errors import (
 )
 from async_op.connectors.retrying import is_transient_of_library
 from async_op.connectors.sink import SINK_RETRY, Sink
+from async_op.connectors.tables.partitions import partition_check
 from async_op.connectors.tables.table_sink import ATTEMPTS_MAX, TableSink
 from async_op.dead_letters import OnError
 from async_op.retry import RetryPolicy
@@ -26,6 +29,9 @@ from snapshots.filesystem import redacted
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
+
+_SMALL, _LARGE = 1e-200, 1e200
+"""Where all digits of a float, which deltalake writes without an exponent, fit into the name of a folder."""
 
 _STORAGE = "Generic "
 """How the storage library of deltalake begins its errors of requests, as in "Generic S3 error"; it tries ten times."""
@@ -111,7 +117,10 @@ class DeltaSink(TableSink):
     def _refused_by_table(self, rows: SinkRows) -> list[UnwritableValue]:
         _check_installed()
         table = self._open(lambda: self._made(rows.schema()))
-        return rows.refused(pa.schema(table.schema().to_arrow()))
+        return rows.refused(pa.schema(table.schema().to_arrow()), self._check_of(table))
+
+    def _check_of(self, table: DeltaTable) -> Check:
+        return partition_check(table.metadata().partition_columns, _reason_against)
 
     @property
     def _lineage_note(self) -> str:
@@ -120,7 +129,7 @@ class DeltaSink(TableSink):
     def _append(self, table: DeltaTable, rows: SinkRows, epoch: int) -> None:
         from deltalake import Transaction, write_deltalake
 
-        reader = rows.reader(pa.schema(table.schema().to_arrow()))
+        reader = rows.reader(pa.schema(table.schema().to_arrow()), self._check_of(table))
         notes = [Transaction(self.name, epoch)]
         if self.lineage:
             notes.append(Transaction(self._lineage_note, epoch))
@@ -145,6 +154,20 @@ class DeltaSink(TableSink):
         except (CommitFailedError, DeltaError):
             # If it was not another writer who made it, this fails in the same way.
             return DeltaTable(self._table, storage_options=self._storage_options)
+
+
+def _reason_against(value: Any) -> str | None:
+    """Return why a partition column does not keep a value: by Delta's protocol, or because of deltalake 1.6."""
+    match value:
+        case "" | "__HIVE_DEFAULT_PARTITION__":
+            return "readers of Delta take it for null"
+        case bytes():
+            return "deltalake writes escaped text in place of bytes"
+        case Decimal() if value < 0 and value % 1:
+            return "deltalake writes a negative decimal in a form that no reader understands"
+        case float() if abs(value) < inf and value and not _SMALL < abs(value) < _LARGE:
+            return "deltalake writes more digits than the name of a folder has room for"
+    return None
 
 
 def _check_installed() -> None:

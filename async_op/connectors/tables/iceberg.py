@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from async_op.connectors.epoch_rows import SinkRows
+from async_op.connectors.epoch_rows import Check, SinkRows
 from async_op.connectors.errors import (
     ConnectorNotInstalled,
     SinkContended,
@@ -19,6 +19,7 @@ from async_op.connectors.errors import (
 )
 from async_op.connectors.retrying import is_transient_of_library
 from async_op.connectors.sink import SINK_RETRY, Sink
+from async_op.connectors.tables.partitions import partition_check
 from async_op.connectors.tables.table_sink import ATTEMPTS_MAX, TableSink
 from async_op.dead_letters import OnError
 from async_op.retry import RetryPolicy
@@ -117,7 +118,16 @@ class IcebergSink(TableSink):
     def _refused_by_table(self, rows: SinkRows) -> list[UnwritableValue]:
         with closing(self._catalog()) as catalog:
             table = self._load(catalog, lambda: self._made(rows.schema()))
-            return rows.refused(table.schema().as_arrow())
+            return rows.refused(table.schema().as_arrow(), self._check_of(table))
+
+    def _check_of(self, table: Table) -> Check:
+        schema = table.schema()
+        columns = [
+            schema.find_column_name(field.source_id)
+            for field in table.spec().fields
+            if str(field.transform) == "identity"
+        ]
+        return partition_check([*filter(None, columns)], _reason_against)
 
     @property
     def _property(self) -> str:
@@ -132,7 +142,7 @@ class IcebergSink(TableSink):
 
         summary = {"keygroups.job": self.name, "keygroups.epoch": str(epoch)}
         transaction = table.transaction()
-        for chunk in _chunks(rows, table.schema().as_arrow()):
+        for chunk in _chunks(rows, table.schema().as_arrow(), self._check_of(table)):
             transaction.append(chunk, snapshot_properties=summary)
         transaction.set_properties({self._property: str(epoch), self._lineage_property: self.lineage})
         # `commit_transaction` would try again. The requirements say which snapshot the table must still have.
@@ -173,9 +183,14 @@ def _make(create: Callable[[], object], exists: Callable[[], bool]) -> None:
             raise
 
 
-def _chunks(rows: SinkRows, schema: pa.Schema) -> Iterator[pa.Table]:
+def _reason_against(value: Any) -> str | None:
+    """Return why a partition column does not keep a value: pyiceberg 0.12 divides by zero for NaN."""
+    return "pyiceberg cannot write a NaN there" if value != value else None
+
+
+def _chunks(rows: SinkRows, schema: pa.Schema, check: Check) -> Iterator[pa.Table]:
     batches: list[pa.RecordBatch] = []
-    for batch in rows.batches(schema):
+    for batch in rows.checked(schema, check):
         batches.append(batch)
         if sum(one.nbytes for one in batches) >= _CHUNK_BYTES:
             yield pa.Table.from_batches(batches)

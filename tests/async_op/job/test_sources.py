@@ -167,6 +167,14 @@ async def test_a_wrong_timestamp_is_refused_and_names_the_source(timestamp: Any)
     assert "Given() yielded it in partition 'a', before position 1" in caught.value.__notes__[0]
 
 
+@pytest.mark.parametrize("positions", [[1, 1, 2], [1, "2", "2"], [None], [[3], [3]]], ids=str)
+@pytest.mark.parametrize("iterate", [iter, asynchronous])
+async def test_two_elements_with_one_position_would_share_a_key(positions: list[Any], iterate: Any) -> None:
+    items = [(number, None, position) for number, position in enumerate(positions)]
+    with pytest.raises(ConfigError, match=r"source=Given\(\): its read\(\) gave two elements of partition 'a'"):
+        await new_job(Given(["a"], iterate([items])), same, Epochs()).run()
+
+
 async def test_a_timestamp_may_be_before_the_epoch_or_of_numpy() -> None:
     sink = Epochs()
     items = [("x", -(2**63), 1), ("y", np.int64(5), 2), ("z", None, 3)]

@@ -24,7 +24,7 @@ from async_op.connectors import FileReplaced, FileShrank, FileSource, InputRepla
 from async_op.connectors.files.access import FileAccess
 from async_op.connectors.files.listing import Glob
 from async_op.testing import run
-from tests.async_op.connectors.kit import cuts_of, items_of, opened, values_of
+from tests.async_op.connectors.kit import cuts_of, everything_of, items_of, opened, values_of
 from tests.async_op.job.kit import Epochs, new_job, running, same
 
 _END = object()
@@ -94,6 +94,38 @@ async def test_the_new_content_may_be_read_under_ids_of_its_own(log: Any) -> Non
         source = FileSource(log, "json", on_replaced="read")
         await new_job(source, id_of, sink, snapshots=place).run()
     assert len({value["n"] for value in sink.values}) == 15
+
+
+async def test_a_file_of_the_same_length_and_time_is_looked_at(log: Any) -> None:
+    nights = Nights(log)
+    log.write_bytes(lines(1, 2))
+    status = log.stat()
+    await nights.run()
+    log.write_bytes(lines(3, 4))
+    os.utime(log, ns=(status.st_atime_ns, status.st_mtime_ns))
+    # The clock of a disk stands still for some milliseconds.
+    while log.stat().st_ctime_ns == status.st_ctime_ns:
+        os.utime(log, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(FileReplaced):
+        await nights.run()
+
+
+@pytest.mark.parametrize(("format", "read", "added"), [("lines", "a\nb", "c\nd\n"), ("csv", "n\n1\n2", "3\n4\n")])
+async def test_what_continues_the_last_line_of_a_file_is_no_record(
+    log: Any, format: str, read: str, added: str
+) -> None:
+    log.write_text(read)
+    async with opened(FileSource(log, format)) as source:
+        (name,) = await source.partitions()
+        position = (await items_of(source, name))[-1][2]
+    with log.open("a") as file:
+        file.write(added)
+    async with opened(FileSource(log, format, on_error="skip")) as source:
+        await source.partitions()
+        continuation, record = await everything_of(source, name, position)
+        assert continuation.raw == added[:2].encode()
+        assert continuation.position == record[2] - 2
+        assert f"position {len(read)}: it continues a line" in str(continuation.error)
 
 
 async def test_a_shorter_file_is_named_as_such(log: Any) -> None:
@@ -339,6 +371,12 @@ async def test_names_that_are_no_utf_8_are_read(tmp_path: Path) -> None:
     assert await nights.run() == [1]
     append(name, 2)
     assert await nights.run() == [2]
+
+
+async def test_a_name_that_looks_like_the_escaped_one_of_another_file_is_a_file_of_its_own(tmp_path: Path) -> None:
+    for number, name in enumerate([b"caf\xe9", rb"caf\xe9", rb"caf\\xe9"]):
+        append(tmp_path / os.fsdecode(name), number)
+    assert await Nights(tmp_path / "*").run() == [0, 1, 2]
 
 
 @example(steps=["append", "compress", "append", "compress"])

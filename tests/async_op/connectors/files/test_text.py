@@ -138,6 +138,20 @@ def test_a_bad_line_of_json_costs_itself_only(lines: list[bytes], ends: bool, ch
         assert shown(read(data, "json", position_of(item), chunk=chunk)) == shown(items[done:])
 
 
+@given(data=st.lists(st.sampled_from([b"1", b"a", b"\n", b"\r"]), min_size=1, max_size=9), chunk=st.integers(1, 9))
+@pytest.mark.parametrize("format", ["lines", "csv"])
+def test_a_line_that_was_read_without_its_end_is_one_record_whatever_is_added(format, data, chunk) -> None:
+    whole = b"h\n" + b"".join(data).replace(b"\r", b"" if format == "lines" else b"\r") + b"\n"
+    records = [item[:1] for item in read(whole, format)]
+    for size in range(3, len(whole)):
+        first = read(whole[:size], format, chunk=chunk)
+        rest = read(whole, format, position_of(first[-1]) if first else 0, chunk=chunk)
+        given = [item[:1] for item in [*first, *rest] if not isinstance(item, Undecodable)]
+        # Where the line went on, its record has its beginning only, and the rest of it is said to be none.
+        assert len(given) == len(records)
+        assert sum(one != other for one, other in zip(given, records, strict=True)) == len([*first, *rest]) - len(given)
+
+
 @given(long=st.integers(41, 90), before=st.integers(0, 3), after=st.integers(0, 3), chunk=st.integers(1, 50))
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 def test_a_row_that_is_too_long_costs_itself_only(end, long, before, after, chunk) -> None:
