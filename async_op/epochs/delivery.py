@@ -86,7 +86,7 @@ class Values:
         if not places:
             return self if self.values else None
         left = self._left(places)
-        return Values(left, lambda: self._left_anew(places)) if left else None
+        return type(self)(left, lambda: self._left_anew(places)) if left else None
 
     def at(self, places: Collection[int]) -> dict[int, Any]:
         """Return the values at these places."""
