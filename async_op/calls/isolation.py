@@ -11,6 +11,7 @@ from types import coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from async_op.context import InvocationContext, Invoke
+from async_op.own_context import with_own_decimals
 from keygroups.state.detached import IMMUTABLE, are_immutable, have_types, own_copy
 from keygroups.state.timers import Timer
 
@@ -39,7 +40,7 @@ class CallContexts:
     __slots__ = ("_decimals", "_home", "base")
 
     def __init__(self) -> None:
-        self._home, _ = _with_own_decimals(copy_context())
+        self._home, _ = with_own_decimals(copy_context())
         self.base: Context = self._home.copy()
         self._decimals: decimal.Context | None = None
 
@@ -48,7 +49,7 @@ class CallContexts:
         try:
             return await in_context(self._home, opening)
         finally:
-            self.base, self._decimals = _with_own_decimals(self._home)
+            self.base, self._decimals = with_own_decimals(self._home)
 
     async def close(self, closing: Coroutine[Any, Any, _T]) -> _T:
         """Await the function's `close` in the operator's context, in which `open` has run."""
@@ -129,26 +130,3 @@ def values_of_their_own(values: list[Any]) -> list[Any]:
     if have_types(values, _DICT) and are_immutable(map(type, chain.from_iterable(map(dict.values, values)))):
         return list(map(dict.copy, values))  # the usual case, without a Python loop
     return [value if type(value) in UNCHANGING else own_copy(value) for value in values]
-
-
-def _with_own_decimals(given: Context) -> tuple[Context, decimal.Context | None]:
-    """Return a copy of a context, and its decimal context if that differs from the default.
-
-    The settings of decimal arithmetic are an object which all copies of a context share, so a precision set by one call
-    would hold for all of them. Without it in the context, decimal makes a new one wherever it is first asked for.
-    """
-    current = given.copy().run(decimal.getcontext)
-    context = Context()
-    for variable, value in given.items():
-        if value is not current:
-            context.run(variable.set, value)
-    if _settings(current) == _settings(decimal.DefaultContext):
-        return context, None
-    own = current.copy()
-    context.run(decimal.setcontext, own)
-    return context, own
-
-
-def _settings(context: decimal.Context) -> tuple[object, ...]:
-    named = context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp
-    return (*named, dict(context.traps))

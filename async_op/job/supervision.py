@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from async_op.errors import as_exception
 from async_op.job.cancellation import ended, heard
+from async_op.own_context import own_context
 
 _Result = TypeVar("_Result")
 
@@ -21,7 +22,8 @@ class Tasks:
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine in a task of its own; whatever it raises fails the job."""
-        task = asyncio.get_running_loop().create_task(self._supervise(coroutine))
+        # What a source or a sink sets there, no function sees that is opened later, as after a rescale.
+        task = asyncio.get_running_loop().create_task(self._supervise(coroutine), context=own_context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: coroutine.close())  # if it was cancelled before it began

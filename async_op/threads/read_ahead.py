@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import threading
 from collections import deque
@@ -11,6 +10,7 @@ from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
 from typing import Any
 
 from async_op.errors import as_exception
+from async_op.own_context import own_context
 from async_op.threads.beside import beside
 from keygroups.context_managers import contextmanager
 
@@ -69,7 +69,7 @@ class _Reader:
         self._values = deque[Any]()
         self._error: BaseException | None = None
         self._is_reading = self._has_ended = self._is_closed = False
-        run = contextvars.copy_context().run
+        run = own_context().run
         threading.Thread(target=run, args=(self._read_all,), name="keygroups reader", daemon=True).start()
 
     async def take(self) -> list[Any]:

@@ -613,3 +613,64 @@ async def test_what_a_function_changes_in_outputs_that_it_has_returned_is_seen_b
     job = new_job(range(30), [first, Step(slowly, capacity=1)][:steps], sink := Epochs(), snapshot_interval=0.01)
     await job.run()
     assert sink.values == [{"n": number, "tags": []} for number in range(30)]
+
+
+@pytest.mark.parametrize("setter", ["blocking source", "source", "blocking sink", "sink"])
+async def test_the_precision_that_a_source_or_sink_sets_is_seen_by_no_call_after_a_rescale(setter: str) -> None:
+    """The program has used decimals, so all copies of its context would share one object with their settings."""
+    decimal.setcontext(decimal.Context())
+    precision = decimal.getcontext().prec
+    seen = []
+    rescaled = asyncio.Event()
+
+    def may_set(who: str) -> None:
+        if who == setter:
+            decimal.getcontext().prec = 5
+
+    def numbers() -> Iterable[int]:
+        may_set("blocking source")
+        yield from range(20)
+
+    async def numbers_in_time() -> AsyncIterator[int]:
+        may_set("source")
+        for number in range(20):
+            yield number
+            if number == 10:
+                await rescaled.wait()
+
+    def write(values: Sequence[Any], epoch: int) -> None:
+        may_set("blocking sink")
+
+    async def write_in_time(values: Sequence[Any], epoch: int) -> None:
+        may_set("sink")
+        if job.progress().parallelism == 1:
+            job.rescale(2)
+            rescaled.set()
+
+    async def look(value: int) -> int:
+        seen.append(decimal.getcontext().prec)
+        return value
+
+    source = numbers() if setter == "blocking source" else numbers_in_time()
+    sink: Any = write if setter == "blocking sink" else write_in_time
+    job = new_job(source, look, sink, snapshot_interval=0.01)
+    task = asyncio.create_task(job.run())
+    if setter == "blocking sink":
+        rescaled.set()
+    await task
+    assert set(seen) == {precision}
+    assert decimal.getcontext().prec == precision
+
+
+async def test_the_precision_that_a_blocking_stream_sets_is_not_its_consumers() -> None:
+    decimal.setcontext(decimal.Context())
+
+    def numbers() -> Iterable[int]:
+        decimal.getcontext().prec = 5
+        yield from range(5)
+
+    async def look(value: int) -> int:
+        return decimal.getcontext().prec
+
+    seen = [(value, decimal.getcontext().prec) async for value in AsyncDataStream.ordered_wait(numbers(), look)]
+    assert seen == [(28, 28)] * 5
