@@ -126,7 +126,7 @@ class UnreadableValue(KeyGroupsError, ValueError):
     _template = "a stored value cannot be decoded ({reason}); if a newer release wrote it, read it with that one"
 
 
-def pack(value: object, where: str) -> bytes:
+def pack(value: object, where: str, depth: int = 0) -> bytes:
     """Encode a value as msgpack.
 
     Parameters
@@ -136,6 +136,8 @@ def pack(value: object, where: str) -> bytes:
         `datetime` with zones of `datetime` or `zoneinfo`, `Decimal`, `UUID`, numpy scalars and types with a codec.
     where : str
         What holds the value, for the error message.
+    depth : int
+        How many extensions the value is in.
 
     Raises
     ------
@@ -147,7 +149,31 @@ def pack(value: object, where: str) -> bytes:
     >>> unpack(pack({"at": (1, 2)}, "an example"))
     {'at': (1, 2)}
     """
-    return _pack(value, where, 0)
+    # One flat function: a job packs each output between two other calls, and finds each further function uncached.
+    kind, resting = type(value), _PACKERS[depth]
+    try:
+        packer = resting.pop()
+    except IndexError:
+        packer = _Packer(depth)
+    packer.where = where
+    try:
+        if kind is tuple and depth < NESTED_EXTENSIONS_MAX:  # msgpack would call `_extend`, which does the same
+            packed: bytes = packer.pack(_new_extension((_TUPLE, pack([*value], where, depth + 1))))  # type: ignore[misc]
+        else:
+            packed = packer.pack(value)
+            # The quick checks first: most values are single ones, or have no byte that could mark bytes.
+            is_certain = kind in _SINGLE or (
+                len(packed) > _SHORT_BYTES and kind is list and _is_plain(value, packed)  # type: ignore[arg-type]
+            )
+            if not (is_certain or len(packed.translate(None, _BYTES_OR_EXTENSION)) == len(packed)):
+                distinct = _distinct(value, where)
+                if distinct is not value:
+                    packed = packer.pack(distinct)
+    except (ValueError, RecursionError) as error:
+        raise UnstorableValue(f"{kind.__qualname__} ({error})", where) from error
+    if len(packed) <= _KEPT_BYTES:
+        resting.append(packer)
+    return packed
 
 
 class Packed(bytes):
@@ -159,26 +185,30 @@ class Packed(bytes):
         return unpack(self)
 
 
-def pack_all(values: Sequence[Any], where: str) -> list[bytes]:
+def pack_all(values: Sequence[Any], where: str) -> tuple[bytes, np.ndarray]:
     """Encode each of many values as `pack` does, but for those that are `Packed`.
 
-    For plain numbers and text it takes a quarter of the time.
+    Returns them one behind the other, and how long each of them is. For plain numbers and text it takes a quarter of
+    the time.
 
     Raises
     ------
     UnstorableValue
         A value, or one inside it, has another type.
     """
-    if not _NATIVE.issuperset(map(type, values)):
-        return [value if type(value) is Packed else _pack(value, where, 0) for value in values]
-    packer = _PACKERS[0].pop() if _PACKERS[0] else _Packer(0)
-    try:
-        packed = packer.pack_plain(values)
-    except ValueError:
-        return [_pack(value, where, 0) for value in values]  # raises the error that names the value
-    if max(map(len, packed), default=0) <= _KEPT_BYTES:
+    packer = None
+    if _NATIVE.issuperset(map(type, values)):
+        packer = _PACKERS[0].pop() if _PACKERS[0] else _Packer(0)
+        try:
+            packed = list(map(packer.pack, values))
+        except ValueError:
+            packed = [pack(value, where) for value in values]  # raises the error that names the value
+    else:
+        packed = [value if type(value) is Packed else pack(value, where) for value in values]
+    lengths = np.fromiter(map(len, packed), np.int64, len(packed))
+    if packer is not None and lengths.max(initial=0) <= _KEPT_BYTES:
         _PACKERS[0].append(packer)
-    return packed
+    return b"".join(packed), lengths
 
 
 _new_extension = partial(tuple.__new__, msgpack.ExtType)
@@ -194,30 +224,12 @@ class _Packer:
         How many extensions the values are in.
     """
 
-    __slots__ = ("_depth", "_pack", "where")
+    __slots__ = ("_depth", "pack", "where")
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
-        self._pack = msgpack.Packer(default=self._extend, strict_types=True).pack
+        self.pack: Callable[[Any], bytes] = msgpack.Packer(default=self._extend, strict_types=True).pack
         self.where = ""
-
-    def pack(self, value: object) -> bytes:
-        """Return a value as msgpack."""
-        packed: bytes = self._pack(value)
-        # The quick checks first: most values are single ones, or have no byte that could mark bytes.
-        if type(value) in _NATIVE or type(value) in _ENCODERS:
-            return packed
-        if len(packed) > _SHORT_BYTES and type(value) is list and _is_plain(value, packed):
-            return packed
-        if not has_marks(packed):
-            return packed
-        if (distinct := _distinct(value, self.where)) is value:
-            return packed
-        return self._pack(distinct)  # type: ignore[no-any-return]
-
-    def pack_plain(self, values: Iterable[Any]) -> list[bytes]:
-        """Return each of many numbers and texts as msgpack."""
-        return list(map(self._pack, values))
 
     def _extend(self, item: Any) -> Any:
         number, to_plain = _ENCODERS.get(type(item)) or _other_encoder(item, self.where)
@@ -225,7 +237,7 @@ class _Packer:
             raise ValueError(f"more than {NESTED_EXTENSIONS_MAX} extensions in each other")
         if number in (_SET, _FROZENSET):
             return _new_extension((number, _packed_set(item, self.where, self._depth + 1)))
-        return _new_extension((number, _pack(to_plain(item), self.where, self._depth + 1)))
+        return _new_extension((number, pack(to_plain(item), self.where, self._depth + 1)))
 
 
 _PACKERS: tuple[list[_Packer], ...] = tuple([] for _ in range(NESTED_EXTENSIONS_MAX + 1))
@@ -234,24 +246,11 @@ _PACKERS: tuple[list[_Packer], ...] = tuple([] for _ in range(NESTED_EXTENSIONS_
 _SHORT_BYTES = 128
 """In lists up to this size, bytes that could mark bytes are found sooner than numbers."""
 
+_SHORT = 16
+"""Up to so many items are looked at one by one: calls that look at all of them would take longer."""
+
 _KEPT_BYTES = 65_536
 """A packer keeps the memory of its largest value, so those that have packed more are not kept."""
-
-
-def _pack(value: object, where: str, depth: int) -> bytes:
-    resting = _PACKERS[depth]
-    try:
-        packer = resting.pop()
-    except IndexError:
-        packer = _Packer(depth)
-    packer.where = where
-    try:
-        packed: bytes = packer.pack(value)
-    except (ValueError, RecursionError) as error:
-        raise UnstorableValue(f"{type(value).__qualname__} ({error})", where) from error
-    if len(packed) <= _KEPT_BYTES:
-        resting.append(packer)
-    return packed
 
 
 def _packed_set(items: Set[Any], where: str, depth: int) -> bytes:
@@ -261,8 +260,8 @@ def _packed_set(items: Set[Any], where: str, depth: int) -> bytes:
     """
     kinds = set(map(type, items))
     if kinds <= {str} or kinds <= {int}:
-        return _pack(sorted(items), where, depth)
-    packed = sorted(_pack(item, where, depth) for item in items)
+        return pack(sorted(items), where, depth)
+    packed = sorted(pack(item, where, depth) for item in items)
     return b"".join([msgpack.Packer().pack_array_header(len(packed)), *packed])
 
 
@@ -308,10 +307,15 @@ def _distinct(value: Any, where: str) -> Any:
         items = {_distinct(key, where): _distinct(item, where) for key, item in value.items()}
         return value if all(map(is_, items.values(), value.values())) else items
     if kind is list:
-        if _are_numbers(value) or _NATIVE.issuperset(map(type, value)):
+        if len(value) > _SHORT and (_are_numbers(value) or _NATIVE.issuperset(map(type, value))):
             return value
-        elements = [item if type(item) in _NATIVE else _distinct(item, where) for item in value]
-        return value if all(map(is_, elements, value)) else elements
+        elements = value
+        for place, item in enumerate(value):
+            if type(item) not in _NATIVE and (other := _distinct(item, where)) is not item:
+                if elements is value:
+                    elements = value.copy()
+                elements[place] = other
+        return elements
     if kind is bytearray:
         return msgpack.ExtType(_BYTEARRAY, msgpack.packb(bytes(value)))
     if kind is memoryview or kind is msgpack.ExtType:
@@ -511,6 +515,9 @@ _ENCODERS: dict[type, tuple[int, Callable[[Any], object]]] = {
     dt.time: (_TIME, _time_parts),
     dt.timedelta: (_TIMEDELTA, lambda value: [value.days, value.seconds, value.microseconds]),
 }
+
+_SINGLE = _NATIVE.union(_ENCODERS)
+"""Types of which no packed value has a bytearray that looks like bytes."""
 
 _DECODERS: dict[int, Callable[[Any], object]] = {
     _BIG_INT: lambda value: int.from_bytes(value, "big", signed=True),

@@ -15,8 +15,9 @@ from async_op.functions import (
     Function,
     ResultFuture,
 )
-from async_op.outputs import PLAIN
+from async_op.outputs import PLAIN, UNAWAITED
 from async_op.outputs import checked as checked_results
+from keygroups.state.detached import IMMUTABLE
 
 Check = Callable[[Any], Any]
 
@@ -66,7 +67,10 @@ class OutputChecks:
             return checked_results(result)
         if type(result) in PLAIN and len(result) == 1:  # the usual case: this runs for every row
             output = result[0]
-            if type(output) in outputs.certain or outputs.fits(output):
+            kind = type(output)
+            if self._keep is not None and kind not in IMMUTABLE and kind not in UNAWAITED:
+                return [self._keep(output)]
+            if kind in outputs.certain or outputs.fits(output):
                 return result  # type: ignore[no-any-return]
         found = checked_results(result)
         if self._keep is not None:

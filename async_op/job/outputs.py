@@ -74,11 +74,10 @@ class EpochOutputs:
         UnstorableValue
             A value has a type that cannot be stored.
         """
-        packed = pack_all(values, "a dead letter" if are_dead_letters else "an output of the last step")
         # No Arrow here: its first array imports pandas, which would block the event loop.
-        data, lengths = b"".join(packed), np.fromiter(map(len, packed), np.int64, len(packed))
+        data, lengths = pack_all(values, "a dead letter" if are_dead_letters else "an output of the last step")
         self._rows.append((are_dead_letters, data, lengths))
-        self.count += len(packed)
+        self.count += len(lengths)
         self.bytes += len(data)
         self._row_bytes += len(data)
         if self._row_bytes > MEMORY_BYTES:

@@ -128,6 +128,23 @@ def test_a_bytearray_stays_one(value: object) -> None:
     assert repr(unpack(pack(value, "a test"))) == repr(value)
 
 
+def test_a_bytearray_that_is_deep_inside_is_looked_for_once_at_each_level() -> None:
+    value: Any = bytearray(b"a")
+    for _ in range(60):  # with two looks at each level it would take for ever
+        value = [{1: [value, 1]}]
+
+    assert repr(unpack(pack(value, "a test"))) == repr(value)
+
+
+@pytest.mark.parametrize("rest", [[], [1] * 40, [2.5, "a"] * 40], ids=len)
+def test_a_bytearray_among_others_stays_one_and_the_list_is_not_changed(rest: list[Any]) -> None:
+    mutable = bytearray(b"a")
+    value = [*rest, mutable, [mutable, {"b": mutable}], *rest]
+
+    assert repr(unpack(pack(value, "a test"))) == repr(value)
+    assert value[len(rest)] is mutable
+
+
 ZONES = [
     zoneinfo.ZoneInfo("Europe/Berlin"),
     zoneinfo.ZoneInfo("UTC"),
@@ -339,4 +356,4 @@ def test_the_order_in_which_a_set_was_filled_changes_nothing(items: list[int], l
 @pytest.mark.parametrize("count", [0, 1, 2, 4, 10**9])
 def test_packed_values_in_a_row_are_as_many_as_they_should_be(count: int) -> None:
     with pytest.raises(UnreadableValue):
-        unpack_all(b"".join(pack_all([1, "two", (3,)], "a test")), count)
+        unpack_all(pack_all([1, "two", (3,)], "a test")[0], count)
