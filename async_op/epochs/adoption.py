@@ -6,7 +6,7 @@ A refused start then stops no running job. `changed_keys` compares key columns, 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Sequence
 
 from async_op.options import OperatorOptions
 from snapshots import IncompatibleSnapshot, Snapshot
@@ -75,12 +75,21 @@ def check_declared(latest: Snapshot | None, options: OperatorOptions, step: str 
         check_operator_states(manifest, options.operator_states, uri, step)
 
 
-def check_steps(latest: Snapshot, names: Collection[str]) -> None:
-    """Raise `IncompatibleSnapshot` if a snapshot has something in a step that a job does not have."""
+def check_steps(latest: Snapshot, names: Sequence[str]) -> None:
+    """Raise `IncompatibleSnapshot` if a snapshot has something in a step that a job does not have, or has elsewhere.
+
+    An element in flight has passed the steps before its own. In another order it would pass one of them twice, or none.
+    """
     unknown = [name for name in latest.step_names if name not in names and _holds_anything(latest, name)]
     if unknown:
         advice = "give the step that replaces it this name, or put the step back to finish what it has"
         raise IncompatibleSnapshot("a step", sorted(names), ", ".join(unknown), advice)
+    found = [name for name in latest.step_names if name in names]
+    wanted = [name for name in names if name in found]
+    if found != wanted and latest.in_flight_count:
+        advice = "put the steps back in this order, and let stop(drain=True) finish what is in flight first"
+        what = "the order of the steps of elements in flight"
+        raise IncompatibleSnapshot(what, ", ".join(wanted), ", ".join(found), advice)
 
 
 def warn_of_repartition(latest: Snapshot | None, noted: int | None, parallelism: int | None) -> None:

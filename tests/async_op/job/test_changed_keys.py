@@ -14,7 +14,7 @@ import pytest
 from async_op import AsyncFunction, InvocationContext, Step
 from keygroups import ValueState
 from snapshots import IncompatibleSnapshot, SnapshotStore
-from tests.async_op.job.kit import Counting, Epochs, Gated, Log, new_job
+from tests.async_op.job.kit import Counting, Epochs, Gated, Log, new_job, same
 
 ORDERS = [{"user": "ann", "item": "tea", "number": 1}, {"user": "bob", "item": "salt", "number": 2}]
 
@@ -201,3 +201,24 @@ async def test_the_snapshot_names_the_columns() -> None:
     assert SnapshotStore(folder, "job").load().source_position == {
         "job": {"parallelism": 1, "keys": {"count": ["user"]}}
     }
+
+
+async def test_another_order_of_steps_is_refused_while_elements_are_in_flight() -> None:
+    """An element that has passed the first step would pass it again, behind the second."""
+    options, gate, sink = options_of(f"memory://{uuid.uuid4().hex}"), Gated(), Epochs()
+    steps = {"price": Step(same, "price"), "send": Step(gate, "send"), "count": Step(Counting(), "count", key_by=str)}
+    job = new_job([1, 2], list(steps.values()), sink, **options)
+    task = asyncio.create_task(job.run())
+    while len(gate.called) < 2:
+        await asyncio.sleep(0)
+    job.stop(drain=False)
+    await task
+
+    swapped = [steps["send"], steps["price"], steps["count"]]
+    with pytest.raises(IncompatibleSnapshot, match=r"order .* 'source, price, send, count', but 'source, send, price"):
+        await new_job([1, 2], swapped, sink, **options).run()
+    gate.gate.set()
+    await new_job([1, 2], [*steps.values(), Step(same, "new")], sink, **options).run()
+    assert len(sink.values) == 2
+    await new_job([1, 2, 3], swapped, sink, **options).run()
+    assert len(sink.values) == 3
