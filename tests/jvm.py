@@ -5,8 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Tests end before Java's optimising compiler has paid for itself: it took a third of the processors' time."""
+OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+"""Tests end before Java's optimising compiler has paid for itself: it took a third of the processors' time.
+
+Nor does anything read what a JVM counts for `jstat`, twenty times a second.
+"""
 
 ARCHIVE = Path(sys.prefix, "spark.jsa")
 """The classes that Spark loads, as a JVM maps them; `make test` has it written by `tests.spark.class_archive`."""

@@ -37,6 +37,7 @@ def spark(java: None) -> Iterator[SparkSession]:
         SparkSession.builder.master("local[2]")
         .appName("keygroups tests")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
